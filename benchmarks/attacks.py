@@ -33,10 +33,12 @@ def only_where(inner: Algorithm, accepts: Callable[..., Array]) -> Algorithm:
     """``inner`` whose server leaves out updates: ``accepts(key, models, updates, present, rows)`` is ``[S]``."""
     streamed = as_streamed(inner.aggregate)
 
-    def aggregate(key: Any, round: Any, server: Any, up: Any, cohort: Any, held: Any) -> Any:
-        received = jax.vmap(lambda id, slot: inner.down(server, Seat(round, id, slot)))(cohort.id, cohort.slot)
-        fine = accepts(key, received, up.update, cohort.present, held[ROWS])
-        return streamed(key, round, server, up, cohort._replace(present=cohort.present & fine), held)
+    def aggregate(server: Any, up: Any, round: Any) -> Any:
+        cohort = round.cohort
+        received = jax.vmap(lambda id, slot: inner.down(server, Seat(round.number, id, slot)))(cohort.id, cohort.slot)
+        fine = accepts(round.key, received, up.update, cohort.present, round.held[ROWS])
+        accepted = cohort._replace(present=cohort.present & fine)
+        return streamed(server, up, round._replace(cohort=accepted))
 
     return inner._replace(aggregate=aggregate)
 
@@ -80,11 +82,11 @@ def by_gradient(inner: Algorithm) -> Algorithm:
 def capped(inner: Algorithm, *, times: float, of: str = "median") -> Algorithm:
     """INCFL whose weights are at most ``times`` the median or mean weight of the round."""
 
-    def aggregate(key: Any, round: Any, server: Any, up: Any, cohort: Any, held: Any) -> Any:
+    def aggregate(server: Any, up: Any, round: Any) -> Any:
         weight = aggregators.incfl_weights(up.report.loss - up.report.threshold)
-        known = jnp.where(cohort.present, weight, jnp.nan)
+        known = jnp.where(round.cohort.present, weight, jnp.nan)
         most = times * (jnp.nanmedian(known) if of == "median" else jnp.nanmean(known))
-        kept = jnp.where(cohort.present, jnp.minimum(weight, most), 0)
+        kept = jnp.where(round.cohort.present, jnp.minimum(weight, most), 0)
         step = aggregators.weighted_mean(up.update, kept)
         return server._replace(model=trees.add(server.model, step)), {}
 

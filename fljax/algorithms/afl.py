@@ -30,7 +30,7 @@ from fljax.algorithms.common import (
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
-from fljax.protocol import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Task, along
+from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along
 from fljax.protocol.messages import Report, Sent
 from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
@@ -148,15 +148,8 @@ def afl(
         weight = server.mixture[seat.id]
         return Part(up.update, weight), AflRow(up.report.loss, weight)
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: AflServer,
-        total: Total,
-        rows: AflRow,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[AflServer, Info]:
+    def finish(server: AflServer, total: Total, rows: AflRow, round: Round) -> tuple[AflServer, Info]:
+        cohort = round.cohort
         model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
         present = trees.set_rows(jnp.zeros(server.mixture.shape, bool), cohort.id, cohort.present, True)
         # Reported losses may be infinite. The bound keeps lambda finite, and an infinite loss still takes all the mass.

@@ -35,10 +35,10 @@ from fljax.protocol import (
     Available,
     Census,
     Cohort,
-    Held,
     Info,
     InitServer,
     PerClient,
+    Round,
     Select,
     Task,
     along,
@@ -98,14 +98,8 @@ def cgsv(
       ValueError: if ``length`` or ``beta`` is not positive, or ``alpha`` not from 0 to 1.
     """
 
-    def aggregate(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: Models,
-        up: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[Models, Info]:
+    def aggregate(server: Models, up: PyTree, round: Round) -> tuple[Models, Info]:
+        cohort = round.cohort
         book, total = _judged(task, server, up.update, cohort, length, alpha)
         rewards = aggregators.cgsv_rewards(total, book.reputation, beta=beta, quirk=quirk)
         # All members get the mean statistics.
@@ -165,18 +159,12 @@ def cgsv_iafl(
     """
     sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
 
-    def aggregate(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: Models,
-        up: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[Models, Info]:
+    def aggregate(server: Models, up: PyTree, round: Round) -> tuple[Models, Info]:
+        cohort = round.cohort
         judged, _ = _judged(task, server, up.update, cohort, length, alpha)
         book = trees.where(jnp.any(cohort.present), judged, server.book)
         rates = reward_rates(book.reputation, sharing, server.members)
-        after = share_rewards(task, key, server._replace(book=book), up.update, cohort, rates, sharing)
+        after = share_rewards(task, round.key, server._replace(book=book), up.update, cohort, rates, sharing)
         return after, along("client", contribution=book.reputation, rate=rates)
 
     select = _with_members_book(with_recovery(select_uniform(clients_per_round), recovery))

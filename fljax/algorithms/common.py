@@ -16,10 +16,10 @@ from fljax.protocol import (
     Available,
     Census,
     Cohort,
-    Held,
     Info,
     InitServer,
     LocalData,
+    Round,
     Seat,
     Select,
     Task,
@@ -253,7 +253,7 @@ def single_model(
         init_server=init_model(task),
         send=send_model,
         train=train,
-        aggregate=lambda key, round, server, up, cohort, held: (server, {}),
+        aggregate=lambda server, up, round: (server, {}),
         select=select_uniform(clients_per_round),
         common=received_model,
     )
@@ -281,17 +281,9 @@ def with_server_optimizer(
     """
     server_side = server_optimizer(server_lr, optimizer, task)
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: SingleModel,
-        total: Total,
-        rows: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[SingleModel, Info]:
-        step, info = direction(total, rows, cohort)
-        return SingleModel(*server_side.move(server.model, server.optimizer, step, cohort.present)), info
+    def finish(server: SingleModel, total: Total, rows: PyTree, round: Round) -> tuple[SingleModel, Info]:
+        step, info = direction(total, rows, round.cohort)
+        return SingleModel(*server_side.move(server.model, server.optimizer, step, round.cohort.present)), info
 
     return {"init_server": init_optimized(task, server_side), "aggregate": Streamed(contribute, finish)}
 

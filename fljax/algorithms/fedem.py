@@ -20,7 +20,7 @@ from fljax.algorithms.clustered import Clusters, initial_models, judged_clusters
 from fljax.algorithms.common import Entry, normalise_weights, select_uniform
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, NonNegative, checked
-from fljax.protocol import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, TrainingKey, along, roles
+from fljax.protocol import Algorithm, Info, Judged, LocalData, Round, Seat, Task, TrainingKey, along, roles
 from fljax.protocol.messages import Report
 from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Stream
@@ -122,15 +122,7 @@ def fedem(
         mass = trees.wide(up.report.size)
         return Part(up.update, mass), FedEMRow(up.mixture, mass)
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: Clusters,
-        total: Total,
-        rows: FedEMRow,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[Clusters, Info]:
+    def finish(server: Clusters, total: Total, rows: FedEMRow, round: Round) -> tuple[Clusters, Info]:
         models = roles.add_scaled(task, server.models, mean(total), server_lr)
         info = along("row", "cluster", mixture=rows.mixture) | along("row", weight=normalise_weights(rows.mass))
         return Clusters(models), info

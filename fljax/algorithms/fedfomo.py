@@ -29,10 +29,10 @@ from fljax.protocol import (
     Census,
     Cohort,
     Exchanged,
-    Held,
     Info,
     Judged,
     LocalData,
+    Round,
     Seat,
     Task,
     along,
@@ -186,15 +186,8 @@ def fedfomo(
         trained = training.train(key, start, data.train, task=task, local=local, round=seat.round)
         return FedFomoUp(trees.subtract(trained.params, down.own), weight, id), FedFomoClient(start)
 
-    def aggregate(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: FedFomoServer,
-        up: FedFomoUp,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[FedFomoServer, Info]:
-        id, present = cohort.id, cohort.present
+    def aggregate(server: FedFomoServer, up: FedFomoUp, round: Round) -> tuple[FedFomoServer, Info]:
+        id, present = round.cohort.id, round.cohort.present
         models = trees.add_rows(server.models.values, id, present, up.update)
         weight = up.weight.astype(server.affinity.dtype)
         affinity = trees.add_rows(server.affinity, (id[:, None], up.id), present[:, None], weight)

@@ -21,7 +21,7 @@ from fljax.algorithms.common import Entry, select_uniform
 from fljax.core import trees
 from fljax.core.loops import repeat
 from fljax.core.values import Count, NonNegative, checked
-from fljax.protocol import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, TrainingKey, roles
+from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Subset, Task, TrainingKey, roles
 from fljax.protocol.sums import Part, Streamed, Total, divided
 from fljax.training import AT_ONCE, Local, Stream
 
@@ -139,15 +139,7 @@ def fedproto(
         sums = mass[:, None] * jnp.where(up.count[:, None] > 0, trees.wide(up.prototypes), 0)
         return Part(FedProtoSums(sums, mass)), ()
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: FedProtoServer,
-        total: Total,
-        rows: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[FedProtoServer, Info]:
+    def finish(server: FedProtoServer, total: Total, rows: PyTree, round: Round) -> tuple[FedProtoServer, Info]:
         sums, mass = total.value
         old, means = server.shown, divided(sums, mass).astype(server.shown.prototypes.dtype)
         known = old.known | (mass > 0)

@@ -20,7 +20,7 @@ from fljax.algorithms.clustered import cluster_models, initial_models, least_los
 from fljax.algorithms.common import Entry
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Share, checked
-from fljax.protocol import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
+from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, Task, along
 from fljax.protocol.messages import Sent
 from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local
@@ -155,15 +155,7 @@ def fedsoft(
         mass = jnp.ones_like(mass) if clients_per_cluster is not None else mass
         return Part(up.update, jnp.where(server.membership[seat.id], mass, 0)), ()
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: FedSoftServer,
-        total: Total,
-        rows: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[FedSoftServer, Info]:
+    def finish(server: FedSoftServer, total: Total, rows: PyTree, round: Round) -> tuple[FedSoftServer, Info]:
         start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clusters, *leaf.shape)), middle(server.models))
         moved = trees.add_scaled(start, mean(total))
         return server._replace(models=trees.where_rows(total.weight != 0, moved, server.models)), {}

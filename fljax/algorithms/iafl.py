@@ -37,10 +37,10 @@ from fljax.protocol import (
     Available,
     Census,
     Cohort,
-    Held,
     Info,
     LocalData,
     Poll,
+    Round,
     Seat,
     Task,
     along,
@@ -116,10 +116,8 @@ def iafl(
         server, cohort, info = joined(key, round, server._replace(book=rates), ballots, available)
         return server, cohort, {**info, **along("client", contribution=ballots.contribution, rate=rates)}
 
-    def aggregate(
-        key: Key[Array, ""], round: Int[Array, ""], server: Models, up: Sent, cohort: Cohort, held: Held
-    ) -> tuple[Models, Info]:
-        return share_rewards(task, key, server, up.update, cohort, server.book, sharing), {}
+    def aggregate(server: Models, up: Sent, round: Round) -> tuple[Models, Info]:
+        return share_rewards(task, round.key, server, up.update, round.cohort, server.book, sharing), {}
 
     usual = per_client_models(task, local, select, aggregate)
 

@@ -18,7 +18,7 @@ from fljax.algorithms.clustered import Clusters, cluster_models, initial_models,
 from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, select_uniform
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
-from fljax.protocol import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along, roles
+from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.messages import Report
 from fljax.protocol.sums import Part, Streamed, Total, divided, mean
 from fljax.training import Local, Stream
@@ -103,18 +103,10 @@ def ifca(
         mass = trees.wide(up.report.size if weights == "size" else 1.0)
         return Part(up.update, jnp.where(jnp.arange(clusters) == up.cluster, mass, 0)), IfcaRow(up.cluster, mass)
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: Clusters,
-        total: Total,
-        rows: IfcaRow,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[Clusters, Info]:
+    def finish(server: Clusters, total: Total, rows: IfcaRow, round: Round) -> tuple[Clusters, Info]:
         models = roles.add_scaled(task, server.models, mean(total), server_lr)
         weight = divided(rows.mass, total.weight[rows.cluster])
-        chosen = jnp.where(cohort.present, rows.cluster, -1)
+        chosen = jnp.where(round.cohort.present, rows.cluster, -1)
         return Clusters(models), along("row", chosen_cluster=chosen, weight=weight)
 
     return Algorithm(

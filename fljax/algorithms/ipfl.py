@@ -39,10 +39,10 @@ from fljax.protocol import (
     Available,
     Census,
     Cohort,
-    Held,
     Info,
     LocalData,
     Poll,
+    Round,
     Seat,
     Subset,
     Task,
@@ -225,14 +225,8 @@ def ipfl(
         slope = profiling.slope_of(key, task, model, rows)
         return Profiled(update, Report(size=size), slope, rows.rows.size), client
 
-    def aggregate(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: IpflServer,
-        up: Sent | Profiled,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[IpflServer, Info]:
+    def aggregate(server: IpflServer, up: Sent | Profiled, round: Round) -> tuple[IpflServer, Info]:
+        cohort = round.cohort
         trains = cohort.present[:, None] & (cohort.slot[:, None] == jnp.arange(clusters)[None, :])
         weights = aggregators.member_weights(trains, up.report.size)
         step = aggregators.mix(weights, up.update)
@@ -241,7 +235,7 @@ def ipfl(
         if isinstance(up, Profiled):
             gradients = profiling.member_gradients(up.slope, up.rows, trains)
         else:
-            gradients = profiling.server_gradients(key, task, models, held, profile_on, clusters)
+            gradients = profiling.server_gradients(round.key, task, models, round.held, profile_on, clusters)
         values = aggregators.shapley_first_order(
             gradients, up.update, weights, normalised=normalised, models=server.models
         )

@@ -37,9 +37,9 @@ from fljax.protocol import (
     Available,
     Census,
     Cohort,
-    Held,
     Info,
     LocalData,
+    Round,
     Seat,
     Subset,
     Task,
@@ -179,15 +179,8 @@ def mwfed(
         unsatisfied = up.report.loss >= up.report.threshold
         return Part(up.update, up.samples), MwFedRow(up.report.loss, unsatisfied, up.samples)
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: MwFedServer,
-        total: Total,
-        rows: MwFedRow,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[MwFedServer, Info]:
+    def finish(server: MwFedServer, total: Total, rows: MwFedRow, round: Round) -> tuple[MwFedServer, Info]:
+        cohort = round.cohort
         model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
         complains = cohort.present & rows.unsatisfied
         unsatisfied = trees.set_rows(jnp.zeros(server.weights.shape, bool), cohort.id, complains, True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.common import mean_update, reported_size, select_uniform
 from fljax.core import trees
-from fljax.protocol import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
+from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task
 from fljax.protocol.messages import Sent
 from fljax.protocol.sums import Contribute, Streamed, Total
 from fljax.training import Local
@@ -60,16 +60,8 @@ def partly_shared(
         common, own = trees.split(trained, shared)
         return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(own)
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: PartlySharedServer,
-        total: Total,
-        rows: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[PartlySharedServer, Info]:
-        step, info = mean_update(total, rows, cohort)
+    def finish(server: PartlySharedServer, total: Total, rows: PyTree, round: Round) -> tuple[PartlySharedServer, Info]:
+        step, info = mean_update(total, rows, round.cohort)
         return server._replace(shared=trees.add_scaled(server.shared, step)), info
 
     return Algorithm(

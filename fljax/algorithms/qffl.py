@@ -7,14 +7,14 @@ cohort is drawn uniformly, as in the authors' code (the paper draws by size).
 from __future__ import annotations
 
 import jax
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Key, PyTree
 
 from fljax import aggregators, training
 from fljax.algorithms.common import Entry, SingleModel, init_optimized, single_model
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
-from fljax.protocol import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along, roles
+from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
 
@@ -58,15 +58,9 @@ def qffl(
         return Sent(trees.subtract(trained.params, down), Report(loss=loss)), client
 
     # Not streamed: F^q is divided by the cohort's largest F^q, so that small losses do not underflow.
-    def aggregate(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: SingleModel,
-        up: Sent,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[SingleModel, Info]:
-        rate = training.rate(local, round, jax.tree.leaves(up.update)[0].dtype)
+    def aggregate(server: SingleModel, up: Sent, round: Round) -> tuple[SingleModel, Info]:
+        cohort = round.cohort
+        rate = training.rate(local, round.number, jax.tree.leaves(up.update)[0].dtype)
         update = roles.zero_statistics(task, up.update)
         step = aggregators.qffl_update(update, up.report.loss, q=q, learning_rate=rate, present=cohort.present)
         step = roles.replace_statistics(task, step, aggregators.weighted_mean(up.update, trees.wide(cohort.present)))

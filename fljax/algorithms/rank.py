@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import PyTree
 
 from fljax import aggregators, training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
 from fljax.algorithms.rewarding import Models, move_models, per_client_models
 from fljax.core import trees
 from fljax.core.values import Count, checked
-from fljax.protocol import Algorithm, Cohort, Held, Info, PerClient, Task, along, roles
+from fljax.protocol import Algorithm, Info, PerClient, Round, Task, along, roles
 from fljax.training import Local
 
 
@@ -42,22 +42,15 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
     """
     training.check_score(task, "rank")
 
-    def aggregate(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: Models,
-        up: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[Models, Info]:
-        if rank_on not in held:
-            names = ", ".join(held) or "none; held_fraction above 0 keeps some for validation"
+    def aggregate(server: Models, up: PyTree, round: Round) -> tuple[Models, Info]:
+        if rank_on not in round.held:
+            names = ", ".join(round.held) or "none; held_fraction above 0 keeps some for validation"
             raise ValueError(
                 f"expected rank_on to name rows that the server has, got {rank_on!r}; valid names are {names}"
             )
         models = server.models.values
-        update = trees.set_rows(trees.zeros_like(models), cohort.id, cohort.present, up.update)
-        _, score = training.evaluate_each(task, trees.add(models, update), held[rank_on])
+        update = trees.set_rows(trees.zeros_like(models), round.cohort.id, round.cohort.present, up.update)
+        _, score = training.evaluate_each(task, trees.add(models, update), round.held[rank_on])
         sent = roles.replace_statistics(task, update, trees.add(models, update))
         if server.members is None:
             moved = move_models(task, models, aggregators.rank_rewards(sent, score), jnp.ones(score.shape, bool))

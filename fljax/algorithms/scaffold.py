@@ -28,7 +28,7 @@ from fljax.algorithms.common import (
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
-from fljax.protocol import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Task, along, roles
+from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along, roles
 from fljax.protocol.messages import Report
 from fljax.protocol.sums import Part, Streamed, Total, divided
 from fljax.training import Local, Optimizer, Stream
@@ -162,16 +162,10 @@ def scaffold(
         return Part(up._replace(report=Report()), part.weight), mass
 
     def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: ScaffoldServer,
-        total: Total,
-        rows: Float[Array, " S"],
-        cohort: Cohort,
-        held: Held,
+        server: ScaffoldServer, total: Total, rows: Float[Array, " S"], round: Round
     ) -> tuple[ScaffoldServer, Info]:
         step = divided(total.value.update, total.weight)
-        model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
+        model, state = server_side.move(server.model, server.optimizer, step, round.cohort.present)
         control = trees.add_scaled(server.control, divided(total.value.control, server.mass))
         after = server._replace(model=model, optimizer=state, control=control)
         return after, along("row", weight=normalise_weights(rows))

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, Key, PyTree
 from fljax import training
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, SingleModel, single_model
 from fljax.core.values import checked
-from fljax.protocol import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
+from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task
 from fljax.training import Local
 
 
@@ -48,14 +48,7 @@ def standalone(task: Task, local: Local) -> Algorithm:
         trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round)
         return (), StandaloneClient(trained.params)
 
-    def aggregate(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: SingleModel,
-        up: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[SingleModel, Info]:
+    def aggregate(server: SingleModel, up: PyTree, round: Round) -> tuple[SingleModel, Info]:
         return server, {}
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData) -> PyTree:

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax.protocol.data import Held, LocalData
-from fljax.protocol.rounds import Available, Census, Cohort, Info, Seat, seen_from
+from fljax.protocol.data import LocalData
+from fljax.protocol.rounds import Available, Census, Cohort, Info, Round, Seat, seen_from
 from fljax.protocol.task import Task, TrainingKey
 
 
@@ -103,22 +103,13 @@ class Train(Protocol):
 
 @runtime_checkable
 class Aggregate(Protocol):
-    """``(key, round, server, up, cohort, held) -> (Server, Info)``: updates the server with the cohort's messages.
+    """``(server, up, round) -> (Server, Info)``: updates the server with the cohort's messages.
 
-    ``up`` is ``[S, ...]`` by row of the cohort; empty rows are zeros. ``held`` maps names to Subsets of the server's
-    own examples. If the aggregation is a sum over clients, use a ``fljax.protocol.sums.Streamed``.
+    ``up`` is ``[S, ...]`` by row of ``round.cohort``; empty rows are zeros. If the aggregation is a sum over clients,
+    use a ``fljax.protocol.sums.Streamed``.
     """
 
-    def __call__(
-        self,
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: PyTree,
-        up: PyTree,
-        cohort: Cohort,
-        held: Held,
-        /,
-    ) -> tuple[PyTree, Info]: ...
+    def __call__(self, server: PyTree, up: PyTree, round: Round, /) -> tuple[PyTree, Info]: ...
 
 
 @runtime_checkable
@@ -227,7 +218,7 @@ class Algorithm(NamedTuple):
     ...     def contribute(server, seat, up):  # what one client adds to the sums of the round
     ...         return Part(up.update, weight=up.report.size), ()
     ...
-    ...     def finish(key, round, server, total, rows, cohort, held):
+    ...     def finish(server, total, rows, round):
     ...         return trees.add(server, mean(total)), {}
     ...
     ...     return Algorithm(

@@ -1,4 +1,4 @@
-"""Arguments and records of an algorithm's functions: seats, cohorts, labelled values.
+"""Arguments and records of an algorithm's functions: seats, cohorts, rounds, labelled values.
 
 - The dimensions of ``Labelled`` values are static, so no code reads dimensions out of names.
 - Who is absent may come back, and is a member. A scenario in which clients leave for good says so to ``init_server`` by
@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
+
+from fljax.protocol.data import Held
 
 Info = Mapping[str, "Array | Labelled"]
 
@@ -91,6 +93,22 @@ class Cohort(NamedTuple):
     id: Int[Array, " S"]
     slot: Int[Array, " S"]
     present: Bool[Array, " S"]
+
+
+class Round(NamedTuple):
+    """What the aggregation of a round is given besides the server and the clients' messages.
+
+    Attributes:
+      key: ``[]``, the random key of this aggregation.
+      number: ``[]``, the 0-based round.
+      cohort: the clients whose messages are aggregated. A client whose message is dropped is not present.
+      held: the server's own examples: names of rows and their Subsets.
+    """
+
+    key: Key[Array, ""]
+    number: Int[Array, ""]
+    cohort: Cohort
+    held: Held
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("values",), meta_fields=("dimensions",))

@@ -14,17 +14,17 @@ does, which is 0 in float32 from about 1e19 on.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from fljax.core import trees
 from fljax.protocol.algorithm import Aggregate
-from fljax.protocol.data import Held
-from fljax.protocol.rounds import Cohort, Info, Seat, seen_from
+from fljax.protocol.rounds import Info, Round, Seat, seen_from
 
 
 class Part(NamedTuple):
@@ -64,23 +64,12 @@ class Contribute(Protocol):
 
 @runtime_checkable
 class Finish(Protocol):
-    """``(key, round, server, total, rows, cohort, held) -> (Server, Info)``: the server's step from a round's sums.
+    """``(server, total, rows, round) -> (Server, Info)``: the server's step from a round's sums.
 
-    ``rows`` are the clients' records ``[S, ...]`` by row of the cohort; empty rows are zeros. ``held`` maps names to
-    Subsets of the server's own examples.
+    ``rows`` are the clients' records ``[S, ...]`` by row of ``round.cohort``; empty rows are zeros.
     """
 
-    def __call__(
-        self,
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: PyTree,
-        total: Total,
-        rows: PyTree,
-        cohort: Cohort,
-        held: Held,
-        /,
-    ) -> tuple[PyTree, Info]: ...
+    def __call__(self, server: PyTree, total: Total, rows: PyTree, round: Round, /) -> tuple[PyTree, Info]: ...
 
 
 class Streamed(NamedTuple):
@@ -99,24 +88,17 @@ class Streamed(NamedTuple):
     contribute: Contribute
     finish: Finish
 
-    def __call__(
-        self,
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: PyTree,
-        up: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[PyTree, Info]:
+    def __call__(self, server: PyTree, up: PyTree, round: Round) -> tuple[PyTree, Info]:
         """The same aggregation of a whole cohort at once, as an ``Aggregate`` with ``up`` [S, ...]."""
+        cohort = round.cohort
 
         def one(id: Array, slot: Array, up: PyTree) -> tuple[Part, PyTree]:
-            seat = Seat(round, id, slot)
+            seat = Seat(round.number, id, slot)
             return self.contribute(seen_from(server, seat), seat, up)
 
         parts, rows = jax.vmap(one)(cohort.id, cohort.slot, up)
         rows = trees.where_rows(cohort.present, rows, trees.zeros_like(rows))
-        return self.finish(key, round, server, add_up(parts, cohort.present), rows, cohort, held)
+        return self.finish(server, add_up(parts, cohort.present), rows, round)
 
 
 def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
@@ -124,25 +106,42 @@ def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
 
     For an ``Aggregate``, each client's record is its whole message, so ``finish`` reads the messages from ``rows``. The
     sums hold only the number of clients.
+
+    Raises:
+      ValueError: if the function takes other arguments, such as those that it had in fljax 0.2.
     """
     if isinstance(aggregate, Streamed):
+        _check_arguments("finish", aggregate.finish, ("server", "total", "rows", "round"))
         return aggregate
+    _check_arguments("aggregate", aggregate, ("server", "up", "round"))
 
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
         return Part(()), up
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: PyTree,
-        total: Total,
-        rows: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[PyTree, Info]:
-        return aggregate(key, round, server, rows, cohort, held)
+    def finish(server: PyTree, total: Total, rows: PyTree, round: Round) -> tuple[PyTree, Info]:
+        return aggregate(server, rows, round)
 
     return Streamed(contribute, finish)
+
+
+def _check_arguments(name: str, function: Callable[..., Any], expected: tuple[str, ...]) -> None:
+    """Raises a ValueError unless a user's function can be called with the expected arguments, by position."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function of another language, or of no function
+        return
+    parameters = signature.parameters.values()
+    try:
+        signature.bind(*expected)
+        if next(iter(parameters)).name != "key":  # the first argument until fljax 0.2, perhaps before a ``*rest``
+            return
+    except TypeError:
+        pass
+    names = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+    got = signature.replace(parameters=names, return_annotation=inspect.Signature.empty)
+    raise ValueError(
+        f"expected {name} to take ({', '.join(expected)}), got {got}; round has the fields {', '.join(Round._fields)}"
+    )
 
 
 def within(
@@ -154,16 +153,8 @@ def within(
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
         return inner.contribute(unwrap(server), seat, up)
 
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: PyTree,
-        total: Total,
-        rows: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[PyTree, Info]:
-        own, info = inner.finish(key, round, unwrap(server), total, rows, cohort, held)
+    def finish(server: PyTree, total: Total, rows: PyTree, round: Round) -> tuple[PyTree, Info]:
+        own, info = inner.finish(unwrap(server), total, rows, round)
         return rewrap(server, own), info
 
     return Streamed(contribute, finish)

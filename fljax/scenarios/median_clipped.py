@@ -6,11 +6,11 @@ Deviation: the bound is not a number but follows the median norm of the round.
 
 from __future__ import annotations
 
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import PyTree
 
 from fljax import aggregators
 from fljax.core.values import Positive, checked
-from fljax.protocol import Algorithm, Cohort, Held, Info, roles
+from fljax.protocol import Algorithm, Info, Round, roles
 from fljax.protocol.messages import changed_update
 from fljax.protocol.sums import as_streamed
 from fljax.scenarios.common import Entry, applied_scenarios
@@ -35,15 +35,13 @@ def median_clipped(inner: Algorithm, *, times: Positive = 2.0) -> Algorithm:
     """
     streamed = as_streamed(inner.aggregate)
 
-    def aggregate(
-        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, up: PyTree, cohort: Cohort, held: Held
-    ) -> tuple[PyTree, Info]:
+    def aggregate(server: PyTree, up: PyTree, round: Round) -> tuple[PyTree, Info]:
         def clip(update: PyTree) -> PyTree:
             trained = roles.zero_statistics(inner.task, update)
-            shorter = aggregators.clip_to_median(trained, present=cohort.present, times=times)
+            shorter = aggregators.clip_to_median(trained, present=round.cohort.present, times=times)
             return roles.replace_statistics(inner.task, shorter, update)
 
-        return streamed(key, round, server, changed_update(up, clip), cohort, held)
+        return streamed(server, changed_update(up, clip), round)
 
     return inner._replace(aggregate=aggregate, scenarios=applied_scenarios(inner, "median_clipped"))
 

@@ -7,7 +7,7 @@ the end. Removing clients from the pool during training is a reconstruction; it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,9 @@ from fljax import training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.core.values import LOSSES, Count, Number, checked
 from fljax.metrics import ROUNDING
-from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
+from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, along
 from fljax.protocol.messages import Report
-from fljax.protocol.sums import Streamed, as_streamed
+from fljax.protocol.sums import Streamed, Total, as_streamed
 from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores, keep_rows, with_server
 
 
@@ -141,8 +141,8 @@ def opting_out(
         after = OptingServer(inner_server, gone, accuracy.astype(server.accuracy.dtype))
         return after, cohort, {**info, **along("client", gain=gain, opted_out=gone)}
 
-    def finish(key: Key[Array, ""], round: Int[Array, ""], server: OptingServer, *others: Any) -> Any:
-        after, info = streamed.finish(key, round, server, *others)
+    def finish(server: OptingServer, total: Total, rows: PyTree, round: Round) -> tuple[OptingServer, Info]:
+        after, info = streamed.finish(server, total, rows, round)
         return after._replace(inner=keep_rows(server.gone, server.inner, after.inner)), info
 
     streamed = as_streamed(own.aggregate)

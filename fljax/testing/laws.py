@@ -86,8 +86,8 @@ def _with_exact_dtypes(algorithm: Algorithm) -> Algorithm:
             check(differs is None, f"train returns a client's state unlike that of init_client: {differs}")
         return result
 
-    def finish(key: Any, round: Any, server: Any, *others: Any) -> Any:
-        after, info = streamed.finish(key, round, server, *others)
+    def finish(server: Any, *others: Any) -> Any:
+        after, info = streamed.finish(server, *others)
         differs = trees.difference(server, after)
         check(differs is None, f"the aggregation returns a server unlike that of init_server: {differs}")
         return after, info

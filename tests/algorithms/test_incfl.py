@@ -12,7 +12,7 @@ import pytest
 from fljax import algorithms
 from fljax.aggregators import incfl_update
 from fljax.algorithms.common import SingleModel, server_optimizer
-from fljax.protocol import Cohort
+from fljax.protocol import Cohort, Round
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local
 from tests.toys.task import logistic_regression
@@ -32,7 +32,7 @@ def _step(loss: Any, scale: float = 1.0, **options: Any) -> tuple[Any, Any]:
     up = Sent(update, Report(loss=gap, threshold=jnp.zeros(4)))
     model = {"w": jnp.zeros(3)}
     server = SingleModel(model, server_optimizer(1.0, "sgd").init(model))
-    after, _ = algorithm.aggregate(jax.random.key(0), jnp.int32(0), server, up, cohort, {})
+    after, _ = algorithm.aggregate(server, up, Round(jax.random.key(0), jnp.int32(0), cohort, {}))
     return after.model["w"], incfl_update(update, gap, present=cohort.present, **options)["w"]
 
 

@@ -18,7 +18,7 @@ from fljax.engine.rounds.evaluate import deploy_seen, evaluate
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.states import initial_state
 from fljax.models import MODELS
-from fljax.protocol import Census, Cohort, Examples, Exchanged, LocalData, Rows, Seat, Subset, Task, unlabelled
+from fljax.protocol import Census, Cohort, Examples, Exchanged, LocalData, Round, Rows, Seat, Subset, Task, unlabelled
 from fljax.training import Local
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, CURVATURE, ETA, START, how, run, trained
@@ -374,7 +374,7 @@ def test_strangers_of_fedfomo_get_the_mean_of_what_was_uploaded():
     offset = lambda leaf: jnp.zeros((3, *leaf.shape)) + jnp.array([1.0, 2.0, 50.0]).reshape(3, *[1] * leaf.ndim)  # noqa: E731
     up = FedFomoUp(jax.tree.map(offset, start), jnp.zeros((3, 0)), jnp.zeros((3, 0), jnp.int32))
     cohort = Cohort(jnp.arange(3), jnp.zeros(3, jnp.int32), jnp.array([True, True, False]))
-    moved, _ = algorithm.aggregate(jax.random.key(0), jnp.int32(0), server, up, cohort, {})
+    moved, _ = algorithm.aggregate(server, up, Round(jax.random.key(0), jnp.int32(0), cohort, {}))
     expected = jax.tree.map(lambda leaf: leaf + 1.75, start)
     close(algorithm.down(moved, unknown).own, expected)
     assert algorithm.models is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+import re
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from fljax.core.errors import at_step, during, in_words, place_of
 from fljax.engine.rounds import errors
 from fljax.protocol import Algorithm, Poll
 from fljax.protocol.sums import Streamed, as_streamed
+from fljax.scenarios import median_clipped
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -91,6 +93,27 @@ def test_the_builder_of_a_plan_is_named() -> None:
             run(plan, tiny_federation(), rounds=1)
         words = f"moon: the builder raised TypeError: no moon ({_line('in a builder')})"
         assert _message(caught.value) == words
+
+
+def _old_finish(key: Any, round: Any, server: Any, total: Any, rows: Any, cohort: Any, held: Any) -> Any:
+    return server, {}
+
+
+def test_an_aggregation_with_the_signature_of_before_is_one_sentence() -> None:
+    stream = as_streamed(_usual().aggregate)
+    old = _usual()._replace(aggregate=stream._replace(finish=_old_finish))
+    sentence = (
+        "expected finish to take (server, total, rows, round), got (key, round, server, total, rows, cohort, held); "
+        "round has the fields key, number, cohort, held"
+    )
+    for call in (
+        lambda: engine.simulate(old, tiny_federation(), rounds=1),
+        lambda: engine.rehearse(engine.Plan(lambda: old), tiny_federation()),
+        lambda: engine.simulate(old, tiny_federation(), rounds=1, execution=engine.Execution(clients="debug")),
+        lambda: median_clipped(old),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+            call()
 
 
 @pytest.mark.parametrize("name", ["train", "finish"])

@@ -61,7 +61,7 @@ def test_a_server_of_whole_numbers(federation: Federation) -> None:
     strange = plain._replace(
         init_server=init_server,
         send=lambda server, seat: jax.tree.map(lambda leaf: leaf.astype(float), server.model),
-        aggregate=lambda key, round, server, up, cohort, held: (
+        aggregate=lambda server, up, round: (
             server._replace(model=jax.tree.map(lambda leaf: leaf + 0.5, server.model)),
             {},
         ),

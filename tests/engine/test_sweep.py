@@ -111,8 +111,8 @@ def _build(task: Any, local: Local, broken: Any, traces: Any) -> Algorithm:
     traces()
     inner = fedavg(task, local, clients_per_round=3)
 
-    def aggregate(key: Any, round: Any, server: Any, *rest: Any) -> Any:
-        server, info = inner.aggregate(key, round, server, *rest)
+    def aggregate(server: Any, *rest: Any) -> Any:
+        server, info = inner.aggregate(server, *rest)
         return jax.tree.map(lambda leaf: jnp.where(round == broken, jnp.nan, leaf), server), info
 
     return inner._replace(aggregate=aggregate)

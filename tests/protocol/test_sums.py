@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from typing import Any
 
 import jax
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from fljax.engine.devices.lanes import fold_lanes
-from fljax.protocol import Cohort
+from fljax.protocol import Cohort, Round
 from fljax.protocol import sums as streaming
 from fljax.protocol.sums import Part, Streamed
 
@@ -102,31 +104,59 @@ def test_chunks_add_up_to_the_whole(lanes: int, devices: int, cost: Any) -> None
 
 
 def test_a_stacked_aggregation_is_one_whose_rows_are_the_messages() -> None:
-    def aggregate(key: Any, round: Any, server: Any, up: Any, cohort: Any, held: Any) -> Any:
-        return server + jnp.sum(up * cohort.present), {"up": up}
+    def aggregate(server: Any, up: Any, round: Any) -> Any:
+        return server + jnp.sum(up * round.cohort.present), {"up": up}
 
     streamed = streaming.as_streamed(aggregate)
     assert streaming.as_streamed(streamed) is streamed
     cohort = Cohort(jnp.arange(3), jnp.zeros(3, jnp.int32), jnp.asarray([True, False, True]))
     up = jnp.asarray([1.0, jnp.nan, 4.0])
-    server, info = streamed(KEY, jnp.int32(0), jnp.asarray(10.0), up, cohort, {})
+    server, info = streamed(jnp.asarray(10.0), up, Round(KEY, jnp.int32(0), cohort, {}))
     assert server == 15
     np.testing.assert_array_equal(info["up"], [1, 0, 4])
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda key, round, server, up, cohort, held: None, "(key, round, server, up, cohort, held)"),
+        (lambda server, up: None, "(server, up)"),
+        (lambda key, round, server, *rest: None, "(key, round, server, *rest)"),
+        (lambda server, up, *, round: None, "(server, up, *, round)"),
+    ],
+)
+def test_an_aggregation_of_other_arguments_is_refused(function: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"expected aggregate to take (server, up, round), got {words}; ")):
+        streaming.as_streamed(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda *arguments: None,
+        lambda server, *rest: None,
+        lambda server, up, round, again=True: None,
+        functools.partial(lambda task, server, up, round: None, "task"),
+        np.add,  # whose arguments nobody can read
+    ],
+)
+def test_aggregations_that_take_the_arguments_are_not_refused(function: Any) -> None:
+    assert isinstance(streaming.as_streamed(function), Streamed)
 
 
 def test_within_a_larger_server() -> None:
     def contribute(server: Any, seat: Any, up: Any) -> Any:
         return Part(up * 6 + server), seat.id
 
-    def finish(key: Any, round: Any, server: Any, total: Any, rows: Any, cohort: Any, held: Any) -> Any:
+    def finish(server: Any, total: Any, rows: Any, round: Any) -> Any:
         return server + total.value, {"id": rows}
 
     inner = Streamed(contribute, finish)
     outer = streaming.within(inner, lambda server: server[0], lambda server, own: (own, server[1]))
     cohort = Cohort(jnp.asarray([4, 2]), jnp.zeros(2, jnp.int32), jnp.ones(2, bool))
-    arguments = (jnp.asarray([1.0, 2.0]), cohort, {})
-    alone, info = inner(KEY, jnp.int32(0), jnp.asarray(3.0), *arguments)
-    both, same = outer(KEY, jnp.int32(0), (jnp.asarray(3.0), "kept"), *arguments)
+    up, round = jnp.asarray([1.0, 2.0]), Round(KEY, jnp.int32(0), cohort, {})
+    alone, info = inner(jnp.asarray(3.0), up, round)
+    both, same = outer((jnp.asarray(3.0), "kept"), up, round)
     assert alone == 3 + (1 * 6 + 3) + (2 * 6 + 3)
     assert both == (alone, "kept")
     np.testing.assert_array_equal(info["id"], same["id"])

@@ -29,8 +29,8 @@ def averaging(task: Any, local: Any, clients_per_round: int | None, mean: Callab
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down), Report(size=data.train.rows.size)), client
 
-    def aggregate(key: Any, round: Any, server: Any, up: Any, cohort: Cohort, held: Any) -> Any:
-        return SingleModel(trees.add(server.model, mean(up.update, cohort))), {}
+    def aggregate(server: Any, up: Any, round: Any) -> Any:
+        return SingleModel(trees.add(server.model, mean(up.update, round.cohort))), {}
 
     def init_server(key: Any, census: Any) -> SingleModel:
         return SingleModel(task.init(key))
@@ -73,8 +73,8 @@ def keeps_a_key(task: Any, local: Any, *, clients_per_round: int | None = None) 
     def init_server(key: Any, census: Any) -> Any:
         return SingleModel(task.init(key), jax.random.fold_in(key, 1))
 
-    def aggregate(key: Any, round: Any, server: Any, *rest: Any) -> Any:
-        after, info = plain.aggregate(key, round, server, *rest)
+    def aggregate(server: Any, *rest: Any) -> Any:
+        after, info = plain.aggregate(server, *rest)
         return after._replace(optimizer=jax.random.split(server.optimizer)[0]), info
 
     return plain._replace(init_server=init_server, aggregate=aggregate)
@@ -107,8 +107,8 @@ def grows(task: Any, local: Any, *, clients_per_round: int | None = None) -> Alg
     def init_server(key: Any, census: Any) -> Any:
         return SingleModel(task.init(key), jnp.zeros(1))
 
-    def aggregate(key: Any, round: Any, server: Any, *rest: Any) -> Any:
-        after, info = plain.aggregate(key, round, server, *rest)
+    def aggregate(server: Any, *rest: Any) -> Any:
+        after, info = plain.aggregate(server, *rest)
         return after._replace(optimizer=jnp.append(server.optimizer, 1.0)), info
 
     return plain._replace(init_server=init_server, aggregate=aggregate)
@@ -136,8 +136,8 @@ def shares_clients_models(task: Any, local: Any, *, clients_per_round: int | Non
         up, client = plain.train(key, seat, down, client, data)
         return (up, data.train.rows.index), client
 
-    def aggregate(key: Any, round: Any, server: Any, up: Any, *rest: Any) -> Any:
-        return plain.aggregate(key, round, server, up[0], *rest)
+    def aggregate(server: Any, up: Any, *rest: Any) -> Any:
+        return plain.aggregate(server, up[0], *rest)
 
     return plain._replace(train=train, aggregate=aggregate)
 
@@ -219,8 +219,9 @@ def test_reading_the_state_of_an_empty_rows_client_is_found() -> None:
         def init_server(key: Any, census: Any) -> Any:
             return SingleModel(task.init(key), jnp.zeros(census.train.shape[0]))
 
-        def aggregate(key: Any, round: Any, server: Any, up: Any, cohort: Cohort, held: Any) -> Any:
-            after, info = plain.aggregate(key, round, server, up, cohort, held)  # type: ignore[operator]
+        def aggregate(server: Any, up: Any, round: Any) -> Any:
+            cohort = round.cohort
+            after, info = plain.aggregate(server, up, round)  # type: ignore[operator]
             read = jnp.where(cohort.present.any(), server.optimizer[cohort.id].sum(), 0.0)
             seen = trees.set_rows(server.optimizer, cohort.id, cohort.present, jnp.ones(cohort.id.shape))
             return SingleModel(trees.scale(after.model, 1 + 0.1 * read), seen), info

@@ -82,9 +82,9 @@ def clusters(
         trained = training.train(key, start, data.train, task=task, local=local, round=seat.round)
         return Up(trees.subtract(trained.params, start), data.train.rows.size), client
 
-    def aggregate(key: Any, round: Any, server: Server, up: Up, cohort: Any, held: Any) -> Any:
-        mine = cohort.slot[None, :] == jnp.arange(clusters)[:, None]
-        weights = (mine * (up.size * cohort.present)[None, :]).astype(jnp.result_type(float))
+    def aggregate(server: Server, up: Up, round: Any) -> Any:
+        mine = round.cohort.slot[None, :] == jnp.arange(clusters)[:, None]
+        weights = (mine * (up.size * round.cohort.present)[None, :]).astype(jnp.result_type(float))
         total = jnp.sum(weights, axis=1, keepdims=True)
         matrix = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), 0)
         return server._replace(models=trees.add(server.models, trees.scale(mix(matrix, up.update), server_lr))), {}

@@ -56,10 +56,10 @@ def control_variates(
         control = trees.subtract(trees.subtract(client, down.control), trees.scale(update, 1 / length))
         return Up(update, trees.subtract(control, client)), control
 
-    def aggregate(key: Any, round: Any, server: Server, up: Up, cohort: Any, held: Any) -> Any:
-        weights = normalise_weights(cohort.present.astype(jnp.result_type(float)))[None, :]
+    def aggregate(server: Server, up: Up, round: Any) -> Any:
+        weights = normalise_weights(round.cohort.present.astype(jnp.result_type(float)))[None, :]
         mean = trees.take(mix(weights, up), 0)
-        part = jnp.sum(cohort.present) / server.population
+        part = jnp.sum(round.cohort.present) / server.population
         model = trees.add(server.model, trees.scale(mean.update, server_lr))
         control = trees.add(server.control, trees.scale(mean.control, part))
         return server._replace(model=model, control=control), {}

@@ -78,7 +78,8 @@ def models_per_client(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Up(trees.subtract(trained.params, down)), client
 
-    def aggregate(key: Any, round: Any, server: Server, up: Up, cohort: Any, held: Any) -> Any:
+    def aggregate(server: Server, up: Up, round: Any) -> Any:
+        cohort = round.cohort
         own = cohort.id[None, :] == jnp.arange(rate.shape[0])[:, None]
         weights = jnp.where(own, 1, rate[:, None]) * cohort.present[None, :]
         total = jnp.sum(weights, axis=1, keepdims=True)

@@ -25,8 +25,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Functions of one client, which get a client's own row of a PerClient.
 _OF_ONE_CLIENT = ("send", "peers", "contribute", "counts")
-# Functions whose second argument is the round.
-_WITH_ROUND = ("select", "aggregate", "finish")
 
 
 def named(build: Callable[[], Any], algorithm: str | None = None, seed: Any = None) -> Any:
@@ -53,8 +51,10 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
             if seat is not None:
                 known = {"client": seat.id} if seat.known else {"unseen": True}
                 where |= {"round": seat.round, **known}
-            elif name in _WITH_ROUND:
+            elif name == "select":
                 where["round"] = arguments[1]
+            elif name in ("aggregate", "finish"):
+                where["round"] = arguments[-1].number
             with within(name, algorithm, **where):
                 result = function(*arguments, **keywords)
             if sent and eager.is_on() and not (seat is not None and seat.first):

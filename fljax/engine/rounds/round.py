@@ -25,6 +25,7 @@ from fljax.protocol import (
     Federation,
     Held,
     Info,
+    Round,
     Seat,
     along,
     messages,
@@ -197,7 +198,7 @@ def close(
     counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
     key = round_key(state.seed, Purpose.AGGREGATE, round)
     finish = as_streamed(algorithm.aggregate).finish
-    server, aggregated = finish(key, round, chosen.server, total, rows, counted, held)
+    server, aggregated = finish(chosen.server, total, rows, Round(key, round, counted, held))
     if differs := trees.difference(state.server, server, exact=False):
         raise ValueError(f"a round must leave a server like that of init_server: {differs}")
 

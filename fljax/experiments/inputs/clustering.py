@@ -28,7 +28,7 @@ from fljax.core.values import as_number, as_whole
 from fljax.engine import Execution, Plan, is_stacked, simulate
 from fljax.engine.devices.layout import products_of
 from fljax.engine.offload.host_data import server_rows
-from fljax.protocol import Algorithm, Cohort, Federation, Rows, Subset, Task
+from fljax.protocol import Algorithm, Federation, Round, Rows, Subset, Task
 from fljax.protocol.seeds import Seeds, seeds_of
 from fljax.scenarios import availability
 from fljax.scenarios.common import with_server
@@ -201,8 +201,9 @@ def _remembering(task: Task, local: Local, trace: Bool[Array, "1 N"]) -> Algorit
         models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population, *leaf.shape)), server.model)
         return _Pretrained(server, models, jnp.zeros(population, bool))
 
-    def aggregate(key: Any, round: Any, server: _Pretrained, up: Any, cohort: Cohort, held: Any) -> Any:
-        after, info = wrapped.aggregate(key, round, server, up, cohort, held)
+    def aggregate(server: _Pretrained, up: Any, round: Round) -> Any:
+        after, info = wrapped.aggregate(server, up, round)
+        cohort = round.cohort
         sent = jax.tree.map(lambda start, move: start[None] + move, server.inner.model, up.update)
         models = trees.set_rows(server.models, cohort.id, cohort.present, sent)
         answered = trees.set_rows(server.answered, cohort.id, cohort.present, True)
