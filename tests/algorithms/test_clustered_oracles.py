@@ -13,7 +13,7 @@ import pytest
 from fljax.algorithms import fedavg, fedem, fedsoft, ifca
 from fljax.algorithms.clustered import initial_models, row_losses
 from fljax.core.trees import take
-from fljax.engine.rounds.evaluate import deploy_seen, deploy_unseen
+from fljax.engine.rounds.evaluate import Judge
 from fljax.engine.rounds.states import initial_state
 from fljax.protocol import Examples, Rows, Subset
 from fljax.training import AT_ONCE, Local
@@ -170,8 +170,8 @@ def test_a_stranger_gets_what_somebody_with_its_rows_gets_who_never_trained(buil
     found = []
     for id in (1, 2, 3, 4):
         client = take(data.clients, id)
-        seen, _ = deploy_seen(algorithm, data, state, state.round, client, take(state.clients, id))
-        stranger, _ = deploy_unseen(algorithm, data, state, state.round, client._replace(id=jnp.int32(0)))
+        seen, _ = Judge(algorithm, data, state, state.round).deploy(client, take(state.clients, id))
+        stranger, _ = Judge(algorithm, data, state, state.round, known=False).deploy(client._replace(id=jnp.int32(0)))
         close(stranger, seen)
         found.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(seen)]))
     assert max(np.abs(other - found[0]).max() for other in found) > 0.01

@@ -12,7 +12,7 @@ import pytest
 
 from fljax.algorithms import fedem, fedsoft, ifca
 from fljax.core.trees import take
-from fljax.engine.rounds.evaluate import deploy_seen
+from fljax.engine.rounds.evaluate import Judge
 from fljax.training import Local
 from tests.algorithms.clustered_tools import SCATTERED
 from tests.algorithms.rounds_tools import close, federation, history, missing, numpy_client, own_rows, stored
@@ -68,7 +68,7 @@ def rate_of(how, t) -> float:
 
 @functools.partial(jax.jit, static_argnames="algorithm", compiler_options=QUICK)
 def _deployed(algorithm, data, state, id):
-    return deploy_seen(algorithm, data, state, state.round, take(data.clients, id), take(state.clients, id))[0]
+    return Judge(algorithm, data, state, state.round).deploy(take(data.clients, id), take(state.clients, id))[0]
 
 
 def deployed(algorithm, states, t, id):

@@ -12,7 +12,7 @@ import pytest
 from fljax.algorithms import Bidding, Exploration, Tokens, fedavg, ipfl
 from fljax.algorithms.market import Clustering
 from fljax.core import trees
-from fljax.engine.rounds.evaluate import deploy_seen, deploy_unseen
+from fljax.engine.rounds.evaluate import Judge
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.states import initial_state
 from fljax.protocol import Rows
@@ -46,7 +46,7 @@ def test_one_cluster_of_everybody_is_fedavg_by_size(exact):
     algorithm = ipfl(TASK, HOW, clusters=1)
     for id in range(1, POPULATION):
         client = trees.take(by_id(data()).clients, id)
-        deployed, _ = deploy_seen(algorithm, by_id(data()), last, jnp.int32(ROUNDS), client, ())
+        deployed, _ = Judge(algorithm, by_id(data()), last, jnp.int32(ROUNDS)).deploy(client, ())
         for name in deployed:
             np.testing.assert_allclose(deployed[name], last.server.models[name][0], rtol=exact, atol=exact)
 
@@ -56,7 +56,7 @@ def test_equal_models_are_everybodys_model(exact):
     algorithm = ipfl(TASK, HOW, clusters=3)
     state = initial_state(algorithm, by_id(data()), jnp.uint32(0))
     client = trees.take(by_id(data()).clients, 3)
-    deployed, _ = deploy_seen(algorithm, by_id(data()), state, jnp.int32(0), client, ())
+    deployed, _ = Judge(algorithm, by_id(data()), state, jnp.int32(0)).deploy(client, ())
     for name, leaf in deployed.items():
         np.testing.assert_allclose(leaf, state.server.models[name][2], rtol=10 * exact, atol=exact)
 
@@ -167,7 +167,7 @@ def test_strangers_are_given_a_mixture_without_training():
     models = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), state.server.models)
     state = state._replace(server=state.server._replace(models=models))
     stranger = trees.take(seen.unseen, 1)
-    deployed, _ = deploy_unseen(algorithm, seen, state, jnp.int32(3), stranger)
+    deployed, _ = Judge(algorithm, seen, state, jnp.int32(3), known=False).deploy(stranger)
     rows = np.asarray(stranger.valid.index)[: int(stranger.valid.size)]
     x, y = np.asarray(seen.examples.x)[rows], np.asarray(seen.examples.y)[rows]
     weight, bias = (np.asarray(leaf) for leaf in models)

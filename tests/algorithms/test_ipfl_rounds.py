@@ -16,7 +16,7 @@ from fljax.aggregators.tokens import lots
 from fljax.algorithms import Bidding, Tokens, ipfl
 from fljax.config import builder_arguments, load
 from fljax.core.trees import take
-from fljax.engine.rounds.evaluate import deploy_seen
+from fljax.engine.rounds.evaluate import Judge
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.protocol import Examples, Rows, Subset
 from fljax.training import Local
@@ -162,10 +162,8 @@ def test_rounds(name, tolerance):
     if name == "two slots":
         assert any(set(who) - set(took) for bid, chosen in seen for who, took in zip(bid, chosen, strict=True))
     last = jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), states)
+    judge = Judge(algorithm, stored(data()), last, jnp.int32(5))
     # The authors' code takes the weights on test rows, which are the training rows here.
     for k, rows in (clients if name == "code" else judged).items():
-        client, kept = take((stored(data()).clients, last.clients), k)
-        deployed, _ = deploy_seen(
-            algorithm, stored(data()), jax.tree.map(jnp.asarray, last), jnp.int32(5), client, kept
-        )
+        deployed, _ = judge.deploy(*take((stored(data()).clients, last.clients), k))
         close(deployed, oracle.personalised(models, oracle.worth(models, *rows, rules.importance)), tolerance)

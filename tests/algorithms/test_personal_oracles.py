@@ -14,7 +14,7 @@ from fljax.algorithms.fedala import top_tensors
 from fljax.algorithms.fedfomo import FedFomoUp
 from fljax.core.trees import take
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.evaluate import deploy_seen, evaluate
+from fljax.engine.rounds.evaluate import Judge, evaluate
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.states import initial_state
 from fljax.models import MODELS
@@ -193,7 +193,7 @@ def test_what_is_deployed_is_merged_and_nothing_is_learned(exact):
     received = state.server.model
     for id in (1, 3):
         kept = take(state.clients, id)
-        found, common = deploy_seen(algorithm, data, state, state.round, take(data.clients, id), kept)
+        found, common = Judge(algorithm, data, state, state.round).deploy(take(data.clients, id), kept)
         same(found["b"], received["b"], exact)
         merged = kept.model["w"] + (received["w"] - kept.model["w"]) * kept.weights[0]
         same(found["w"], merged, exact)
@@ -202,7 +202,7 @@ def test_what_is_deployed_is_merged_and_nothing_is_learned(exact):
     kept = take(state.clients, 0)
     assert not kept.trained
     kept = kept._replace(weights=jax.tree.map(jnp.zeros_like, kept.weights))
-    found, _ = deploy_seen(algorithm, data, state, state.round, take(data.clients, 0), kept)
+    found, _ = Judge(algorithm, data, state, state.round).deploy(take(data.clients, 0), kept)
     jax.tree.map(np.testing.assert_array_equal, found, received)
     assert np.abs(received["w"] - kept.model["w"]).max() > 1e-3
 

@@ -17,7 +17,7 @@ from fljax import training
 from fljax.algorithms import ditto, fedala, fedfomo, fedproto
 from fljax.algorithms.fedproto import UNKNOWN
 from fljax.core.trees import take
-from fljax.engine.rounds.evaluate import deploy_seen, deploy_unseen
+from fljax.engine.rounds.evaluate import Judge
 from fljax.models import correct
 from fljax.protocol import Examples, Rows, Seat, Subset, Task
 from fljax.training import Local, Stream
@@ -92,13 +92,13 @@ def last(states):
 def deployed(algorithm, data, state, id):
     """What one seen client would use, and what all share."""
     data, state = stored(data), jax.tree.map(jnp.asarray, state)
-    return deploy_seen(algorithm, data, state, state.round, take(data.clients, id), take(state.clients, id))
+    return Judge(algorithm, data, state, state.round).deploy(take(data.clients, id), take(state.clients, id))
 
 
 def stranger(algorithm, data, state):
     """What somebody unseen would use, who has the rows of client 2."""
     data = stored(data)
-    return deploy_unseen(algorithm, data, state, state.round, take(data.clients, 2))
+    return Judge(algorithm, data, state, state.round, known=False).deploy(take(data.clients, 2))
 
 
 # --- Ditto --------------------------------------------------------------------------------------------------

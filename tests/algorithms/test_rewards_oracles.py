@@ -11,7 +11,7 @@ import pytest
 
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank, standalone
 from fljax.core import trees
-from fljax.engine.rounds.evaluate import deploy_seen
+from fljax.engine.rounds.evaluate import Judge
 from fljax.engine.rounds.federations import by_id
 from fljax.models import MODELS, correct
 from fljax.protocol import Census, PerClient, Rows
@@ -231,7 +231,7 @@ def test_tuning_moves_every_client_towards_its_own_data(exact):
     state = trees.take(states, -1)
     data = by_id(data)
     for id in range(POPULATION):
-        found, _ = deploy_seen(algorithm, data, state, jnp.int32(ROUNDS), trees.take(data.clients, id), ())
+        found, _ = Judge(algorithm, data, state, jnp.int32(ROUNDS)).deploy(trees.take(data.clients, id), ())
         expected = trained(SHARED[-1], 3, rate=ETA)[id]  # a batch is all of a client's rows
         np.testing.assert_allclose(found["w"], expected, rtol=exact, atol=exact)
 

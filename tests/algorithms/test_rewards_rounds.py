@@ -17,7 +17,7 @@ from fljax import training
 from fljax.aggregators import iafl_reference, iafl_subsets
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank
 from fljax.core.trees import take
-from fljax.engine.rounds.evaluate import deploy_seen
+from fljax.engine.rounds.evaluate import Judge
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.protocol import Examples, Rows, Subset
 from fljax.training import Local
@@ -251,7 +251,7 @@ def test_fedavg_finetune(tolerance):
     tuning = Local(STEPS.learning_rate, STEPS.batch_size, epochs=2)  # at the rate of round 0
     nothing = Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32))
     for id in (1, 4):
-        found, common = deploy_seen(algorithm, data, state, jnp.int32(done), take(data.clients, id), ())
+        found, common = Judge(algorithm, data, state, jnp.int32(done)).deploy(take(data.clients, id), ())
         key = client_key(round_key(jnp.uint32(SEED), Purpose.DEPLOY, done), jnp.int32(id))
         batches = training.draw(jax.random.fold_in(key, 0), Subset(nothing, take(data.clients.train, id)), tuning)
         x, y = own_rows(federation(), id)

@@ -235,7 +235,8 @@ def judge_some(
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     own = state._replace(clients=_kept(states, run, some))
     scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
-    return evaluate.judge_seen(algorithm, some_data(federation, some), layout, own, state.round, scope, some.id)
+    judge = evaluate.Judge(algorithm, some_data(federation, some), own, state.round)
+    return evaluate.judge_seen(judge, layout, scope, some.id)
 
 
 @jit.program(static_argnames=("spec", "layout"))
@@ -252,7 +253,8 @@ def judge_unseen(
         data = as_vectors(some.data)
         data = data._replace(unseen=data.clients)
     scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
-    return evaluate.judge_unseen(algorithm, data, layout, state, state.round, scope)
+    judge = evaluate.Judge(algorithm, data, state, state.round, known=False)
+    return evaluate.judge_unseen(judge, layout, scope)
 
 
 @jit.program(static_argnames=("spec", "layout"))
@@ -273,15 +275,15 @@ def judge_rest(
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+    judge = evaluate.Judge(algorithm, federation, state, state.round)
     if first is not None:
         data = some_data(federation, first)
         client: ClientData = trees.take(data.clients, 0)
         kept = trees.take(_kept(states, run, first), 0)
-        scores = evaluate.judge_once(algorithm, data, state, state.round, client, kept, scope)
-        counted = evaluate.counted_once
-        seen = seen | counted(algorithm, federation.clients, state, state.round, scores, scope, True)
+        scores = evaluate.judge_once(judge._replace(federation=data), client, kept, scope)
+        seen = seen | evaluate.counted_once(judge, federation.clients, scores, scope)
         if federation.unseen is not None:
-            unseen = unseen | counted(algorithm, federation.unseen, state, state.round, scores, scope, False)
+            unseen = unseen | evaluate.counted_once(judge._replace(known=False), federation.unseen, scores, scope)
     named = evaluate.named_scores(seen, unseen, scope)
-    server = evaluate.judge_server(algorithm, federation, layout, state, state.round)
+    server = evaluate.judge_server(judge, layout)
     return keep_everywhere(named | server, layout)

@@ -85,11 +85,13 @@ def reads_of(spec: Spec, inputs: Inputs, state: State) -> Reads:
     def judge_seen(algorithm: Algorithm, data: Federation, state: State) -> Any:
         own = state._replace(clients=jax.tree.map(lambda leaf: leaf[:1], state.clients))
         scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
-        return evaluate.judge_seen(algorithm, data, layout, own, zero, scope) if scope.seen else ()
+        judge = evaluate.Judge(algorithm, data, own, zero)
+        return evaluate.judge_seen(judge, layout, scope) if scope.seen else ()
 
     def judge_unseen(algorithm: Algorithm, data: Federation, state: State) -> Any:
         scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
-        return evaluate.judge_unseen(algorithm, data, layout, state, zero, scope) if scope.unseen else ()
+        judge = evaluate.Judge(algorithm, data, state, zero, known=False)
+        return evaluate.judge_unseen(judge, layout, scope) if scope.unseen else ()
 
     def begin(algorithm: Algorithm, data: Federation, state: State) -> Any:
         return initial_clients(algorithm, data, zero, state.server, data.clients)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import training
 from fljax.core import trees
@@ -45,53 +44,6 @@ _OWN, _COMMON, _VALID = Judgement("own", "test"), Judgement("common", "test"), J
 _TRAIN = Judgement("own", "train")
 
 
-def deploy_seen(
-    algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData, kept: PyTree
-) -> tuple[PyTree, PyTree | None]:
-    """(Deployed, common model) of one seen client; None for no common model, or if Deployed is the common model.
-
-    It is what the client uses on its test rows; it may depend on ``client.deployment``.
-    """
-    return _deploy(algorithm, federation, state, round, client, Purpose.DEPLOY, lambda seat, down, key: kept)
-
-
-def deploy_unseen(
-    algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData
-) -> tuple[PyTree, PyTree | None]:
-    """Like ``deploy_seen``, for one unseen client, with a fresh Client."""
-    data = local_data(federation, client)
-    init_key = client_key(round_key(state.seed, Purpose.UNSEEN_INIT_CLIENT), client.id)
-
-    def own(seat: Seat, down: PyTree, key: Array) -> PyTree:
-        return algorithm.init_client(init_key, seat, first_down(algorithm, state.server, seat), data)
-
-    with within("evaluation", checked=False, client=client.id, unseen=True):  # the seat of an unseen client has no id
-        return _deploy(algorithm, federation, state, round, client, Purpose.UNSEEN_DEPLOY, own)
-
-
-def _deploy(
-    algorithm: Algorithm,
-    federation: Federation,
-    state: State,
-    round: Array,
-    client: ClientData,
-    purpose: Purpose,
-    own: Callable[..., PyTree],
-) -> tuple[PyTree, PyTree | None]:
-    seat = _seat(round, client, purpose is Purpose.DEPLOY)
-    down = algorithm.down(state.server, seat)
-    key = client_key(round_key(state.seed, purpose, round), client.id)
-    arguments = (key, seat, down, own(seat, down, key), local_data(federation, client, deployed=True))
-    deployed = algorithm.deploy(*arguments)
-    if algorithm.common is None or algorithm.personal is None:
-        return deployed, None
-    return deployed, algorithm.common(down)
-
-
-def _seat(round: Array, client: ClientData, known: bool) -> Seat:
-    return Seat(round, client.id if known else jnp.full((), -1, jnp.int32), jnp.zeros((), jnp.int32), known)
-
-
 def evaluate(
     algorithm: Algorithm,
     federation: Federation,
@@ -126,21 +78,23 @@ def evaluate(
     """
     round = state.round if round is None else round
     scope = Scope.of(algorithm, valid, common)
+    judge = Judge(algorithm, federation, state, round)
+    judge_of_unseen = judge._replace(known=False)
     seen: Found = {}
     unseen: Found = {}
     if scope.seen:
-        seen = judge_seen(algorithm, federation, layout, state, round, scope)
+        seen = judge_seen(judge, layout, scope)
     if scope.unseen and federation.unseen is not None:
-        unseen = judge_unseen(algorithm, federation, layout, state, round, scope)
+        unseen = judge_unseen(judge_of_unseen, layout, scope)
     if scope.once:
         # The first client with test rows gives the scores of all clients.
         judged = jnp.argmax(federation.clients.test.size > 0)
         client, kept = trees.take((federation.clients, state.clients), judged)
-        scores = judge_once(algorithm, federation, state, round, client, kept, scope)
-        seen |= counted_once(algorithm, federation.clients, state, round, scores, scope, True)
+        scores = judge_once(judge, client, kept, scope)
+        seen |= counted_once(judge, federation.clients, scores, scope)
         if federation.unseen is not None:
-            unseen |= counted_once(algorithm, federation.unseen, state, round, scores, scope, False)
-    return named_scores(seen, unseen, scope) | judge_server(algorithm, federation, layout, state, round)
+            unseen |= counted_once(judge_of_unseen, federation.unseen, scores, scope)
+    return named_scores(seen, unseen, scope) | judge_server(judge, layout)
 
 
 class Scope(NamedTuple):
@@ -178,74 +132,132 @@ class Scope(NamedTuple):
 Found = dict[Judgement, Any]  # of Scores [N] or [U]
 
 
-def judge_seen(
-    algorithm: Algorithm,
-    federation: Federation,
-    layout: Layout,
-    state: State,
-    round: Array,
-    scope: Scope,
-    id: Int[Array, " clients"] | None = None,
-) -> Found:
+class Judge(NamedTuple):
+    """Judges models of clients after some rounds of one run.
+
+    Attributes:
+      algorithm: any value of the protocol.
+      federation: of all clients, stored by id, or of those that are judged.
+      state: has the seed and the Server; a Server of one client is enough.
+      round: equals ``state.round``, as in ``one_round``.
+      known: whether the clients are seen ones (static).
+    """
+
+    algorithm: Algorithm
+    federation: Federation
+    state: State
+    round: Int[Array, ""]
+    known: bool = True
+
+    def seat(self, client: ClientData) -> Seat:
+        """The seat of the client; that of an unseen one has the id -1."""
+        id = client.id if self.known else jnp.full((), -1, jnp.int32)
+        return Seat(self.round, id, jnp.zeros((), jnp.int32), self.known)
+
+    def key(self, client: ClientData) -> Key[Array, ""]:
+        """The key with which the client deploys its model."""
+        purpose = Purpose.DEPLOY if self.known else Purpose.UNSEEN_DEPLOY
+        return client_key(round_key(self.state.seed, purpose, self.round), client.id)
+
+    def deploy(self, client: ClientData, kept: PyTree = None) -> tuple[PyTree, PyTree | None]:
+        """(Deployed, common model) of the client; None for no common model, or if Deployed is the common model.
+
+        It is what the client uses on its test rows; it may depend on ``client.deployment``. ``kept`` is the Client of a
+        seen client. An unseen client gets a fresh one.
+        """
+        if self.known:
+            return self._deploy(client, lambda seat: kept)
+        data = local_data(self.federation, client)
+        key = client_key(round_key(self.state.seed, Purpose.UNSEEN_INIT_CLIENT), client.id)
+
+        def fresh(seat: Seat) -> PyTree:
+            down = first_down(self.algorithm, self.state.server, seat)
+            return self.algorithm.init_client(key, seat, down, data)
+
+        with within("evaluation", checked=False, client=client.id, unseen=True):  # the seat has no id
+            return self._deploy(client, fresh)
+
+    def _deploy(self, client: ClientData, kept: Callable[[Seat], PyTree]) -> tuple[PyTree, PyTree | None]:
+        algorithm, seat = self.algorithm, self.seat(client)
+        down = algorithm.down(self.state.server, seat)
+        key = self.key(client)
+        data = local_data(self.federation, client, deployed=True)
+        deployed = algorithm.deploy(key, seat, down, kept(seat), data)
+        if algorithm.common is None or algorithm.personal is None:
+            return deployed, None
+        return deployed, algorithm.common(down)
+
+    def score(self, client: ClientData, model: PyTree, rows: str) -> Scores:
+        """Loss and accuracy of a model on the client's test, valid or train rows; NaN if it does not count."""
+        return training.counted_scores(*self.any_score(client, model, rows), self.counts(client, rows))
+
+    def any_score(self, client: ClientData, model: PyTree, rows: str) -> Scores:
+        """The same for a client that counts."""
+        own, key = getattr(local_data(self.federation, client), rows), None
+        if rows == "train":  # with the noise of features that clients train on, as their standalone losses
+            key = training.stream(self.key(client), training.Stream.LOSS)
+        with within("evaluation", client=client.id, unseen=not self.known, round=self.round, seed=self.state.seed):
+            return training.evaluate(self.algorithm.task, lambda x: self.algorithm.predict(model, x), own, key=key)
+
+    def counts(self, client: ClientData, rows: str) -> Bool[Array, ""]:
+        """Whether metrics of these rows count the client."""
+        has_rows = (client.train.size > 0) & (getattr(client, rows).size > 0)
+        if self.algorithm.counts is None:
+            return has_rows
+        seat = self.seat(client)
+        return has_rows & self.algorithm.counts(seen_from(self.state.server, seat), seat)
+
+    def score_models(self, client: ClientData, models: tuple[PyTree, PyTree | None], scope: Scope) -> Found:
+        """Scores of the two models of ``deploy``, as far as each client is judged on rows of its own."""
+        own, common = models
+        found: Found = {_OWN: self.score(client, own, "test")} if scope.unseen else {}
+        if scope.train:
+            found |= {_TRAIN: (self.score(client, own, "train")[0], None)}
+        return found if scope.once or common is None else found | {_COMMON: self.score(client, common, "test")}
+
+
+def judge_seen(judge: Judge, layout: Layout, scope: Scope, id: Int[Array, " clients"] | None = None) -> Found:
     """Scores of each seen client: its own model and, unless it is judged once, the global model.
 
-    ``id`` has the ids of the clients in ``federation``; None: all clients of the run.
+    ``id`` has the ids of the clients in ``judge.federation``; None: all clients of the run.
     """
-    seats = every_seat(round, federation.clients.id)
-    rows, server_of = own_server(algorithm, state.server, layout.devices, seats, whole=id is None)
+    state, clients = judge.state, judge.federation.clients
+    seats = every_seat(judge.round, clients.id)
+    rows, server_of = own_server(judge.algorithm, state.server, layout.devices, seats, whole=id is None)
 
     def one(row: tuple[ClientData, Any, Any]) -> Found:
         client, kept, server_row = row
-        own = state._replace(server=server_of(server_row))
-        models = deploy_seen(algorithm, federation, own, round, client, kept)
-        found = _judge(algorithm, federation, own, round, client, models, scope, True)
+        own = judge._replace(state=state._replace(server=server_of(server_row)))
+        models = own.deploy(client, kept)
+        found = own.score_models(client, models, scope)
         if not scope.valid:
             return found
         model = models[0]
         if client.deployment is not None:  # validation rows judge what the client used before its data changed
-            model, _ = deploy_seen(algorithm, federation, own, round, client._replace(deployment=None), kept)
-        return found | {_VALID: _score(algorithm, federation, own, round, client, model, "valid", True)}
+            model, _ = own.deploy(client._replace(deployment=None), kept)
+        return found | {_VALID: own.score(client, model, "valid")}
 
-    return map_lanes(one, (federation.clients, state.clients, rows), layout.evaluation, layout.devices)
+    return map_lanes(one, (clients, state.clients, rows), layout.evaluation, layout.devices)
 
 
-def judge_unseen(
-    algorithm: Algorithm, federation: Federation, layout: Layout, state: State, round: Array, scope: Scope
-) -> Found:
+def judge_unseen(judge: Judge, layout: Layout, scope: Scope) -> Found:
     """Scores of each unseen client, as ``judge_seen``."""
 
     def one(client: ClientData) -> Found:
-        models = deploy_unseen(algorithm, federation, state, round, client)
-        return _judge(algorithm, federation, state, round, client, models, scope, False)
+        return judge.score_models(client, judge.deploy(client), scope)
 
-    return map_lanes(one, federation.unseen, layout.evaluation, layout.devices)
-
-
-def judge_once(
-    algorithm: Algorithm,
-    federation: Federation,
-    state: State,
-    round: Array,
-    client: ClientData,
-    kept: PyTree,
-    scope: Scope,
-) -> Scores:
-    """Scores of the global model on the test rows of one client, which all have."""
-    own, shared = deploy_seen(algorithm, federation, state, round, client, kept)
-    return _scores(algorithm, federation, state, round, client, own if scope.same else shared, "test", True)
+    return map_lanes(one, judge.federation.unseen, layout.evaluation, layout.devices)
 
 
-def counted_once(
-    algorithm: Algorithm,
-    clients: ClientData,
-    state: State,
-    round: Array,
-    scores: Scores,
-    scope: Scope,
-    known: bool,
-) -> Found:
+def judge_once(judge: Judge, client: ClientData, kept: PyTree, scope: Scope) -> Scores:
+    """Scores of the global model on the test rows of one seen client, which all have."""
+    own, common = judge.deploy(client, kept)
+    return judge.any_score(client, own if scope.same else common, "test")
+
+
+def counted_once(judge: Judge, clients: ClientData, scores: Scores, scope: Scope) -> Found:
     """The scores of ``judge_once`` for each of ``clients``; NaN for those that do not count."""
-    counted = eager.map_all(lambda client: _counts(algorithm, client, "test", state, round, known), clients)
+    counted = eager.map_all(lambda client: judge.counts(client, "test"), clients)
     return {_OWN if scope.same else _COMMON: training.counted_scores(*scores, counted)}
 
 
@@ -260,76 +272,17 @@ def named_scores(seen: Found, unseen: Found, scope: Scope) -> dict[str, Labelled
     return info
 
 
-def judge_server(
-    algorithm: Algorithm, federation: Federation, layout: Layout, state: State, round: Array
-) -> dict[str, Labelled]:
+def judge_server(judge: Judge, layout: Layout) -> dict[str, Labelled]:
     """Scores of the server's own models on the server's own rows."""
     info: dict[str, Labelled] = {}
-    judged_models = {} if algorithm.models is None else algorithm.models(state.server)
+    models, state = judge.algorithm.models, judge.state
+    judged_models = {} if models is None else models(state.server)
     for name, model in judged_models.items():
-        with within("evaluation of the server's models", round=round, seed=state.seed):
-            values = _judge_on_held(algorithm, federation, layout, model)
+        with within("evaluation of the server's models", round=judge.round, seed=state.seed):
+            values = _judge_on_held(judge.algorithm, judge.federation, layout, model)
         if values is not None:
             info |= along(*(("cluster", "distribution") if model.several else ()), **_named(name, *values))
     return info
-
-
-def _judge(
-    algorithm: Algorithm,
-    federation: Federation,
-    state: State,
-    round: Array,
-    client: ClientData,
-    models: tuple[PyTree, PyTree | None],
-    scope: Scope,
-    known: bool,
-) -> Found:
-    own, shared = models
-    judged = functools.partial(_score, algorithm, federation, state, round, client)
-    found: Found = {_OWN: judged(own, "test", known)} if scope.unseen else {}
-    if scope.train:
-        found |= {_TRAIN: (judged(own, "train", known)[0], None)}
-    return found if scope.once or shared is None else found | {_COMMON: judged(shared, "test", known)}
-
-
-def _score(
-    algorithm: Algorithm,
-    federation: Federation,
-    state: State,
-    round: Array,
-    client: ClientData,
-    model: PyTree,
-    rows: str,
-    known: bool,
-) -> Scores:
-    found = _scores(algorithm, federation, state, round, client, model, rows, known)
-    return training.counted_scores(*found, _counts(algorithm, client, rows, state, round, known))
-
-
-def _scores(
-    algorithm: Algorithm,
-    federation: Federation,
-    state: State,
-    round: Array,
-    client: ClientData,
-    model: PyTree,
-    rows: str,
-    known: bool,
-) -> Scores:
-    own, key = getattr(local_data(federation, client), rows), None
-    if rows == "train":  # with the noise of features that clients train on, as their standalone losses
-        purpose = Purpose.DEPLOY if known else Purpose.UNSEEN_DEPLOY
-        key = training.stream(client_key(round_key(state.seed, purpose, round), client.id), training.Stream.LOSS)
-    with within("evaluation", client=client.id, unseen=not known, round=round, seed=state.seed):
-        return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own, key=key)
-
-
-def _counts(algorithm: Algorithm, client: ClientData, rows: str, state: State, round: Array, known: bool) -> Array:
-    there = (client.train.size > 0) & (getattr(client, rows).size > 0)
-    if algorithm.counts is None:
-        return there
-    seat = _seat(round, client, known)
-    return there & algorithm.counts(seen_from(state.server, seat), seat)
 
 
 def _judge_on_held(
@@ -367,7 +320,7 @@ def deployed(
     algorithm: Algorithm, federation: Federation, state: State, position: Int[Array, ""], known: bool
 ) -> PyTree:
     """The model of one client: seen client with id ``position``, or unseen client number ``position``."""
+    judge = Judge(algorithm, federation, state, state.round, known)
     if known:
-        client, kept = trees.take((federation.clients, state.clients), position)
-        return deploy_seen(algorithm, federation, state, state.round, client, kept)[0]
-    return deploy_unseen(algorithm, federation, state, state.round, trees.take(federation.unseen, position))[0]
+        return judge.deploy(*trees.take((federation.clients, state.clients), position))[0]
+    return judge.deploy(trees.take(federation.unseen, position))[0]
