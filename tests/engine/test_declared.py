@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,25 @@ def test_whole_numbers_stay_static() -> None:
 class Pair(NamedTuple):
     rate: "float | jax.Array | None" = None  # noqa: UP037 - annotations are read as they are written
     count: int = 1
+
+
+def test_a_function_or_a_name_in_an_annotation_is_no_number() -> None:
+    def build(
+        weight: Callable[[jax.Array], float] | None,
+        kind: Literal["float", "int"],
+        either: float | Callable[[int], float],
+        like: np.typing.ArrayLike,
+        own: float | Unknown,  # type: ignore[name-defined]
+    ) -> None: ...
+
+    found = as_declared(build, {"weight": 1, "kind": 1, "either": 1, "like": [1, 2], "own": 1})
+    assert {name: type(value) for name, value in found.items()} == {
+        "weight": int,  # the builder says what is wrong
+        "kind": int,
+        "either": float,
+        "like": np.ndarray,
+        "own": int,
+    }
 
 
 def test_annotations_decide() -> None:

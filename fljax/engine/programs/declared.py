@@ -6,22 +6,20 @@ Whole numbers become floats where floats are declared, and equal partials become
 from __future__ import annotations
 
 import functools
-import inspect
 import numbers
-import re
+import typing
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
+from jaxtyping import AbstractArray
 
 from fljax.core.arguments import with_current_names
 from fljax.core.signatures import annotations_of
 from fljax.protocol import Task
 
-_FLOAT = re.compile(r"(?<!\w)(float\b|Float\[)")
-_INTEGER = re.compile(r"(?<!\w)(int\b|Int\[)")
 _PARTIALS: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
 
@@ -33,49 +31,56 @@ def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict
     arguments, such as ``Local``, follow their own annotations.
     """
     arguments = with_current_names(build, arguments)
-    annotations = _annotations(build)
-    return {name: _converted(value, annotations.get(name)) for name, value in arguments.items()}
+    declared = _declared(build)
+    return {name: _converted(value, declared.get(name, _NOTHING)) for name, value in arguments.items()}
 
 
-def _converted(value: Any, annotation: Any) -> Any:
+# What an annotation allows, also as entries: "float", "whole" (numbers) and "array".
+_Kinds = frozenset[str]
+_NOTHING: _Kinds = frozenset()
+
+
+def _declared(build: Callable[..., Any]) -> dict[str, _Kinds]:
+    """What the parameters of a builder, or of a NamedTuple's constructor, allow."""
+    try:
+        return {name: _kinds(annotation) for name, annotation in annotations_of(build).items()}
+    except (TypeError, ValueError):  # not every callable has a signature
+        return {}
+
+
+def _kinds(annotation: Any) -> _Kinds:
+    if annotation is float or annotation is int:
+        return frozenset(["float" if annotation is float else "whole"])
+    if isinstance(annotation, type) and issubclass(annotation, AbstractArray):
+        entries = {"Float": ["float"], "Int": ["whole"]}.get(getattr(annotation.dtype, "__name__", ""), [])
+        return frozenset(["array", *entries])
+    kind = typing.get_origin(annotation) or annotation
+    if kind is jax.Array or hasattr(kind, "__array__"):  # also NumPy's, and what NumPy makes arrays of
+        return frozenset(["array"])
+    inside = () if kind in (Literal, Callable) else typing.get_args(annotation)
+    return _NOTHING.union(*map(_kinds, inside))
+
+
+def _converted(value: Any, kinds: _Kinds) -> Any:
+    is_float = "float" in kinds and "whole" not in kinds
     if isinstance(value, Task):
         return value
     fields = getattr(value, "_fields", None)
     if isinstance(value, tuple) and fields is not None:
-        own = _annotations(type(value))
+        own = _declared(type(value))
         pairs = zip(fields, value, strict=True)
-        return type(value)(*(_converted(each, own.get(name)) for name, each in pairs))
+        return type(value)(*(_converted(each, own.get(name, _NOTHING)) for name, each in pairs))
     if isinstance(value, Mapping):
-        return {name: _converted(each, annotation) for name, each in value.items()}
-    if isinstance(value, tuple | list) and "Array" in _text(annotation):
+        return {name: _converted(each, kinds) for name, each in value.items()}
+    if isinstance(value, tuple | list) and "array" in kinds:
         array = _as_array(value)
         if array is not None:
-            return array.astype(float) if array.dtype.kind in "iu" and _is_float(annotation) else array
-        annotation = "float" if _is_float(annotation) else None  # its entries are not arrays themselves
+            return array.astype(float) if array.dtype.kind in "iu" and is_float else array
+        kinds = kinds - {"array"}  # its entries are not arrays themselves
     if isinstance(value, tuple | list):
-        return type(value)(_converted(each, annotation) for each in value)
+        return type(value)(_converted(each, kinds) for each in value)
     whole = not isinstance(value, bool) and isinstance(value, numbers.Integral)
-    return float(value) if whole and _is_float(annotation) else value
-
-
-def _annotations(build: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a builder or of a NamedTuple's constructor; their text, where it cannot be resolved."""
-    try:
-        parameters = inspect.signature(build).parameters
-    except (TypeError, ValueError):  # not every callable has a signature
-        return {}
-    known = annotations_of(build)
-    return {name: each.annotation if known[name] is Any else known[name] for name, each in parameters.items()}
-
-
-def _is_float(annotation: Any) -> bool:
-    """Whether an annotation allows a float but not a whole number."""
-    text = _text(annotation)
-    return bool(_FLOAT.search(text)) and not _INTEGER.search(text)
-
-
-def _text(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else repr(annotation)
+    return float(value) if whole and is_float else value
 
 
 def _as_array(value: Any) -> np.ndarray | None:
