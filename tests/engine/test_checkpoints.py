@@ -120,9 +120,9 @@ def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.
     def build(task: Any, local: Any, broken: Any) -> Any:
         inner = fedavg(task, local, clients_per_round=3)
 
-        def aggregate(server: Any, *rest: Any) -> Any:
-            server, info = inner.aggregate(server, *rest)
-            return jax.tree.map(lambda leaf: jnp.where(round == broken, jnp.nan, leaf), server), info
+        def aggregate(server: Any, up: Any, round: Any) -> Any:
+            server, info = inner.aggregate(server, up, round)
+            return jax.tree.map(lambda leaf: jnp.where(round.number == broken, jnp.nan, leaf), server), info
 
         return inner._replace(aggregate=aggregate)
 

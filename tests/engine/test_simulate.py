@@ -39,9 +39,9 @@ def _build(task: Task, local: Local, learning_rate: Any, broken: Any) -> Algorit
     """FedAvg whose server turns to NaN in round ``broken``."""
     inner = fedavg(task, local._replace(learning_rate=learning_rate), clients_per_round=3)
 
-    def aggregate(server: Any, *rest: Any) -> Any:
-        server, info = inner.aggregate(server, *rest)
-        return jax.tree.map(lambda leaf: jnp.where(round == broken, jnp.nan, leaf), server), info
+    def aggregate(server: Any, up: Any, round: Any) -> Any:
+        server, info = inner.aggregate(server, up, round)
+        return jax.tree.map(lambda leaf: jnp.where(round.number == broken, jnp.nan, leaf), server), info
 
     return inner._replace(aggregate=aggregate)
 
