@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from fljax.core import trees
 from fljax.engine.devices.layout import Layout
@@ -17,7 +17,16 @@ from fljax.engine.programs.program import Inputs, Spec, is_stacked
 from fljax.engine.rounds import evaluate
 from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
 from fljax.engine.rounds.polling import poll
-from fljax.engine.rounds.round import Chosen, able_clients, asked_clients, choose, close, new_ballots, train
+from fljax.engine.rounds.round import (
+    Chosen,
+    TrainedCohort,
+    able_clients,
+    asked_clients,
+    choose,
+    close,
+    new_ballots,
+    train,
+)
 from fljax.engine.rounds.states import State, initial_clients, initial_server
 from fljax.protocol import ClientData, Federation, Info, Labelled
 from fljax.protocol.sums import Total
@@ -38,24 +47,6 @@ class Some(NamedTuple):
     id: Int[Array, " B"]
     data: Federation | None
     kept: PyTree
-
-
-class Trained(NamedTuple):
-    """What the training of some rows of the cohort gives: see ``fljax.engine.rounds.round.train``.
-
-    Attributes:
-      total: the sums of these rows.
-      rows: each row's record.
-      clients: each row's new Client.
-      bad: who is not finite; ``()`` if nobody looks.
-      broken: whether a NaN or infinity appeared in a Client.
-    """
-
-    total: Total
-    rows: PyTree
-    clients: PyTree
-    bad: Any
-    broken: Bool[Array, ""]
 
 
 def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[Any, Federation]:
@@ -156,7 +147,7 @@ def select(
 @jit.program(static_argnames=("spec", "layout"), is_long=lambda static: True)
 def train_some(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, chosen: Chosen, first: Array, some: Some
-) -> Trained:
+) -> TrainedCohort:
     """Trains the rows of the cohort from ``first`` on, whose clients are ``some``."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
@@ -172,13 +163,10 @@ def train_some(
         {},
     )
     place = jnp.arange(count, dtype=jnp.int32)
-    total, rows, trained, bad = train(
-        algorithm, data, layout, state.seed, state.round, own, kept, place, True, False, spec.non_finite
-    )
-    broken = trees.any_new_nonfinite(trained, kept)
-    # The host reads the states that it keeps.
-    trained = trained if some.kept is None else keep_everywhere(trained, layout)
-    return Trained(total, rows, trained, bad, broken)
+    trained = train(algorithm, data, layout, state.seed, state.round, own, kept, place, True, False, spec.non_finite)
+    if some.kept is None:
+        return trained
+    return trained._replace(clients=keep_everywhere(trained.clients, layout))  # the host reads the states that it keeps
 
 
 @jit.program(static_argnames=(), donate_argnames=("total",))
@@ -198,7 +186,7 @@ def finish(
     ballots: PyTree,
     chosen: Chosen,
     total: Total,
-    trained: list[Trained],
+    trained: list[TrainedCohort],
 ) -> tuple[State, Array, Info]:
     """The states after the round of one run, which of the cohort's ``rows`` have a new Client, and Info.
 
@@ -211,10 +199,9 @@ def finish(
     records, bad = (jax.tree.map(joined, *each) for each in ([t.rows for t in trained], [t.bad for t in trained]))
     broken = jnp.any(jnp.stack([each.broken for each in trained]))
     chosen = chosen._replace(cohort=jax.tree.map(cut, chosen.cohort), row=cut(chosen.row))
+    whole = TrainedCohort(total, records, None, bad, broken)
     held = held_data(federation, layout)
-    after, counts, info = close(
-        algorithm, held, state, state.round, ballots, chosen, total, records, bad, broken, spec.non_finite
-    )
+    after, counts, info = close(algorithm, held, state, state.round, ballots, chosen, whole, spec.non_finite)
     put = lambda all, new: all.at[run].set(new)  # noqa: E731
     parts = jax.tree.map(put, states._replace(clients=()), after)
     clients = states.clients

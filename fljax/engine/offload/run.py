@@ -16,11 +16,12 @@ from fljax.engine.offload import programs
 from fljax.engine.offload.host_data import HostData
 from fljax.engine.offload.moves import Move, Moves
 from fljax.engine.offload.pipeline import Pipeline
-from fljax.engine.offload.programs import Some, Trained
+from fljax.engine.offload.programs import Some
 from fljax.engine.offload.reads import reads_of
 from fljax.engine.programs.program import Inputs, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes
 from fljax.engine.rounds.evaluate import Scope
+from fljax.engine.rounds.round import TrainedCohort
 from fljax.engine.rounds.states import State
 from fljax.protocol import Info, Labelled
 
@@ -141,7 +142,7 @@ class OffloadRun(NamedTuple):
         small = self._small(state)
         ballots, polled, chosen = programs.select(*given, rows, self.inputs, self._run(run), small, asked)
         ids = np.asarray(chosen.trains)
-        pipeline, trained, new = Pipeline(), list[Trained](), list[PyTree]()
+        pipeline, trained, new = Pipeline(), list[TrainedCohort](), list[PyTree]()
         total: Any = None
         for first in range(0, len(ids), rows):
             pipeline.make_room()

@@ -89,14 +89,12 @@ def one_round(
     chosen = choose(algorithm, size, state, round, ballots, able)
     kept = trees.take(state.clients, chosen.trains)
     skip = layout.seeds == 1 if skip is None else skip
-    total, rows, trained, bad = train(
+    trained = train(
         algorithm, federation, layout, state.seed, round, chosen, kept, chosen.trains, skip, rematerialise, non_finite
     )
-    broken = trees.any_new_nonfinite(trained, kept)
-    after, counts, info = close(
-        algorithm, held_data(federation, layout), state, round, ballots, chosen, total, rows, bad, broken, non_finite
-    )
-    after = after._replace(clients=trees.set_rows(state.clients, chosen.row, counts, trained))
+    held = held_data(federation, layout)
+    after, counts, info = close(algorithm, held, state, round, ballots, chosen, trained, non_finite)
+    after = after._replace(clients=trees.set_rows(state.clients, chosen.row, counts, trained.clients))
     if layout.devices > 1:
         after = jax.lax.with_sharding_constraint(after, shardings(after, layout.devices, 1))
     return after, {**info, "polled": polled}
@@ -120,6 +118,27 @@ class Chosen(NamedTuple):
     trains: Int[Array, " S"]
     cost: Int[Array, " S"]
     info: Info
+
+
+class TrainedCohort(NamedTuple):
+    """What the training of a cohort, or of some of its rows, gives.
+
+    An empty row adds nothing, its record is zeros, and its Client must be discarded. A dropped row is like an empty
+    one, and its Client is the old one.
+
+    Attributes:
+      total: the sums of these rows.
+      rows: each row's record.
+      clients: each row's new Client.
+      bad: ``[S]``, who is not finite; ``()`` with "freeze", which does not look who it is.
+      broken: whether a NaN or infinity appeared in a Client.
+    """
+
+    total: Total
+    rows: PyTree
+    clients: PyTree
+    bad: Any
+    broken: Bool[Array, ""]
 
 
 def able_clients(size: Int[Array, " N"], available: Bool[Array, " N"] | None, everybody: bool) -> Available:
@@ -170,10 +189,7 @@ def close(
     round: Array,
     ballots: PyTree,
     chosen: Chosen,
-    total: Total,
-    rows: PyTree,
-    bad: Any,
-    broken: Bool[Array, ""],
+    trained: TrainedCohort,
     non_finite: NonFinite,
 ) -> tuple[State, Bool[Array, " S"], Info]:
     """The server's step at the end of a round.
@@ -185,24 +201,21 @@ def close(
       round: equals ``state.round``.
       ballots: of this round.
       chosen: the cohort.
-      total: of ``train``.
-      rows: of ``train``.
-      bad: of ``train``.
-      broken: whether a NaN or infinity appeared in a client's state.
+      trained: what its training gave; the new Clients are not read.
       non_finite: as for ``one_round``.
 
     Returns:
       The state after the round, with the clients before it; which rows of the cohort have a new Client ``[S]``; Info.
     """
-    cohort = chosen.cohort
+    cohort, bad = chosen.cohort, trained.bad
     counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
     key = round_key(state.seed, Purpose.AGGREGATE, round)
     finish = as_streamed(algorithm.aggregate).finish
-    server, aggregated = finish(chosen.server, total, rows, Round(key, round, counted, held))
+    server, aggregated = finish(chosen.server, trained.total, trained.rows, Round(key, round, counted, held))
     if differs := trees.difference(state.server, server, exact=False):
         raise ValueError(f"a round must leave a server like that of init_server: {differs}")
 
-    broken = trees.any_new_nonfinite(server, state.server) | broken
+    broken = trees.any_new_nonfinite(server, state.server) | trained.broken
     broken = broken | jnp.any(bad) if non_finite == "stop" else broken
     sound = (state.diverged < 0) & ~broken
     after = state._replace(
@@ -235,14 +248,11 @@ def train(
     skip: bool,
     rematerialise: bool,
     non_finite: NonFinite,
-) -> tuple[Total, PyTree, PyTree, Any]:
-    """Trains the cohort: the total, each row's record and new Client, and who is not finite ``[S]``.
+) -> TrainedCohort:
+    """Trains the cohort.
 
     ``kept`` has the Client of each row, and ``place`` its place in ``federation``: that of the client
-    ``chosen.trains``. With "freeze", which does not look who is not finite, that result is ``()``.
-
-    An empty row adds nothing, its record is zeros, and its Client must be discarded. A dropped row is like an empty
-    one, and its Client is the old one.
+    ``chosen.trains``.
     """
     aggregate = as_streamed(algorithm.aggregate)
     seats = Seat(round, chosen.trains, chosen.cohort.slot)
@@ -267,7 +277,7 @@ def train(
     total, (rows, trained, bad) = fold_lanes(
         one, sums, xs, layout.clients, layout.devices, chosen.cost, skip=skip, rematerialise=rematerialise
     )
-    return total, rows, trained, bad
+    return TrainedCohort(total, rows, trained, bad, trees.any_new_nonfinite(trained, kept))
 
 
 def is_not_finite(up: PyTree, new: PyTree, own: PyTree) -> Bool[Array, ""]:
