@@ -15,7 +15,7 @@ from fljax import AlgorithmError, engine
 from fljax.algorithms import fedavg
 from fljax.core.errors import at_step, during, in_words, place_of
 from fljax.engine.rounds import errors
-from fljax.protocol import Algorithm, Poll
+from fljax.protocol import Algorithm, Cohort, Poll, Round
 from fljax.protocol.sums import Streamed, as_streamed
 from fljax.scenarios import median_clipped
 from fljax.training import Local
@@ -109,11 +109,20 @@ def test_an_aggregation_with_the_signature_of_before_is_one_sentence() -> None:
     for call in (
         lambda: engine.simulate(old, tiny_federation(), rounds=1),
         lambda: engine.rehearse(engine.Plan(lambda: old), tiny_federation()),
-        lambda: engine.simulate(old, tiny_federation(), rounds=1, execution=engine.Execution(clients="debug")),
         lambda: median_clipped(old),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
             call()
+
+
+@pytest.mark.parametrize("name", ["finish", "aggregate"])
+def test_the_round_of_an_aggregation_is_known_where_numbers_are(name: str) -> None:
+    aggregate: Any = errors.wrapped(_broken(name)).aggregate
+    cohort = Cohort(jnp.arange(2), jnp.zeros(2, jnp.int32), jnp.ones(2, bool))
+    given = ((), (), ()) if name == "finish" else ((), ())
+    with jax.disable_jit(), pytest.raises(AlgorithmError) as caught:
+        getattr(aggregate, name, aggregate)(*given, Round(jax.random.key(0), jnp.int32(3), cohort, {}))
+    assert caught.value.round == 3
 
 
 @pytest.mark.parametrize("name", ["train", "finish"])

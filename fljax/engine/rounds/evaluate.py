@@ -188,11 +188,11 @@ class Judge(NamedTuple):
         return deployed, algorithm.common(down)
 
     def score(self, client: ClientData, model: PyTree, rows: str) -> Scores:
-        """Loss and accuracy of a model on the client's test, valid or train rows; NaN if it does not count."""
+        """As ``any_score``, but NaN for a client that does not count."""
         return training.counted_scores(*self.any_score(client, model, rows), self.counts(client, rows))
 
     def any_score(self, client: ClientData, model: PyTree, rows: str) -> Scores:
-        """The same for a client that counts."""
+        """Loss and accuracy of a model on the client's test, valid or train rows, whether or not it counts."""
         own, key = getattr(local_data(self.federation, client), rows), None
         if rows == "train":  # with the noise of features that clients train on, as their standalone losses
             key = training.stream(self.key(client), training.Stream.LOSS)
