@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax.core import trees
-from fljax.core.names import renamed
 from fljax.protocol import (
     Algorithm,
     Available,
@@ -34,7 +33,6 @@ from fljax.training import (
     OptimizerSettings,
     bypass_statistics,
     named_optimizer,
-    optimizer_settings,
     pick_distinct,
 )
 
@@ -187,7 +185,6 @@ def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task | None =
     Source: Reddi et al., "Adaptive federated optimization" (ICLR 2021), Algorithm 1. Deviation: optax's adam
     corrects the bias of its moments, and starts the second one at 0.
     """
-    chosen = optimizer_settings(chosen)
     name, options = chosen if isinstance(chosen, OptimizerSettings) else (chosen, ())
     transformation = named_optimizer(name, rate, dict(options))
     if task is not None:
@@ -373,20 +370,3 @@ def shares_of_members(shares: Float[Array, " N"], available: Available) -> Float
 def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
     """Weights divided by their sum, for records; zeros if the sum is zero."""
     return divided(weights, jnp.sum(weights))
-
-
-if not TYPE_CHECKING:
-    __getattr__ = renamed(
-        "fljax.algorithms.common",
-        "fljax.algorithms.common",
-        {
-            "following": "with_server_optimizer",
-            "one_model": "single_model",
-            "OneModel": "SingleModel",
-            "whole": "received_model",
-            "shown": "use_received_model",
-            "checked": "with_checked_threshold",
-            "share": "normalise_weights",
-            "by_client": "threshold_of",
-        },
-    )

@@ -12,8 +12,7 @@ wrong order) and its later refunds in steps are not reproduced. The paper's prof
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,6 @@ from fljax.algorithms.clustered import (
 from fljax.algorithms.common import Entry
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
 from fljax.core import trees
-from fljax.core.arguments import with_old_names
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import (
     Algorithm,
@@ -83,33 +81,7 @@ _BIDS, _CHOICE, _SETTLEMENT = 0, 1, 2
 # Whole tokens are int32.
 MOST_TOKENS = 2**31 - 1
 
-_AUTHORS_CODE: Mapping[str, Any] = {
-    "bidding.rule": "argmax",
-    "exploration.random_slots": 1,
-    "bidding.fill_empty": "always",
-    "tokens.ranked": "all",
-    "importance": "accuracy",
-    "importance_split": "test",
-}
-# Where the values of old parameters are now; the last one replaces those before it.
-_OLD_NAMES: Mapping[str, str | Callable[[Any], Mapping[str, Any]]] = {
-    "initial_tokens": "tokens.initial",
-    "price": "tokens.price",
-    "integer_tokens": "tokens.whole",
-    "most_utility": "tokens.most_utility",
-    "most_reimbursed": "tokens.most_reimbursed",
-    "ranked": "tokens.ranked",
-    "bid": "bidding.rule",
-    "least_importance": "bidding.least_importance",
-    "fill_empty": lambda rounds: {"bidding.fill_empty": "always" if rounds is None else rounds},
-    "exploration": "exploration.initial",
-    "least_exploration": "exploration.least",
-    "random_slots": "exploration.random_slots",
-    "code_mode": lambda on: _AUTHORS_CODE if on else {},
-}
 
-
-@with_old_names(_OLD_NAMES)
 @checked
 def ipfl(
     task: Task,

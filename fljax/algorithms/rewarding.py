@@ -5,7 +5,7 @@ Statistics that clients sent are averaged, and not their changes, which are rela
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from fljax import training
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
 from fljax.algorithms.common import select_uniform, use_received_model
 from fljax.core import trees
-from fljax.core.names import renamed
 from fljax.protocol import (
     Aggregate,
     Algorithm,
@@ -230,17 +229,3 @@ def with_checked_length(name: str, values: Array, init_server: InitServer) -> In
         return init_server(key, census)
 
     return init
-
-
-if not TYPE_CHECKING:
-    __getattr__ = renamed(
-        "fljax.algorithms.rewarding",
-        "fljax.algorithms.rewarding",
-        {
-            "models_for_all": "per_client_models",
-            "everywhere": "replicate_model",
-            "recovering": "with_recovery",
-            "checked_sharing": "check_sharing",
-            "checked_length": "with_checked_length",
-        },
-    )

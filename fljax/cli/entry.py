@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import traceback
-import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -58,8 +57,6 @@ _USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__n
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits with its code; ``arguments`` defaults to the process's arguments."""
-    # Old names of options in configs; Python shows no such warning of a library by itself.
-    warnings.filterwarnings("default", ".*the old name goes with the next version", DeprecationWarning)
     code = _main(sys.argv[1:] if arguments is None else arguments)
     if code:
         _release_others(code, after=1.0)  # those with the same error have told theirs by then

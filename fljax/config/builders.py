@@ -12,7 +12,6 @@ from pydantic import ConfigDict, Field
 
 from fljax.config.errors import ConfigError, option_sentences
 from fljax.config.offers import Offer
-from fljax.core.arguments import with_current_names
 from fljax.core.names import resolve, with_article
 from fljax.core.signatures import annotations_of, plain_type, record_of
 
@@ -51,10 +50,6 @@ def checked_options(
     overridable: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """The given options, checked against the builder's signature; those that are records, against their fields."""
-    try:
-        given = with_current_names(builder, given, table=path)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
     fields: dict[str, Any] = {}
     records: dict[str, type[tuple]] = {}
     extra: Literal["allow", "forbid"] = "forbid"

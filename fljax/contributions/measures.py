@@ -18,7 +18,6 @@ A measure is tried with one half for every loss and accuracy before anything is 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -182,8 +181,7 @@ def measure(
 
     Args:
       chosen: a ``Measure``, its name alone, N numbers by id, or an ``xarray.DataArray`` with the dimension ``client``,
-        and ``round`` and ``seed`` where numbers differ by them (``by_seed`` in ``fljax.contributions.tables``). (A
-        mapping of what a ``Measure`` has works in this version, with a DeprecationWarning.)
+        and ``round`` and ``seed`` where numbers differ by them (``by_seed`` in ``fljax.contributions.tables``).
       facts: all inputs that a measure may request; arrays are ``[seeds, N]``. ``standalone_accuracy`` is absent if the
         task has no score.
       labels: what the run calls its seeds, rounds and clients; None: seeds and clients are numbered from 0.
@@ -197,7 +195,7 @@ def measure(
     """
     seeds, population = np.shape(facts["size"])
     labels = Labels(range(seeds)) if labels is None else labels
-    chosen = _measure_of(chosen)
+    chosen = Measure(chosen) if isinstance(chosen, str) else chosen
     found = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
     if tables.is_named(found):
         found = tables.by_seed(found, population, labels)
@@ -248,19 +246,6 @@ def _plain(chosen: Any, population: int) -> Real[np.ndarray, " N"]:
     if found.shape != (population,):
         raise ValueError(f"expected one contribution for each of {population} clients, got shape {found.shape}")
     return found.astype(jnp.result_type(float))
-
-
-def _measure_of(chosen: Any) -> Any:
-    """The Measure of a name, or of a mapping as measures were given before."""
-    if isinstance(chosen, str):
-        return Measure(chosen)
-    if not isinstance(chosen, Mapping) or tables.is_named(chosen):  # a Dataset of xarray is a mapping
-        return chosen
-    own = {key: value for key, value in chosen.items() if key in Measure._fields and key != "options"}
-    options = {key: value for key, value in chosen.items() if key not in own}
-    words = "a mapping that chooses contributions is fljax.contributions.Measure(...) now"
-    warnings.warn(f"{words}; the mapping goes with the next version", DeprecationWarning, stacklevel=3)
-    return Measure(**own, options=options)
 
 
 # The arguments that measures of contributions may have.

@@ -12,8 +12,7 @@ import importlib
 import os
 import sys
 import urllib.parse
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,7 +90,7 @@ def nearest(got: str, valid: Iterable[str]) -> str | None:
 
 def with_article(kind: str) -> str:
     """A noun behind "a" or "an"."""
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool = True) -> Any:
@@ -172,25 +171,3 @@ def _current_directory_importable() -> Iterator[None]:
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
-
-
-def renamed(old: str, new: str, names: Mapping[str, str], *, rest: bool = False) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` that finds old public names, with a DeprecationWarning.
-
-    Args:
-      old: the module that had the names.
-      new: the module that has them now.
-      names: new names by old name.
-      rest: whether all other names of the new module are found too.
-    """
-
-    def find(name: str) -> Any:
-        now = names.get(name, name if rest and not name.startswith("__") else None)
-        if now is None:
-            raise AttributeError(f"module {old!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(new), now)
-        words = f"{old}.{name} is {new}.{now} now; the old name goes with the next version"
-        warnings.warn(words, DeprecationWarning, stacklevel=2)
-        return found
-
-    return find

@@ -140,8 +140,6 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
     """
     if isinstance(value, allowed.records):
         return _admitted_fields(name, value)
-    if allowed.records and isinstance(value, Mapping):
-        return value  # an old form of some records, for the builder to read or refuse
     if allowed.anything or (value is None and allowed.none):
         return value
     if isinstance(value, str):

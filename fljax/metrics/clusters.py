@@ -5,12 +5,8 @@ The numbers of clusters have no meaning, so comparisons match them to distributi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from jaxtyping import Float
-
-from fljax.core.names import renamed
 
 
 def align_clusters(
@@ -44,7 +40,3 @@ def align_clusters(
         rest = np.setdiff1d(np.arange(last.shape[-2]), matched)
         found[run] = accuracy[run][:, [*matched, *rest]]
     return found
-
-
-if not TYPE_CHECKING:
-    __getattr__ = renamed("fljax.metrics.clusters", "fljax.metrics.clusters", {"aligned": "align_clusters"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
 from fljax.core.describing import html_table
-from fljax.core.names import renamed
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
 from fljax.protocol import Labelled
 from fljax.results.endings import ends, held_after_end
@@ -392,7 +391,3 @@ def with_gains(metrics: xr.Dataset, baseline: str, opt_out_threshold: float | Se
         for scalar, values in scalars.items():
             found[prefix + scalar] = (dims, values)
     return found.assign_attrs(baseline=baseline)
-
-
-if not TYPE_CHECKING:
-    __getattr__ = renamed("fljax.results", "fljax.results", {"requiring": "with_threshold"})

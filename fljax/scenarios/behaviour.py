@@ -11,14 +11,13 @@ It is sent once, so the size of later messages does not change. Scenarios find t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from fljax.core.names import renamed
 from fljax.core.values import check_flags
 from fljax.protocol import Algorithm, AnyArray, Census, LocalData, PerClient, Seat
 from fljax.scenarios.common import applied_scenarios, with_server
@@ -240,9 +239,3 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
         personal=None if inner.personal is None else personal,
     )
     return Known(algorithm, lambda client, seat: client.behaviour, lambda server, seat: server.behaviour)
-
-
-if not TYPE_CHECKING:
-    __getattr__ = renamed(
-        "fljax.scenarios.behaviour", "fljax.scenarios.behaviour", {"behaving": "with_behaviour", "named": "of_ids"}
-    )

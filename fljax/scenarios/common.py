@@ -12,7 +12,7 @@ that mark themselves ask for it (``Applied.tunes``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.core import trees
-from fljax.core.names import renamed
 from fljax.protocol import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset, sums
 from fljax.protocol.rounds import is_per_client
 
@@ -124,9 +123,3 @@ def keep_rows(gone: Bool[Array, " N"], before: PyTree, after: PyTree) -> PyTree:
         return trees.where_rows(gone, old, new) if is_per_client(new) else new
 
     return jax.tree.map(keep, before, after, is_leaf=is_per_client)
-
-
-if not TYPE_CHECKING:
-    __getattr__ = renamed(
-        "fljax.scenarios.common", "fljax.scenarios.common", {"applied": "applied_scenarios", "stream": "key_number"}
-    )

@@ -33,7 +33,6 @@ from fljax.training.settings import (
     bypass_statistics,
     named_optimizer,
     optimizer,
-    optimizer_settings,
     rate,
 )
 from fljax.training.steps import (
@@ -80,7 +79,6 @@ __all__ = [
     "named_optimizer",
     "one_step",
     "optimizer",
-    "optimizer_settings",
     "per_sample",
     "pick_distinct",
     "prepare",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -32,19 +31,6 @@ class OptimizerSettings(NamedTuple):
 
 # The name of an optax optimizer, a name with options, or a function ``learning_rate -> GradientTransformation``.
 Optimizer = str | OptimizerSettings | Callable[[Any], optax.GradientTransformation]
-
-
-def optimizer_settings(chosen: Optimizer | Mapping[str, Any]) -> Optimizer:
-    """``chosen``; a mapping with ``name`` and options becomes an ``OptimizerSettings``, with a DeprecationWarning."""
-    if not isinstance(chosen, Mapping):
-        return chosen
-    options = dict(chosen)
-    settings = OptimizerSettings(options.pop("name", "sgd"), tuple(sorted(options.items())))
-    words = (
-        f"the optimizer {{'name': {settings.name!r}, ...}} is training.OptimizerSettings({settings.name!r}, ...) now"
-    )
-    warnings.warn(f"{words}; the mapping goes with the next version", DeprecationWarning, stacklevel=3)
-    return settings
 
 
 class Local(NamedTuple):
@@ -141,8 +127,8 @@ def named_optimizer(
     """
     if callable(name):
         return name(rate)
-    builder = getattr(optax, name, None)
-    if name.startswith("_") or not callable(builder):
+    builder = getattr(optax, name, None) if isinstance(name, str) else None
+    if not callable(builder) or name.startswith("_"):
         raise ValueError(f"expected the name of an optax optimizer such as sgd, adam or adadelta, got {name!r}")
     check_options(name, builder, options)
     built: Any = builder(rate, **options)

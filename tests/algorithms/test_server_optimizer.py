@@ -58,7 +58,6 @@ def test_adam_at_the_server(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.unchecked
 def test_ways_to_name_one():
     task, data = logistic_regression(), by_id(tiny_federation())
 
@@ -73,8 +72,6 @@ def test_ways_to_name_one():
     jax.tree.map(np.testing.assert_array_equal, plain, model(optax.sgd))
     jax.tree.map(np.testing.assert_array_equal, heavy, model(lambda rate: optax.sgd(rate, momentum=0.9)))
     assert np.abs(plain.weight - heavy.weight).max() > 1e-3
-    with pytest.warns(DeprecationWarning, match=r"is training\.OptimizerSettings\('sgd', \.\.\.\) now"):
-        jax.tree.map(np.testing.assert_array_equal, heavy, model({"name": "sgd", "momentum": 0.9}))
     with pytest.raises(ValueError, match=r"expected the name of an optax optimizer such as .*, got 'sgdd'"):
         model("sgdd")
 

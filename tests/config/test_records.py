@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
 import tomllib
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -153,57 +150,8 @@ def test_floats_of_the_servers_optimizer_are_traced() -> None:
     assert engine.groups(cells) == [[0, 1]]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_old_flat_names_are_the_same_plan() -> None:
-    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"initial_tokens": 20, "price": 2}, {"tokens": {"initial": 20, "price": 2}}),
-        ({"integer_tokens": False, "tokens": {"price": 2}}, {"tokens": {"price": 2, "whole": False}}),
-        ({"bid": "random", "fill_empty": 0}, {"bidding": {"rule": "random", "fill_empty": 0}}),
-        ({"exploration": 0.5, "random_slots": 1}, {"exploration": {"initial": 0.5, "random_slots": 1}}),
-        (
-            {"code_mode": True},
-            {
-                "bidding": {"rule": "argmax", "fill_empty": "always"},
-                "exploration": {"random_slots": 1},
-                "tokens": {"ranked": "all"},
-                "importance": "accuracy",
-                "importance_split": "test",
-            },
-        ),
-    ]
-    for old, new in pairs:
-        assert parsed_ipfl(old) == parsed_ipfl(new)
-    with pytest.warns(DeprecationWarning, match=r"algorithms\.ipfl\.price is algorithms\.ipfl\.tokens\.price now"):
-        parsed_ipfl({"price": 2})
-    with pytest.raises(ConfigError, match=r"algorithms\.ipfl: expected one of price and tokens\.price, got both"):
-        parsed_ipfl({"price": 2, "tokens": {"price": 2}})
-    with pytest.raises(ConfigError, match=r"algorithms\.ipfl\.tokens\.initial: expected a number, got 'many'"):
-        parsed_ipfl({"initial_tokens": "many"})
-    grid = parse_grid(BASE | {"algorithms": [{"name": "ipfl"}]}, ["algorithms.ipfl.initial_tokens=10,20"])
-    assert [cell.algorithms[0].options for cell in grid.cells] == [{"tokens": {"initial": each}} for each in (10, 20)]
-    task, local = SETUP.task, SETUP.standalone
-    by_hand = [
-        engine.Plan(algorithms.ipfl, {"task": task, "local": local, **each})
-        for each in ({"initial_tokens": 10, "price": 2}, {"tokens": algorithms.Tokens(20.0, 2)})
-    ]
-    assert engine.groups(by_hand) == [[0, 1]]
-
-
-@pytest.mark.thorough
-def test_the_command_line_tells_of_old_names(tmp_path: pathlib.Path) -> None:
-    algorithms = [{"name": "ipfl", "tokens": {"initial": 20}}]
-    (tmp_path / "a.toml").write_text(config.dumps(config.parse(BASE | {"algorithms": algorithms})))
-    command = [sys.executable, "-m", "fljax", "doctor", "--config", str(tmp_path / "a.toml")]
-    command += ["--set", "algorithms.ipfl.price=2", "--set", "algorithms.ipfl.nonsense=2"]
-    found = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert found.returncode == 2
-    assert "DeprecationWarning: algorithms.ipfl.price is algorithms.ipfl.tokens.price now" in found.stderr
-    assert "expected one of the hyper-parameters" in found.stderr.splitlines()[-1]
-
-
-def parsed_ipfl(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The checked options of IP-FL."""
-    return config.parse(BASE | {"algorithms": [{"name": "ipfl", **options}]}).algorithms[0].options
-
-
-SETUP = resolve_setup(config.parse(BASE | {"algorithms": [{"name": "fedavg"}]}))
+def test_the_flat_names_of_version_0_2_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"expected one of the hyper-parameters .*tokens.*, got 'initial_tokens'"):
+        config.parse(BASE | {"algorithms": [{"name": "ipfl", "initial_tokens": 20}]})
+    with pytest.raises(ConfigError, match=r"algorithms\.ipfl\.exploration: expected a table"):
+        config.parse(BASE | {"algorithms": [{"name": "ipfl", "exploration": 0.5}]})

@@ -103,8 +103,7 @@ def test_free_riders_of_a_config():
 
 
 @pytest.mark.unchecked
-def test_mappings_work_for_one_version():
+def test_a_mapping_is_no_measure():
     mapping: Any = {"name": "size", "free_riders": [0, 2], "level": 1.5}
-    with pytest.warns(DeprecationWarning, match=r"is fljax\.contributions\.Measure\(\.\.\.\) now"):
-        found = contributions.measure(mapping, FACTS)
-    np.testing.assert_array_equal(found, [[1.5, 20, 1.5, 0], [1.5, 5, 1.5, 10]])
+    with pytest.raises(ValueError, match=r"expected one contribution for each of 4 clients, got \{'name': 'size'"):
+        contributions.measure(mapping, FACTS)

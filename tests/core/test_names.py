@@ -87,20 +87,3 @@ def test_labels_as_names_of_files():
     assert [names.file_name(each) for each in (".", "..", "../a")] == ["%2E", "%2E%2E", "..%2Fa"]
     assert names.file_name("FedAvg").startswith("FedAvg-")
     assert len(names.file_name("x" * 500)) == 197
-
-
-def test_old_public_names_work_for_one_version() -> None:
-    from fljax import local, training
-    from fljax.algorithms import common, rewarding
-
-    with pytest.warns(DeprecationWarning, match=r"fljax\.local\.corrected is fljax\.training\.with_correction now"):
-        assert local.corrected is training.with_correction
-    with pytest.warns(DeprecationWarning, match=r"fljax\.local\.train is fljax\.training\.train now"):
-        assert local.train is training.train
-    with pytest.warns(DeprecationWarning, match="one_model is .*single_model now"):
-        assert getattr(common, "one_model") is common.single_model  # noqa: B009 - type checkers do not know old names
-    with pytest.warns(DeprecationWarning, match="models_for_all is .*per_client_models now"):
-        assert getattr(rewarding, "models_for_all") is rewarding.per_client_models  # noqa: B009
-    for module in (local, common, rewarding):
-        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
-            _ = module.nonsense

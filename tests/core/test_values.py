@@ -17,6 +17,7 @@ from hypothesis import strategies
 from jaxtyping import Array, Bool, Int, Key
 
 from fljax import algorithms, engine, scenarios
+from fljax.algorithms.common import server_optimizer
 from fljax.algorithms.market import Clustering
 from fljax.core import values
 from fljax.core.allowed_values import ALL, Allowed, Range
@@ -303,10 +304,19 @@ def test_a_plan_is_checked_before_its_numbers_are_traced() -> None:
 
 
 @pytest.mark.unchecked
-@pytest.mark.filterwarnings("ignore:.*goes with the next version:DeprecationWarning")
+def test_a_mapping_is_no_record() -> None:
+    """In a config these are tables; in Python they are NamedTuples."""
+    mapping: Any = {"name": "sgd", "momentum": 0.9}
+    with pytest.raises(ValueError, match="server_optimizer to be an OptimizerSettings, text or a function, got"):
+        algorithms.fedavg(TASK, LOCAL, server_optimizer=mapping)
+    with pytest.raises(ValueError, match=r"^expected the name of an optax optimizer such as .*, got \{'name'"):
+        server_optimizer(1.0, mapping)
+    with pytest.raises(ValueError, match=r"^expected tokens to be a Tokens, got \{'name'"):
+        algorithms.ipfl(TASK, LOCAL, tokens=mapping)
+
+
+@pytest.mark.unchecked
 def test_what_stays_allowed() -> None:
-    old: Any = {"name": "sgd", "momentum": 0.9}
-    algorithms.fedavg(TASK, LOCAL, server_optimizer=old)
     algorithms.iafl(TASK, LOCAL, contribution=[0.5, math.nan, 1.0])
     algorithms.incfl(TASK, LOCAL, threshold=-math.inf)
     inner = algorithms.fedavg(TASK, LOCAL)

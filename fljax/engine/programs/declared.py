@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from jaxtyping import AbstractArray
 
-from fljax.core.arguments import with_current_names
 from fljax.core.signatures import annotations_of
 from fljax.protocol import Task
 
@@ -30,7 +29,6 @@ def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict
     numbers become arrays, whose entries are traced, if the annotation allows an array. Fields of NamedTuples among the
     arguments, such as ``Local``, follow their own annotations.
     """
-    arguments = with_current_names(build, arguments)
     declared = _declared(build)
     return {name: _converted(value, declared.get(name, _NOTHING)) for name, value in arguments.items()}
 
