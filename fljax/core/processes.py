@@ -6,8 +6,6 @@ What a run decides is decided in process 0, and only process 0 writes. In one pr
 
 from __future__ import annotations
 
-import atexit
-import builtins
 import contextlib
 import inspect
 import math
@@ -49,9 +47,9 @@ def distributed(
     processes then make the same calls of fljax with the same arguments. On Slurm, Open MPI, Kubernetes and Cloud TPUs
     JAX finds the arguments itself. On CPUs, processes talk through gloo, which is JAX's default.
 
-    From then on an exception that nobody handles ends this process at once, so that the others need not wait for it. So
-    does ``sys.exit`` with a code other than 0. After ``raise SystemExit`` the others wait as long as JAX does, five
-    minutes: nothing tells a process its own exit code.
+    From then on an exception that nobody handles ends this process at once, so that the others need not wait for it.
+    After ``sys.exit`` they wait as long as JAX does, five minutes, unless all processes end: raise an exception where
+    one of them fails.
 
     Args:
       coordinator_address: ``"host:port"`` of process 0; None: that of the environment variable JAX_COORDINATOR_ADDRESS,
@@ -94,7 +92,6 @@ def distributed(
             f"expected processes that can be reached, and a JAX that has not started yet, got: {words}"
         ) from None
     sys.excepthook = _end
-    _notice_exits()
 
 
 def _check_place(address: str | None, processes: int | None, process: int | None) -> None:
@@ -145,50 +142,6 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
     leave(
         1, after=1.0
     )  # JAX ends the others when process 0 is gone; those with the same error have told theirs by then
-
-
-class _Exit(SystemExit):
-    """The SystemExit of ``sys.exit``, by which the process knows that it ends and why.
-
-    Python itself asks for the code of one that nobody has caught, with no frame left.
-    """
-
-    uncaught: Any = None
-
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name == "code":
-            try:
-                sys._getframe(1)
-            except ValueError:
-                _Exit.uncaught = found
-        return found
-
-
-def _notice_exits() -> None:
-    """Ends this process at its exit, before JAX waits for the others, if ``sys.exit`` has given a code other than 0.
-
-    For SystemExit, Python calls no ``sys.excepthook``, and functions that run at the exit are not told the code.
-    """
-    if isinstance(getattr(sys.exit, "__self__", None), type(sys)):  # Python's own
-        plain = sys.exit
-
-        def leaving(status: Any = None, /) -> NoReturn:
-            if threading.current_thread() is threading.main_thread():
-                raise _Exit(status)
-            plain(status)  # threads compare the class
-
-        sys.exit = leaving
-        for name in ("exit", "quit"):
-            if hasattr(builtins, name):
-                setattr(builtins, name, leaving)
-    atexit.register(_leave_at_exit)
-
-
-def _leave_at_exit() -> None:
-    code = _Exit.uncaught
-    if code is not None and code != 0 and is_joined():
-        leave(code & 0xFF if isinstance(code, int) else 1, after=1.0)
 
 
 def leave(code: int, after: float = 0.0) -> NoReturn:

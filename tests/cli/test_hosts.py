@@ -272,51 +272,22 @@ def test_a_script_that_fails_in_one_process(tmp_path: pathlib.Path) -> None:
 
 
 EXITING = """
-import argparse, builtins
 from fljax import data, models
 blobs = data.load("blobs")
 federation = data.federate(blobs, "iid", clients=4)
 task = models.logistic_regression(blobs.x.shape[1:], blobs.classes)
 fljax.standalone(task, federation, fljax.Local(0.1, 8, steps=2))
-try:
-    argparse.ArgumentParser().parse_args(["--bogus"])
-except SystemExit as stop:  # of which nothing must remain
-    assert stop.code == 2
-leave = {"sys": sys.exit, "builtin": builtins.exit}[arguments[1]]
-if rank == "1" and arguments[2] != "0":
-    leave(arguments[2] if arguments[2] == "words" else int(arguments[2]))
-fljax.standalone(task, federation, fljax.Local(0.1, 8, steps=2))
 if rank == "0":
     time.sleep(2)
-leave(0)
+sys.exit(0)
 """
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("way", "code"), [("sys", "3"), ("sys", "words"), ("builtin", "4")])
-def test_a_script_that_exits_in_one_process(tmp_path: pathlib.Path, way: str, code: str) -> None:
-    """``sys.exit`` with a code: the other one does not wait, and says why it ends."""
-    processes = start_script("import time" + EXITING, tmp_path, way, code)
-    (other, _, err), (own, _, words) = ended(processes)
-    assert (other, own) == (1, int(code) if code.isdigit() else 1), (err, words)
-    (sentence,) = [line for line in err.splitlines() if line.startswith("fljax: ")]
-    assert sentence.startswith("fljax: another process of this run has ended or cannot be reached, so process 0 ends")
-    assert "Traceback" not in err + words
-    assert words.rstrip().endswith("words") == (code == "words")
-
-
-@pytest.mark.thorough
-def test_exits_without_a_code_are_clean(tmp_path: pathlib.Path) -> None:
-    for code, _, err in ended(start_script("import time" + EXITING, tmp_path, "sys", "0")):
+def test_a_script_that_exits_in_all_processes(tmp_path: pathlib.Path) -> None:
+    for code, _, err in ended(start_script("import time" + EXITING, tmp_path)):
         assert code == 0, err
         assert "fljax: " not in err
-
-
-def test_the_code_of_an_exit_that_is_caught_is_not_kept() -> None:
-    for code in (None, 0, 3, "words"):
-        stop = hosts._Exit(code) if code is not None else hosts._Exit()
-        assert (stop.code, stop.args) == (code, () if code is None else (code,))
-        assert hosts._Exit.uncaught is None
 
 
 @pytest.mark.thorough
