@@ -10,7 +10,6 @@ import typer
 from rich.table import Table
 
 from fljax.cli.printing import Json, console, print_json
-from fljax.metrics.headings import main_columns
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -99,6 +98,7 @@ def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
       ValueError: if a chosen metric has no numbers.
     """
     from fljax.core.names import unknown
+    from fljax.metrics.headings import main_columns
     from fljax.report.tables import title
 
     for name in chosen:

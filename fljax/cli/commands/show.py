@@ -11,7 +11,6 @@ from rich.table import Table
 
 from fljax.cli.environment import memory, start_jax
 from fljax.cli.printing import Json, console, print_json
-from fljax.results.environment import environment
 
 
 def cite(name: Annotated[str, typer.Argument(help="An algorithm or a scenario.")]) -> None:
@@ -92,6 +91,7 @@ def doctor(
 ) -> None:
     """Show versions, devices, memory and data sets; or what a run would hold in memory."""
     from fljax import data
+    from fljax.results.environment import environment
 
     if config is not None:
         _memory(config, overrides or [], imports, as_json)
