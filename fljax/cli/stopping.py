@@ -1,4 +1,4 @@
-"""Handling of signals that stop a command: one sentence, and exit code 130 or 143.
+"""Signals that stop a command: at the first one a run saves, the second one ends; exit code 130 or 143.
 
 Python's handlers wait for compiled code, so a thread reads the wake-up descriptor: the second signal ends the process.
 """
@@ -6,12 +6,14 @@ Python's handlers wait for compiled code, so a thread reads the wake-up descript
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fljax.engine.checkpoints import StopRequest
@@ -37,22 +39,17 @@ class Ended(Exception):
 
 
 class Signals:
-    """Signals to stop that have come, and the run that may still save what it has computed.
-
-    Attributes:
-      stop: the request to stop of the run; it is made at a signal if the run listens.
-    """
+    """Signals to stop that have come, and the request to stop of the run, which may still save what it has computed."""
 
     def __init__(self) -> None:
         self._stop: StopRequest | None = None
-        self.seen: list[int] = []
         self._arrived = 0
-        self._sent_again = 0
+        self.seen: list[int] = []  # by the handler
 
     @property
     def stop(self) -> StopRequest:
         if self._stop is None:
-            from fljax.engine.checkpoints import StopRequest
+            from fljax.engine.checkpoints import StopRequest  # imported here, since it imports JAX
 
             self._stop = StopRequest()
         return self._stop
@@ -62,40 +59,26 @@ class Signals:
         return self._stop is not None and self._stop.heard
 
     def arrive(self, number: int) -> None:
-        """Called from another thread at every signal, also while compiled code runs: the second one ends the process.
-
-        The handler itself waits until compiled code returns.
-        """
+        """Called from another thread at every signal, since the handler waits until compiled code returns."""
         self._arrived += 1
-        if self._arrived - self._sent_again > 1:
+        if self._arrived > 1:
             os._exit(128 + number)
         if self._heard:
             print("stopping after these rounds, and saving; again: stopping at once", file=sys.stderr, flush=True)
 
-    def handle(self, number: int, frame: Any) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler. Raises Interrupted unless a run stops by itself and saves."""
-        if self.seen:
-            os._exit(128 + number)
-        if _is_importing(frame):
-            # An extension module would print an exception inside its imports as a traceback.
-            self._send_again(number)
-            return
-        self.seen.append(number)
         if self._heard:
+            self.seen.append(number)
             self.stop.make()
-            return
-        raise Interrupted(number)
-
-    def ignored(self, error: Interrupted) -> None:
-        """Called when Python has ignored the exception of the handler, as in callbacks of the garbage collector."""
-        self.seen.clear()
-        self._send_again(error.number)
-
-    def _send_again(self, number: int) -> None:
-        self._sent_again += 1
-        again = threading.Timer(0.05, os.kill, (os.getpid(), number))
-        again.daemon = True
-        again.start()
+        elif _would_be_lost(frame):
+            self._arrived -= 1
+            again = threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, number])
+            again.daemon = True
+            again.start()
+        else:
+            self.seen.append(number)
+            raise Interrupted(number)
 
 
 @contextlib.contextmanager
@@ -111,7 +94,7 @@ def interruptible() -> Iterator[Signals]:
     # Signals that the shell set to be ignored stay ignored.
     before = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    with _noticing(signals), _nothing_ignored(signals):
+    with _noticing(signals):
         for number in before:
             signal.signal(number, signals.handle)
         try:
@@ -125,22 +108,18 @@ def interruptible() -> Iterator[Signals]:
                 signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _nothing_ignored(signals: Signals) -> Iterator[None]:
-    """Calls ``signals.ignored`` where Python would print "Exception ignored in ..." and go on."""
-    before = sys.unraisablehook
+def _would_be_lost(frame: FrameType | None) -> bool:
+    """Whether an exception would not arrive from here.
 
-    def hook(unraisable: sys.UnraisableHookArgs) -> None:
-        if isinstance(unraisable.exc_value, Interrupted):
-            signals.ignored(unraisable.exc_value)
-        else:
-            before(unraisable)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
+    Python ignores it in callbacks of the garbage collector, of which JAX has one: while JAX starts, a quarter of all
+    signals come there. In imports, C code prints it, or aborts the process.
+    """
+    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        if frame.f_code in callbacks or frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager
@@ -151,10 +130,9 @@ def _noticing(signals: Signals) -> Iterator[None]:
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
     def read() -> None:
-        while (found := os.read(reading, 1)) and found[0]:  # 0: the end
-            if found[0] in SIGNALS:
-                signals.arrive(found[0])
-        os.close(reading)
+        while (number := os.read(reading, 1)[0]) != 0:
+            if number in SIGNALS:
+                signals.arrive(number)
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
@@ -162,15 +140,7 @@ def _noticing(signals: Signals) -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.write(writing, b"\0")
+        os.write(writing, b"\0")  # no signal has this number
         thread.join()
+        os.close(reading)
         os.close(writing)
-
-
-def _is_importing(frame: Any) -> bool:
-    """Whether an import is in progress in this frame or its callers."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False

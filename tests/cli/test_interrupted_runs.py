@@ -266,10 +266,9 @@ LONG = ["--set", "rounds=20000", "--set", "evaluate_every=10000", "--set", "loca
 def test_a_signal_in_a_block_saves_and_stops(stage: Stage, number: int) -> None:
     """Within seconds, although the block has 10,000 rounds; the next command goes on there."""
     folder = stage.place / f"long-{number}"
-    process = stage.start("--out", str(folder), *LONG)
-    while process.poll() is None and "train" not in [event["stage"] for event in events_of(folder)]:
+    process = stage.start("--out", str(folder), *LONG, "--checkpoint-every", "0.5")
+    while process.poll() is None and not list((folder / "checkpoints").rglob("round_*")):
         time.sleep(0.01)
-    time.sleep(2)
     process.send_signal(number)
     code, err = ended(process)
     print(code, err)
