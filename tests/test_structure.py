@@ -257,6 +257,7 @@ def test_no_branch_on_an_algorithm_name():
         ("tensorflow_datasets", "data"),
         ("tensorflow", "data"),
         ("sklearn.datasets", "data"),
+        ("tomli_w", "config experiments"),
         ("xarray", "cli contributions engine experiments published report results"),
     ],
 )

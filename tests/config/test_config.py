@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fljax import config
 from fljax.config import ConfigError
 from fljax.config import options as options_module
 from fljax.config.options import Registries
-from fljax.config.writing import toml_text
 from fljax.results.differences import flat
-from tests.drawn import at_most
 
 ROOT = pathlib.Path(__file__).parent.parents[1]
 
@@ -138,17 +134,6 @@ def test_debug_mode_has_a_short_form(path):
     assert loaded.execution == config.Execution(clients="debug")
     assert config.load(path, ["execution.clients=debug"]) == loaded
     assert error(path, "execution=fast").startswith("execution: expected a table, got 'fast'")
-
-
-scalars = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
-values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
-
-
-@pytest.mark.thorough
-@at_most(25)
-@given(st.dictionaries(st.text(), values, max_size=3))
-def test_writer_is_valid_toml(table):
-    assert tomllib.loads(toml_text(table)) == table
 
 
 def test_overrides(path):

@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fljax import algorithms, cli, data, models, scenarios
 from fljax.config.reading import read
-from fljax.config.writing import toml_text
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
 
@@ -253,7 +253,7 @@ def mutated(draw: Any) -> tuple[str, list[str], str]:
     raw = _small(raw, draw(st.integers(0, 20)))
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         _mutate(draw, raw, VALUES)
-    text = toml_text(raw)
+    text = tomli_w.dumps(raw)
     if draw(st.integers(0, 19)) == 0:  # the text itself
         start, length = draw(st.integers(0, len(text))), draw(st.integers(0, 40))
         piece = text[start : start + length]
@@ -294,7 +294,7 @@ def test_many_mutated_configs_are_checked(checked, case):
 def small_runs(draw: Any) -> tuple[str, list[str]]:
     raw = tomllib.loads(TINY)
     _mutate(draw, raw, SMALL)
-    return toml_text(raw), draw(st.sampled_from([[], ["--json"]]))
+    return tomli_w.dumps(raw), draw(st.sampled_from([[], ["--json"]]))
 
 
 @settings(max_examples=20, derandomize=True, **SETTINGS)

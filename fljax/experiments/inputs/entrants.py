@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import jax
 import numpy as np
+import tomli_w
 
 from fljax import algorithms as registered
 from fljax import scenarios as wrapping
 from fljax import training
-from fljax.config.writing import toml_text
 from fljax.contributions import Contribution
 from fljax.core.arguments import parameters_of, takes_anything
 from fljax.core.describing import describe, name_of
@@ -132,7 +132,7 @@ def _check_options(build: Callable[..., Algorithm], options: Mapping[str, Any]) 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Nested settings as TOML: numbers, texts and lists as they are, other values in a few words."""
-    return toml_text({name: value for name, value in _plain(settings).items() if value is not None})
+    return tomli_w.dumps({name: value for name, value in _plain(settings).items() if value is not None})
 
 
 def describe_comparison(setup: Setup, local: Local) -> str:
