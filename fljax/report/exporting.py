@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
@@ -90,7 +89,7 @@ def csv_table(rows: Sequence[Row], diverged: Mapping[str, str] | None = None) ->
         (row.algorithm, row.metric, row.mean, row.std, row.seeds, row.round, marks.get(row.algorithm, ""))
         for row in rows
     ]
-    return csv_lines([head, *(["" if each != each else each for each in line] for line in body)])  # no NaN
+    return _csv(head, body)
 
 
 def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
@@ -118,14 +117,12 @@ def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
             raise ValueError(unknown("metric", name, sorted(there)))
     kept = [line for line in body if not chosen or line[1 + len(axes)] in chosen]
     head = ["algorithm", *axes, "metric", "mean", "std", "seeds", "round", "diverged"]
-    return csv_lines([head, *(["" if each != each else each for each in line] for line in kept)])
+    return _csv(head, kept)
 
 
-def csv_lines(lines: Sequence[Sequence[object]]) -> str:
-    """Lines as CSV."""
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(lines)
-    return buffer.getvalue()
+def _csv(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """Lines as CSV; NaN is empty, and values of a column may be of different types."""
+    return pd.DataFrame(lines, columns=pd.Index(head), dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> list[pathlib.Path]:
