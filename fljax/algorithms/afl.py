@@ -35,14 +35,6 @@ from fljax.protocol.messages import Report, Sent
 from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
 
-REFERENCE = """@inproceedings{mohri2019agnostic,
-  title = {Agnostic Federated Learning},
-  author = {Mohri, Mehryar and Sivek, Gary and Suresh, Ananda Theertha},
-  booktitle = {ICML},
-  year = {2019}
-}"""
-
-
 LARGEST_LOSS = 1e6
 
 
@@ -181,7 +173,7 @@ def afl(
 ENTRY = Entry(
     afl,
     "minimises the loss of the worst mixture of clients; asks all of them",
-    REFERENCE,
+    ("mohri2019agnostic",),
     {"clients_per_round": None},
     needs_all=True,
     needs_all_unless={"updates": "model"},

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators
-from fljax.algorithms.common import IAFL_REFERENCE, Entry, normalise_weights, select_uniform, shares_of_members
+from fljax.algorithms.common import Entry, normalise_weights, select_uniform, shares_of_members
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -45,14 +45,6 @@ from fljax.protocol import (
     roles,
 )
 from fljax.training import Local
-
-REFERENCE = """@inproceedings{xu2021gradient,
-  title = {Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning},
-  author = {Xu, Xinyi and Lyu, Lingjuan and Ma, Xingjun and Miao, Chenglin and Foo, Chuan Sheng and
-    Low, Bryan Kian Hsiang},
-  booktitle = {NeurIPS},
-  year = {2021}
-}"""
 
 
 class Book(NamedTuple):
@@ -214,14 +206,14 @@ def _judged(
 ENTRY = Entry(
     cgsv,
     "rewards clients with sparse updates by how theirs agree with everybody's (CGSV)",
-    REFERENCE,
+    ("xu2021gradient",),
     differentiable=("length", "alpha"),
     flat=("beta",),
 )
 IAFL_ENTRY = Entry(
     cgsv_iafl,
     "IAFL with CGSV's reputations as contributions",
-    f"{IAFL_REFERENCE}\n\n{REFERENCE}",
+    ("wu2024incentive", "xu2021gradient"),
     {"kappa": 0.2, "recovery": 0.3},
     flat=("length", "alpha", "kappa", "recovery"),
 )

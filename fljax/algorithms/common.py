@@ -36,27 +36,6 @@ from fljax.training import (
     pick_distinct,
 )
 
-# References of papers that are the source of several algorithms and scenarios.
-INCFL_REFERENCE = """@article{cho2022federate,
-  title = {To Federate or Not To Federate: Incentivizing Client Participation in Federated Learning},
-  author = {Cho, Yae Jee and Jhunjhunwala, Divyansh and Li, Tian and Smith, Virginia and Joshi, Gauri},
-  journal = {arXiv preprint arXiv:2205.14840},
-  year = {2022}
-}"""
-MAXFL_REFERENCE = """@article{cho2024maximizing,
-  title = {Maximizing Global Model Appeal in Federated Learning},
-  author = {Cho, Yae Jee and Jhunjhunwala, Divyansh and Li, Tian and Smith, Virginia and Joshi, Gauri},
-  journal = {Transactions on Machine Learning Research},
-  year = {2024}
-}"""
-IAFL_REFERENCE = """@inproceedings{wu2024incentive,
-  title = {Incentive-Aware Federated Learning with Training-Time Model Rewards},
-  author = {Wu, Zhaoxuan and Amiri, Mohammad Mohammadi and Raskar, Ramesh and Low, Bryan Kian Hsiang},
-  booktitle = {ICLR},
-  year = {2024}
-}"""
-
-
 # Populations from here on draw cohorts of up to SMALL rows without an array over clients: a score for each client costs
 # a CPU 3 to 10 ms for 10^5 to 10^6 of them. Smaller populations keep the draws that they have had.
 LARGE, SMALL = 20_000, 1024
@@ -68,7 +47,7 @@ class Entry(NamedTuple):
     Attributes:
       build: ``build(task, local, **hyper_parameters) -> Algorithm``.
       summary: one line for tables.
-      reference: BibTeX of its source, or of all of its sources.
+      references: keys of its sources in ``references.bib``.
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
       needs_all: whether every client must be polled in every round.
       needs_all_unless: hyper-parameters with which a part of the clients is enough.
@@ -80,7 +59,7 @@ class Entry(NamedTuple):
 
     build: Callable[..., Algorithm]
     summary: str
-    reference: str
+    references: tuple[str, ...]
     example: dict[str, Any] = {}
     needs_all: bool = False
     differentiable: tuple[str, ...] = ()

@@ -20,13 +20,6 @@ from fljax.protocol import Algorithm, LocalData, Seat, Task
 from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer, Stream
 
-REFERENCE = """@inproceedings{li2021ditto,
-  title = {Ditto: Fair and Robust Federated Learning Through Personalization},
-  author = {Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia},
-  booktitle = {ICML},
-  year = {2021}
-}"""
-
 
 class DittoClient(NamedTuple):
     """A client's personal model v_k, kept between rounds, and whether the client ever trained."""
@@ -118,7 +111,7 @@ def _personal(local: Local, learning_rate: float | Array | None, epochs: int | N
 ENTRY = Entry(
     ditto,
     "FedAvg, and personal models that are held near the global one",
-    REFERENCE,
+    ("li2021ditto",),
     {"personal_learning_rate": 0.15, "personal_steps": 2},
     differentiable=("regularisation", "personal_learning_rate", "server_lr"),
 )

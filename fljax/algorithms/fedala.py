@@ -27,13 +27,6 @@ from fljax.protocol import Algorithm, LocalData, Role, Rows, Seat, Subset, Task,
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
 
-REFERENCE = """@inproceedings{zhang2023fedala,
-  title = {{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning},
-  author = {Zhang, Jianqing and Hua, Yang and Wang, Hao and Song, Tao and Xue, Zhengui and Ma, Ruhui and Guan, Haibing},
-  booktitle = {AAAI},
-  year = {2023}
-}"""
-
 # The first learning ends after more than LAST epochs, once the losses of the last LAST epochs have a standard deviation
 # below SETTLED.
 LAST, SETTLED = 10, 0.1
@@ -226,7 +219,7 @@ def _some(key: Key[Array, ""], subset: Subset, share: float | Array) -> Subset:
 ENTRY = Entry(
     fedala,
     "clients learn how much of the global model's last layers they take",
-    REFERENCE,
+    ("zhang2023fedala",),
     {"layers": 1, "most_epochs": 12},
     differentiable=("weight_learning_rate", "server_lr"),
     flat=("sample",),

@@ -26,13 +26,6 @@ from fljax.protocol import Algorithm, LocalData, Seat, Task
 from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer
 
-REFERENCE = """@inproceedings{mcmahan2017communication,
-  title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
-  author = {McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and Ag{\\"u}era y Arcas, Blaise},
-  booktitle = {AISTATS},
-  year = {2017}
-}"""
-
 
 @checked
 def fedavg(
@@ -75,4 +68,6 @@ def fedavg(
     )
 
 
-ENTRY = Entry(fedavg, "averages updates, by size or uniformly", REFERENCE, differentiable=("server_lr",))
+ENTRY = Entry(
+    fedavg, "averages updates, by size or uniformly", ("mcmahan2017communication",), differentiable=("server_lr",)
+)

@@ -11,7 +11,7 @@ from typing import Literal
 from jaxtyping import Array, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import IAFL_REFERENCE, Entry
+from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.core.values import Count, CountOrZero, NonNegative, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task
@@ -65,6 +65,6 @@ def fedavg_finetune(
 ENTRY = Entry(
     fedavg_finetune,
     "FedAvg whose model every client tunes before it uses it",
-    IAFL_REFERENCE,
+    ("wu2024incentive",),
     differentiable=("server_lr",),
 )

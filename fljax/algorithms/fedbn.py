@@ -21,13 +21,6 @@ from fljax.protocol import Algorithm, Task
 from fljax.protocol.roles import roles_of
 from fljax.training import Local
 
-REFERENCE = """@inproceedings{li2021fedbn,
-  title = {{FedBN}: Federated Learning on Non-{IID} Features via Local Batch Normalization},
-  author = {Li, Xiaoxiao and Jiang, Meirui and Zhang, Xiaofei and Kamp, Michael and Dou, Qi},
-  booktitle = {ICLR},
-  year = {2021}
-}"""
-
 
 @checked
 def fedbn(
@@ -103,6 +96,6 @@ def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[b
 ENTRY = Entry(
     fedbn,
     "averages all layers but those of batch normalisation, which clients keep (FedBN)",
-    REFERENCE,
+    ("li2021fedbn",),
     {"own": ("bias",)},
 )

@@ -25,13 +25,6 @@ from fljax.protocol.messages import Report
 from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Stream
 
-REFERENCE = """@inproceedings{marfoq2021federated,
-  title = {Federated Multi-Task Learning under a Mixture of Distributions},
-  author = {Marfoq, Othmane and Neglia, Giovanni and Bellet, Aur{\\'e}lien and Kameni, Laetitia and Vidal, Richard},
-  booktitle = {NeurIPS},
-  year = {2021}
-}"""
-
 # Lower bound of a component's share in logarithms.
 SMALLEST = 1e-12
 
@@ -180,5 +173,8 @@ def _logarithm(mixture: Float[Array, " C"], dtype: DTypeLike) -> Float[Array, " 
 
 
 ENTRY = Entry(
-    fedem, "every client's data are a mixture of shared components (FedEM)", REFERENCE, differentiable=("server_lr",)
+    fedem,
+    "every client's data are a mixture of shared components (FedEM)",
+    ("marfoq2021federated",),
+    differentiable=("server_lr",),
 )

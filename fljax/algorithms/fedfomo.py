@@ -40,13 +40,6 @@ from fljax.protocol import (
 )
 from fljax.training import Local
 
-REFERENCE = """@inproceedings{zhang2021personalized,
-  title = {Personalized Federated Learning with First Order Model Optimization},
-  author = {Zhang, Michael and Sapra, Karan and Fidler, Sanja and Yeung, Serena and Alvarez, Jose M.},
-  booktitle = {ICLR},
-  year = {2021}
-}"""
-
 # Keeps weights finite if a candidate hardly differs from the model that it is compared with.
 CLOSE = 1e-5
 
@@ -221,5 +214,8 @@ def _mean(share: Float[Array, " N"], leaf: Float[Array, "N ..."]) -> Array:
 
 
 ENTRY = Entry(
-    fedfomo, "clients take from others' models what lowers their validation loss", REFERENCE, {"models_sent": 3}
+    fedfomo,
+    "clients take from others' models what lowers their validation loss",
+    ("zhang2021personalized",),
+    {"models_sent": 3},
 )

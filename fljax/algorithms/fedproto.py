@@ -25,14 +25,6 @@ from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, Subs
 from fljax.protocol.sums import Part, Streamed, Total, divided
 from fljax.training import AT_ONCE, Local, Stream
 
-REFERENCE = """@inproceedings{tan2022fedproto,
-  title = {{FedProto}: Federated Prototype Learning across Heterogeneous Clients},
-  author = {Tan, Yue and Long, Guodong and Liu, Lu and Zhou, Tianyi and Lu, Qinghua and Jiang, Jing and
-    Zhang, Chengqi},
-  booktitle = {AAAI},
-  year = {2022}
-}"""
-
 # The logit of a class without a prototype: finite, so that losses stay finite, and far below the negative squared
 # distances of a network that has not diverged.
 UNKNOWN = -1e6
@@ -209,7 +201,7 @@ def _sizes(task: Task) -> tuple[Callable[[PyTree, Array], Array], int, int]:
 ENTRY = Entry(
     fedproto,
     "clients share the mean representation of each class, and never a model",
-    REFERENCE,
+    ("tan2022fedproto",),
     # Distances as logits are not calibrated; with these numbers the toy model of the laws does not overfit.
     {"regularisation": 3.0, "weights": "uniform"},
     differentiable=("regularisation",),

@@ -23,14 +23,6 @@ from fljax.protocol import Algorithm, LocalData, Rows, Seat, Task
 from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer, Stream
 
-REFERENCE = """@inproceedings{li2020federated,
-  title = {Federated Optimization in Heterogeneous Networks},
-  author = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
-    Smith, Virginia},
-  booktitle = {MLSys},
-  year = {2020}
-}"""
-
 
 @checked
 def fedprox(
@@ -100,7 +92,7 @@ def work(key: Key[Array, ""], local: Local, rows: Rows, stragglers: float | Floa
 ENTRY = Entry(
     fedprox,
     "FedAvg with a proximal term that holds clients near the received model",
-    REFERENCE,
+    ("li2020federated",),
     differentiable=("mu", "server_lr"),
     flat=("stragglers",),
 )

@@ -25,13 +25,6 @@ from fljax.protocol.messages import Sent
 from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local
 
-REFERENCE = """@inproceedings{ruan2022fedsoft,
-  title = {{FedSoft}: Soft Clustered Federated Learning with Proximal Local Updating},
-  author = {Ruan, Yichen and Joe-Wong, Carlee},
-  booktitle = {AAAI},
-  year = {2022}
-}"""
-
 
 class FedSoftServer(NamedTuple):
     """The cluster models; by client, its size, its last estimate u and the clusters that chose it."""
@@ -208,7 +201,7 @@ def _draw(key: Key[Array, ""], mass: Float[Array, "N C"], able: Bool[Array, "N C
 ENTRY = Entry(
     fedsoft,
     "personal models, pulled towards the models of several clusters (FedSoft)",
-    REFERENCE,
+    ("ruan2022fedsoft",),
     {"clients_per_cluster": 2, "smoother": 0.55},
     differentiable=("regularisation", "smoother"),
 )

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree, Real
 
-from fljax.algorithms.common import IAFL_REFERENCE, Entry
+from fljax.algorithms.common import Entry
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -139,7 +139,7 @@ def iafl(
 ENTRY = Entry(
     iafl,
     "rewards clients with models that average more updates the more they contribute (IAFL)",
-    IAFL_REFERENCE,
+    ("wu2024incentive",),
     {"contribution": (0.9, 0.4, 1.0, 0.7, 0.2), "kappa": 0.3, "recovery": 0.3},
     flat=("contribution", "kappa", "recovery"),
 )

@@ -23,13 +23,6 @@ from fljax.protocol.messages import Report
 from fljax.protocol.sums import Part, Streamed, Total, divided, mean
 from fljax.training import Local, Stream
 
-REFERENCE = """@inproceedings{ghosh2020efficient,
-  title = {An Efficient Framework for Clustered Federated Learning},
-  author = {Ghosh, Avishek and Chung, Jichan and Yin, Dong and Ramchandran, Kannan},
-  booktitle = {NeurIPS},
-  year = {2020}
-}"""
-
 
 class IfcaUp(NamedTuple):
     """What a client sends: its update (new minus old), the cluster that it chose, and its size if weights need it."""
@@ -124,6 +117,6 @@ def ifca(
 ENTRY = Entry(
     ifca,
     "a model for each cluster; clients train the one that fits them best (IFCA)",
-    REFERENCE,
+    ("ghosh2020efficient",),
     differentiable=("server_lr",),
 )

@@ -17,24 +17,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Real
 
 from fljax import aggregators, training
-from fljax.algorithms.common import (
-    INCFL_REFERENCE,
-    MAXFL_REFERENCE,
-    Entry,
-    single_model,
-    threshold_of,
-    with_checked_threshold,
-    with_server_optimizer,
-)
+from fljax.algorithms.common import Entry, single_model, threshold_of, with_checked_threshold, with_server_optimizer
 from fljax.core import trees
 from fljax.core.values import LOSSES, Count, CountOrZero, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, AnyArray, Cohort, Info, LocalData, Seat, Task, along, roles
 from fljax.protocol.messages import Report, Sent
 from fljax.protocol.sums import Part, Total, divided, mean
 from fljax.training import Local, Optimizer, Stream
-
-REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
-
 
 # Scales the sums: tiny weights times small updates would underflow before the division by the sum of weights. A power
 # of two adds no rounding error. Derivatives of the division (``trees.ratio``) do not square it.
@@ -136,7 +125,7 @@ def incfl(
 ENTRY = Entry(
     incfl,
     "weighs clients by how close the model is to their threshold (INCFL, MaxFL)",
-    REFERENCE,
+    ("cho2022federate", "cho2024maximizing"),
     {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
     differentiable=("threshold", "gap_scale", "eps", "server_lr"),
 )

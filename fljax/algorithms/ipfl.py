@@ -50,14 +50,6 @@ from fljax.protocol import (
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local
 
-REFERENCE = """@article{khan2023ipfl,
-  title = {{IP-FL}: Incentivized and Personalized Federated Learning},
-  author = {Khan, Ahmad Faraz and Wang, Xinran and Le, Qi and Abdeen, Zain ul and Khan, Azal Ahmad and Ali, Haider and
-    Jin, Ming and Ding, Jie and Butt, Ali R. and Anwar, Ali},
-  journal = {arXiv preprint arXiv:2304.07514},
-  year = {2023}
-}"""
-
 
 class IpflServer(NamedTuple):
     """A model for each cluster, and the market's books."""
@@ -255,7 +247,7 @@ def _check_tokens(tokens: Tokens) -> None:
 ENTRY = Entry(
     ipfl,
     "clients bid tokens for cluster models and are paid by contribution (IP-FL)",
-    REFERENCE,
+    ("khan2023ipfl",),
     {"clients_per_cluster": 3, "tokens": Tokens(initial=40.0)},
     differentiable=("server_lr",),
     flat=(

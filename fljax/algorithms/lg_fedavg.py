@@ -21,14 +21,6 @@ from fljax.protocol import Algorithm, Task
 from fljax.protocol.roles import roles_of
 from fljax.training import Local
 
-REFERENCE = """@article{liang2020think,
-  title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},
-  author = {Liang, Paul Pu and Liu, Terrance and Ziyin, Liu and Allen, Nicholas B. and Auerbach, Randy P. and
-    Brent, David and Salakhutdinov, Ruslan and Morency, Louis-Philippe},
-  journal = {arXiv preprint arXiv:2001.01523},
-  year = {2020}
-}"""
-
 
 @checked
 def lg_fedavg(
@@ -114,6 +106,6 @@ def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> l
 ENTRY = Entry(
     lg_fedavg,
     "averages the last layers, clients keep the others for themselves (LG-FedAvg)",
-    REFERENCE,
+    ("liang2020think",),
     {"shared": ("weight",)},
 )

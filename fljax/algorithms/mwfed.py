@@ -18,7 +18,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import aggregators, training
 from fljax.algorithms.common import (
-    INCFL_REFERENCE,
     Entry,
     normalise_weights,
     require_plain_sgd,
@@ -48,13 +47,6 @@ from fljax.protocol import (
 from fljax.protocol.messages import Report
 from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
-
-REFERENCE = """@inproceedings{blum2021one,
-  title = {One for One, or All for All: Equilibria and Optimality of Collaboration in Federated Learning},
-  author = {Blum, Avrim and Haghtalab, Nika and Phillips, Richard Lanas and Shao, Han},
-  booktitle = {ICML},
-  year = {2021}
-}"""
 
 
 class MwFedServer(NamedTuple):
@@ -237,7 +229,7 @@ def _pooled(
 ENTRY = Entry(
     mwfed,
     "clients that the model does not satisfy do more local steps",
-    f"{REFERENCE}\n\n{INCFL_REFERENCE}",  # the default mode follows INCFL's description
+    ("blum2021one", "cho2022federate"),  # the default mode follows INCFL's description
     {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
     differentiable=("server_lr",),
     flat=("threshold", "factor"),

@@ -29,13 +29,6 @@ from fljax.protocol import Algorithm, LocalData, Seat, Subset, Task, roles
 from fljax.protocol.messages import Sent
 from fljax.training import Batches, Local, Optimizer, Stream
 
-REFERENCE = """@inproceedings{fallah2020personalized,
-  title = {Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
-  author = {Fallah, Alireza and Mokhtari, Aryan and Ozdaglar, Asuman},
-  booktitle = {NeurIPS},
-  year = {2020}
-}"""
-
 
 @checked
 def perfedavg(
@@ -147,7 +140,7 @@ def _draw(key: Key[Array, ""], subset: Subset, local: Local, count: int) -> Batc
 ENTRY = Entry(
     perfedavg,
     "trains a model that one local step personalises",
-    REFERENCE,
+    ("fallah2020personalized",),
     {"hessian": "exact"},
     differentiable=("alpha", "server_lr"),
     flat=("delta",),

@@ -29,13 +29,6 @@ from fljax.protocol import Algorithm, LocalData, Seat, Task, roles
 from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer, Stream
 
-REFERENCE = """@inproceedings{dinh2020personalized,
-  title = {Personalized Federated Learning with Moreau Envelopes},
-  author = {Dinh, Canh T. and Tran, Nguyen H. and Nguyen, Tuan Dung},
-  booktitle = {NeurIPS},
-  year = {2020}
-}"""
-
 
 class PFedMeClient(NamedTuple):
     """A client's personal model theta_k, kept between rounds, and whether the client ever trained."""
@@ -129,7 +122,7 @@ def pfedme(
 ENTRY = Entry(
     pfedme,
     "personal models that are pulled towards a global one",
-    REFERENCE,
+    ("dinh2020personalized",),
     {"personal_learning_rate": 0.03, "regularisation": 4.0},
     differentiable=("regularisation", "personal_learning_rate", "personal_weight_decay", "server_lr"),
 )

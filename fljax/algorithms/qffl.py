@@ -18,13 +18,6 @@ from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task, along,
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
 
-REFERENCE = """@inproceedings{li2020fair,
-  title = {Fair Resource Allocation in Federated Learning},
-  author = {Li, Tian and Sanjabi, Maziar and Beirami, Ahmad and Smith, Virginia},
-  booktitle = {ICLR},
-  year = {2020}
-}"""
-
 
 @checked
 def qffl(
@@ -77,5 +70,5 @@ def qffl(
 
 
 ENTRY = Entry(
-    qffl, "weighs clients by a power of their loss, for fairness", REFERENCE, differentiable=("q", "server_lr")
+    qffl, "weighs clients by a power of their loss, for fairness", ("li2020fair",), differentiable=("q", "server_lr")
 )

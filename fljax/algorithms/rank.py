@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fljax import aggregators, training
-from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
+from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import Models, move_models, per_client_models
 from fljax.core import trees
 from fljax.core.values import Count, checked
@@ -74,5 +74,5 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
 
 
 ENTRY = Entry(
-    rank, "rewards clients with the updates of those that rank no higher", IAFL_REFERENCE, {"rank_on": "test"}
+    rank, "rewards clients with the updates of those that rank no higher", ("wu2024incentive",), {"rank_on": "test"}
 )

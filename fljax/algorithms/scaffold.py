@@ -33,14 +33,6 @@ from fljax.protocol.messages import Report
 from fljax.protocol.sums import Part, Streamed, Total, divided
 from fljax.training import Local, Optimizer, Stream
 
-REFERENCE = """@inproceedings{karimireddy2020scaffold,
-  title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
-  author = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank J. and Stich, Sebastian U.
-    and Suresh, Ananda Theertha},
-  booktitle = {ICML},
-  year = {2020}
-}"""
-
 
 class ScaffoldServer(NamedTuple):
     """The model, the server optimizer's state, the mean control variate c, and the total weight of all clients.
@@ -183,4 +175,6 @@ def scaffold(
     )
 
 
-ENTRY = Entry(scaffold, "corrects local steps by control variates", REFERENCE, differentiable=("server_lr",))
+ENTRY = Entry(
+    scaffold, "corrects local steps by control variates", ("karimireddy2020scaffold",), differentiable=("server_lr",)
+)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, SingleModel, single_model
+from fljax.algorithms.common import Entry, SingleModel, single_model
 from fljax.core.values import checked
 from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task
 from fljax.training import Local
@@ -73,4 +73,4 @@ def standalone(task: Task, local: Local) -> Algorithm:
     )
 
 
-ENTRY = Entry(standalone, "every client trains alone", f"{INCFL_REFERENCE}\n\n{IAFL_REFERENCE}")
+ENTRY = Entry(standalone, "every client trains alone", ("cho2022federate", "wu2024incentive"))

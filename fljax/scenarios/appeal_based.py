@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Real
 
-from fljax.algorithms.common import MAXFL_REFERENCE, threshold_of
+from fljax.algorithms.common import threshold_of
 from fljax.core.values import LOSSES, CountOrZero, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Cohort, Info, LocalData, Poll, Seat, along
 from fljax.protocol.messages import Report
@@ -99,5 +99,5 @@ ENTRY = Entry(
     appeal_based,
     "clients stay only while the model is good enough for them (MaxFL)",
     {"threshold": (5.0, 0.9, 5.0, 0.7, 5.0), "after": 1},
-    MAXFL_REFERENCE,
+    ("cho2024maximizing",),
 )

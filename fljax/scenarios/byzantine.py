@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Shaped
 
-from fljax.algorithms.common import MAXFL_REFERENCE
 from fljax.core import trees
 from fljax.core.values import NonNegative, NumberOrInfinity, Share, checked
 from fljax.protocol import Algorithm, AnyArray, roles
@@ -114,5 +113,5 @@ ENTRY = Entry(
     byzantine,
     "some clients send noisy updates and lie about their loss (MaxFL)",
     {"fraction": 0.2, "loss_increase": 1.0, "noise": 0.1},
-    MAXFL_REFERENCE,
+    ("cho2024maximizing",),
 )

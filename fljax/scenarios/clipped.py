@@ -66,11 +66,6 @@ def clipped(
     return with_behaviour(inner, "clipped", everybody if who is None else given(who), sent=sent)
 
 
-REFERENCE = """@inproceedings{mcmahan2018learning,
-  title = {Learning Differentially Private Recurrent Language Models},
-  author = {McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li},
-  booktitle = {ICLR},
-  year = {2018}
-}"""
-
-ENTRY = Entry(clipped, "updates are bounded in norm, with Gaussian noise", {"norm": 1.0, "noise": 0.01}, REFERENCE)
+ENTRY = Entry(
+    clipped, "updates are bounded in norm, with Gaussian noise", {"norm": 1.0, "noise": 0.01}, ("mcmahan2018learning",)
+)

@@ -36,13 +36,13 @@ class Entry(NamedTuple):
       build: ``build(inner, **options) -> Algorithm``.
       summary: one line for tables.
       example: options beyond the defaults with which the laws are tested; arrays are for 5 clients.
-      reference: BibTeX of its sources; empty if it has none.
+      references: keys of its sources in ``references.bib`` of ``fljax.algorithms``.
     """
 
     build: Callable[..., Algorithm]
     summary: str
     example: dict[str, Any] = {}
-    reference: str = ""
+    references: tuple[str, ...] = ()
 
 
 def applied_scenarios(

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Shaped
 
 from fljax import training
-from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, AnyArray, LocalData, Seat, TrainingKey
@@ -85,5 +84,5 @@ ENTRY = Entry(
     finetuned,
     "clients train what they are given on their own data before they use it",
     {"learning_rate": 0.1, "batch_size": 2, "steps": 2},
-    f"{INCFL_REFERENCE}\n\n{IAFL_REFERENCE}",
+    ("cho2022federate", "wu2024incentive"),
 )

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from jaxtyping import Array, Key, PyTree, Shaped
 
-from fljax.algorithms.common import IAFL_REFERENCE
 from fljax.core import trees
 from fljax.core.values import Share, checked
 from fljax.protocol import Algorithm, AnyArray
@@ -58,5 +57,5 @@ def free_riding(
 
 
 ENTRY = Entry(
-    free_riding, "some clients send updates of zero, and take what they are sent", {"ids": (1,)}, IAFL_REFERENCE
+    free_riding, "some clients send updates of zero, and take what they are sent", {"ids": (1,)}, ("wu2024incentive",)
 )

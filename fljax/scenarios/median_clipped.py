@@ -46,11 +46,4 @@ def median_clipped(inner: Algorithm, *, times: Positive = 2.0) -> Algorithm:
     return inner._replace(aggregate=aggregate, scenarios=applied_scenarios(inner, "median_clipped"))
 
 
-REFERENCE = """@article{sun2019can,
-  title = {Can You Really Backdoor Federated Learning?},
-  author = {Sun, Ziteng and Kairouz, Peter and Suresh, Ananda Theertha and McMahan, H. Brendan},
-  journal = {arXiv preprint arXiv:1911.07963},
-  year = {2019}
-}"""
-
-ENTRY = Entry(median_clipped, "the server clips updates to their median norm", {"times": 1.0}, REFERENCE)
+ENTRY = Entry(median_clipped, "the server clips updates to their median norm", {"times": 1.0}, ("sun2019can",))

@@ -12,8 +12,6 @@ from typing import Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Shaped
 
-from fljax.algorithms.common import IAFL_REFERENCE, MAXFL_REFERENCE
-from fljax.algorithms.ipfl import REFERENCE as IPFL_REFERENCE
 from fljax.core.values import NumberOrInfinity, Share, checked
 from fljax.protocol import Algorithm, AnyArray
 from fljax.protocol.messages import changed_report
@@ -103,5 +101,5 @@ ENTRY = Entry(
     misreporting,
     "some clients report a loss, size, accuracy, threshold, contribution or bid that is not theirs",
     {"report": "loss", "factor": 0.5, "offset": 0.1, "ids": (1,)},
-    f"{MAXFL_REFERENCE}\n\n{IAFL_REFERENCE}\n\n{IPFL_REFERENCE}",
+    ("cho2024maximizing", "wu2024incentive", "khan2023ipfl"),
 )

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import training
-from fljax.algorithms.ipfl import REFERENCE
 from fljax.core.values import LOSSES, Count, Number, checked
 from fljax.metrics import ROUNDING
 from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, along
@@ -160,5 +159,5 @@ ENTRY = Entry(
     opting_out,
     "clients that would be better off elsewhere leave, every few rounds (IP-FL)",
     {"baseline": (0.9, 0.0, 0.3, 0.0, 0.6), "every": 1},
-    REFERENCE,
+    ("khan2023ipfl",),
 )

@@ -347,13 +347,13 @@ def test_cite_gives_the_papers_that_the_docstring_names(name, capsys):
     titles |= {
         SHORT[short].lower() for short in re.findall(r"\b(INCFL|MaxFL|IAFL|IP-FL)(?=,? \(?(?:section|app))", source)
     }
-    entry = ORIGIN[name].reference
+    papers = ORIGIN[name].references
     if not titles:
         assert "Source: none" in header
         assert call(capsys, "cite", name)[0] == 2
         return
     printed = call(capsys, "cite", name)[1].lower()
-    assert printed.count("@") == entry.count("@") >= 1
+    assert printed.count("@") == len(papers) >= 1
     for title in titles:
         assert title.replace("{", "").replace("}", "") in printed.replace("{", "").replace("}", "")
 

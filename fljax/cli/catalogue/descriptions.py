@@ -78,9 +78,17 @@ def _description(kind: str, name: str, entry: Any) -> Description:
         raises=plain(own.sections.get("Raises", "")),
         facts=FACTS[kind](name, entry) if kind in FACTS else {},
         source=plain(own.source or _header(kind, builder).source),
-        bibtex=str(getattr(entry, "reference", "")).strip(),
+        bibtex=_bibtex(getattr(entry, "references", ())),
         configs={} if kind == "configs" else usage.uses().get(kind, {}).get(name, {}),
     )
+
+
+def _bibtex(keys: tuple[str, ...]) -> str:
+    if not keys:
+        return ""
+    from fljax.algorithms.citations import bibtex  # imported here, since algorithms import JAX
+
+    return bibtex(keys)
 
 
 def _summary(kind: str, name: str, entry: Any) -> str:

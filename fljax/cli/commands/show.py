@@ -16,15 +16,16 @@ from fljax.cli.printing import Json, console, print_json
 def cite(name: Annotated[str, typer.Argument(help="An algorithm or a scenario.")]) -> None:
     """Print BibTeX of the papers that an algorithm or a scenario is from."""
     from fljax import algorithms, scenarios
+    from fljax.algorithms.citations import bibtex
     from fljax.core.names import unknown
 
     found = {**scenarios.REGISTRY, **algorithms.REGISTRY}
     if name not in found:
         raise ValueError(unknown("algorithm or scenario", name, found))
-    if not found[name].reference:
-        cited = ", ".join(each for each, entry in found.items() if entry.reference)
+    if not found[name].references:
+        cited = ", ".join(each for each, entry in found.items() if entry.references)
         raise ValueError(f"expected an algorithm or a scenario from a paper, got {name}; valid names are {cited}")
-    print(found[name].reference.strip())
+    print(bibtex(found[name].references))
 
 
 def prepare(
