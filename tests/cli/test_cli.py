@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -304,7 +305,8 @@ def test_sweep(fake_sweep, capsys):
     assert "learning_rate" in out
     assert "0.500" in out
     assert f"Results: {folder}" in out
-    assert '"local.learning_rate" = [0.1, 0.2]' in (folder / "config.toml").read_text()
+    written = tomllib.loads((folder / "config.toml").read_text())
+    assert written["sweep"]["grid"]["local.learning_rate"] == [0.1, 0.2]
     assert call(capsys, "sweep", "tiny.toml", *arguments, "--resume")[0] == 0
     assert fake_sweep[1][1:] == (folder, True)
 
