@@ -51,7 +51,8 @@ def test_an_algorithm_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPa
     checked(build(algorithms=[{"name": "asking"}]))
     assert seen.keys() == OFFERS["algorithm"].named
     assert seen["clustering"] is None
-    assert [np.shape(leaf) for leaf in jax.tree.leaves(seen["reference"])] == [(6,)] * 3 + [(2,)] * 3
+    assert [np.shape(leaf) for leaf in jax.tree.leaves(seen["reference"])] == [(6,)] * 3 + [(2,)] * 3 + [(6,), (2,)]
+    np.testing.assert_array_equal(seen["reference"].required, seen["threshold"])
     np.testing.assert_array_equal(seen["reference"].threshold, seen["threshold"])
 
 
@@ -68,7 +69,8 @@ def test_the_reference_has_what_unseen_clients_reach(monkeypatch: pytest.MonkeyP
     setup = resolve_setup(config)
     (plan,) = run.check(setup, rehearsed=True).values()
     assert len(seen) > 1
-    assert all(each == [(6,)] * 3 + [(2,)] * 3 + [None] * 3 for each in seen)
+    without_models = [(6,)] * 3 + [(2,)] * 3 + [None, (6,), (2,), None, None]
+    assert all(shapes == without_models for shapes in seen), seen
     alone = Reference(*[np.ones((2, 6))] * 3, *[np.ones((2, 2))] * 3)
     plan = plans.build_plan(setup, setup.algorithms[0], alone)
     assert plan.by_seed == {"reference": alone}

@@ -75,16 +75,16 @@ def test_a_run_goes_on_after_its_checkpoint(tmp_path: pathlib.Path) -> None:
 
 
 DIFFERENT = """
-from fljax import hosts
-print(hosts.gathered(rank), hosts.agreed(lambda: (rank, b"x" * 3000)) == ("0", b"x" * 3000), hosts.is_first())
+from fljax.core import processes
+print(processes.gathered(rank), processes.agreed(lambda: (rank, b"x" * 3000)) == ("0", b"x" * 3000), processes.is_first())
 def refuse():
     raise ValueError("no " + rank)
 try:
-    hosts.agreed(refuse)
+    processes.agreed(refuse)
 except ValueError as error:
     print(error)
 try:
-    hosts.check_same(lambda: {"seeds": [1], "rounds": int(rank)})
+    processes.check_same(lambda: {"seeds": [1], "rounds": int(rank)})
 except ValueError as error:
     print(error)
 """
@@ -106,7 +106,7 @@ def test_decisions(tmp_path: pathlib.Path) -> None:
 DECIDED = """
 import warnings
 import numpy as np
-from fljax.engine import program
+from fljax.engine.programs import program
 from tests.engine.several import toy
 task, federation, local = toy()
 algorithm = fljax.algorithms.fedavg(task, local, clients_per_round=4)
