@@ -6,14 +6,13 @@ Python's handlers wait for compiled code, so a thread reads the wake-up descript
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fljax.engine.checkpoints import StopRequest
@@ -71,14 +70,18 @@ class Signals:
         if self._heard:
             self.seen.append(number)
             self.stop.make()
-        elif _would_be_lost(frame):
-            self._arrived -= 1
-            again = threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, number])
-            again.daemon = True
-            again.start()
+        elif _is_importing(frame):
+            self.again(number)
         else:
             self.seen.append(number)
             raise Interrupted(number)
+
+    def again(self, number: int) -> None:
+        """Lets a signal come once more, a moment later, since an exception did not arrive or would not arrive."""
+        self._arrived -= 1
+        sender = threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, number])
+        sender.daemon = True
+        sender.start()
 
 
 @contextlib.contextmanager
@@ -94,7 +97,7 @@ def interruptible() -> Iterator[Signals]:
     # Signals that the shell set to be ignored stay ignored.
     before = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    with _noticing(signals):
+    with _noticing(signals), _nothing_lost(signals):
         for number in before:
             signal.signal(number, signals.handle)
         try:
@@ -108,18 +111,35 @@ def interruptible() -> Iterator[Signals]:
                 signal.signal(number, handler)
 
 
-def _would_be_lost(frame: FrameType | None) -> bool:
-    """Whether an exception would not arrive from here.
-
-    Python ignores it in callbacks of the garbage collector, of which JAX has one: while JAX starts, a quarter of all
-    signals come there. In imports, C code prints it, or aborts the process.
-    """
-    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether Python imports something: C code that imports prints an exception, or aborts the process."""
     while frame is not None:
-        if frame.f_code in callbacks or frame.f_code.co_filename.startswith("<frozen importlib"):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back
     return False
+
+
+@contextlib.contextmanager
+def _nothing_lost(signals: Signals) -> Iterator[None]:
+    """Python ignores exceptions in callbacks of its garbage collector and in finalizers; such a signal comes again.
+
+    JAX has a callback there: while it starts, a quarter of all signals come in it.
+    """
+    before = sys.unraisablehook
+
+    def hook(lost: Any) -> None:
+        if isinstance(lost.exc_value, Interrupted):
+            signals.seen.pop()
+            signals.again(lost.exc_value.number)
+        else:
+            before(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager
