@@ -76,7 +76,11 @@ def test_a_run_goes_on_after_its_checkpoint(tmp_path: pathlib.Path) -> None:
 
 DIFFERENT = """
 from fljax.core import processes
-print(processes.gathered(rank), processes.agreed(lambda: (rank, b"x" * 3000)) == ("0", b"x" * 3000), processes.is_first())
+print(
+    processes.gathered(rank),
+    processes.agreed(lambda: (rank, b"x" * 3000)) == ("0", b"x" * 3000),
+    processes.is_first(),
+)
 def refuse():
     raise ValueError("no " + rank)
 try:
