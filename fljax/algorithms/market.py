@@ -5,7 +5,7 @@ Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Al
 Round t is settled in ``select`` of round t + 1, where the ballots are the accuracies of exactly the models of round t.
 So clients that trained are paid, whatever a scenario did to the cohort, and the last round of a run stays open. A
 client that left before the settlement neither pays nor is paid. Members of a cluster that are not available then are
-not asked; a cluster without anybody to ask keeps its pool. Random bids (round 0, clusters without bidders) are lent
+not asked; a cluster without anybody to ask keeps its pool. Random bids (round 0, clusters without bidders) are placed
 within the clients' budgets, which ``fljax.aggregators.tokens.affordable`` checks. Ties are broken by bits of a key of
 the round, folded with the client's id.
 """

@@ -2,8 +2,9 @@
 
 A comparison has one requirement, with one number or array for each client, so that weights, pool and metrics cannot
 differ. ``required_of`` in ``fljax.experiments.inputs.preparation`` adds it to the standalone models before an algorithm
-is built. GM-Appeal is compared with it. The published GM-Appeals, whose numbers are those of INCFL's IPR, stand beside
-our comparison of test losses; MaxFL's Table 4 stands beside the appeal of deployed models.
+is built. Our GM-Appeal compares losses with it. MaxFL's printed GM-Appeals do not stand beside this metric: those for
+unseen clients equal INCFL's IPR, so they stand beside our comparison of test losses
+(``global_incentivised_participation_rate``), and those of Table 4 beside the appeal of deployed models.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state of a run between rounds, and the state before round 0.
 
 Clients' states are stacked by client. ``scaffold``, ``ditto``, ``pfedme``, ``fedala``, ``fedsoft``, ``fedproto``,
-``fedfomo``, ``lg_fedavg`` (its own layers) and ``standalone`` keep a model per client. ``iafl``, ``cgsv``,
-``cgsv_iafl``, ``rank`` and ``fedfomo`` keep one per client at the server.
+``fedfomo``, ``lg_fedavg`` and ``fedbn`` (the clients' own layers) and ``standalone`` keep a model per client. ``iafl``,
+``cgsv``, ``cgsv_iafl``, ``rank`` and ``fedfomo`` keep one per client at the server.
 """
 
 from __future__ import annotations
