@@ -243,7 +243,7 @@ def with_server_optimizer(
     server_lr: float | Array,
     optimizer: Optimizer,
 ) -> dict[str, Any]:
-    """``init_server`` and ``aggregate`` for one model and a server optimizer; a round of nobody changes neither.
+    """``init_server`` and ``aggregate`` for one model and a server optimizer. A round of nobody changes no state.
 
     Args:
       task: gives the initial model.
