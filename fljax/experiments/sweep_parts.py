@@ -161,6 +161,7 @@ def begin(grid: Grid, directory: pathlib.Path, number: int, count: int) -> Part 
         else:
             check_new(directory, used, remedy="")
             write(directory / CONFIG, text.encode())
+            (directory / PARTS).mkdir()  # also by a part without cells: others that wait here see whose config it is
         if number > len(parts):
             return None
         folder_of(directory, number, count).mkdir(parents=True, exist_ok=True)

@@ -116,6 +116,14 @@ def test_parts_that_begin_in_the_same_instant(tmp_path: pathlib.Path) -> None:
     assert folders.config_of(folder) == dumps(grid.config)
 
 
+def test_a_part_without_cells_may_be_the_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another part that looked at the folder before, and had to wait for it, is not refused."""
+    grid, folder = parse_grid(TINY, name="tiny"), tmp_path / "new"
+    assert sweep_parts.begin(grid, folder, 50, 50) is None
+    monkeypatch.setattr(sweep_parts, "is_used", lambda _: False)  # what it saw before
+    assert sweep_parts.begin(grid, folder, 1, 50) == sweep_parts.split(grid, 50)[0]
+
+
 def test_ranges() -> None:
     assert sweep_parts.ranges([2, 5, 6, 7]) == "2,5-7"
     assert sweep_parts.ranges([1, 2, 9]) == "1-2,9"
