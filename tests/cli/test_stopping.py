@@ -45,13 +45,21 @@ def in_a_callback_of_the_garbage_collector(number: int) -> None:
         gc.callbacks.remove(once)
 
 
+def in_a_finalizer(number: int) -> None:
+    class Held:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    Held()
+
+
 def in_an_import(number: int) -> None:
     """Where C code may print the exception, or abort the process."""
     __import__(f"stopped_by_{number}")
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("where", [in_a_callback_of_the_garbage_collector, in_an_import])
+@pytest.mark.parametrize("where", [in_a_callback_of_the_garbage_collector, in_a_finalizer, in_an_import])
 def test_an_exception_that_would_be_lost_comes_later(
     where: Callable[[int], None],
     number: int,
@@ -74,6 +82,18 @@ def test_an_exception_that_would_be_lost_comes_later(
     assert came_back
     assert caught.value.code == 128 + number
     assert "Exception ignored" not in capfd.readouterr().err
+
+
+def test_other_exceptions_that_python_ignores_are_shown_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Held:
+        def __del__(self) -> None:
+            raise KeyError("own")
+
+    shown: list[BaseException | None] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda found: shown.append(found.exc_value))
+    with interruptible():
+        Held()
+    assert [str(found) for found in shown] == ["'own'"]
 
 
 def test_what_a_library_makes_of_it_is_an_interruption() -> None:
