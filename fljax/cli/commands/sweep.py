@@ -134,7 +134,7 @@ def _run_part(chosen: Grid, number: int, count: int, context: Context, options: 
 
 
 def _say_part(options: RunOptions, folder: pathlib.Path | None, words: str) -> None:
-    """Prints a sentence about a part whose folder this is; None: it needs none."""
+    """Prints a sentence about a part; ``folder`` is None if the part has no cells."""
     if options.as_json:
         print_json({"directory": folder and str(folder), "message": words})
     elif not options.quiet:

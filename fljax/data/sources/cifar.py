@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100, from upstream's binary archive.
 
-An image is 3072 bytes: 1024 of red, then green, then blue, each row by row. Source of the
-format: upstream's page of the data sets. Tested on files that the tests write in this format, not yet on upstream's.
+An image is 3072 bytes: 1024 of red, then green, then blue, each row by row. Source of the format: upstream's page of
+the data sets. Tested on files that the tests write in this format, not yet on upstream's.
 """
 
 from __future__ import annotations
