@@ -71,7 +71,7 @@ def parse(text: str) -> GpuRules:
 @functools.cache
 def read() -> GpuRules:
     """The rules of this version of fljax."""
-    return parse(resources.files("fljax.core").joinpath("gpu_rules.toml").read_text())
+    return parse(resources.files("fljax.core").joinpath("gpu_rules.toml").read_text(encoding="utf-8"))
 
 
 def write(rules: GpuRules) -> str:

@@ -28,6 +28,7 @@ from fljax.results.folders import (
     CONFIG,
     ENVIRONMENT,
     PARTS,
+    PATIENCE,
     OnEvent,
     Parts,
     check_new,
@@ -39,8 +40,6 @@ from fljax.results.folders import (
     save,
 )
 from fljax.results.sweeps import Axis
-
-PATIENCE = 60.0  # seconds that a part waits for others that begin in the same folder
 
 
 class Part(NamedTuple):

@@ -51,6 +51,7 @@ from fljax.results.environment import write_environment
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
 EVALUATIONS, RECORDS, COMPARISON, PARTS = "metrics.jsonl", "records", "comparison.toml", "parts"
+PATIENCE = 60.0  # seconds that parts of a sweep, and who joins them, wait for others that begin in the same folder
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 Parts = further_rounds.Parts
@@ -163,9 +164,12 @@ def _claimed(
         yield Claim({})
         return
     used = is_used(directory)
-    with locked(directory):
+    # Who joins waits for parts of a sweep that begin in this moment.
+    with locked(directory) if computes else locked(directory, PATIENCE):
         if not resume:
             check_new(directory, used)
+        elif grid is None and (directory / PARTS).is_dir():
+            raise ValueError(f"expected the folder of a run, got {str(directory)!r}, which has the parts of a sweep")
         found, begun = _resumed(directory, text, grid) if resume else ({}, {})
         if config_of(directory) is None or not resume:
             write(directory / CONFIG, text.encode())

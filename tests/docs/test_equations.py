@@ -45,7 +45,6 @@ def test_braces_and_sizes_are_balanced(name: str) -> None:
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_they_become_mathml(name: str) -> None:
-    pytest.importorskip("latex2mathml")
     for text in formulas(name):
         shown = generate.on_page_content(f'<div class="arithmatex">\\[\n{text}\n\\]</div>', None, None, None)
         assert shown.startswith("<math"), text

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import TypeAliasType
 
 from fljax.algorithms import fedavg, incfl
 from fljax.engine import Plan, as_declared, groups
@@ -53,21 +54,26 @@ class Pair(NamedTuple):
     count: int = 1
 
 
+Alias = TypeAliasType("Alias", float | jax.Array)
+
+
 def test_a_function_or_a_name_in_an_annotation_is_no_number() -> None:
     def build(
         weight: Callable[[jax.Array], float] | None,
         kind: Literal["float", "int"],
         either: float | Callable[[int], float],
         like: np.typing.ArrayLike,
+        alias: Alias,
         own: float | Unknown,  # type: ignore[name-defined]
     ) -> None: ...
 
-    found = as_declared(build, {"weight": 1, "kind": 1, "either": 1, "like": [1, 2], "own": 1})
+    found = as_declared(build, {"weight": 1, "kind": 1, "either": 1, "like": [1, 2], "alias": 1, "own": 1})
     assert {name: type(value) for name, value in found.items()} == {
         "weight": int,  # the builder says what is wrong
         "kind": int,
         "either": float,
         "like": np.ndarray,
+        "alias": float,
         "own": int,
     }
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import pathlib
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -369,4 +370,4 @@ def test_opt_outs_have_a_threshold() -> None:
     own = found.metrics.sel(algorithm="fedavg")  # which gains nothing over itself
     assert (own["opt_outs"] == 1).all()
     np.testing.assert_allclose(own["participation_rate"], 0.8)
-    assert "opt_out_threshold = [0.0, 0.1, -2.0, -2.0, -2.0]" in found.origin["comparison.toml"]
+    assert tomllib.loads(found.origin["comparison.toml"])["opt_out_threshold"] == [0.0, 0.1, -2.0, -2.0, -2.0]

@@ -141,6 +141,18 @@ def test_results_of_another_config_are_never_adopted(folder: pathlib.Path, writt
         assert (folder / "config.toml").read_text() == texts["same"]
 
 
+def test_a_run_does_not_go_on_in_a_folder_of_parts(tmp_path: pathlib.Path) -> None:
+    (tmp_path / folders.PARTS).mkdir()
+    (tmp_path / folders.CONFIG).write_text(text())
+    with pytest.raises(ValueError, match=r"expected the folder of a run, got .*, which has the parts of a sweep"):
+        resume(tmp_path)
+    with (
+        pytest.raises(ValueError, match=r"expected a folder without results, or --resume, got .*, which holds parts"),
+        folders.claim(tmp_path, text()),
+    ):
+        pass
+
+
 def test_results_of_another_version_are_never_adopted(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fljax.core.version.__version__", "99.0")
     with pytest.raises(ValueError, match=r"expected results of fljax 99\.0 in .* got those of fljax 0\."):

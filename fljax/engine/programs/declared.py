@@ -46,7 +46,8 @@ def _declared(build: Callable[..., Any]) -> dict[str, _Kinds]:
         return {}
 
 
-def _kinds(annotation: Any) -> _Kinds:
+def _kinds(annotation: Any, outer: tuple[Any, ...] = ()) -> _Kinds:
+    """``outer``: the aliases of ``type`` statements that this annotation is a part of, which may have themselves."""
     if annotation is float or annotation is int:
         return frozenset(["float" if annotation is float else "whole"])
     if isinstance(annotation, type) and issubclass(annotation, AbstractArray):
@@ -55,8 +56,10 @@ def _kinds(annotation: Any) -> _Kinds:
     kind = typing.get_origin(annotation) or annotation
     if kind is jax.Array or hasattr(kind, "__array__"):  # also NumPy's, and what NumPy makes arrays of
         return frozenset(["array"])
+    if hasattr(kind, "__value__"):  # ``type Alias = ...``, as NumPy's ArrayLike is in newer Pythons
+        return _NOTHING if kind in outer else _kinds(kind.__value__, (*outer, kind))
     inside = () if kind in (Literal, Callable) else typing.get_args(annotation)
-    return _NOTHING.union(*map(_kinds, inside))
+    return _NOTHING.union(*(_kinds(part, outer) for part in inside))
 
 
 def _converted(value: Any, kinds: _Kinds) -> Any:
