@@ -1,23 +1,21 @@
 """One round, loops of rounds, evaluation, and the mapping of clients to devices; for any algorithm of the protocol."""
 
-from fljax.engine.callbacks.callbacks import log_to, print_progress, progress_of, stop_when
 from fljax.engine.callbacks.contract import Block, replay
-from fljax.engine.callbacks.early_stopping import StopEarly, stop_early
-from fljax.engine.callbacks.elapsed import print_elapsed
+from fljax.engine.callbacks.early_stopping import StopEarly, stop_early, stop_when
+from fljax.engine.callbacks.progress import log_to, print_elapsed, print_progress, progress_of
 from fljax.engine.devices.cores import use_cores
 from fljax.engine.loop.checkpointing import checksum_of, plan_identity
-from fljax.engine.loop.estimation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
-from fljax.engine.loop.simulation import simulate
+from fljax.engine.loop.compilation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
+from fljax.engine.loop.schedule import Schedule
+from fljax.engine.loop.simulation import simulate, sweep
 from fljax.engine.loop.standalone_models import estimate_standalone, standalone, standalone_sweep
-from fljax.engine.loop.starting import common_models
-from fljax.engine.loop.sweeping import sweep
-from fljax.engine.loop.trained import Models, arrays_of, restore
+from fljax.engine.loop.trained import Models, common_models, restore
 from fljax.engine.programs.declared import as_declared
 from fljax.engine.programs.execution import Execution
 from fljax.engine.programs.program import Plan, groups, is_stacked, plan_of
 from fljax.engine.rounds.rollout import evaluate_clients, rollout
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import State
+from fljax.engine.rounds.states import State, arrays_of
 
 __all__ = [
     "Block",
@@ -25,6 +23,7 @@ __all__ = [
     "Memory",
     "Models",
     "Plan",
+    "Schedule",
     "State",
     "StopEarly",
     "arrays_of",

@@ -26,8 +26,8 @@ from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks.contract import Callback
 from fljax.engine.checkpoints import StopRequest
-from fljax.engine.rounds.alone import Initial
 from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.rounds.standalone import Initial
 from fljax.experiments import run
 from fljax.experiments.compare_checks import check_cohorts, check_folder, fingerprint, locked, opt_out_threshold_of
 from fljax.experiments.inputs.entrants import Algorithms, describe_comparison, entrants, settings_text

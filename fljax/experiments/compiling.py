@@ -56,16 +56,8 @@ class Ahead:
     def _begin(self, label: str) -> None:
         setup = self._setup
         with about_algorithm(label):
-            compile_ahead(
-                self._pool,
-                self._plans[label],
-                setup.federation,
-                rounds=setup.rounds - self._begun.get(label, 0),
-                seeds=setup.seeds,
-                evaluate_every=setup.evaluate_every,
-                execution=setup.execution,
-                non_finite=setup.non_finite,
-            )
+            schedule = setup.schedule._replace(rounds=setup.rounds - self._begun.get(label, 0))
+            compile_ahead(self._pool, self._plans[label], setup.federation, schedule)
 
     def __enter__(self) -> Ahead:
         return self

@@ -30,9 +30,9 @@ from fljax.engine import (
     simulate,
     standalone,
 )
-from fljax.engine.loop.simulation import check_rounds
-from fljax.engine.programs.debugging import mode
-from fljax.engine.rounds.alone import check_initial, check_stop_alone, check_valid_alone
+from fljax.engine.loop.running import check_rounds
+from fljax.engine.programs.execution import debug_mode
+from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
 from fljax.experiments.compiling import Ahead
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.plans import build_plan
@@ -170,7 +170,7 @@ def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None, beg
     for label, rounds in done.items():
         outputs.files.begin()
         keep_beginning(_folder(outputs), label, rounds)
-    with mode(setup.execution), Ahead(setup, plans, finished, done) as ahead:
+    with debug_mode(setup.execution), Ahead(setup, plans, finished, done) as ahead:
         return _run_all(setup, ahead, finished, begun, outputs)
 
 
@@ -354,14 +354,7 @@ def estimates(config: Config) -> dict[str, Memory]:
     how: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
     found = {STANDALONE: estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone, **how)}
     for label, plan in plans.items():
-        found[label] = estimate(
-            plan,
-            setup.federation,
-            rounds=setup.rounds,
-            evaluate_every=setup.evaluate_every,
-            non_finite=setup.non_finite,
-            **how,
-        )
+        found[label] = estimate(plan, setup.federation, setup.schedule)
     return found
 
 

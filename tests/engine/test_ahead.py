@@ -10,7 +10,7 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import incfl
-from fljax.engine.loop import estimation
+from fljax.engine.loop import compilation
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -30,19 +30,19 @@ def test_a_run_uses_the_programs_that_were_compiled_ahead(devices: int, monkeypa
     """With other thresholds than those of the run: JAX gives both the same compiled program."""
     given: Any = {"rounds": 4, "seeds": 2, "evaluate_every": 2, "execution": engine.Execution(devices=devices)}
     begun: list[Any] = []
-    inner = estimation.begin
-    monkeypatch.setattr(estimation, "begin", lambda *arguments: begun.extend(inner(*arguments)))
-    with ThreadPoolExecutor(3) as pool:
-        engine.compile_ahead(pool, plan(0.5), tiny_federation(), **given)
+    inner = compilation.begin
+    with monkeypatch.context() as patch, ThreadPoolExecutor(3) as pool:
+        patch.setattr(compilation, "begin", lambda *arguments: begun.extend(inner(*arguments)))
+        engine.compile_ahead(pool, plan(0.5), tiny_federation(), engine.Schedule(**given))
     ahead = [job.result() for job in begun]
     used: list[Any] = []
-    memory_of = estimation.memory_of
+    memory_of = compilation.memory_of
 
     def noted(programs: list[Any], *rest: Any) -> Any:
         used.extend(programs)
         return memory_of(programs, *rest)
 
-    monkeypatch.setattr("fljax.engine.loop.blocks.memory_of", noted)
+    monkeypatch.setattr("fljax.engine.loop.compilation.memory_of", noted)
     found = engine.simulate(plan(0.7), tiny_federation(), **given)
     assert float(found.metrics["seconds_train"]) > 0
     assert len(ahead) == len(used) == 3
@@ -54,9 +54,9 @@ def test_a_trial_is_only_traced() -> None:
     """Nothing is given to the threads, since the strategy is not known."""
     pool = ThreadPoolExecutor(1)
     pool.shutdown()  # it refuses work from here on
-    engine.compile_ahead(pool, plan(0.5), tiny_federation(), rounds=1, seeds=2, execution=engine.Execution("trial"))
+    engine.compile_ahead(pool, plan(0.5), tiny_federation(), engine.Schedule(1, 2, execution=engine.Execution("trial")))
 
 
 def test_errors_appear_at_once() -> None:
     with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="expected rounds to be zero or more, got -1"):
-        engine.compile_ahead(pool, plan(0.5), tiny_federation(), rounds=-1, seeds=2)
+        engine.compile_ahead(pool, plan(0.5), tiny_federation(), engine.Schedule(rounds=-1, seeds=2))

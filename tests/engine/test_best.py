@@ -14,7 +14,7 @@ import pytest
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.engine.checkpoints import Checkpoint
-from fljax.engine.loop.kept import Kept
+from fljax.engine.loop.best_models import BestSoFar
 from fljax.protocol import Labelled, Rows
 from fljax.training import Local
 from tests.laws.compare import assert_same
@@ -78,12 +78,12 @@ def test_keeping_them_changes_nothing_else() -> None:
 
 @pytest.mark.unchecked
 def test_ties_are_won_by_the_earliest_and_nan_never_wins() -> None:
-    kept = Kept(True)
+    best = BestSoFar(True)
     evaluations = [(np.nan, 0.5, np.nan), (0.3, np.nan, np.nan), (0.3, 0.5, np.inf), (0.2, 0.6, np.nan)]
     for done, values in enumerate(evaluations):
         scores = {"valid_accuracy": Labelled(np.asarray(values, np.float32)[:, None], ("client",))}
-        kept.evaluated(done, scores, {"w": jnp.full((3, 2), done)})  # type: ignore[arg-type]
-    state, rounds, values = kept.found({"w": jnp.zeros((3, 2), int)})  # type: ignore[misc, arg-type]
+        best.evaluated(done, scores, {"w": jnp.full((3, 2), done)})  # type: ignore[arg-type]
+    state, rounds, values = best.result({"w": jnp.zeros((3, 2), int)})  # type: ignore[misc, arg-type]
     assert rounds.tolist() == [1, 3, 0]
     np.testing.assert_allclose(values, [0.3, 0.6, np.nan], rtol=1e-6)
     np.testing.assert_array_equal(state["w"], np.asarray([[1, 1], [3, 3], [0, 0]]))  # type: ignore[index]

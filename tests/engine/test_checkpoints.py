@@ -217,7 +217,7 @@ def test_the_execution_of_a_trial_is_kept(
     settings = Checkpoint(tmp_path, every=0)
     with pytest.raises(_Killed):
         _simulate(federation, checkpoint=settings, callbacks=[_kill_at(6)], execution=trial)
-    monkeypatch.setattr("fljax.engine.loop.simulation.fastest", None)  # not asked again
+    monkeypatch.setattr("fljax.engine.loop.running.fastest", None)  # not asked again
     found = _simulate(federation, checkpoint=settings, execution=trial)
     assert found.metrics.evaluated_round.values.tolist() == [0, 3, 6, 7]
 
@@ -261,7 +261,7 @@ def test_bad_settings_are_one_sentence(federation: Federation) -> None:
     with pytest.raises(ValueError, match="expected seconds between checkpoints of at least 0, got -1"):
         _simulate(federation, checkpoint=Checkpoint("x", -1))
     with pytest.raises(ValueError, match="expected checkpoint to be a folder or a Checkpoint, got 3"):
-        engine.loop.simulation._settings(3)  # type: ignore[arg-type]
+        engine.loop.running._settings(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.thorough

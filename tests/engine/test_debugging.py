@@ -184,7 +184,7 @@ def test_jax_disable_jit_does_the_same() -> None:
     alone = engine.standalone(TASK, federation, LOCAL)
     with switched_on("jax_disable_jit"):
         assert_close(alone, engine.standalone(TASK, federation, LOCAL))
-        assert engine.estimate(algorithm, federation, rounds=1).peak is not None
+        assert engine.estimate(algorithm, federation, engine.Schedule(1)).peak is not None
         with pytest.raises(
             AlgorithmError, match=r"^train of client 3 \(round 1, seed 0, local step 1\) raised KeyError"
         ):

@@ -13,8 +13,8 @@ from fljax.algorithms import ipfl
 from fljax.core.trees import take
 from fljax.data import federate, load, row_numbers
 from fljax.engine import simulate
+from fljax.engine.offload.client_blocks import splits_read_by
 from fljax.engine.offload.host_data import HostData
-from fljax.engine.offload.reads import reads_of
 from fljax.engine.programs.program import Plan, partition_plan
 from fljax.engine.programs.shapes import measure
 from fljax.engine.rounds.federations import by_id, local_data, without_rows
@@ -92,7 +92,7 @@ def test_they_are_moved_from_the_host_for_evaluations() -> None:
     spec, inputs = partition_plan(
         Plan(_builder, {"task": logistic_regression(), "local": LOCAL}), by_id(_changed(tiny_federation()))
     )
-    reads = reads_of(spec, inputs, measure(spec, inputs, 1).state)
+    reads = splits_read_by(spec, inputs, measure(spec, inputs, 1).state)
     assert reads.train == ("train",)
     assert reads.poll == ("train", "valid")
     assert reads.judge_seen == ("train", "valid", "test", "deployment")

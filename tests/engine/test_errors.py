@@ -88,9 +88,12 @@ def test_the_builder_of_a_plan_is_named() -> None:
         raise TypeError("no moon")  # in a builder
 
     plan = engine.Plan(moon, {"task": TASK, "missing": 1.0})
-    for run in (engine.simulate, engine.estimate):
+    for run in (
+        lambda: engine.simulate(plan, tiny_federation(), rounds=1),
+        lambda: engine.estimate(plan, tiny_federation(), engine.Schedule(1)),
+    ):
         with pytest.raises(AlgorithmError) as caught:
-            run(plan, tiny_federation(), rounds=1)
+            run()
         words = f"moon: the builder raised TypeError: no moon ({_line('in a builder')})"
         assert _message(caught.value) == words
 
@@ -130,7 +133,7 @@ def test_before_a_run_and_inside_other_code(name: str) -> None:
     algorithm, federation = _broken(name), tiny_federation()
     for call in (
         lambda: engine.rehearse(algorithm, federation),
-        lambda: engine.estimate(algorithm, federation, rounds=1),
+        lambda: engine.estimate(algorithm, federation, engine.Schedule(1)),
         lambda: jax.jit(lambda: engine.rollout(algorithm, federation, rounds=1))(),
         lambda: engine.sweep([algorithm], federation, rounds=1),
     ):

@@ -15,12 +15,11 @@ from fljax import engine, models
 from fljax.algorithms import fedavg, lg_fedavg, scaffold, standalone
 from fljax.core import trees
 from fljax.data import stack
-from fljax.engine import Execution, Memory, estimate, in_words, sentences, shortage, simulate, size
+from fljax.engine import Execution, Memory, Schedule, estimate, in_words, sentences, shortage, simulate, size
 from fljax.engine.devices.layout import Layout
 from fljax.engine.devices.memory import made_bytes
-from fljax.engine.loop import estimation
-from fljax.engine.loop.compilation import compile_all
-from fljax.engine.loop.estimation import memory_of
+from fljax.engine.loop import compilation
+from fljax.engine.loop.compilation import compile_all, memory_of
 from fljax.engine.programs import jit, program
 from fljax.engine.programs import shapes as engine_shapes
 from fljax.engine.rounds.federations import by_id
@@ -47,7 +46,7 @@ def test_simulate_tells_the_estimate_before_it_trains(devices: int) -> None:
     result = simulate(algorithm, data, **given, callbacks=(told.append,), on_memory=told.append)
     memory, *blocks = told
     assert len(blocks) == 2
-    assert memory == estimate(algorithm, data, **given)
+    assert memory == estimate(algorithm, data, Schedule(**given))
     assert (memory.model, memory.runs, memory.devices) == (MODEL, 2, devices)
     assert memory.server == 2 * (5 + 1) * MODEL
     assert memory.clients == 0
@@ -67,7 +66,7 @@ def test_what_clients_keep_counts() -> None:
 def test_nothing_is_run_for_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit.Program, "__call__", lambda *_, **__: pytest.fail("run"))
     monkeypatch.setattr(jax.stages.Compiled, "__call__", lambda *_, **__: pytest.fail("run"))
-    assert estimate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1).peak
+    assert estimate(fedavg(TASK, LOCAL), tiny_federation(), Schedule(1)).peak
 
 
 @pytest.mark.thorough
@@ -138,11 +137,13 @@ def test_a_run_goes_on_where_xla_does_not_tell_its_memory(monkeypatch: pytest.Mo
     told: list[Memory] = []
     given: Any = {"rounds": 1, "execution": Execution(devices=1)}
     expected = simulate(scaffold(TASK, LOCAL), tiny_federation(), **given, on_memory=told.append)
-    monkeypatch.setattr(estimation, "made_bytes", lambda compiled: None)
+    monkeypatch.setattr(compilation, "made_bytes", lambda compiled: None)
     result = simulate(scaffold(TASK, LOCAL), tiny_federation(), **given, on_memory=told.append)
     np.testing.assert_array_equal(result.metrics["test_loss"], expected.metrics["test_loss"])
     assert np.isnan(result.metrics["execution_memory"])
-    assert told[1] == told[0]._replace(peak=None) == estimate(scaffold(TASK, LOCAL), tiny_federation(), **given)
+    assert (
+        told[1] == told[0]._replace(peak=None) == estimate(scaffold(TASK, LOCAL), tiny_federation(), Schedule(**given))
+    )
     (words,) = sentences(told[1])
     assert words.startswith("an unknown amount at once: server 124 bytes (2 models of 60 bytes), clients 300")
     assert shortage(told[1]) is None
@@ -176,7 +177,7 @@ def test_a_shortage_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sentences(memory) == [in_words(memory), found]
     assert len(sentences(memory._replace(peak=2**20))) == 1
     free: list[dict[str, int]] = [{"bytes_limit": 3 * 2**30, "bytes_in_use": 2**30}]
-    monkeypatch.setattr(estimation, "default_platform", lambda: "gpu")
+    monkeypatch.setattr(compilation, "default_platform", lambda: "gpu")
     monkeypatch.setattr(
         jax, "local_devices", lambda: [types.SimpleNamespace(memory_stats=lambda: free[0]), *jax.devices()]
     )
@@ -190,9 +191,9 @@ def test_a_shortage_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_estimate_refuses_what_simulate_refuses() -> None:
     with pytest.raises(ValueError, match="distinct"):
-        engine.estimate(scaffold(TASK, LOCAL), tiny_federation(), rounds=1, seeds=(1, 1))
+        engine.estimate(scaffold(TASK, LOCAL), tiny_federation(), Schedule(1, (1, 1)))
     with pytest.raises(ValueError, match="expected rounds to be zero or more, got -1"):
-        engine.estimate(scaffold(TASK, LOCAL), tiny_federation(), rounds=-1)
+        engine.estimate(scaffold(TASK, LOCAL), tiny_federation(), Schedule(-1))
 
 
 @pytest.mark.parametrize("build", [standalone, functools.partial(lg_fedavg, shared=("bias",))], ids=["alone", "part"])

@@ -14,9 +14,8 @@ from fljax.data import stack
 from fljax.engine import one_round, simulate
 from fljax.engine.devices.layout import Layout
 from fljax.engine.programs import program
-from fljax.engine.programs.same_tests import same_tests
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.federations import by_id, same_tests
 from fljax.engine.rounds.states import initial_state
 from fljax.protocol import Algorithm, Federation, Rows, unlabelled
 from fljax.scenarios import appeal_based, byzantine, finetuned

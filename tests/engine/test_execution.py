@@ -15,9 +15,9 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg
-from fljax.engine.devices.lanes import _deal, fold_lanes, map_lanes
 from fljax.engine.devices.layout import Layout, replicate
-from fljax.engine.loop.compilation import compile_all, fastest
+from fljax.engine.devices.mapping import _deal, fold_lanes, map_lanes
+from fljax.engine.loop.compilation import PreparedRun, compile_all, fastest
 from fljax.engine.programs import program
 from fljax.engine.programs.execution import (
     ACCELERATOR,
@@ -29,6 +29,7 @@ from fljax.engine.programs.execution import (
     neighbours,
     resolve,
 )
+from fljax.engine.programs.shapes import measure
 from fljax.training import Local
 from tests.compiled import compilations
 from tests.laws.compare import assert_close
@@ -282,6 +283,7 @@ import fljax
 fljax.use_cores(8)
 import jax, numpy as np
 from fljax.algorithms import fedavg, incfl
+from fljax.engine.programs.shapes import measure
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -312,7 +314,9 @@ def test_a_trial_takes_one_of_the_neighbours() -> None:
     assert int(result.metrics["execution_clients"]) in (1, 2, 3)
     assert float(result.metrics["seconds_trial"]) > 0
     spec, inputs = program.partition_plan(fedavg(TASK, LOCAL, clients_per_round=5), tiny_federation())
-    assert fastest(spec, [Layout(1, 1, 5)], 1, inputs, jnp.zeros(1, jnp.uint32)) == Layout(1, 1, 5)
+    seeds, shapes = jnp.zeros(1, jnp.uint32), measure(spec, inputs, 1)
+    prepared = PreparedRun(spec, Layout(1, 1, 5), 1, inputs, seeds, shapes)
+    assert fastest(prepared, [Layout(1, 1, 5)]) == Layout(1, 1, 5)
 
 
 @pytest.mark.thorough
@@ -380,7 +384,7 @@ def test_a_device_may_wait_for_long() -> None:
 import fljax
 fljax.use_cores(2)
 import time, jax, jax.numpy as jnp, numpy as np
-from fljax.engine.devices.lanes import map_lanes
+from fljax.engine.devices.mapping import map_lanes
 def slow(x):
     time.sleep(90 * (x == 0))
     return np.float32(x)

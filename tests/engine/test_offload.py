@@ -14,9 +14,9 @@ import fljax
 from fljax import algorithms, data, engine
 from fljax.algorithms import REGISTRY
 from fljax.engine import Execution, arrays_of
-from fljax.engine.offload import moves
+from fljax.engine.offload import client_blocks
+from fljax.engine.offload.client_blocks import splits_read_by
 from fljax.engine.offload.host_data import HostData
-from fljax.engine.offload.reads import reads_of
 from fljax.engine.programs.execution import Sizes, resolve
 from fljax.engine.programs.program import Plan, partition_plan
 from fljax.engine.programs.shapes import measure
@@ -154,7 +154,7 @@ def test_a_block_has_the_rows_of_its_clients_and_no_others() -> None:
 )
 def test_only_the_parts_that_are_read_are_moved(name: str, train: tuple[str, ...], judge: tuple[str, ...]) -> None:
     spec, inputs = partition_plan(bench(name).plan, by_id(federation()))
-    reads = reads_of(spec._replace(valid=False), inputs, measure(spec, inputs, 1).state)
+    reads = splits_read_by(spec._replace(valid=False), inputs, measure(spec, inputs, 1).state)
     assert reads.train == train
     assert reads.judge_seen == judge
     assert reads.begin == ()
@@ -201,10 +201,10 @@ def test_who_diverged_is_found(tmp_path: pathlib.Path) -> None:
 
 
 def test_blocks_are_small_and_a_multiple_of_what_is_computed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = lambda count, at_once, row=0: moves.block_of((), None, count, at_once, row, 100).clients  # noqa: E731
+    find = lambda count, at_once, row=0: client_blocks.block_size((), None, count, at_once, row, 100).clients  # noqa: E731
     assert find(100, 4) == 32  # at most half of the clients
     assert find(3, 4) == 3
-    monkeypatch.setattr(moves, "BLOCK", 1000)
+    monkeypatch.setattr(client_blocks, "BLOCK", 1000)
     assert find(100, 4) == 8
 
 
@@ -233,8 +233,8 @@ def test_the_memory_of_a_run_is_told_before_it(tmp_path: pathlib.Path) -> None:
     told: list[engine.Memory] = []
     given, execution = bench("ditto").plan, Execution(2, **BOTH)
     engine.simulate(given, federation(), rounds=1, execution=execution, on_memory=told.append)
-    estimated = engine.estimate(given, federation(), rounds=1, execution=execution)
-    usual = engine.estimate(given, federation(), rounds=1, execution=Execution(2))
+    estimated = engine.estimate(given, federation(), engine.Schedule(1, execution=execution))
+    usual = engine.estimate(given, federation(), engine.Schedule(1, execution=Execution(2)))
     assert told[0].clients == estimated.clients == 0 < usual.clients
     assert told[0].peak is not None
     assert jnp.isfinite(told[0].peak)

@@ -10,7 +10,7 @@ import pytest
 
 from fljax.algorithms import fedavg, fedem, fedproto, incfl, ipfl, rank
 from fljax.contributions import measure
-from fljax.engine import estimate, print_progress, simulate, standalone
+from fljax.engine import Schedule, estimate, print_progress, simulate, standalone
 from fljax.protocol import Federation, Task
 from fljax.results import join, with_gains
 from fljax.results.infinite_losses import InfiniteLoss, infinite_losses
@@ -142,7 +142,7 @@ def test_labels_beyond_the_classes_are_refused_before_training(run: str, whose: 
     start = {
         "standalone": lambda: standalone(PLAIN, wrong, LOCAL),
         "simulate": lambda: simulate(fedavg(PLAIN, LOCAL), wrong, rounds=1),
-        "estimate": lambda: estimate(fedavg(PLAIN, LOCAL), wrong, rounds=1),
+        "estimate": lambda: estimate(fedavg(PLAIN, LOCAL), wrong, Schedule(1)),
     }[run]
     with pytest.raises(ValueError, match=rf"expected labels in 0..2, .*got label 3 of .*{named}"):
         start()

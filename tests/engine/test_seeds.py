@@ -60,17 +60,18 @@ def test_a_number_of_seeds_means_the_same_everywhere():
     assert result.metrics["seed"].values.tolist() == [0, 1]
     (swept,) = engine.sweep([algorithm], federation, **run)
     np.testing.assert_array_equal(swept.metrics["test_loss"], result.metrics["test_loss"])
-    estimate = engine.estimate(algorithm, federation, **run)
-    assert estimate == engine.estimate(algorithm, federation, rounds=1, seeds=(0, 1))
+    estimate = engine.estimate(algorithm, federation, engine.Schedule(**run))
+    assert estimate == engine.estimate(algorithm, federation, engine.Schedule(1, (0, 1)))
 
 
 @pytest.mark.unchecked
 def test_what_is_no_seed_is_refused_everywhere():
     federation: Any = tiny_federation()
     algorithm = fedavg(TASK, LOCAL, clients_per_round=3)
-    calls: Any = (engine.simulate, engine.estimate)
-    for call in calls:
-        with pytest.raises(ValueError, match=r"got \[1.7\]"):
-            call(algorithm, federation, rounds=1, seeds=[1.7])
+    wrong: Any = [1.7]
+    with pytest.raises(ValueError, match=r"got \[1.7\]"):
+        engine.simulate(algorithm, federation, rounds=1, seeds=wrong)
+    with pytest.raises(ValueError, match=r"got \[1.7\]"):
+        engine.estimate(algorithm, federation, engine.Schedule(1, wrong))
     with pytest.raises(ValueError, match="got True"):
         engine.standalone(TASK, federation, LOCAL, seeds=True)

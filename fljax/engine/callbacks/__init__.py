@@ -4,9 +4,7 @@
 Both make callbacks for ``simulate``.
 """
 
-from fljax.engine.callbacks.registry import CALLBACKS
-from fljax.engine.callbacks.scalars import Scalars, scalars_of
-from fljax.engine.callbacks.tensorboard import write_events
-from fljax.engine.callbacks.trackers import track
+from fljax.engine.callbacks.tensorboard import CALLBACKS, write_events
+from fljax.engine.callbacks.trackers import Scalars, scalars_of, track
 
 __all__ = ["CALLBACKS", "Scalars", "scalars_of", "track", "write_events"]

@@ -1,19 +1,19 @@
-"""Early stopping: a callback that ends a run when a metric no longer improves.
+"""Callbacks that end a run: when a metric no longer improves, or when a function of the block says so.
 
-It answers from the evaluations so far alone. Seeds stop together, by their mean; so do the cells of a sweep that share
-a program, once all may.
+``stop_early`` answers from the evaluations so far alone. Seeds stop together, by their mean; so do the cells of a sweep
+that share a program, once all may.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from fljax.core.arguments import is_whole
 from fljax.core.names import unknown
-from fljax.engine.callbacks.contract import Block
+from fljax.engine.callbacks.contract import Block, Callback
 from fljax.metrics.names import OF_ONE_EVALUATION
 from fljax.metrics.registry import is_lower_better
 
@@ -46,6 +46,14 @@ def stop_early(metric: str, *, patience: int = 5, minimum_change: float = 0.0, l
     if not 0 <= minimum_change < math.inf:
         raise ValueError(f"expected minimum_change to be a finite number of at least 0, got {minimum_change!r}")
     return StopEarly(metric, patience, minimum_change, is_lower_better(metric) if lower is None else lower)
+
+
+def stop_when(reached: Callable[[Block], bool]) -> Callback:
+    """Stops the run after the first block for which ``reached(block)`` is True.
+
+    ``stop_when(lambda block: block.metrics["incentivised_participation_rate"].mean() > 0.5)`` needs ``reference=``.
+    """
+    return lambda block: bool(reached(block))
 
 
 class StopEarly:

@@ -1,1 +1,8 @@
-"""How clients are mapped to devices and lanes, and what devices hold."""
+"""Devices: what they are, what they hold, and how clients are computed on them.
+
+- ``layout``: the ``Layout`` of a run (how many clients and runs are side by side, on which devices), and where devices
+  hold arrays. ``resolve`` in ``fljax.engine.programs.execution`` decides it.
+- ``mapping``: computes a function of one client for all clients, as a ``Layout`` says.
+- ``eager``: the same in Python loops, where ``jax.jit`` is off.
+- ``jaxprs`` and ``memory``: what a program tells before it runs. ``cores``: the cores of a CPU as devices.
+"""

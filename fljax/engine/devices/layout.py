@@ -1,8 +1,15 @@
-"""A ``Layout`` says how clients and runs map to devices, and how devices hold arrays. ``lanes`` maps in that way.
+"""How clients, runs and arrays are laid out over devices.
+
+A ``Layout`` is the decision of ``resolve`` (``fljax.engine.programs.execution``): how many clients and runs are side by
+side, and on which devices. ``fljax.engine.devices.mapping`` computes clients in that way. The functions here place
+arrays in that way.
 
 A table with one row per client (states of clients, ``PerClient`` and ``Exchanged`` parts of a server) is divided along
 an axis of one client's array: see ``division``. So 51 clients on 8 devices need no padding. Functions on such tables
-keep the axes of one row apart: a ``reshape`` to ``[S, P]`` would gather all of it.
+keep the axes of one row apart: a ``reshape`` to ``[S, P]`` would gather all of it. All other arrays are replicated.
+
+Before clients are computed, their rows move to the device that computes them, block by block; their results move back.
+Of several processes, each holds all of a state between programs, since each of them reads it.
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from fljax.core import processes
+from fljax.protocol import is_per_client
 
 AXIS = "clients"
 Precision = Literal["default", "high", "highest"]
@@ -155,3 +163,50 @@ def on_one(tree: PyTree) -> PyTree:
 def of_this_process(tree: PyTree) -> PyTree:
     """Arrays that are replicated over several processes, as arrays of this one; in one process ``tree`` itself."""
     return on_one(tree) if processes.are_several() else tree
+
+
+def shardings(state: Any, devices: int, lead: int) -> Any:
+    """How devices hold a state: tables with one row per client are divided (``division``), all else is replicated.
+
+    Args:
+      state: a State of arrays or shapes, with ``lead - 1`` axes in front.
+      devices: more than one.
+      lead: the number of axes in front of one client's arrays: 1, or 2 with an axis of runs.
+    """
+    put = lambda spec: NamedSharding(mesh(devices), spec)  # noqa: E731
+    divided = lambda tree: jax.tree.map(lambda leaf: put(division(leaf, devices, lead)), tree)  # noqa: E731
+    whole = jax.tree.map(lambda leaf: put(PartitionSpec()), state)
+    server = jax.tree.map(
+        lambda part: divided(part) if is_per_client(part) else put(PartitionSpec()), state.server, is_leaf=is_per_client
+    )
+    return whole._replace(clients=divided(state.clients), server=server)
+
+
+def state_shardings(states: PyTree, layout: Layout, lead: int = 2) -> Any:
+    """Where devices hold the states of runs between programs: ``shardings``; None for each leaf with one device.
+
+    The devices of several processes all hold all of it then, since each process reads the state. Devices that share
+    whole runs do, too.
+    """
+    if layout.devices == 1 or layout.runs_apart or mesh(layout.devices).is_multi_process:
+        return jax.tree.map(lambda leaf: sharding(layout.devices), states)
+    return shardings(states, layout.devices, lead)
+
+
+def place_state(states: PyTree, layout: Layout) -> PyTree:
+    """States as ``state_shardings`` says, while tracing."""
+    if layout.devices == 1:
+        return states
+    return jax.lax.with_sharding_constraint(states, state_shardings(states, layout))
+
+
+def put_state(states: PyTree, layout: Layout) -> PyTree:
+    """States as ``state_shardings`` says, before a program gets them."""
+    if layout.devices == 1 or mesh(layout.devices).is_multi_process:
+        return replicate(states, layout.devices)
+    return jax.device_put(states, state_shardings(states, layout))
+
+
+def keep_everywhere(tree: PyTree, layout: Layout) -> PyTree:
+    """Arrays that every device holds, while tracing."""
+    return tree if layout.devices == 1 else jax.lax.with_sharding_constraint(tree, sharding(layout.devices))

@@ -1,6 +1,6 @@
 """Blocks of rounds, each followed by an evaluation, the callbacks and, if it is due, a checkpoint.
 
-``run_blocks`` runs pieces of a block: as many rounds as take about 5 seconds. After each it looks whether a checkpoint
+A block is run in pieces: as many rounds as take about 5 seconds. After each piece the loop looks whether a checkpoint
 is due, or a stop is asked for. The number of rounds is traced, so pieces share the program of a block and change no
 bit.
 """
@@ -9,47 +9,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from fljax.core import processes
+from fljax.engine.callbacks import contract
 from fljax.engine.callbacks.contract import Block, Callback, call_all, diverged
-from fljax.engine.devices.layout import Layout, of_this_process
-from fljax.engine.devices.placement import put_state
-from fljax.engine.loop import nans, offenders
-from fljax.engine.loop.checkpointing import Keeper, Position
-from fljax.engine.loop.compilation import compile_all
-from fljax.engine.loop.estimation import Memory, memory_of
+from fljax.engine.devices.layout import Layout, default_platform, of_this_process
+from fljax.engine.devices.memory import is_out_of_memory, sentence, smaller
+from fljax.engine.loop import diagnosis
+from fljax.engine.loop.best_models import BestSoFar
+from fljax.engine.loop.checkpointing import CheckpointKeeper, Position, Resumed
+from fljax.engine.loop.compilation import PreparedRun, Programs, compiled, programs_of
 from fljax.engine.loop.history import History
-from fljax.engine.loop.kept import Kept
-from fljax.engine.offload.compilation import memory as offload_memory
+from fljax.engine.loop.schedule import OnMemory
+from fljax.engine.loop.trained import state_of
 from fljax.engine.offload.run import OffloadRun
-from fljax.engine.programs import program
-from fljax.engine.programs.execution import Execution
-from fljax.engine.programs.program import Inputs, Spec, on_devices
-from fljax.engine.programs.shapes import Shapes
-from fljax.engine.rounds.states import State
-from fljax.protocol import Info, Labelled
-
-OnMemory = Callable[[Memory], Any]
-
-
-def earlier_blocks(
-    history: History, end: int, state: State, judge: Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
-) -> list[Block]:
-    """The blocks of all evaluations so far, the first one included; their states and seconds are not known.
-
-    ``state`` is that of the run now: of it, only the seeds are those of the blocks.
-    """
-    found, before = [], None
-    for done, scores in history.evaluations():
-        ran = 0 if before is None else done - before
-        found.append(Block(done, end, ran, judge(scores), state, 0.0, ()))
-        before = done
-    return found
+from fljax.engine.rounds.states import State, arrays_of, with_arrays
+from fljax.protocol import Labelled
 
 
 class Clock:
@@ -76,125 +55,179 @@ class Clock:
         return spent
 
 
-def evaluation_rounds(first: int, end: int, every: int | None, further: Sequence[int]) -> list[int]:
-    """The numbers of rounds done after which a run is evaluated, after the first evaluation."""
-    usual = range(first + every, end, every) if every else ()
-    return sorted({*usual, *(at for at in further if first < at < end), *([end] if end > first else [])})
+class Progress(NamedTuple):
+    """How far a run is: its state, what it has recorded and measured, and its position."""
+
+    state: State
+    history: History
+    position: Position
 
 
-class Programs(NamedTuple):
-    """The compiled programs of a run, and their arguments."""
-
-    spec: Spec
-    layout: Layout
-    capacity: int
-    inputs: Inputs
-    seeds: Array
-
-    def start(self) -> State:
-        """States of all runs before round 0."""
-        given = (self.spec, self.layout, self.inputs, self.seeds)
-        state: State = program.start(*given)
-        if nans.is_asked():
-            nans.check_start(*given, state)
-        return state
-
-    def placed(self, state: State) -> State:
-        """A state as the programs take it."""
-        return put_state(jax.tree.map(jnp.asarray, state), self.layout)
-
-    def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
-        """``count`` rounds after ``done``; records ``[runs, capacity, ...]``."""
-        first, number = jnp.int32(done), jnp.int32(count)
-        after, records = program.run_rounds(self.spec, self.layout, self.capacity, self.inputs, state, first, number)
-        if nans.is_asked():
-            nans.check_rounds(self.spec, self.layout, self.inputs, after, done, count)
-        return after, records
-
-    def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
-        given = (self.spec, self.layout, self.inputs, state)
-        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.evaluate(*given, jnp.int32(done)))
-        if nans.is_asked():
-            nans.check_evaluation(*given, done, scores)
-        return scores
+Judge = Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
 
 
-def programs_of(
-    spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array, shapes: Shapes
-) -> Programs | OffloadRun:
-    """The programs of a run with its inputs on the devices, or on the host where the layout says so."""
-    if layout.is_offloaded:
-        return OffloadRun.of(spec, layout, capacity, inputs, seeds, shapes)
-    return Programs(spec, layout, capacity, on_devices(inputs, layout), seeds)
+class Loop(NamedTuple):
+    """The blocks of some runs, and who looks at them; it may begin anew with fewer clients side by side.
 
-
-def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
-    """Compiles the programs; the peak of their memory."""
-    if isinstance(run, OffloadRun):
-        memory = offload_memory(run, shapes)
-    else:
-        memory = memory_of(compile_all(*run), run.inputs, shapes, run.layout)
-    if on_memory is not None:
-        on_memory(memory)
-    return memory.peak
-
-
-def run_blocks(
-    run: Programs | OffloadRun,
-    stops: Sequence[int],
-    state: State,
-    history: History,
-    at: Position,
-    keeper: Keeper,
-    execution: Execution,
-    clock: Clock,
-    callbacks: Sequence[Callback],
-    judge: Callable[[dict[str, Labelled]], dict[str, np.ndarray]],
-    kept: Kept,
-) -> tuple[State, Position]:
-    """Runs block after block, each up to the next evaluation, from ``at`` to the last of ``stops``.
-
-    Raises:
-      Stopped: if the keeper is asked to stop, after a checkpoint.
+    Attributes:
+      first: the round in which the runs begin.
+      end: the number of rounds done at their end.
+      stops: the numbers of rounds done after which they are evaluated, after the first evaluation.
+      seeds: the seed of each run.
+      callbacks: called after each block.
+      on_memory: called once the programs are compiled.
+      judge: the metrics of an evaluation, for callbacks.
+      best: the best models so far.
+      keeper: of checkpoints.
     """
-    runs = np.asarray(run.seeds).tolist()
-    end = stops[-1] if stops else at.done
 
-    def save() -> None:
-        keeper.save(at._replace(seconds=dict(clock.seconds)), state, history, run.layout, execution, kept.saved())
+    first: int
+    end: int
+    stops: Sequence[int]
+    seeds: list[int]
+    callbacks: Sequence[Callback]
+    on_memory: OnMemory | None
+    judge: Judge
+    best: BestSoFar
+    keeper: CheckpointKeeper
 
-    with keeper.watching():
-        # Only where a block begins: a run that goes on inside a block ends it first, as it would have done.
-        if at.done == at.first and offenders.is_stopped(run.spec.non_finite, state):
-            at = at._replace(ended=True)
-        while at.done < end and not at.ended:
-            began = time.perf_counter()
-            target = next(stop for stop in stops if stop > at.done)
-            before = max((stop for stop in stops if stop <= at.done), default=at.first)
-            while at.done < target:
-                count = keeper.pace(min(target - at.done, run.capacity))
-                state, block = run.rounds(state, at.done, count)
-                history.ran(block, count)
-                keeper.ran(count, clock.lap("train"))
-                at = at._replace(done=at.done + count)
-                if at.done < target and keeper.is_due:
-                    save()
-                    if keeper.must_stop:
-                        raise keeper.stopped(at, end)
-            scores = run.evaluate(state, at.done)
-            history.measured(at.done, scores)
-            kept.evaluated(at.done, scores, state)
-            clock.lap("evaluate")
-            if callbacks:
-                seconds = time.perf_counter() - began
-                own = of_this_process(state)
-                report = Block(at.done, end, at.done - before, judge(scores), own, seconds, diverged(runs, state))
-                at = at._replace(ended=call_all(callbacks, report))
-                clock.skip()
-            if offenders.is_stopped(run.spec.non_finite, state):
+    def start(self, run: Programs | OffloadRun, prepared: PreparedRun, initial: State | None, clock: Clock) -> Progress:
+        """Compiles the programs, and evaluates the state before the first round."""
+        memory = compiled(run, prepared.shapes, self.on_memory)
+        state = run.start()
+        if initial is not None:
+            state = run.placed(_fit(initial, state, self.seeds))
+        jax.block_until_ready(state)
+        clock.lap("compile")
+        history = self.keeper.history()
+        scores = run.evaluate(state, self.first)
+        history.measured(self.first, scores)
+        self.best.begin()
+        self.best.evaluated(self.first, scores, state)
+        clock.lap("evaluate")
+        if opening := [callback for callback in self.callbacks if contract.is_called_at_start(callback)]:
+            call_all(opening, self._block(self.first, 0, scores, state, 0.0))
+            clock.skip()
+        return Progress(state, history, Position(self.first, self.first, False, clock.seconds, memory))
+
+    def resume(self, run: Programs | OffloadRun, prepared: PreparedRun, resumed: Resumed, clock: Clock) -> Progress:
+        """Goes on after a checkpoint: callbacks get the earlier blocks. Programs are compiled if rounds are left."""
+        position, history = resumed.position, resumed.history
+        self.best.resume(resumed.best)
+        state = run.placed(state_of(resumed.state, prepared.spec, prepared.layout, prepared.inputs, prepared.seeds))
+        if any(hasattr(callback, "replay") for callback in self.callbacks):
+            blocks = self._earlier_blocks(history, of_this_process(state))
+            over = processes.agreed(lambda: contract.replay(self.callbacks, blocks))
+            position = position._replace(ended=position.ended or over)
+        if position.done < self.end and not position.ended:
+            position = position._replace(memory=compiled(run, prepared.shapes, self.on_memory))
+        clock.add(position.seconds)
+        clock.lap("compile")
+        return Progress(state, history, position)
+
+    def run(self, run: Programs | OffloadRun, progress: Progress, clock: Clock) -> Progress:
+        """Runs block after block, each up to the next evaluation, to the last of ``stops``.
+
+        Raises:
+          Stopped: if the keeper is asked to stop, after a checkpoint.
+        """
+        keeper, (state, history, at) = self.keeper, progress
+        end = self.stops[-1] if self.stops else at.done
+
+        def save() -> None:
+            keeper.save(at._replace(seconds=dict(clock.seconds)), state, history, run.layout, self.best.saved())
+
+        with keeper.watching():
+            # Only where a block begins: a run that goes on inside a block ends it first, as it would have done.
+            if at.done == at.first and diagnosis.is_stopped(run.spec.non_finite, state):
                 at = at._replace(ended=True)
-            if keeper.is_due or at.ended or at.done == end:
-                save()
-                if keeper.must_stop and at.done < end and not at.ended:
-                    raise keeper.stopped(at, end)
-    return state, at
+            while at.done < end and not at.ended:
+                began = time.perf_counter()
+                target = next(stop for stop in self.stops if stop > at.done)
+                before = max((stop for stop in self.stops if stop <= at.done), default=at.first)
+                while at.done < target:
+                    count = keeper.pace(min(target - at.done, run.capacity))
+                    state, block = run.rounds(state, at.done, count)
+                    history.ran(block, count)
+                    keeper.ran(count, clock.lap("train"))
+                    at = at._replace(done=at.done + count)
+                    if at.done < target and keeper.is_due:
+                        save()
+                        if keeper.must_stop:
+                            raise keeper.stopped(at, end)
+                scores = run.evaluate(state, at.done)
+                history.measured(at.done, scores)
+                self.best.evaluated(at.done, scores, state)
+                clock.lap("evaluate")
+                if self.callbacks:
+                    seconds = time.perf_counter() - began
+                    report = self._block(at.done, at.done - before, scores, state, seconds)
+                    at = at._replace(ended=call_all(self.callbacks, report))
+                    clock.skip()
+                if diagnosis.is_stopped(run.spec.non_finite, state):
+                    at = at._replace(ended=True)
+                if keeper.is_due or at.ended or at.done == end:
+                    save()
+                    if keeper.must_stop and at.done < end and not at.ended:
+                        raise keeper.stopped(at, end)
+        return Progress(state, history, at)
+
+    def _block(self, done: int, ran: int, scores: dict[str, Labelled], state: State, seconds: float) -> Block:
+        local = of_this_process(state)
+        return Block(done, self.end, ran, self.judge(scores), local, seconds, diverged(self.seeds, state))
+
+    def _earlier_blocks(self, history: History, state: State) -> list[Block]:
+        """The blocks of all evaluations so far, the first one included; their states and seconds are not known.
+
+        ``state`` is that of the run now: of it, only the seeds are those of the blocks.
+        """
+        blocks, before = list[Block](), None
+        for done, scores in history.evaluations():
+            ran = 0 if before is None else done - before
+            blocks.append(Block(done, self.end, ran, self.judge(scores), state, 0.0, ()))
+            before = done
+        return blocks
+
+
+def completed(
+    loop: Loop, prepared: PreparedRun, initial: State | None, resumed: Resumed | None, clock: Clock
+) -> tuple[Progress, Layout, Clock]:
+    """The runs at their end, after ``resumed`` if it is given; where memory does not suffice, with a smaller layout."""
+    while True:
+        run = programs_of(prepared)
+        try:
+            if resumed is None:
+                progress = loop.start(run, prepared, initial, clock)
+            else:
+                progress = loop.resume(run, prepared, resumed, clock)
+            return loop.run(run, progress, clock), prepared.layout, clock
+        except (jax.errors.JaxRuntimeError, MemoryError) as error:
+            fewer = smaller(prepared.layout)
+            if fewer is None or not is_out_of_memory(error):
+                raise
+            prepared = prepared._replace(layout=fewer)
+        # The state was given to the program that failed, so the run goes on after its newest checkpoint.
+        resumed, clock = loop.keeper.newest(default_platform()), Clock()
+        if resumed is None:
+            contract.replay(loop.callbacks, [])  # they forget what begins anew
+        loop.keeper.warn(sentence(fewer, loop.first if resumed is None else resumed.position.done))
+
+
+def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
+    """A copy of ``initial`` (the program donates its argument); raises a ValueError if its shapes do not fit."""
+    found, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
+    if found != expected:
+        raise ValueError(f"expected initial to be a state of this algorithm, {expected}, got {found}")
+    for got, want in zip(jax.tree.leaves(initial), jax.tree.leaves(fresh), strict=True):
+        if np.shape(got) != want.shape or got.dtype != want.dtype:
+            raise ValueError(
+                f"expected initial to have the shapes of this run, {want.dtype}{list(want.shape)}, "
+                f"got {got.dtype}{list(np.shape(got))}"
+            )
+    if np.asarray(initial.seed).tolist() != seeds:
+        raise ValueError(f"expected the seeds of initial, {np.asarray(initial.seed).tolist()}, got {seeds}")
+    rounds = np.unique(np.asarray(initial.round))
+    if rounds.size > 1:
+        raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
+    # Through the host, since ``initial`` may be on other devices than those of this run.
+    return with_arrays(fresh, {name: np.array(each) for name, each in arrays_of(initial).items()})

@@ -29,10 +29,9 @@ from fljax.data.mapped_files import parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
 from fljax.engine.loop.history import History
-from fljax.engine.loop.trained import arrays_of
 from fljax.engine.programs.execution import Execution
 from fljax.engine.programs.program import Inputs, Spec
-from fljax.engine.rounds.states import State
+from fljax.engine.rounds.states import State, arrays_of
 from fljax.protocol import Federation
 
 # Seconds after which a run with checkpoints looks whether one is due or a stop is asked for; a longer round is awaited.
@@ -68,7 +67,7 @@ class Resumed(NamedTuple):
       state: the arrays of the state by path.
       history: records and evaluations.
       layout: of the earlier run, if it was asked for in the same way and this machine has its devices; else None.
-      best: the arrays of ``Kept.saved``; empty if the best models were not kept.
+      best: the arrays of ``BestSoFar.saved``; empty if the best models were not kept.
     """
 
     position: Position
@@ -78,7 +77,7 @@ class Resumed(NamedTuple):
     best: dict[str, np.ndarray]
 
 
-class Keeper:
+class CheckpointKeeper:
     """Saves a run's checkpoints and gives back the newest one; without settings it keeps nothing.
 
     Of several processes, process 0 has the folder, and says when a checkpoint is due. Any of them may be asked to stop.
@@ -88,6 +87,7 @@ class Keeper:
       identity: what a run must have in common with a checkpoint, by name: checksums and numbers.
       rounds: the largest number of rounds.
       evaluations: the largest number of evaluations.
+      execution: of the run.
     """
 
     def __init__(
@@ -96,8 +96,10 @@ class Keeper:
         identity: Callable[[], dict[str, Any]],
         rounds: int,
         evaluations: int,
+        execution: Execution,
     ) -> None:
         self._settings = settings
+        self._execution = _plain(execution._asdict())
         self._lengths = rounds, evaluations
         self.must_stop = False  # whether the run was asked to stop when it last looked
         processes.check_same(lambda: {"checkpoint": settings is not None, **identity()})
@@ -131,15 +133,15 @@ class Keeper:
         """A new history."""
         return History(None if self._settings is None or self._store is None else self._folder, *self._lengths)
 
-    def newest(self, execution: Execution, platform: str) -> Resumed | None:
+    def newest(self, platform: str) -> Resumed | None:
         """The newest checkpoint of this run; None if there is none.
 
         Raises:
           ValueError: if the folder has checkpoints of another run.
         """
-        return None if self._settings is None else processes.agreed(lambda: self._newest(execution, platform))
+        return None if self._settings is None else processes.agreed(lambda: self._newest(platform))
 
-    def _newest(self, execution: Execution, platform: str) -> Resumed | None:
+    def _newest(self, platform: str) -> Resumed | None:
         assert self._store is not None
         histories: list[History] = []
 
@@ -155,7 +157,7 @@ class Keeper:
         position = Position(**saved.about["position"])
         state, best = (_within(kind, saved.arrays) for kind in (_STATE, _BEST))
         self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
-        return Resumed(position, state, histories[-1], self._layout(saved.about, execution, platform), best)
+        return Resumed(position, state, histories[-1], self._layout(saved.about, platform), best)
 
     def _check(self, there: Mapping[str, Any]) -> None:
         here = self._identity
@@ -173,9 +175,9 @@ class Keeper:
             "(with another folder a run begins anew)"
         )
 
-    def _layout(self, about: Mapping[str, Any], execution: Execution, platform: str) -> Layout | None:
+    def _layout(self, about: Mapping[str, Any], platform: str) -> Layout | None:
         layout = Layout(**about["layout"])
-        same = about["execution"] == _plain(execution._asdict())
+        same = about["execution"] == self._execution
         if same and layout.platform == platform and is_there(layout.devices):
             return layout
         why = "this machine has other devices" if same else "another execution is asked for"
@@ -216,7 +218,6 @@ class Keeper:
         state: State,
         history: History,
         layout: Layout,
-        execution: Execution,
         best: Mapping[str, np.ndarray],
     ) -> None:
         """Begins to write a checkpoint."""
@@ -237,7 +238,7 @@ class Keeper:
             "position": position._asdict(),
             "history": about,
             "layout": layout._asdict(),
-            "execution": _plain(execution._asdict()),
+            "execution": self._execution,
         }
         self._store.save(position.done, arrays | recorded, told)
         now = time.perf_counter()

@@ -1,22 +1,116 @@
-"""Parallel compilation of a run's programs, and timing of execution strategies."""
+"""The programs of a run before it begins: they are prepared, compiled in parallel, timed, and their memory estimated.
+
+``estimate``, ``compile_ahead`` and ``rehearse`` compute nothing.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
-from fljax.core import processes
+from fljax.core import processes, trees
 from fljax.engine.devices import eager
-from fljax.engine.devices.layout import Layout
-from fljax.engine.devices.memory import QUICK
+from fljax.engine.devices.layout import Layout, default_platform, put_state, replicate
+from fljax.engine.devices.memory import QUICK, Memory, made_bytes
+from fljax.engine.loop import diagnosis
+from fljax.engine.loop.schedule import OnMemory, Schedule
+from fljax.engine.offload.run import OffloadRun
+from fljax.engine.offload.run import memory as offload_memory
 from fljax.engine.programs import program
-from fljax.engine.programs.program import Inputs, Spec
+from fljax.engine.programs.checks import check_labels, task_of
+from fljax.engine.programs.execution import resolve_together
+from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
+from fljax.engine.programs.shapes import Shapes, first_run, measure, state_bytes
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import State, initial_state
+from fljax.protocol import Algorithm, Federation, Info, Labelled
+from fljax.results.non_finite import check_mode
+
+
+class PreparedRun(NamedTuple):
+    """What a run's programs are made of.
+
+    Attributes:
+      spec: the static part of the plans.
+      layout: how clients and runs map to devices.
+      capacity: rounds of the longest block.
+      inputs: the traced part of the plans, as it is given by the user.
+      seeds: ``[runs]``.
+      shapes: of the run.
+    """
+
+    spec: Spec
+    layout: Layout
+    capacity: int
+    inputs: Inputs
+    seeds: Array
+    shapes: Shapes
+
+
+class Programs(NamedTuple):
+    """The compiled programs of a run, and their arguments."""
+
+    spec: Spec
+    layout: Layout
+    capacity: int
+    inputs: Inputs
+    seeds: Array
+
+    def start(self) -> State:
+        """States of all runs before round 0."""
+        given = (self.spec, self.layout, self.inputs, self.seeds)
+        state: State = program.start(*given)
+        if diagnosis.is_asked():
+            diagnosis.check_start(*given, state)
+        return state
+
+    def placed(self, state: State) -> State:
+        """A state as the programs take it."""
+        return put_state(jax.tree.map(jnp.asarray, state), self.layout)
+
+    def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
+        """``count`` rounds after ``done``; records ``[runs, capacity, ...]``."""
+        first, number = jnp.int32(done), jnp.int32(count)
+        after, records = program.run_rounds(self.spec, self.layout, self.capacity, self.inputs, state, first, number)
+        if diagnosis.is_asked():
+            diagnosis.check_rounds(self.spec, self.layout, self.inputs, after, done, count)
+        return after, records
+
+    def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
+        given = (self.spec, self.layout, self.inputs, state)
+        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.evaluate(*given, jnp.int32(done)))
+        if diagnosis.is_asked():
+            diagnosis.check_evaluation(*given, done, scores)
+        return scores
+
+
+def programs_of(prepared: PreparedRun) -> Programs | OffloadRun:
+    """The programs of a run with its inputs on the devices, or on the host where the layout says so."""
+    if prepared.layout.is_offloaded:
+        return OffloadRun.of(*prepared)
+    spec, layout, capacity, inputs, seeds, _ = prepared
+    return Programs(spec, layout, capacity, on_devices(inputs, layout), seeds)
+
+
+def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
+    """Compiles the programs; the peak of their memory. ``on_memory`` is called unless nothing is compiled."""
+    if isinstance(run, OffloadRun):
+        memory = offload_memory(run, shapes)
+    else:
+        memory = memory_of(compile_all(*run), run.inputs, shapes, run.layout)
+    if on_memory is not None and not eager.is_on():
+        on_memory(memory)
+    return memory.peak
 
 
 def compile_all(
@@ -62,11 +156,12 @@ def begin(
     return [pool.submit(each.lower().compile, options) for each in traced]
 
 
-def fastest(spec: Spec, tried: Sequence[Layout], capacity: int, inputs: Inputs, seeds: Array) -> Layout:
+def fastest(prepared: PreparedRun, tried: Sequence[Layout]) -> Layout:
     """The fastest of ``tried``: each runs two timed rounds after compilation, and the faster round counts.
 
     Strategies that run out of memory are skipped; with one client at a time the error is raised.
     """
+    spec, _, capacity, inputs, seeds, _ = prepared
     seconds: dict[Layout, float] = {}
     for layout in tried:
         state: Any = program.start(spec, tried[0], inputs, seeds)
@@ -82,3 +177,151 @@ def fastest(spec: Spec, tried: Sequence[Layout], capacity: int, inputs: Inputs, 
             if layout.clients == 1:
                 raise
     return processes.agreed(lambda: min(seconds, key=lambda layout: seconds[layout]))
+
+
+def estimate(algorithm_or_plan: Algorithm | Plan, federation: Federation, schedule: Schedule) -> Memory:
+    """The memory of ``simulate`` of this schedule; "trial" is estimated as "auto".
+
+    The programs of the run are compiled for their memory, in about half the time of a real compilation, and not run.
+
+    Raises:
+      ValueError: as for ``simulate``.
+    """
+    with jax.disable_jit(False):
+        prepared = _prepared(algorithm_or_plan, federation, schedule)
+        if prepared.layout.is_offloaded:
+            return offload_memory(OffloadRun.of(*prepared), prepared.shapes, quick=True)
+        programs = compile_all(*prepared[:-1], quick=True)
+    return memory_of(programs, prepared.inputs, prepared.shapes, prepared.layout)
+
+
+def compile_ahead(
+    pool: Executor, algorithm_or_plan: Algorithm | Plan, federation: Federation, schedule: Schedule
+) -> None:
+    """Traces a run's programs now and compiles them on the threads of ``pool``, while something else is computed.
+
+    ``simulate`` of a plan with the same structure and shapes waits for these programs and uses them; the plan may have
+    other values in its floats and arrays. With the strategy "trial" the programs are not known yet, so one round is
+    traced alone (``rehearse``). Where ``jax.jit`` is off ("debug"), nothing is traced.
+
+    Args:
+      pool: threads, such as ``concurrent.futures.ThreadPoolExecutor``.
+      algorithm_or_plan: of the run.
+      federation: of the run.
+      schedule: of the run.
+
+    Raises:
+      ValueError: as for ``simulate``.
+    """
+    if eager.is_on() or schedule.execution.clients == "debug":
+        return
+    if schedule.execution.clients == "trial":
+        rehearse(algorithm_or_plan, federation)
+        return
+    prepared = _prepared(algorithm_or_plan, federation, schedule)
+    if prepared.layout.is_offloaded:  # its programs are many, and the first round soon needs them
+        return
+    inputs = replicate(prepared.inputs, prepared.layout.devices)
+    begin(pool, prepared.spec, prepared.layout, prepared.capacity, inputs, prepared.seeds)
+
+
+def _prepared(algorithm_or_plan: Algorithm | Plan, federation: Federation, schedule: Schedule) -> PreparedRun:
+    seeds = seeds_of(schedule.seeds)
+    check_mode(schedule.non_finite)
+    capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every)
+    program.check_seeds(seeds, federation)
+    spec, inputs = program.partition_plan(algorithm_or_plan, by_id(federation))
+    spec = spec._replace(non_finite=schedule.non_finite)
+    check_labels(task_of(spec, inputs), federation)
+    shapes = measure(spec, inputs, len(seeds))
+    layout = resolve_together(schedule.execution, shapes.sizes)
+    return PreparedRun(spec, layout, capacity, inputs, jnp.asarray(seeds, jnp.uint32), shapes)
+
+
+def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
+    """Traces the initial state and one round of a plan's first run, so that the algorithm's errors appear early.
+
+    Nothing is compiled or computed. Where ``jax.jit`` is off, nothing is traced either.
+
+    Raises:
+      ValueError: if the algorithm's arguments are bad.
+      AlgorithmError: if one of its functions raises another exception.
+    """
+    if eager.is_on():
+        return
+    spec, inputs = program.partition_plan(plan, federation)
+
+    def first_round(traced: list[Any], by_seed: Any, data: Federation) -> State:
+        algorithm = spec.algorithm(traced, by_seed)
+        zero = jnp.zeros((), jnp.int32)
+        return one_round(algorithm, data, Layout(1, 1, 1), initial_state(algorithm, data, zero))[0]
+
+    jax.eval_shape(first_round, *first_run(spec, inputs))
+
+
+def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:
+    """The memory of a run with these compiled programs (start, rounds, evaluation)."""
+    runs = shapes.sizes.seeds
+    server, clients = (runs * each for each in state_bytes(shapes.state, layout))
+    made = [each for each in map(made_bytes, programs) if each is not None]
+    peak = None
+    if programs and len(made) == len(programs):
+        # The state is a result of the first program, and an argument of the others.
+        peak = trees.bytes_of(inputs) + max([made[0], *(server + clients + each for each in made[1:])])
+    return Memory(peak, trees.bytes_of(inputs.federation), server, clients, shapes.model, runs, layout.devices)
+
+
+def size(count: float | None) -> str:
+    """Bytes in words: 0, 177 KiB, 9.1 MiB, 2.3 GiB; "unknown" for None."""
+    if count is None:
+        return "unknown"
+    power = 0 if count < 1024 else 1 if count < 2**20 else 2 if count < 2**30 else 3
+    number = count / 1024**power
+    digits = 1 if number < 10 and power > 1 else 0
+    return f"{number:.{digits}f} {('bytes', 'KiB', 'MiB', 'GiB')[power]}" if count else "0"
+
+
+def in_words(memory: Memory) -> str:
+    """One line with the peak (or that it is unknown) and its parts."""
+    each = memory.server // memory.runs // max(memory.model, 1)
+    runs = f"{memory.runs} x " if memory.runs > 1 else ""
+    models = f" ({runs}{each} model{'s' * (each != 1)} of {size(memory.model)})" if each else ""
+    where = f" on each of {memory.devices} devices" if memory.devices > 1 else ""
+    found = "an unknown amount" if memory.peak is None else size(memory.peak)
+    return (
+        f"{found} at once{where}: server {size(memory.server)}{models}, "
+        f"clients {size(memory.clients)}, data {size(memory.data)}"
+    )
+
+
+def shortage(memory: Memory) -> str | None:
+    """A sentence if a run needs more memory than the machine has (CPU) or the devices have free (accelerators).
+
+    None if there is enough memory, or if the peak or the available memory is unknown.
+    """
+    if memory.peak is None:
+        return None
+    if default_platform() == "cpu":
+        if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+            return None
+        needed, whose = memory.peak * memory.devices // jax.process_count(), "this machine has"
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        told = [device.memory_stats() or {} for device in jax.local_devices()[: memory.devices]]
+        if not all("bytes_limit" in each for each in told):
+            return None
+        # The data are on the device already.
+        needed, whose = memory.peak - memory.data, "the device has free"
+        there = min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in told)
+    if needed <= there:
+        return None
+    return (
+        f"that is about {size(needed)} where {whose} {size(there)}: it may fail; fewer clients or seeds side by side "
+        "need less (execution.clients, execution.seeds)"
+    )
+
+
+def sentences(memory: Memory) -> list[str]:
+    """The lines of a log before a run: ``in_words``, and ``shortage`` if there is one."""
+    missing = shortage(memory)
+    return [in_words(memory), *([] if missing is None else [missing])]

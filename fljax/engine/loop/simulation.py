@@ -1,52 +1,24 @@
-"""``simulate``: a plan is split, compiled, run block by block, and its results are labelled."""
+"""``simulate`` and ``sweep``: an algorithm, or plans that differ only in numbers, run with all seeds at once."""
 
 from __future__ import annotations
 
-import functools
 import pathlib
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import PyTree
 
-from fljax import results
-from fljax.core import processes
-from fljax.engine.callbacks import contract
-from fljax.engine.callbacks.contract import Callback, diverged
+from fljax.engine.callbacks.contract import Callback
 from fljax.engine.checkpoints import Checkpoint
-from fljax.engine.devices.layout import Layout, default_platform, of_this_process
-from fljax.engine.devices.out_of_memory import is_out_of_memory, sentence, smaller
-from fljax.engine.loop import offenders
-from fljax.engine.loop.blocks import (
-    Clock,
-    OnMemory,
-    compiled,
-    earlier_blocks,
-    evaluation_rounds,
-    programs_of,
-    run_blocks,
-)
-from fljax.engine.loop.checkpointing import Keeper, Position, identity_of
-from fljax.engine.loop.compilation import fastest
-from fljax.engine.loop.kept import Kept, OnEvaluated, runs_of
-from fljax.engine.loop.starting import starting_from
-from fljax.engine.loop.trained import DeployedModels, Predictions, arrays_of, state_of, unbound, with_arrays
-from fljax.engine.programs import debugging, program
-from fljax.engine.programs.execution import Execution, neighbours, resolve_together
-from fljax.engine.programs.labels import check_labels, task_of
-from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
-from fljax.engine.programs.same_calls import check_programs
-from fljax.engine.programs.shapes import Shapes, measure
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.loop.running import run_plans
+from fljax.engine.loop.schedule import Hooks, OnEvaluated, OnMemory, Schedule
+from fljax.engine.programs.execution import Execution
+from fljax.engine.programs.program import Plan
+from fljax.engine.rounds.keys import Seeds
 from fljax.engine.rounds.states import State
-from fljax.protocol import Algorithm, Features, Federation, Info, Labelled
-from fljax.results import BestModels, Reference, Result, records, stores
-from fljax.results.infinite_losses import infinite_losses
-from fljax.results.non_finite import NonFinite, check_mode, with_anomalies
+from fljax.protocol import Algorithm, Federation, Task
+from fljax.results import Reference, Result
+from fljax.results.non_finite import NonFinite
 
 
 def simulate(
@@ -130,269 +102,82 @@ def simulate(
     """
     if initial is not None and initial_model is not None:
         raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
-    (result,) = run_plans(
-        [starting_from(algorithm_or_plan, initial_model)],
-        federation,
-        rounds=rounds,
-        seeds=seeds,
-        references=[reference],
-        initial=initial,
-        evaluate_every=evaluate_every,
-        evaluate_at=evaluate_at,
-        callbacks=callbacks,
-        execution=execution,
-        on_memory=on_memory,
-        checkpoint=checkpoint,
-        kept=Kept(keep_best, on_evaluated),
-        non_finite=non_finite,
-        leave_records=True,
-    )
+    plan = starting_from(algorithm_or_plan, initial_model)
+    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, execution or Execution(), non_finite)
+    hooks = Hooks(callbacks, on_memory, checkpoint, keep_best, on_evaluated)
+    (result,) = run_plans([plan], federation, schedule, [reference], hooks, initial=initial, leave_records=True)
     return result
 
 
-@processes.reporting()
-@debugging.as_asked
-def run_plans(
+def sweep(
     plans: Sequence[Algorithm | Plan],
     federation: Federation,
     *,
     rounds: int,
-    seeds: Seeds,
-    references: Sequence[Reference | None],
-    initial: State | None = None,
+    seeds: Seeds = (0,),
+    references: Sequence[Reference | None] | Reference | None = None,
     evaluate_every: int | None = None,
-    evaluate_at: Sequence[int] = (),
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
-    kept: Kept | None = None,
+    keep_best: bool = False,
     non_finite: NonFinite = "freeze",
-    leave_records: bool = False,
 ) -> list[Result]:
-    """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only.
+    """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
-    ``leave_records``: whether long records stay on the disk; for one plan only.
+    Numbers in which plans differ get an axis of runs, mapped like seeds (``Execution.seeds``: how many runs are side by
+    side). Equal numbers are shared.
+
+    Args:
+      plans: at least one; all with the same builder and the same ints, strings, bools and functions.
+      federation: shared by all plans and seeds, or one per seed (``fljax.data.stack``).
+      rounds: as for ``simulate``.
+      seeds: as for ``simulate``, for every plan.
+      references: standalone models, one for each plan or one for all of them (``fljax.engine.standalone_sweep``).
+      evaluate_every: as for ``simulate``.
+      callbacks: as for ``simulate``; one ``Block`` has all runs.
+      execution: as for ``simulate``; "trial" times the whole sweep.
+      on_memory: as for ``simulate``, for all runs together.
+      checkpoint: as for ``simulate``, for all runs together.
+      keep_best: as for ``simulate``, for every run.
+      non_finite: as for ``simulate``; "stop" stops all runs.
+
+    Returns:
+      One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
+      seconds divided by the number of plans. If a NaN or infinity appears in a run, only this run is frozen.
+
+    Raises:
+      ValueError: if there is no plan, if plans differ in more than the values of floats and arrays, if there is
+        another number of references, or as for ``simulate``.
+      fljax.results.non_finite.NotFinite: as for ``simulate``.
     """
-    seeds = seeds_of(seeds)
-    check_mode(non_finite)
-    # A user may give anything.
-    if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
-    capacity = program.capacity_of(rounds, evaluate_every)
-    program.check_seeds(seeds, federation)
-    features, federation = federation.features, by_id(federation)
-    parts = [program.partition_plan(plan, federation) for plan in plans]
-    for (_, inputs), reference in zip(parts, references, strict=True):
-        _check_rows(seeds, inputs, reference)
-    references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
-    spec, inputs = program.stack_plans(parts, len(seeds))
-    kept = kept or Kept()
-    kept.check(spec)
-    spec = spec._replace(non_finite=non_finite)
-    execution = execution or Execution()
-    processes.check_same(lambda: {"execution": repr(execution)})
-    callbacks = contract.same_everywhere(callbacks)
-    clock = Clock()
-    runs = seeds * len(plans)
-    check_labels(task_of(spec, inputs), federation)
-    shapes = measure(spec, inputs, len(runs))
-    check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
-    numbers = jnp.asarray(runs, jnp.uint32)
-    check_programs(lambda: program.trace_all(spec, Layout(1, 1, 1), 1, inputs, numbers))
-    first = 0 if initial is None else int(np.max(initial.round))
-    stops = evaluation_rounds(first, first + rounds, evaluate_every, evaluate_at)
-    keeper = Keeper(
-        None if checkpoint is None else _settings(checkpoint),
-        lambda: identity_of(
-            spec, inputs, runs, rounds, initial, evaluate_every=evaluate_every, evaluate_at=stops, **kept.identity
-        ),
-        rounds,
-        len(stops) + 1,
-    )
-    resumed = keeper.newest(execution, default_platform())
-    layout = resolve_together(execution, shapes.sizes) if resumed is None or resumed.layout is None else resumed.layout
-    trial = execution.clients == "trial" and not layout.is_offloaded
-    if trial and (resumed is None or resumed.layout is None):
-        inputs = on_devices(inputs, layout)
-        layout = fastest(spec, neighbours(layout, shapes.sizes), capacity, inputs, numbers)
-        clock.lap("trial")
-
-    def judge(evaluated: dict[str, Labelled]) -> dict[str, np.ndarray]:
-        return results.metrics_of_runs(seeds, evaluated, references, shapes.alone)
-
-    while True:
-        run = programs_of(spec, layout, capacity, inputs, numbers, shapes)
-        try:
-            if resumed is None:
-                memory = compiled(run, shapes, on_memory)
-                state = run.start()
-                if initial is not None:
-                    state = run.placed(_fit(initial, state, seeds))
-                jax.block_until_ready(state)
-                clock.lap("compile")
-                history = keeper.history()
-                scores = run.evaluate(state, first)
-                history.measured(first, scores)
-                kept.begin()
-                kept.evaluated(first, scores, state)
-                clock.lap("evaluate")
-                if opening := [callback for callback in callbacks if contract.is_called_at_start(callback)]:
-                    own = of_this_process(state)
-                    block = contract.Block(first, first + rounds, 0, judge(scores), own, 0.0, diverged(runs, state))
-                    contract.call_all(opening, block)
-                    clock.skip()
-                at = Position(first, first, False, clock.seconds, memory)
-            else:
-                at, history = resumed.position, resumed.history
-                kept.resume(resumed.best)
-                state = run.placed(state_of(resumed.state, spec, layout, inputs, numbers))
-                if any(hasattr(callback, "replay") for callback in callbacks):
-                    blocks = earlier_blocks(history, first + rounds, of_this_process(state), judge)
-                    over = processes.agreed(lambda blocks=blocks: contract.replay(callbacks, blocks))
-                    at = at._replace(ended=at.ended or over)
-                if at.done < first + rounds and not at.ended:
-                    at = at._replace(memory=compiled(run, shapes, on_memory))
-                clock.add(at.seconds)
-                clock.lap("compile")
-            state, at = run_blocks(run, stops, state, history, at, keeper, execution, clock, callbacks, judge, kept)
-            break
-        except (jax.errors.JaxRuntimeError, MemoryError) as error:
-            fewer = smaller(layout)
-            if fewer is None or not is_out_of_memory(error):
-                raise
-            layout = fewer
-        # The state was given to the program that failed, so the run goes on after its newest checkpoint.
-        resumed, clock = keeper.newest(execution, default_platform()), Clock()
-        if resumed is None:
-            contract.replay(callbacks, [])  # they forget what begins anew
-        keeper.warn(sentence(layout, first if resumed is None else resumed.position.done))
-    state = unbound(state)
-    seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
-    store = keeper.records if leave_records and history.is_long else None
-    blocks = history.records() if store is None else history.blocks()
-    course = _Course(first, history.evaluations(), blocks, store, state, seconds, at.memory, kept.found(state))
-    found = []
-    for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
-        own = slice(place * len(seeds), (place + 1) * len(seeds))
-        mine = course if len(plans) == 1 else course.of(own)
-        found.append(_result(_Run(*part, layout, shapes, seeds, reference), mine, features))
-    offenders.check_stopped(non_finite, found)
-    return found
+    plans = list(plans)
+    if not plans:
+        raise ValueError("expected at least one plan to sweep over, got none")
+    if references is None or isinstance(references, Reference):
+        references = [references] * len(plans)
+    if len(references) != len(plans):
+        raise ValueError(f"expected one reference for each of {len(plans)} plans, got {len(references)}")
+    schedule = Schedule(rounds, seeds, evaluate_every, (), execution or Execution(), non_finite)
+    return run_plans(plans, federation, schedule, references, Hooks(callbacks, on_memory, checkpoint, keep_best))
 
 
-def _settings(checkpoint: str | pathlib.Path | Checkpoint) -> Checkpoint:
-    return (checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)).check()
+def starting_from(plan: Algorithm | Plan, params: PyTree | None) -> Algorithm | Plan:
+    """The plan whose argument ``task`` starts from ``params``; for None the plan itself.
 
-
-class _Run(NamedTuple):
-    """One plan and the settings of its run."""
-
-    spec: Spec
-    inputs: Inputs
-    layout: Layout
-    shapes: Shapes
-    seeds: list[int]
-    reference: Reference | None
-
-
-class _Course(NamedTuple):
-    """The results of one plan, or of several that ran together: arrays ``[runs, ...]``."""
-
-    first: int  # round
-    evaluations: list[tuple[int, dict[str, Labelled]]]  # after how many rounds
-    records: Iterable[Info]  # of each block
-    store: pathlib.Path | None  # where the records go; None: they stay in memory
-    state: State
-    seconds: dict[str, float]  # by purpose
-    memory: int | None  # bytes of each device
-    best: tuple[State, np.ndarray, np.ndarray] | None  # state, round, value
-
-    def of(self, own: slice) -> _Course:
-        """The results of some of the runs."""
-        take = functools.partial(jax.tree.map, lambda leaf: leaf[own])
-        evaluations = [(done, take(scores)) for done, scores in self.evaluations]
-        best = None if self.best is None else runs_of(self.best, own)
-        return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state), best=best)
-
-
-def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:
-    """The reference with the ``threshold`` of the plan's arguments, unless the reference already has a threshold."""
-    if not isinstance(plan, Plan) or reference is None or reference.required is not None:
-        return reference
-    return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
-
-
-def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
-    """Raises a ValueError unless ``by_seed`` and ``reference`` have a row for each seed."""
-    for name, tree in inputs.by_seed.items():
-        for leaf in jax.tree.leaves(tree):
-            if np.ndim(leaf) == 0 or np.shape(leaf)[0] != len(seeds):
-                raise ValueError(f"expected {name} in by_seed to have {len(seeds)} rows, got shape {np.shape(leaf)}")
-    expected = (len(seeds), inputs.federation.clients.id.shape[-1])
-    if reference is not None and np.shape(reference.threshold) != expected:
+    Raises:
+      ValueError: if it is an Algorithm or a Plan without such an argument, or the parameters do not fit the task.
+    """
+    if params is None:
+        return plan
+    task: Any = plan.arguments.get("task") if isinstance(plan, Plan) else None
+    if not isinstance(plan, Plan) or not isinstance(task, Task):
+        got = "a Plan without the argument task" if isinstance(plan, Plan) else "an Algorithm, whose task is built in"
         raise ValueError(
-            f"expected reference to be of {expected} seeds and clients, got {np.shape(reference.threshold)}"
+            f"expected a Plan with the argument task for initial_model, got {got}; build it of "
+            "fljax.models.start_from(task, params)"
         )
+    from fljax.models import start_from  # imported here, since it needs flax
 
-
-def check_rounds(algorithm: Algorithm, end: int) -> None:
-    """Raises a ValueError if a scenario's table covers fewer rounds than ``end``."""
-    for name, rounds, _ in algorithm.scenarios:
-        if rounds is not None and end > rounds:
-            raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
-
-
-def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
-    """A copy of ``initial`` (the program donates its argument); raises a ValueError if its shapes do not fit."""
-    found, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
-    if found != expected:
-        raise ValueError(f"expected initial to be a state of this algorithm, {expected}, got {found}")
-    for got, want in zip(jax.tree.leaves(initial), jax.tree.leaves(fresh), strict=True):
-        if np.shape(got) != want.shape or got.dtype != want.dtype:
-            raise ValueError(
-                f"expected initial to have the shapes of this run, {want.dtype}{list(want.shape)}, "
-                f"got {got.dtype}{list(np.shape(got))}"
-            )
-    if np.asarray(initial.seed).tolist() != seeds:
-        raise ValueError(f"expected the seeds of initial, {np.asarray(initial.seed).tolist()}, got {seeds}")
-    rounds = np.unique(np.asarray(initial.round))
-    if rounds.size > 1:
-        raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
-    # Through the host, since ``initial`` may be on other devices than those of this run.
-    return with_arrays(fresh, {name: np.array(each) for name, each in arrays_of(initial).items()})
-
-
-def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...]) -> Result:
-    seeds, state = run.seeds, course.state
-    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference, run.shapes.alone)
-    metrics["diverged"] = (("seed",), np.asarray(state.diverged))
-    metrics["rounds_done"] = ((), course.evaluations[-1][0])
-    for purpose, spent in course.seconds.items():
-        metrics[f"seconds_{purpose}"] = ((), spent)
-    numbers = run.layout._asdict()
-    how = {name: numbers.pop(name) for name in ("platform", "precision", "examples", "client_states")}
-    for name, number in numbers.items():
-        metrics[f"execution_{name}"] = ((), number, how if name == "devices" else {})
-    told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
-    metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
-    population = run.inputs.federation.clients.id.shape[-1]
-    told = run.shapes.wire, population
-    if course.store is None:
-        table = records.dataset(seeds, course.first, list(course.records), *told)
-    else:
-        rounds = course.evaluations[-1][0] - course.first
-        parts = records.datasets(seeds, course.first, course.records, *told, rounds)
-        table = stores.save(course.store, parts)
-    metrics = results.with_contribution_correlation(metrics, table)
-    found = offenders.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
-    metrics = with_anomalies(metrics, table, found, population)
-
-    plan = run.spec, run.inputs
-    deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
-    infinite, best = infinite_losses(metrics), None
-    if course.best is not None:
-        own = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
-        best = BestModels(*course.best, own, Predictions(own, features))
-    frozen = diverged(seeds, state)
-    return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, found)
+    return plan._replace(arguments={**plan.arguments, "task": start_from(task, params)})

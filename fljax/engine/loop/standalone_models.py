@@ -13,16 +13,15 @@ from jaxtyping import Array
 from fljax.core import processes, trees
 from fljax.engine.devices import eager
 from fljax.engine.devices.jaxprs import step_bytes
-from fljax.engine.devices.layout import Layout, default_platform
+from fljax.engine.devices.layout import Layout, default_platform, keep_everywhere
 from fljax.engine.devices.memory import QUICK, made_bytes
-from fljax.engine.devices.placement import keep_everywhere
-from fljax.engine.loop import nans
+from fljax.engine.loop import diagnosis
 from fljax.engine.loop.checkpointing import identity_of
-from fljax.engine.loop.estimation import Memory
-from fljax.engine.offload import alone as offload
-from fljax.engine.programs import debugging, jit
-from fljax.engine.programs.execution import Execution, Sizes, resolve_together
-from fljax.engine.programs.labels import check_labels
+from fljax.engine.loop.compilation import Memory
+from fljax.engine.offload import standalone as offload
+from fljax.engine.programs import jit
+from fljax.engine.programs.checks import check_labels, check_programs
+from fljax.engine.programs.execution import Execution, Sizes, debug_mode, resolve_together
 from fljax.engine.programs.program import (
     Inputs,
     Plan,
@@ -34,11 +33,12 @@ from fljax.engine.programs.program import (
     same_numbers,
     stack_plans,
 )
-from fljax.engine.programs.same_calls import check_programs
 from fljax.engine.programs.shapes import evaluated_bytes, first_run, samples
-from fljax.engine.rounds.alone import (
+from fljax.engine.rounds.federations import as_vectors, by_id
+from fljax.engine.rounds.keys import Purpose, Seeds, seeds_of
+from fljax.engine.rounds.standalone import (
     Initial,
-    Solo,
+    StandalonePlan,
     check_initial,
     check_stop_alone,
     check_valid_alone,
@@ -47,8 +47,6 @@ from fljax.engine.rounds.alone import (
     train_alone,
     train_population,
 )
-from fljax.engine.rounds.federations import as_vectors, by_id
-from fljax.engine.rounds.keys import Purpose, Seeds, seeds_of
 from fljax.protocol import ClientData, Federation, Rows, Spans, Task
 from fljax.results import Reference
 from fljax.training import Local, StopAlone
@@ -97,10 +95,10 @@ def standalone(
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """
-    options: dict[str, Any] = {"seeds": seeds, "initial": initial, "stop": stop, "valid": valid}
-    options["keep_models"] = keep_models
-    (found,) = standalone_sweep(task, federation, [local], execution=execution, on_memory=on_memory, **options)
-    return found
+    options: dict[str, Any] = {"initial": initial, "stop": stop, "valid": valid, "keep_models": keep_models}
+    how: dict[str, Any] = {"seeds": seeds, "execution": execution, "on_memory": on_memory}
+    (reference,) = standalone_sweep(task, federation, [local], **options, **how)
+    return reference
 
 
 def estimate_standalone(
@@ -124,12 +122,11 @@ def estimate_standalone(
     check_labels(task, federation)
     check_initial(task, initial)
     stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
-    part = partition_plan(Plan(Solo, _solo(task, local, initial, stop, valid)), by_id(federation))
+    part = partition_plan(Plan(StandalonePlan, _arguments(task, local, initial, stop, valid)), by_id(federation))
     return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
 
 
 @processes.reporting()
-@debugging.as_asked
 def standalone_sweep(
     task: Task,
     federation: Federation,
@@ -160,42 +157,45 @@ def standalone_sweep(
     Returns:
       One ``Reference`` for each of ``locals``, in their order.
     """
-    seeds = seeds_of(seeds)
-    check_seeds(seeds, federation)
-    check_labels(task, federation)
-    check_initial(task, initial)
-    stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
-    federation = by_id(federation)
-    plans = [Plan(Solo, _solo(task, local, initial, stop, valid)) for local in locals]
-    parts = [partition_plan(plan, federation) for plan in plans]
-    told = {"keep_models": keep_models, "execution": repr(execution)}
-    numbers = jnp.asarray(seeds, jnp.uint32)
-    for part in parts:  # processes that compute something else would mix their results
-        processes.check_same(lambda part=part: identity_of(*part, seeds, 0, None, **told))
-        check_programs(lambda part=part: [_run.trace(part[0], Layout(1, 1, 1), keep_models, part[1], numbers)])
-    groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
-    places: list[tuple[Spec, int]] = []
-    for local, (spec, inputs) in zip(locals, parts, strict=True):
-        members = groups.setdefault(spec, [])
-        equal = [place for place, (_, other) in enumerate(members) if same_numbers(other.traced, inputs.traced)]
-        if not equal:
-            members.append((local, inputs))
-        places.append((spec, equal[0] if equal else len(members) - 1))
-    found = {
-        spec: _references(
-            _prepared([(spec, inputs) for _, inputs in members], task, members[0][0], seeds, keep_models, execution),
-            len(seeds),
-            on_memory,
-        )
-        for spec, members in groups.items()
-    }
-    return [found[spec][place] for spec, place in places]
+    with debug_mode(execution or Execution()) as execution:
+        seeds = seeds_of(seeds)
+        check_seeds(seeds, federation)
+        check_labels(task, federation)
+        check_initial(task, initial)
+        stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
+        federation = by_id(federation)
+        plans = [Plan(StandalonePlan, _arguments(task, local, initial, stop, valid)) for local in locals]
+        parts = [partition_plan(plan, federation) for plan in plans]
+        numbers = jnp.asarray(seeds, jnp.uint32)
+        for spec, inputs in parts:  # processes that compute something else would mix their results
+            _check_same(spec, inputs, numbers, keep_models, execution)
+        groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
+        places: list[tuple[Spec, int]] = []
+        for local, (spec, inputs) in zip(locals, parts, strict=True):
+            members = groups.setdefault(spec, [])
+            equal = [place for place, (_, other) in enumerate(members) if same_numbers(other.traced, inputs.traced)]
+            if not equal:
+                members.append((local, inputs))
+            places.append((spec, equal[0] if equal else len(members) - 1))
+        references: dict[Spec, list[Reference]] = {}
+        for spec, members in groups.items():
+            stacked = [(spec, inputs) for _, inputs in members]
+            prepared = _prepared(stacked, task, members[0][0], seeds, keep_models, execution)
+            references[spec] = _references(prepared, len(seeds), on_memory)
+        return [references[spec][place] for spec, place in places]
 
 
-def _solo(task: Task, local: Local, initial: Initial, stop: StopAlone | None, valid: bool) -> dict[str, Any]:
-    """The arguments of ``Solo``; what is not asked for is left out, as in plans of results that were saved before."""
-    found: dict[str, Any] = {"task": task, "local": local, "initial": initial}
-    return found | ({} if stop is None else {"stop": stop}) | ({"valid": True} if valid else {})
+def _check_same(spec: Spec, inputs: Inputs, seeds: Array, keep_models: bool, execution: Execution) -> None:
+    """Raises a ValueError unless all processes train the same standalone models."""
+    settings = {"keep_models": keep_models, "execution": repr(execution)}
+    processes.check_same(lambda: identity_of(spec, inputs, np.asarray(seeds).tolist(), 0, None, **settings))
+    check_programs(lambda: [_run.trace(spec, Layout(1, 1, 1), keep_models, inputs, seeds)])
+
+
+def _arguments(task: Task, local: Local, initial: Initial, stop: StopAlone | None, valid: bool) -> dict[str, Any]:
+    """The arguments of ``StandalonePlan``; what is not asked for is left out, as in plans of results saved before."""
+    arguments: dict[str, Any] = {"task": task, "local": local, "initial": initial}
+    return arguments | ({} if stop is None else {"stop": stop}) | ({"valid": True} if valid else {})
 
 
 class _Prepared(NamedTuple):
@@ -236,13 +236,13 @@ def _prepared(
 
 def _references(prepared: _Prepared, seeds: int, on_memory: Callable[[Memory], Any] | None) -> list[Reference]:
     """The references of local settings that share a program."""
-    if on_memory is not None:
+    if on_memory is not None and not eager.is_on():
         on_memory(_memory(prepared))
     spec, layout, _, inputs, runs = prepared.arguments
     run = offload.references if layout.is_offloaded else _run
     found = jax.tree.map(np.asarray, run(*prepared.arguments))
-    if nans.is_asked():
-        nans.check_standalone(_run, spec, layout, inputs, runs, found)
+    if diagnosis.is_asked():
+        diagnosis.check_standalone(_run, spec, layout, inputs, runs, found)
     starts = range(0, len(prepared.arguments[-1]), seeds)
     return [jax.tree.map(lambda leaf, at=start: leaf[at : at + seeds], found) for start in starts]
 
@@ -262,9 +262,9 @@ def _step_bytes(spec: Spec, inputs: Inputs, platform: str) -> int:
     """Bytes that one client's local step reads and writes, see ``fljax.engine.devices.jaxprs``."""
 
     def one(client: ClientData, traced: list[Any], by_seed: Any, data: Federation) -> Any:
-        solo: Any = spec.algorithm(traced, by_seed)
+        plan: Any = spec.algorithm(traced, by_seed)
         zero = jnp.zeros((), jnp.int32)
-        return train_alone(solo, as_vectors(data), client, zero, solo.task.init(jax.random.key(0)), zero)
+        return train_alone(plan, as_vectors(data), client, zero, plan.task.init(jax.random.key(0)), zero)
 
     traced, by_seed, data = first_run(spec, inputs)
     client = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.clients)
@@ -273,15 +273,15 @@ def _step_bytes(spec: Spec, inputs: Inputs, platform: str) -> int:
 
 @jit.program(static_argnames=("spec", "layout", "keep_models"), is_long=lambda static: True)
 def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
-    def one_run(solo: Any, data: Federation, layout: Layout, seed: Array) -> Reference:
-        params = shared_model(solo, seed)
+    def one_run(plan: Any, data: Federation, layout: Layout, seed: Array) -> Reference:
+        params = shared_model(plan, seed)
         everyone, seen = data.clients, data.clients.id.shape[0]
         base = jnp.full((seen,), int(Purpose.STANDALONE))
         if data.unseen is not None:  # one program for both populations: joined into one table
             fresh = jnp.full(data.unseen.id.shape, int(Purpose.UNSEEN_STANDALONE))
             base = jnp.concatenate([base, fresh])
             everyone = jax.tree.map(_joined, data.clients, data.unseen, is_leaf=lambda node: isinstance(node, Rows))
-        found = train_population(solo, data, everyone, base, params, seed, layout, keep_models)
+        found = train_population(plan, data, everyone, base, params, seed, layout, keep_models)
         known, fresh = (jax.tree.map(lambda leaf, of=of: leaf[of], found) for of in (slice(seen), slice(seen, None)))
         return reference_of(known, None if data.unseen is None else fresh)
 

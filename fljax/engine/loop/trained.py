@@ -12,18 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax.core import processes
-from fljax.core.trees import numbers_of
+from fljax.core import trees
 from fljax.core.values import as_whole
 from fljax.engine.devices import eager
-from fljax.engine.devices.layout import Layout, Precision, of_this_process, on_one
-from fljax.engine.offload.single import only_client
-from fljax.engine.programs import program
+from fljax.engine.devices.layout import Layout, Precision, on_one
+from fljax.engine.offload.host_data import only_client
+from fljax.engine.programs import jit, program
 from fljax.engine.programs.program import Inputs, Plan, Spec
 from fljax.engine.rounds.federations import by_id, with_least, without_rows
 from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.engine.rounds.states import State
-from fljax.protocol import Algorithm, Features, Federation, RowsAbsent
+from fljax.engine.rounds.states import State, with_arrays
+from fljax.protocol import Algorithm, Features, Federation, RowsAbsent, Seat
 
 
 class DeployedModels:
@@ -230,6 +229,28 @@ def _column(name: Any, values: Any) -> Any:
     raise ValueError(f"expected numbers in the column {name!r} of the model, got others")
 
 
+@jit.program(static_argnames=("spec", "layout"))
+def _common(spec: Spec, layout: Layout, inputs: Inputs, state: State, seed: Array) -> PyTree:
+    algorithm = spec.algorithm(inputs.traced, trees.take(inputs.by_seed, seed))
+    if algorithm.common is None:
+        return None
+    own, zero = trees.take(state, seed), jnp.zeros((), jnp.int32)
+    seat = Seat(own.round, zero, zero, True)
+    return algorithm.common(algorithm.down(own.server, seat))
+
+
+def common_models(deployed: DeployedModels) -> PyTree | None:
+    """The common (global) model of each seed, ``[seeds, ...]``; None if the algorithm has none.
+
+    Args:
+      deployed: ``Result.deployed``.
+    """
+    (spec, inputs), state, seeds, precision = deployed.parts()
+    layout = Layout(1, 1, 1, precision=precision)
+    found = [_common(spec, layout, inputs, state, jnp.int32(seed)) for seed in range(seeds)]
+    return None if found[0] is None else jax.tree.map(lambda *rows: jnp.stack(rows), *found)
+
+
 class Models(NamedTuple):
     """Trained models without the metrics and records of their run.
 
@@ -242,12 +263,6 @@ class Models(NamedTuple):
     state: State
     deployed: DeployedModels
     predict: Predictions
-
-
-def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
-    """The leaves of a tree by path, as arrays on the host."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): numbers_of(leaf) for path, leaf in leaves}
 
 
 def restore(
@@ -311,38 +326,6 @@ def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, input
     if found != wanted:
         raise ValueError(f"expected the seeds of the state, {found}, got {wanted}")
     return state
-
-
-def with_arrays(like: State, arrays: Mapping[str, np.ndarray], on_host: bool = False) -> State:
-    """A state of the structure, shapes and dtypes of ``like`` from its arrays by path, on one device.
-
-    Arrays of NumPy in ``like`` stay ones; with ``on_host`` all states of clients are.
-    """
-    paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    own = {id(leaf) for leaf in jax.tree.leaves(like.clients)} if on_host else set[int]()
-    leaves = []
-    for path, leaf in paths:
-        name, host = jax.tree_util.keystr(path), isinstance(leaf, np.ndarray) or id(leaf) in own
-        leaves.append(_leaf(name, arrays[name], leaf, host))
-    return jax.tree.unflatten(structure, leaves)
-
-
-def unbound(state: State) -> State:
-    """A state of several processes as arrays of this one, which any further computation may use."""
-    return with_arrays(state, arrays_of(of_this_process(state))) if processes.are_several() else state
-
-
-def _leaf(name: str, found: np.ndarray, expected: Any, on_host: bool) -> Any:
-    """A leaf of a state from its array; ``expected`` has its shape and dtype."""
-    if jnp.issubdtype(expected.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(jnp.asarray(found), impl=str(jax.random.key_impl(expected)))
-    if found.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
-        found = found.view(expected.dtype)
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        raise ValueError(
-            f"expected {name} to be {expected.dtype}{list(expected.shape)}, got {found.dtype}{list(found.shape)}"
-        )
-    return np.array(found) if on_host else jnp.array(found)
 
 
 def _packed(spec: Spec, inputs: Inputs) -> bytes | str:

@@ -10,13 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from fljax.core import trees
-from fljax.engine.devices.layout import Layout
-from fljax.engine.devices.placement import keep_everywhere, place_state
+from fljax.engine.devices.layout import Layout, keep_everywhere, place_state
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec, is_stacked
 from fljax.engine.rounds import evaluate
 from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
-from fljax.engine.rounds.polling import poll
 from fljax.engine.rounds.round import (
     Chosen,
     TrainedCohort,
@@ -27,7 +25,7 @@ from fljax.engine.rounds.round import (
     new_ballots,
     train,
 )
-from fljax.engine.rounds.states import State, initial_clients, initial_server
+from fljax.engine.rounds.states import State, initial_clients, initial_server, poll
 from fljax.protocol import ClientData, Federation, Info, Labelled
 from fljax.protocol.sums import Total
 
@@ -35,8 +33,8 @@ from fljax.protocol.sums import Total
 _QUICK = {"xla_backend_optimization_level": 1}
 
 
-class Some(NamedTuple):
-    """Some clients of one run.
+class ClientBlock(NamedTuple):
+    """ClientBlock clients of one run.
 
     Attributes:
       id: ``[B]``, their ids; of unseen clients, their places.
@@ -59,8 +57,8 @@ def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[
     return spec.algorithm(traced, trees.take(inputs.by_seed, run), seed), as_vectors(federation)
 
 
-def some_data(federation: Federation, some: Some) -> Federation:
-    """Some seen clients as a federation of their own."""
+def data_of(federation: Federation, some: ClientBlock) -> Federation:
+    """ClientBlock seen clients as a federation of their own."""
     if some.data is None:
         return federation._replace(clients=trees.take(federation.clients, some.id), unseen=None)
     return as_vectors(some.data)
@@ -71,7 +69,7 @@ def _state(states: State, run: Array) -> State:
     return trees.take(states._replace(clients=()), run)
 
 
-def _kept(states: State, run: Array, some: Some) -> PyTree:
+def _kept(states: State, run: Array, some: ClientBlock) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[run, some.id], states.clients) if some.kept is None else some.kept
 
 
@@ -84,11 +82,11 @@ def begin_server(spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: A
 
 @jit.program(static_argnames=("spec", "layout"), compiler_options=_QUICK)
 def begin_clients(
-    spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: Array, server: PyTree, some: Some
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: Array, server: PyTree, some: ClientBlock
 ) -> PyTree:
     """The Clients of some clients before their first round."""
     algorithm, federation = own_algorithm(spec, inputs, run, seed)
-    data = some_data(federation, some)
+    data = data_of(federation, some)
     return keep_everywhere(initial_clients(algorithm, data, seed, server, data.clients), layout)
 
 
@@ -101,11 +99,11 @@ def put_clients(layout: Layout, table: PyTree, run: Array, id: Array, clients: P
 
 
 @jit.program(static_argnames=("spec", "layout"))
-def ask(spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: Some) -> PyTree:
+def ask(spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock) -> PyTree:
     """The ballots of some clients."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
-    data, kept = some_data(federation, some), _kept(states, run, some)
+    data, kept = data_of(federation, some), _kept(states, run, some)
     return poll(algorithm, data, state.seed, state.round, state.server, kept, layout, some.id)
 
 
@@ -145,13 +143,20 @@ def select(
 
 
 @jit.program(static_argnames=("spec", "layout"), is_long=lambda static: True)
-def train_some(
-    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, chosen: Chosen, first: Array, some: Some
+def train_block(
+    spec: Spec,
+    layout: Layout,
+    inputs: Inputs,
+    run: Array,
+    states: State,
+    chosen: Chosen,
+    first: Array,
+    some: ClientBlock,
 ) -> TrainedCohort:
     """Trains the rows of the cohort from ``first`` on, whose clients are ``some``."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
-    data, kept = some_data(federation, some), _kept(states, run, some)
+    data, kept = data_of(federation, some), _kept(states, run, some)
     count = some.id.shape[0]
     part = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, count)  # noqa: E731
     own = Chosen(
@@ -214,21 +219,21 @@ def finish(
 
 
 @jit.program(static_argnames=("spec", "layout"))
-def judge_some(
-    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: Some
+def judge_block(
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
 ) -> dict[evaluate.Judgement, Any]:
     """The scores of some seen clients."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     own = state._replace(clients=_kept(states, run, some))
     scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
-    judge = evaluate.Judge(algorithm, some_data(federation, some), own, state.round)
+    judge = evaluate.Judge(algorithm, data_of(federation, some), own, state.round)
     return evaluate.judge_seen(judge, layout, scope, some.id)
 
 
 @jit.program(static_argnames=("spec", "layout"))
 def judge_unseen(
-    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: Some
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
 ) -> dict[evaluate.Judgement, Any]:
     """The scores of some unseen clients."""
     state = _state(states, run)
@@ -253,7 +258,7 @@ def judge_rest(
     states: State,
     seen: dict[evaluate.Judgement, Any],
     unseen: dict[evaluate.Judgement, Any],
-    first: Some | None,
+    first: ClientBlock | None,
 ) -> dict[str, Labelled]:
     """The scores by name, with those of the server's models and of the global model.
 
@@ -264,7 +269,7 @@ def judge_rest(
     scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
     judge = evaluate.Judge(algorithm, federation, state, state.round)
     if first is not None:
-        data = some_data(federation, first)
+        data = data_of(federation, first)
         client: ClientData = trees.take(data.clients, 0)
         kept = trees.take(_kept(states, run, first), 0)
         scores = evaluate.judge_once(judge._replace(federation=data), client, kept, scope)

@@ -1,8 +1,12 @@
-"""A run whose examples or client states stay on the host: rounds and evaluations, block by block of clients."""
+"""A run whose examples or client states stay on the host: rounds and evaluations, block by block of clients.
+
+``memory`` compiles the programs of such a run ahead, and says what they take.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -10,14 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax.engine.devices.layout import Layout, replicate
-from fljax.engine.devices.placement import put_state
+from fljax.core import trees
+from fljax.engine.devices.layout import Layout, put_state, replicate, sharding, state_shardings
+from fljax.engine.devices.memory import QUICK, Memory, made_bytes
 from fljax.engine.offload import programs
+from fljax.engine.offload.client_blocks import AHEAD, BlockSize, BlockSizes, Pipeline, splits_read_by
 from fljax.engine.offload.host_data import HostData
-from fljax.engine.offload.moves import Move, Moves
-from fljax.engine.offload.pipeline import Pipeline
-from fljax.engine.offload.programs import Some
-from fljax.engine.offload.reads import reads_of
+from fljax.engine.offload.programs import ClientBlock
 from fljax.engine.programs.program import Inputs, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes
 from fljax.engine.rounds.evaluate import Scope
@@ -51,7 +54,7 @@ class OffloadRun(NamedTuple):
     data: HostData | None
     polled: int
     scope: Scope
-    moves: Moves
+    moves: BlockSizes
     cohort: int
     state: State
 
@@ -59,7 +62,7 @@ class OffloadRun(NamedTuple):
     def of(cls, spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array, shapes: Shapes) -> OffloadRun:
         """The run of these plans; ``inputs`` as they are given by the user."""
         data, federation = None, inputs.federation
-        reads = reads_of(spec, inputs, shapes.state)
+        reads = splits_read_by(spec, inputs, shapes.state)
         if layout.examples == "host":
             data = HostData.of(federation)
             federation = data.resident(federation)
@@ -69,7 +72,7 @@ class OffloadRun(NamedTuple):
         scope = Scope.of(algorithm, spec.valid, spec.common)
         clients, cohort = federation.clients.id.shape[-1], shapes.sizes.rows
         unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
-        moves = Moves.of(reads, layout, data, shapes.state, cohort, clients, unseen)
+        moves = BlockSizes.of(reads, layout, data, shapes.state, cohort, clients, unseen)
         return cls(spec, layout, resident, seeds, capacity, data, polled, scope, moves, cohort, shapes.state)
 
     @property
@@ -147,7 +150,7 @@ class OffloadRun(NamedTuple):
         for first in range(0, len(ids), rows):
             pipeline.make_room()
             some = self._some(state, run, ids[first : first + rows], self.moves.train)
-            each = programs.train_some(*given, self.inputs, self._run(run), small, chosen, jnp.int32(first), some)
+            each = programs.train_block(*given, self.inputs, self._run(run), small, chosen, jnp.int32(first), some)
             total = each.total if total is None else programs.add(total, each.total)
             then = None
             if self.on_host:
@@ -170,7 +173,7 @@ class OffloadRun(NamedTuple):
     def _poll(self, state: State, run: int) -> PyTree:
         small, found = self._small(state), list[PyTree]()
 
-        def ask(some: Some) -> PyTree:
+        def ask(some: ClientBlock) -> PyTree:
             return programs.ask(self.spec, self.layout, self.inputs, self._run(run), small, some)
 
         def keep(place: np.ndarray, ballots: PyTree) -> None:
@@ -184,7 +187,7 @@ class OffloadRun(NamedTuple):
         seen: list[PyTree] = []
         unseen: list[PyTree] = []
         if self.scope.seen:
-            judge = lambda some: programs.judge_some(*given, small, some)  # noqa: E731
+            judge = lambda some: programs.judge_block(*given, small, some)  # noqa: E731
             keep = lambda place, scores: seen.append(_first(scores, len(place)))  # noqa: E731
             self._blocks(run, state, self.moves.judge_seen, judge, keep)
         if self.scope.unseen and self.inputs.federation.unseen is not None:
@@ -204,8 +207,8 @@ class OffloadRun(NamedTuple):
         self,
         run: int,
         state: State | None,
-        move: Move,
-        function: Callable[[Some], PyTree],
+        move: BlockSize,
+        function: Callable[[ClientBlock], PyTree],
         keep: Callable[[np.ndarray, PyTree], None],
     ) -> None:
         """Calls ``function`` for blocks of all seen or unseen clients, and ``keep(places, results)`` for each in order.
@@ -223,20 +226,20 @@ class OffloadRun(NamedTuple):
             pipeline.begun(found, lambda real=real, found=found: keep(real, found))
         pipeline.finish()
 
-    def _some(self, state: State | None, run: int, place: np.ndarray, move: Move) -> Some:
+    def _some(self, state: State | None, run: int, place: np.ndarray, move: BlockSize) -> ClientBlock:
         """Clients, with what programs read of them moved to the devices."""
         kept = None
         if state is not None and move.kept:
             kept = jax.tree.map(lambda leaf: leaf[run, place], state.clients)
         return self.moved(run, place, move, kept)
 
-    def moved(self, run: int, place: np.ndarray, move: Move, kept: PyTree) -> Some:
+    def moved(self, run: int, place: np.ndarray, move: BlockSize, kept: PyTree) -> ClientBlock:
         """Clients with their rows and states (``kept``, of NumPy), on the devices."""
         data = None
         if self.data is not None:
             population: Any = self.data.unseen if move.unseen else self.data.seen
             data = self.data.block(population, run % len(population.id), place, move.parts, move.capacity)
-        some = Some(place, data, kept)  # pyright: ignore[reportArgumentType]
+        some = ClientBlock(place, data, kept)  # pyright: ignore[reportArgumentType]
         return jax.device_put(some) if self.layout.devices == 1 else replicate(some, self.layout.devices)
 
     def _small(self, state: State) -> State:
@@ -275,3 +278,70 @@ def _write(table: PyTree, run: int, place: np.ndarray, rows: PyTree) -> None:
         all[run, place] = np.asarray(new)
 
     jax.tree.map(one, table, rows)
+
+
+def memory(run: OffloadRun, shapes: Shapes, quick: bool = False) -> Memory:
+    """Compiles the programs of a round and of an evaluation; later calls with the same shapes reuse them.
+
+    Args:
+      run: the run.
+      shapes: of the run.
+      quick: whether they are compiled for their memory only.
+    """
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(each.lower().compile, QUICK if quick else None) for each in _traced(run)]
+        made = [made_bytes(job.result()) for job in jobs]
+    runs, state = len(run.seeds), run.state
+    clients = 0 if run.on_host else trees.bytes_of(state.clients)
+    server, kept = runs * trees.bytes_of(state.server), runs * (clients + trees.bytes_of(state.ballots))
+    blocks = AHEAD * max(trees.bytes_of(_example(run, move)) for move in (run.moves.train, run.moves.judge_seen))
+    data = trees.bytes_of(run.inputs.federation) + blocks
+    others = trees.bytes_of((run.inputs.traced, run.inputs.by_seed))
+    known = [each for each in made if each is not None]
+    peak = data + others + server + kept + max(known) if len(known) == len(made) else None
+    return Memory(peak, data, server, kept, shapes.model, runs, run.layout.devices)
+
+
+def _traced(run: OffloadRun) -> Iterator[Any]:
+    given, place = (run.spec, run.layout), jnp.int32(0)
+    runs, where = len(run.seeds), sharding(run.layout.devices)
+
+    def struct(leaf: Any, *axes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((*axes, *leaf.shape), leaf.dtype, sharding=where)
+
+    states = jax.tree.map(lambda leaf: struct(leaf, runs), run.state)._replace(seed=struct(run.seeds))
+    states = states._replace(clients=() if run.on_host else states.clients)
+    held = state_shardings(states, run.layout)
+    put = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)  # noqa: E731
+    states = jax.tree.map(put, states, held)
+    server = jax.tree.map(struct, run.state.server)
+    if jax.tree.leaves(run.state.clients):
+        begun = _example(run, run.moves.begin)
+        yield programs.begin_clients.trace(*given, run.inputs, place, run.seeds[0], server, begun)
+    polled = None
+    if run.polled:
+        polled = jax.tree.map(struct, run.state.ballots)
+        yield programs.ask.trace(*given, run.inputs, place, states, _example(run, run.moves.poll))
+    selected = programs.select.trace(*given, run.moves.train.clients, run.inputs, place, states, polled)
+    yield selected
+    ballots, _, chosen = jax.tree.map(struct, selected.out_info)
+    some = _example(run, run.moves.train)
+    trained = programs.train_block.trace(*given, run.inputs, place, states, chosen, place, some)
+    yield trained
+    out = jax.tree.map(struct, trained.out_info)
+    each = out._replace(total=None, clients=None if run.on_host else out.clients)
+    blocks = [each] * (chosen.row.shape[0] // run.moves.train.clients)
+    yield programs.finish.trace(*given, run.cohort, run.inputs, place, states, ballots, chosen, out.total, blocks)
+    if run.scope.seen:
+        yield programs.judge_block.trace(*given, run.inputs, place, states, _example(run, run.moves.judge_seen))
+    if run.scope.unseen and run.moves.judge_unseen.clients and run.inputs.federation.unseen is not None:
+        yield programs.judge_unseen.trace(*given, run.inputs, place, states, _example(run, run.moves.judge_unseen))
+
+
+def _example(run: OffloadRun, move: BlockSize) -> ClientBlock:
+    """A block with the shapes of such a move."""
+    kept = None
+    if move.kept:
+        blank = lambda leaf: np.zeros((move.clients, *leaf.shape[1:]), leaf.dtype)  # noqa: E731
+        kept = jax.tree.map(blank, run.state.clients)
+    return run.moved(0, np.zeros(move.clients, np.int32), move, kept)

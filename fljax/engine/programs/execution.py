@@ -1,14 +1,21 @@
-"""How clients and seeds map to devices; algorithms do not depend on it.
+"""How clients and seeds map to devices; algorithms do not depend on it. ``resolve`` decides, the ``Layout`` says it.
 
 ``auto`` is a rule of sizes for each platform, with the measurements behind its constants beside them. Nothing is
 compiled to decide. On a CPU it needs shapes, on an accelerator also the bytes of a local step
 (``fljax.engine.devices.jaxprs``). ``precision`` holds while a run's programs are traced, those of ``Result.predict``
 and ``Result.deployed`` included. ``fljax.rollout`` and ``fljax.evaluate_clients`` have that of the code around them.
+
+In debug mode a run is op by op, without ``jax.jit``, one client after another. The same host loop, rounds and
+evaluation run as in any other mode. ``fljax.engine.devices.eager`` has the Python loops that replace compiled ones,
+``fljax.engine.rounds.errors`` names what failed. What the engine would only trace (shapes before a run, rehearsals,
+programs ahead) is left out, since a user's ``print`` would meet tracers. Bytes of messages are counted as they are
+sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Literal, NamedTuple, get_args
 
 import jax
@@ -171,7 +178,7 @@ def _places(execution: Execution, sizes: Sizes, platform: str) -> tuple[Where, W
             "expected execution.client_states to be auto or device, since clients of this algorithm keep random keys, "
             "which only devices hold, got 'host'"
         )
-    if eager.nans_raise():  # fljax.engine.loop.nans looks at programs with all data
+    if eager.nans_raise():  # fljax.engine.loop.diagnosis looks at programs with all data
         return "device", "device"
     memory = None if platform == "cpu" else _memory()
     examples: Where = "device"
@@ -269,3 +276,16 @@ def _even(count: int, lanes: int) -> int:
     lanes = max(1, min(lanes, count))
     divisor = next(k for k in range(lanes, 0, -1) if count % k == 0)
     return divisor if 2 * divisor >= lanes else lanes
+
+
+@contextmanager
+def debug_mode(execution: Execution) -> Generator[Execution, None, None]:
+    """While it is entered, runs are op by op, if the execution or ``jax_disable_jit`` asks for it.
+
+    It gives the execution that holds then, whose ``clients`` are "debug" also where ``jax_disable_jit`` asks.
+    """
+    if execution.clients != "debug" and not eager.is_on():
+        yield execution
+        return
+    with eager.entered():
+        yield execution._replace(clients="debug")

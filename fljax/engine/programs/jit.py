@@ -143,7 +143,7 @@ class Program:
         """Runs the function; the first call with these static arguments and shapes compiles it.
 
         Where ``jax.jit`` is off, the function runs op by op. ``jax_debug_nans`` does not hold in compiled programs,
-        since JAX's own check would stop at every NaN that says "unknown"; ``fljax.engine.loop.nans`` looks at what
+        since JAX's own check would stop at every NaN that says "unknown"; ``fljax.engine.loop.diagnosis`` looks at what
         they return.
         """
         if eager.is_on():

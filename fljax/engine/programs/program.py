@@ -15,15 +15,13 @@ from fljax.core import trees, values
 from fljax.core.describing import describe, describe_items, html_table, name_of
 from fljax.data.mapped_files import check_unchanged
 from fljax.engine.devices import eager
-from fljax.engine.devices.lanes import map_lanes
-from fljax.engine.devices.layout import Layout, replicate
-from fljax.engine.devices.placement import keep_everywhere, place_state, state_shardings
+from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings
+from fljax.engine.devices.mapping import map_lanes
 from fljax.engine.programs import jit
 from fljax.engine.programs.declared import as_declared, share_partials
-from fljax.engine.programs.same_tests import same_tests
 from fljax.engine.rounds import errors
 from fljax.engine.rounds import evaluate as evaluation
-from fljax.engine.rounds.federations import as_vectors, by_id, with_least, with_shared, without_shared
+from fljax.engine.rounds.federations import as_vectors, by_id, same_tests, with_least, with_shared, without_shared
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import Algorithm, Federation, Info, Labelled

@@ -12,14 +12,12 @@ from jaxtyping import PyTree
 from fljax.core import trees
 from fljax.engine.devices import eager
 from fljax.engine.devices.jaxprs import step_bytes, steps_differ
-from fljax.engine.devices.layout import Layout, default_platform
-from fljax.engine.devices.placement import state_shardings
+from fljax.engine.devices.layout import Layout, default_platform, state_shardings
 from fljax.engine.programs.execution import Sizes
 from fljax.engine.programs.program import Inputs, Spec, is_stacked
 from fljax.engine.rounds.federations import as_vectors, with_shared, without_shared
-from fljax.engine.rounds.polling import poll
 from fljax.engine.rounds.round import train_one
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import initial_state, poll
 from fljax.protocol import Algorithm, Available, Federation, Seat, seen_from
 from fljax.protocol.sums import as_streamed
 from fljax.results.records import Wire

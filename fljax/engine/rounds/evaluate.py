@@ -12,13 +12,12 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 from fljax import training
 from fljax.core import trees
 from fljax.engine.devices import eager
-from fljax.engine.devices.lanes import map_lanes
 from fljax.engine.devices.layout import Layout
+from fljax.engine.devices.mapping import map_lanes
 from fljax.engine.rounds.errors import within
 from fljax.engine.rounds.federations import held_data, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.servers import every_seat, own_server
-from fljax.engine.rounds.states import State, first_down
+from fljax.engine.rounds.states import State, every_seat, first_down, own_server
 from fljax.protocol import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
 Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a score

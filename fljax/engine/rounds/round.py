@@ -9,14 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from fljax.core import trees
-from fljax.engine.devices.lanes import fold_lanes
-from fljax.engine.devices.layout import Layout
-from fljax.engine.devices.placement import shardings
+from fljax.engine.devices.layout import Layout, shardings
+from fljax.engine.devices.mapping import fold_lanes
 from fljax.engine.rounds.federations import held_data, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.polling import poll
-from fljax.engine.rounds.servers import own_server
-from fljax.engine.rounds.states import State
+from fljax.engine.rounds.states import State, own_server, poll
 from fljax.protocol import (
     Algorithm,
     Available,

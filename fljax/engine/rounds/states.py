@@ -1,23 +1,29 @@
-"""The state of a run between rounds, and the state before round 0.
+"""The state of a run between rounds, the state before round 0, and what clients see of the Server.
 
 Clients' states are stacked by client. ``scaffold``, ``ditto``, ``pfedme``, ``fedala``, ``fedsoft``, ``fedproto``,
 ``fedfomo``, ``lg_fedavg`` and ``fedbn`` (the clients' own layers) and ``standalone`` keep a model per client. ``iafl``,
-``cgsv``, ``cgsv_iafl``, ``rank`` and ``fedfomo`` keep one per client at the server.
+``cgsv``, ``cgsv_iafl``, ``rank`` and ``fedfomo`` keep one per client at the server: ``own_server`` gives each client
+its part of it. ``poll`` computes the ballots of clients that are polled.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, Integer, PyTree, UInt
 
+from fljax.core import processes
+from fljax.core.trees import numbers_of
 from fljax.engine.devices import eager
-from fljax.engine.devices.layout import Layout
+from fljax.engine.devices.layout import Layout, of_this_process
+from fljax.engine.devices.mapping import Picked, map_lanes
 from fljax.engine.rounds.federations import census, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.polling import poll
-from fljax.protocol import Algorithm, ClientData, Federation, Seat
+from fljax.protocol import Algorithm, ClientData, Federation, Seat, rows_of, seen_from, with_rows
 
 
 class State(NamedTuple):
@@ -80,3 +86,101 @@ def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Ar
     clients = initial_clients(algorithm, federation, seed, server, federation.clients)
     ballots = no_ballots(algorithm, federation, seed, server, clients)
     return State(jnp.asarray(seed), jnp.zeros((), jnp.int32), server, clients, ballots, jnp.full((), -1, jnp.int32))
+
+
+def every_seat(round: Int[Array, ""], id: Int[Array, " clients"]) -> Seat:
+    """The seats of clients outside a cohort, stacked: id ``[clients]``, slot 0."""
+    return Seat(round, id, jnp.zeros_like(id))
+
+
+def own_server(
+    algorithm: Algorithm, server: PyTree, devices: int, seats: Seat, *, whole: bool = False
+) -> tuple[Any, Callable[[Any], PyTree]]:
+    """What each client needs of parts with one row per client, and the Server made of one client's share.
+
+    Several devices get the rows of the clients that they compute; one device reads them in its table.
+
+    Args:
+      algorithm: names the peers of a client.
+      server: the whole Server.
+      devices: their number.
+      seats: of the clients, stacked: one round, id and slot ``[clients]``.
+      whole: whether these are all clients, by id.
+    """
+    if devices == 1:
+        return (), lambda row: server
+    peers = jnp.zeros((*seats.id.shape, 0), jnp.int32)
+    if (names := algorithm.peers) is not None:
+
+        def of_one(id: Array, slot: Array) -> Array:
+            seat = Seat(seats.round, id, slot)
+            return names(seen_from(server, seat), seat)
+
+        peers = jax.vmap(of_one)(seats.id, seats.slot)
+    rows = rows_of(server, None if whole else seats.id, peers, Picked)
+    return rows, lambda row: with_rows(server, row)
+
+
+def poll(
+    algorithm: Algorithm,
+    federation: Federation,
+    seed: Array,
+    round: Array,
+    server: PyTree,
+    clients: PyTree,
+    layout: Layout,
+    id: Int[Array, " clients"] | None = None,
+) -> PyTree:
+    """Ballots of the clients in ``federation``, whose ids are ``id``; None: of all clients of the run, by id."""
+    key = round_key(seed, Purpose.POLL, round)
+    assert algorithm.poll is not None
+    ask, shown = algorithm.poll.ask, algorithm.poll.shown
+
+    seats = every_seat(round, federation.clients.id)
+    rows, server_of = own_server(algorithm, server, layout.devices, seats, whole=id is None)
+
+    def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
+        client, kept, own = row
+        seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
+        down = algorithm.down(server_of(own), seat) if shown else ()
+        return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
+
+    return map_lanes(one, (federation.clients, clients, rows if shown else ()), layout.evaluation, layout.devices)
+
+
+def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of a tree by path, as arrays on the host."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): numbers_of(leaf) for path, leaf in leaves}
+
+
+def with_arrays(like: State, arrays: Mapping[str, np.ndarray], on_host: bool = False) -> State:
+    """A state of the structure, shapes and dtypes of ``like`` from its arrays by path, on one device.
+
+    Arrays of NumPy in ``like`` stay ones; with ``on_host`` all states of clients are.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    own = {id(leaf) for leaf in jax.tree.leaves(like.clients)} if on_host else set[int]()
+    leaves = []
+    for path, leaf in paths:
+        name, host = jax.tree_util.keystr(path), isinstance(leaf, np.ndarray) or id(leaf) in own
+        leaves.append(_leaf(name, arrays[name], leaf, host))
+    return jax.tree.unflatten(structure, leaves)
+
+
+def unbound(state: State) -> State:
+    """A state of several processes as arrays of this one, which any further computation may use."""
+    return with_arrays(state, arrays_of(of_this_process(state))) if processes.are_several() else state
+
+
+def _leaf(name: str, found: np.ndarray, expected: Any, on_host: bool) -> Any:
+    """A leaf of a state from its array; ``expected`` has its shape and dtype."""
+    if jnp.issubdtype(expected.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(found), impl=str(jax.random.key_impl(expected)))
+    if found.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
+        found = found.view(expected.dtype)
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        raise ValueError(
+            f"expected {name} to be {expected.dtype}{list(expected.shape)}, got {found.dtype}{list(found.shape)}"
+        )
+    return np.array(found) if on_host else jnp.array(found)

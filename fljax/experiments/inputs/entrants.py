@@ -17,7 +17,7 @@ from fljax.core.arguments import parameters_of, takes_anything
 from fljax.core.describing import describe, name_of
 from fljax.core.names import about_algorithm, resolve, unknown
 from fljax.engine import Plan, plan_of
-from fljax.engine.programs.same_calls import checksum_of_programs
+from fljax.engine.programs.checks import checksum_of_programs
 from fljax.experiments.inputs.clustering import ByF1
 from fljax.experiments.inputs.requirements import describe_requirement
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup

@@ -19,10 +19,10 @@ from fljax.contributions import Contribution, Measure
 from fljax.core.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.core.names import about_algorithm, resolve, unknown
 from fljax.data.registry import find_source
-from fljax.engine import Execution, Plan, StopEarly, stop_early
+from fljax.engine import Execution, Plan, Schedule, StopEarly, stop_early
 from fljax.engine import callbacks as tracking
 from fljax.engine.callbacks.contract import Callback
-from fljax.engine.rounds.alone import Initial
+from fljax.engine.rounds.standalone import Initial
 from fljax.experiments.inputs.clustering import ByF1
 from fljax.experiments.inputs.initial_models import with_initial
 from fljax.experiments.inputs.requirements import Requirement, needs_validation, requirement_of
@@ -132,6 +132,11 @@ class Setup(NamedTuple):
     def unseen(self) -> int:
         """The number of clients that are evaluated and never train."""
         return 0 if self.federation.unseen is None else self.federation.unseen.id.shape[-1]
+
+    @property
+    def schedule(self) -> Schedule:
+        """What each run does, beside evaluations at further rounds."""
+        return Schedule(self.rounds, self.seeds, self.evaluate_every, (), self.execution, self.non_finite)
 
     @property
     def alone(self) -> dict[str, Any]:

@@ -12,21 +12,20 @@ from jaxtyping import Array
 from fljax.core import trees
 from fljax.engine.devices.layout import Layout, replicate
 from fljax.engine.devices.memory import QUICK, made_bytes
+from fljax.engine.offload.client_blocks import AHEAD, BlockSize, Pipeline, block_size
 from fljax.engine.offload.host_data import HostData, Population
-from fljax.engine.offload.moves import Move, block_of
-from fljax.engine.offload.pipeline import AHEAD, Pipeline
 from fljax.engine.offload.programs import own_algorithm
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec
-from fljax.engine.rounds.alone import Alone, reference_of, shared_model, train_population
 from fljax.engine.rounds.federations import as_vectors
 from fljax.engine.rounds.keys import Purpose
+from fljax.engine.rounds.standalone import StandaloneModels, reference_of, shared_model, train_population
 from fljax.protocol import Federation
 from fljax.results import Reference
 
 
 @jit.program(static_argnames=("spec", "layout", "keep_models", "purpose"), is_long=lambda static: True)
-def train_some_alone(
+def train_block_alone(
     spec: Spec,
     layout: Layout,
     keep_models: bool,
@@ -35,12 +34,12 @@ def train_some_alone(
     run: Array,
     seed: Array,
     data: Federation,
-) -> Alone:
+) -> StandaloneModels:
     """Scores, and models if they are kept, of the clients in ``data``."""
-    solo: Any = own_algorithm(spec, inputs, run, seed)[0]
-    params = shared_model(solo, seed)
+    plan: Any = own_algorithm(spec, inputs, run, seed)[0]
+    params = shared_model(plan, seed)
     base = jnp.full(data.clients.id.shape, int(purpose))
-    return train_population(solo, as_vectors(data), data.clients, base, params, seed, layout, keep_models)
+    return train_population(plan, as_vectors(data), data.clients, base, params, seed, layout, keep_models)
 
 
 def references(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
@@ -58,7 +57,7 @@ def memory(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, quick:
     move = _move(spec, inputs, data, data.seen, layout)
     some = data.block(data.seen, 0, np.zeros(move.clients, np.int32), move.parts, move.capacity)
     given = spec, layout, keep_models, Purpose.STANDALONE, resident, jnp.int32(0), jnp.uint32(0), some
-    made = made_bytes(train_some_alone.trace(*given).lower().compile(QUICK if quick else None))
+    made = made_bytes(train_block_alone.trace(*given).lower().compile(QUICK if quick else None))
     held = trees.bytes_of(resident) + AHEAD * trees.bytes_of(some)
     return None if made is None else held + made, held
 
@@ -73,7 +72,7 @@ def _of_run(
             pipeline.make_room()
             own = data.block(population, run % len(population.id), place, move.parts, move.capacity)
             some = jax.device_put(own) if layout.devices == 1 else replicate(own, layout.devices)
-            each = train_some_alone(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, some)
+            each = train_block_alone(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, some)
             real = min(move.clients, population.clients - first)
             cut = lambda leaf, real=real: np.asarray(leaf)[:real]  # noqa: E731
             pipeline.begun(each, lambda each=each, cut=cut: found.append(jax.tree.map(cut, each)))
@@ -88,7 +87,7 @@ def _resident(inputs: Inputs, data: HostData, layout: Layout) -> Inputs:
     return replicate(inputs._replace(federation=data.resident(inputs.federation)), layout.devices)
 
 
-def _move(spec: Spec, inputs: Inputs, data: HostData, population: Population, layout: Layout) -> Move:
-    solo: Any = spec.algorithm(inputs.traced, {})
-    parts = ("train", "test") if solo.stop is None and not solo.valid else ("train", "valid", "test")
-    return block_of(parts, population, population.clients, layout.clients * layout.devices, data.row_bytes, 0)
+def _move(spec: Spec, inputs: Inputs, data: HostData, population: Population, layout: Layout) -> BlockSize:
+    plan: Any = spec.algorithm(inputs.traced, {})
+    parts = ("train", "test") if plan.stop is None and not plan.valid else ("train", "valid", "test")
+    return block_size(parts, population, population.clients, layout.clients * layout.devices, data.row_bytes, 0)

@@ -1,11 +1,18 @@
-"""Ready-made callbacks for ``simulate``: a callback is any function of a Block; returning True stops the run."""
+"""What scripts and notebooks print while they wait: a line for each block of rounds, and the time that has passed.
+
+A callback is any function of a Block; returning True stops the run. ``print_elapsed`` is for work that says nothing
+itself, such as one long compiled program.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import pathlib
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Generator
 
 import numpy as np
 
@@ -58,16 +65,44 @@ def log_to(path: str | pathlib.Path) -> Callback:
     return callback
 
 
-def stop_when(reached: Callable[[Block], bool]) -> Callback:
-    """Stops the run after the first block for which ``reached(block)`` is True.
-
-    ``stop_when(lambda block: block.metrics["incentivised_participation_rate"].mean() > 0.5)`` needs ``reference=``.
-    """
-    return lambda block: bool(reached(block))
-
-
 def _mean(values: NumpyArray) -> float | None:
     """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity)."""
     known = np.asarray(values, float)[~np.isnan(values)]
     mean = float(known.mean()) if known.size else math.nan
     return mean if math.isfinite(mean) else None
+
+
+@contextlib.contextmanager
+def print_elapsed(
+    what: str = "standalone models", *, every: float = 10.0, write: Callable[[str], object] = print
+) -> Generator[None, None, None]:
+    """Writes the time that has passed every few seconds, and at the end; for scripts and notebooks.
+
+    ``with print_elapsed(): alone = fljax.standalone(...)`` writes ``standalone models: 10 s``. Standalone training is
+    one compiled program, so that nothing is known about the time left: use it also around anything else that is silent.
+
+    Args:
+      what: the beginning of each line.
+      every: seconds between two lines, above 0.
+      write: called with each line, from a thread of its own.
+
+    Raises:
+      ValueError: if ``every`` is not positive.
+    """
+    if not every > 0:
+        raise ValueError(f"expected a positive number of seconds between two lines, got {every!r}")
+    began = time.perf_counter()
+    ended = threading.Event()
+
+    def report() -> None:
+        while not ended.wait(every):
+            write(f"{what}: {duration(time.perf_counter() - began)}")
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    write(f"{what}: done in {duration(time.perf_counter() - began)}")

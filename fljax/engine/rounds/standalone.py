@@ -10,8 +10,8 @@ from jaxtyping import Array, PyTree
 
 from fljax import training
 from fljax.engine.devices import eager
-from fljax.engine.devices.lanes import map_lanes
 from fljax.engine.devices.layout import Layout
+from fljax.engine.devices.mapping import map_lanes
 from fljax.engine.rounds.errors import within
 from fljax.engine.rounds.federations import local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
@@ -23,8 +23,8 @@ from fljax.training import Local, StopAlone, Stream
 Initial = Literal["shared", "own"]
 
 
-class Solo(NamedTuple):
-    """The arguments of a plan that ``standalone`` needs."""
+class StandalonePlan(NamedTuple):
+    """The arguments of a plan of ``standalone``: the builder of such plans, in place of an algorithm."""
 
     task: Task
     local: Local
@@ -33,8 +33,8 @@ class Solo(NamedTuple):
     valid: bool = False  # whether models are also judged on validation rows
 
 
-class Alone(NamedTuple):
-    """What standalone training finds, of one client or along an axis of clients.
+class StandaloneModels(NamedTuple):
+    """The results of standalone training, of one client or along an axis of clients.
 
     Attributes:
       threshold: training loss.
@@ -52,7 +52,7 @@ class Alone(NamedTuple):
 
 
 def reference_of(seen: Any, unseen: Any | None) -> Reference:
-    """The reference of the ``Alone`` of seen clients and of unseen ones (None: there are none), traced or not."""
+    """The reference of the ``StandaloneModels`` of seen clients and unseen ones (None: there are none), or tracers."""
     own = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
     if unseen is None:
         return own
@@ -100,9 +100,9 @@ def check_initial(task: Task, initial: str) -> None:
             raise ValueError("expected shared initial weights for a task that starts from given parameters, got 'own'")
 
 
-def shared_model(solo: Any, seed: Array) -> PyTree | None:
+def shared_model(plan: Any, seed: Array) -> PyTree | None:
     """The model from which all clients of a seed start, that of the algorithms; None if each draws its own."""
-    return solo.task.init(round_key(seed, Purpose.INIT_SERVER)) if solo.initial == "shared" else None
+    return plan.task.init(round_key(seed, Purpose.INIT_SERVER)) if plan.initial == "shared" else None
 
 
 def _own_model(task: Task, client: ClientData, purpose: Array, seed: Array) -> PyTree:
@@ -113,7 +113,7 @@ def _own_model(task: Task, client: ClientData, purpose: Array, seed: Array) -> P
 
 
 def train_population(
-    solo: Any,
+    plan: Any,
     data: Federation,
     clients: ClientData,
     purpose: Array,
@@ -121,37 +121,37 @@ def train_population(
     seed: Array,
     layout: Layout,
     keep_models: bool,
-) -> Alone:
+) -> StandaloneModels:
     """Scores, and models if they are kept, of a population, in its order; ``params`` is the ``shared_model``."""
 
-    def one(row: tuple[ClientData, Array]) -> Alone:
-        found = train_alone(solo, data, *row, params, seed)
-        return found if keep_models else found._replace(params=None)
+    def one(row: tuple[ClientData, Array]) -> StandaloneModels:
+        models = train_alone(plan, data, *row, params, seed)
+        return models if keep_models else models._replace(params=None)
 
     cost = jnp.maximum(clients.train.size, 1)
     return map_lanes(one, (clients, purpose), layout.clients, layout.devices, cost, skip=False)
 
 
 def train_alone(
-    solo: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree | None, seed: Array
-) -> Alone:
+    plan: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree | None, seed: Array
+) -> StandaloneModels:
     """Scores and model of one client."""
     own = local_data(data, client)
     key = client_key(round_key(seed, purpose), client.id)
     counts = (client.train.size > 0) & (client.test.size > 0)
     unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
     with within("standalone training", client=client.id, unseen=unseen, seed=seed):
-        start = params if solo.initial == "shared" else _own_model(solo.task, client, purpose, seed)
-        how: dict[str, Any] = {"task": solo.task, "local": solo.local}
-        if solo.stop is None:
+        start = params if plan.initial == "shared" else _own_model(plan.task, client, purpose, seed)
+        how: dict[str, Any] = {"task": plan.task, "local": plan.local}
+        if plan.stop is None:
             trained = training.train(key, start, own.train, **how).params
         else:
-            trained = training.train_until(key, start, own.train, own.valid, **how, stop=solo.stop).params
-        predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
-        threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
-        loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
+            trained = training.train_until(key, start, own.train, own.valid, **how, stop=plan.stop).params
+        predict = lambda x: plan.task.logits(trained, x)  # noqa: E731
+        threshold, _ = training.evaluate(plan.task, predict, own.train, key=training.stream(key, Stream.LOSS))
+        loss, accuracy = training.counted_scores(*training.evaluate(plan.task, predict, own.test), counts)
         valid = None
-        if solo.valid:
+        if plan.valid:
             counts = (client.train.size > 0) & (client.valid.size > 0)
-            valid, _ = training.counted_scores(*training.evaluate(solo.task, predict, own.valid), counts)
-    return Alone(threshold, loss, accuracy, valid, trained)
+            valid, _ = training.counted_scores(*training.evaluate(plan.task, predict, own.valid), counts)
+    return StandaloneModels(threshold, loss, accuracy, valid, trained)

@@ -1,4 +1,4 @@
-"""The best models of a run so far, by validation rows, and what is told of every evaluation.
+"""``BestSoFar``: the best models of each run so far, chosen by the loop after every evaluation.
 
 The best models are on the host and are copied when an evaluation is better, so that the device holds no second state.
 They are chosen by validation rows only. The rows of a state are seeds, each of its own round.
@@ -6,7 +6,7 @@ They are chosen by validation rows only. The rows of a state are seeds, each of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -15,12 +15,11 @@ import numpy as np
 from fljax import metrics
 from fljax.core import processes
 from fljax.engine.devices.layout import of_this_process
-from fljax.engine.loop.trained import arrays_of, with_arrays
+from fljax.engine.loop.schedule import OnEvaluated
 from fljax.engine.programs.program import Spec
-from fljax.engine.rounds.states import State
+from fljax.engine.rounds.states import State, arrays_of, with_arrays
 from fljax.protocol import Labelled
 
-OnEvaluated = Callable[[int, State], Any]
 _STATE, _ROUND, _VALUE = "state", "round", "value"
 
 
@@ -35,8 +34,8 @@ def criterion(scores: Mapping[str, Labelled]) -> tuple[np.ndarray, bool]:
     return np.asarray(metrics.average_accuracy(values)), lower
 
 
-class Kept:
-    """Keeps the best models of each run, and tells a function of every evaluation.
+class BestSoFar:
+    """Keeps the best models of each run, and calls a function after every evaluation.
 
     The best state is on the host, so that the memory of the device stays as estimated.
 
@@ -112,7 +111,7 @@ class Kept:
             self._state = {name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)}
             self._round, self._value = arrays[_ROUND], arrays[_VALUE]
 
-    def found(self, like: State) -> tuple[State, np.ndarray, np.ndarray] | None:
+    def result(self, like: State) -> tuple[State, np.ndarray, np.ndarray] | None:
         """The best state of all runs, the rounds after which it was, and its values; ``like`` has its structure."""
         return (with_arrays(like, self._state), self._round, self._value) if self._state else None
 

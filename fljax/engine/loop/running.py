@@ -1,0 +1,231 @@
+"""``run_plans``: plans that share their programs are split and compiled, run block by block, and results labelled."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import results
+from fljax.core import processes
+from fljax.engine.callbacks import contract
+from fljax.engine.callbacks.contract import diverged
+from fljax.engine.checkpoints import Checkpoint
+from fljax.engine.devices.layout import Layout, default_platform
+from fljax.engine.loop import diagnosis
+from fljax.engine.loop.best_models import BestSoFar, runs_of
+from fljax.engine.loop.blocks import Clock, Loop, completed
+from fljax.engine.loop.checkpointing import CheckpointKeeper, identity_of
+from fljax.engine.loop.compilation import PreparedRun, fastest
+from fljax.engine.loop.schedule import Hooks, Schedule
+from fljax.engine.loop.trained import DeployedModels, Predictions
+from fljax.engine.programs import program
+from fljax.engine.programs.checks import check_labels, check_programs, task_of
+from fljax.engine.programs.execution import debug_mode, neighbours, resolve_together
+from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
+from fljax.engine.programs.shapes import Shapes, measure
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.states import State, unbound
+from fljax.protocol import Algorithm, Features, Federation, Info, Labelled
+from fljax.results import BestModels, Reference, Result, records, stores
+from fljax.results.infinite_losses import infinite_losses
+from fljax.results.non_finite import check_mode, with_anomalies
+
+
+@processes.reporting()
+def run_plans(
+    plans: Sequence[Algorithm | Plan],
+    federation: Federation,
+    schedule: Schedule,
+    references: Sequence[Reference | None],
+    hooks: Hooks,
+    *,
+    initial: State | None = None,
+    leave_records: bool = False,
+) -> list[Result]:
+    """The results of plans that share their programs, one for each; ``simulate`` calls it with one plan.
+
+    Args:
+      plans: they differ in floats and arrays only.
+      federation: shared by all plans and seeds, or one per seed.
+      schedule: what the runs do.
+      references: standalone models for each plan.
+      hooks: who hears of the runs.
+      initial: the state from which the run of a single plan goes on.
+      leave_records: whether long records stay on the disk; for one plan only.
+    """
+    with debug_mode(schedule.execution) as execution:
+        seeds = seeds_of(schedule.seeds)
+        check_mode(schedule.non_finite)
+        # A user may give anything.
+        if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
+        capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every)
+        program.check_seeds(seeds, federation)
+        features, federation = federation.features, by_id(federation)
+        parts = [program.partition_plan(plan, federation) for plan in plans]
+        for (_, inputs), reference in zip(parts, references, strict=True):
+            _check_rows(seeds, inputs, reference)
+        references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
+        spec, inputs = program.stack_plans(parts, len(seeds))
+        best = BestSoFar(hooks.keep_best, hooks.on_evaluated)
+        best.check(spec)
+        spec = spec._replace(non_finite=schedule.non_finite)
+        processes.check_same(lambda: {"execution": repr(execution)})
+        callbacks = contract.same_everywhere(hooks.callbacks)
+        clock = Clock()
+        runs = seeds * len(plans)
+        check_labels(task_of(spec, inputs), federation)
+        shapes = measure(spec, inputs, len(runs))
+        first = 0 if initial is None else int(np.max(initial.round))
+        check_rounds(shapes.algorithm, first + schedule.rounds)
+        numbers = jnp.asarray(runs, jnp.uint32)
+        check_programs(lambda: program.trace_all(spec, Layout(1, 1, 1), 1, inputs, numbers))
+        stops = schedule.evaluations(first)
+        keeper = CheckpointKeeper(
+            None if hooks.checkpoint is None else _settings(hooks.checkpoint),
+            lambda: identity_of(
+                spec,
+                inputs,
+                runs,
+                schedule.rounds,
+                initial,
+                evaluate_every=schedule.evaluate_every,
+                evaluate_at=stops,
+                **best.identity,
+            ),
+            schedule.rounds,
+            len(stops) + 1,
+            execution,
+        )
+
+        def judge(scores: dict[str, Labelled]) -> dict[str, np.ndarray]:
+            return results.metrics_of_runs(seeds, scores, references, shapes.alone)
+
+        resumed = keeper.newest(default_platform())
+        layout = None if resumed is None else resumed.layout
+        is_known = layout is not None
+        layout = resolve_together(execution, shapes.sizes) if layout is None else layout
+        prepared = PreparedRun(spec, layout, capacity, inputs, numbers, shapes)
+        if execution.clients == "trial" and not layout.is_offloaded and not is_known:
+            prepared = prepared._replace(inputs=on_devices(inputs, layout))
+            prepared = prepared._replace(layout=fastest(prepared, neighbours(layout, shapes.sizes)))
+            clock.lap("trial")
+        loop = Loop(first, first + schedule.rounds, stops, runs, callbacks, hooks.on_memory, judge, best, keeper)
+        progress, layout, clock = completed(loop, prepared, initial, resumed, clock)
+        state, history = unbound(progress.state), progress.history
+        seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
+        store = keeper.records if leave_records and history.is_long else None
+        blocks = history.records() if store is None else history.blocks()
+        memory = progress.position.memory
+        course = _Course(first, history.evaluations(), blocks, store, state, seconds, memory, best.result(state))
+        plan_results = []
+        for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
+            rows = slice(place * len(seeds), (place + 1) * len(seeds))
+            part_course = course if len(plans) == 1 else course.of(rows)
+            plan_results.append(_result(_Run(*part, layout, shapes, seeds, reference), part_course, features))
+        diagnosis.check_stopped(schedule.non_finite, plan_results)
+        return plan_results
+
+
+def _settings(checkpoint: str | pathlib.Path | Checkpoint) -> Checkpoint:
+    return (checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)).check()
+
+
+class _Run(NamedTuple):
+    """One plan and the settings of its run."""
+
+    spec: Spec
+    inputs: Inputs
+    layout: Layout
+    shapes: Shapes
+    seeds: list[int]
+    reference: Reference | None
+
+
+class _Course(NamedTuple):
+    """The results of one plan, or of several that ran together: arrays ``[runs, ...]``."""
+
+    first: int  # round
+    evaluations: list[tuple[int, dict[str, Labelled]]]  # after how many rounds
+    records: Iterable[Info]  # of each block
+    store: pathlib.Path | None  # where the records go; None: they stay in memory
+    state: State
+    seconds: dict[str, float]  # by purpose
+    memory: int | None  # bytes of each device
+    best: tuple[State, np.ndarray, np.ndarray] | None  # state, round, value
+
+    def of(self, rows: slice) -> _Course:
+        """The results of some of the runs."""
+        take = functools.partial(jax.tree.map, lambda leaf: leaf[rows])
+        evaluations = [(done, take(scores)) for done, scores in self.evaluations]
+        best = None if self.best is None else runs_of(self.best, rows)
+        return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state), best=best)
+
+
+def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:
+    """The reference with the ``threshold`` of the plan's arguments, unless the reference already has a threshold."""
+    if not isinstance(plan, Plan) or reference is None or reference.required is not None:
+        return reference
+    return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
+
+
+def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
+    """Raises a ValueError unless ``by_seed`` and ``reference`` have a row for each seed."""
+    for name, tree in inputs.by_seed.items():
+        for leaf in jax.tree.leaves(tree):
+            if np.ndim(leaf) == 0 or np.shape(leaf)[0] != len(seeds):
+                raise ValueError(f"expected {name} in by_seed to have {len(seeds)} rows, got shape {np.shape(leaf)}")
+    expected = (len(seeds), inputs.federation.clients.id.shape[-1])
+    if reference is not None and np.shape(reference.threshold) != expected:
+        raise ValueError(
+            f"expected reference to be of {expected} seeds and clients, got {np.shape(reference.threshold)}"
+        )
+
+
+def check_rounds(algorithm: Algorithm, end: int) -> None:
+    """Raises a ValueError if a scenario's table covers fewer rounds than ``end``."""
+    for name, rounds, _ in algorithm.scenarios:
+        if rounds is not None and end > rounds:
+            raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
+
+
+def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...]) -> Result:
+    seeds, state = run.seeds, course.state
+    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference, run.shapes.alone)
+    metrics["diverged"] = (("seed",), np.asarray(state.diverged))
+    metrics["rounds_done"] = ((), course.evaluations[-1][0])
+    for purpose, spent in course.seconds.items():
+        metrics[f"seconds_{purpose}"] = ((), spent)
+    numbers = run.layout._asdict()
+    how = {name: numbers.pop(name) for name in ("platform", "precision", "examples", "client_states")}
+    for name, number in numbers.items():
+        metrics[f"execution_{name}"] = ((), number, how if name == "devices" else {})
+    told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
+    metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
+    population = run.inputs.federation.clients.id.shape[-1]
+    told = run.shapes.wire, population
+    if course.store is None:
+        table = records.dataset(seeds, course.first, list(course.records), *told)
+    else:
+        rounds = course.evaluations[-1][0] - course.first
+        parts = records.datasets(seeds, course.first, course.records, *told, rounds)
+        table = stores.save(course.store, parts)
+    metrics = results.with_contribution_correlation(metrics, table)
+    found = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
+    metrics = with_anomalies(metrics, table, found, population)
+
+    plan = run.spec, run.inputs
+    deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
+    infinite, best = infinite_losses(metrics), None
+    if course.best is not None:
+        deployed_best = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
+        best = BestModels(*course.best, deployed_best, Predictions(deployed_best, features))
+    frozen = diverged(seeds, state)
+    return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, found)
