@@ -22,6 +22,7 @@ from fljax.contributions import Contribution, Measure
 from fljax.core import processes
 from fljax.core.arguments import is_whole
 from fljax.core.describing import html_table
+from fljax.core.locks import locked
 from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks.contract import Callback
@@ -29,23 +30,22 @@ from fljax.engine.checkpoints import StopRequest
 from fljax.engine.rounds.alone import Initial
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.experiments import run
-from fljax.experiments.compare_checks import check_cohorts, check_folder, fingerprint, locked, opt_out_threshold_of
+from fljax.experiments.compare_checks import check_cohorts, check_folder, fingerprint, opt_out_threshold_of
+from fljax.experiments.conductor import Outcome, Outputs
 from fljax.experiments.inputs.entrants import Algorithms, describe_comparison, entrants, settings_text
 from fljax.experiments.inputs.requirements import Losses, Requirement, requirement_of
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, world_of
 from fljax.experiments.outputs import saved_comparisons
-from fljax.experiments.outputs.following import Watch
-from fljax.experiments.outputs.model_files import ModelFiles
 from fljax.experiments.outputs.progress_bars import listener, progress_bars
 from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
 from fljax.experiments.outputs.saved_comparisons import SavedModels
-from fljax.experiments.run import Outcome, Outputs
 from fljax.protocol import Federation, Task
-from fljax.results import Result, checkpoint_origins, folders
+from fljax.results import Result
 from fljax.results.endings import at_end
-from fljax.results.folders import COMPARISON, CONFIG, OnEvent
-from fljax.results.infinite_losses import InfiniteLoss
-from fljax.results.non_finite import NonFinite, diverged_seeds
+from fljax.results.events import EventLog, OnEvent
+from fljax.results.folders import COMPARISON, CONFIG, LOCK, OpenFolder
+from fljax.results.identity import check_checkpoints
+from fljax.results.non_finite import InfiniteLoss, NonFinite, diverged_seeds
 from fljax.training import Local, StopAlone
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def compare(
         checkpoint. More algorithms may be added.
       stop: a request to stop after the next checkpoint; it needs ``checkpoint``.
       progress: whether bars show the progress on stderr; or a function that is called with each
-        ``fljax.results.folders.Event``.
+        ``fljax.results.events.Event``.
       name: title of the page.
 
     Returns:
@@ -285,14 +285,13 @@ def compare(
         settings["standalone_stop"] = standalone_stop and standalone_stop._asdict()
         settings["standalone_valid"] = setup.alone["valid"] or None
         text = settings_text(settings)
-    with _listening(progress) as on_event:
-        tell = folders.teller(None, on_event)
-        with locked(directory):
-            if directory is not None:
-                processes.agreed(lambda: checkpoint_origins.check(directory, text, None))
-            files = ProgressFiles(directory, text, None, Saving(stop=stop), tell, lasting=True)
-            outputs = Outputs(tell, files, ModelFiles(None, "none"), Watch.of(setup, None, tell))
-            outcome = run.run_setup(setup, outputs)
+    with _listening(progress) as on_event, contextlib.ExitStack() as opened:
+        if directory is not None:
+            processes.agreed(lambda: opened.enter_context(locked(directory / LOCK)))
+            processes.agreed(lambda: check_checkpoints(directory, text, None))
+        log = EventLog(None, on_event)
+        files = ProgressFiles(directory, text, None, Saving(stop=stop), log, lasting=True)
+        outcome = run.run_setup(setup, Outputs(log, files), OpenFolder({}))
     return _comparison(name, outcome, {COMPARISON: describe_comparison(setup, local)})
 
 

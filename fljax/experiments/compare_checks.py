@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import filelock
 import jax
 import numpy as np
 
 from fljax import training
 from fljax.algorithms import REGISTRY
 from fljax.contributions.tables import is_named
-from fljax.core import processes
 from fljax.core.describing import describe
 from fljax.core.names import shown
 from fljax.experiments.inputs.setup import OptOut, Setup
@@ -60,33 +56,6 @@ def check_folder(directory: pathlib.Path) -> None:
         raise ValueError(
             f"expected a folder of its own for checkpoints, got {str(directory)!r}, which holds {taken[0]}"
         )
-
-
-@contextlib.contextmanager
-def locked(directory: pathlib.Path | None) -> Iterator[None]:
-    """Holds the lock of a folder for checkpoints; raises a ValueError if another run has it.
-
-    Of several processes that run together, process 0 holds it.
-    """
-    with contextlib.ExitStack() as held:
-        processes.agreed(lambda: None if directory is None else held.enter_context(_locked(directory)))
-        yield
-
-
-@contextlib.contextmanager
-def _locked(directory: pathlib.Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(directory / folders.LOCK)
-    try:
-        lock.acquire(timeout=0.2, poll_interval=0.02)
-    except filelock.Timeout:
-        raise ValueError(
-            f"expected a folder that no other process writes to, got {str(directory)!r}, in which another run goes on"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def fingerprint(task: Task, federation: Federation) -> str:

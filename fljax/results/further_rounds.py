@@ -16,7 +16,8 @@ import numpy as np
 import xarray as xr
 
 from fljax.results import stores as long_records
-from fljax.results.differences import differences
+from fljax.results.endings import Parts
+from fljax.results.identity import differences
 
 CONTINUES = "continues"
 # What may differ between the earlier config and the one with more rounds.
@@ -24,9 +25,6 @@ _MAY_DIFFER = {"rounds", "evaluate_every"}
 # Counts from the first round of a run to an evaluation.
 _RUNNING = ("dropped_messages",)
 _AT_ONCE = 1000  # rounds of long records that are in memory
-
-# Metrics and records by label of the algorithm.
-Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]
 
 
 def rounds_before(metrics: xr.Dataset, there: str, here: str) -> int | None:

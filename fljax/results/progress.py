@@ -12,12 +12,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import filelock
-
+from fljax.core.locks import is_locked
 from fljax.metrics import mean
 from fljax.metrics.registry import is_lower_better
-from fljax.results.evaluations import Line, read_lines
-from fljax.results.folders import CONFIG, LOCK, LOG, Event
+from fljax.results.events import LOG, Event, Line, read_lines
+from fljax.results.folders import CONFIG, LOCK
 from fljax.results.non_finite import diverged_words
 
 
@@ -102,16 +101,8 @@ def read_state(folder: pathlib.Path) -> RunState:
 
 
 def is_running(folder: pathlib.Path) -> bool:
-    """Whether a process holds the lock of the folder. The lock is taken for an instant, for which ``claim`` waits."""
-    if not (folder / LOCK).is_file():
-        return False
-    try:
-        with filelock.FileLock(folder / LOCK).acquire(blocking=False):
-            return False
-    except filelock.Timeout:
-        return True
-    except (OSError, NotImplementedError):  # not ours to lock, as in an archive
-        return False
+    """Whether a process holds the lock of the folder."""
+    return is_locked(folder / LOCK)
 
 
 def best_cell(lines: Sequence[Line], metric: str) -> int | None:

@@ -14,8 +14,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.metrics.registry import is_lower_better
-from fljax.results.endings import at_end
-from fljax.results.folders import Parts
+from fljax.results.endings import Parts, Results, at_end
 
 
 def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
@@ -57,7 +56,7 @@ def values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
 def parts_of(parts: Parts, axes: Sequence[Axis], place: int) -> Parts:
     """Metrics and records of one cell by label, from its place among the cells (last axis fastest)."""
     at = _positions(axes, place)
-    return {label: (metrics.isel(at), records.isel(at)) for label, (metrics, records) in parts.items()}
+    return {label: Results(metrics.isel(at), records.isel(at)) for label, (metrics, records) in parts.items()}
 
 
 def _positions(axes: Sequence[Axis], place: int) -> dict[str, int]:

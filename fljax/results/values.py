@@ -14,8 +14,7 @@ from fljax.core.describing import html_table
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
 from fljax.protocol import Labelled
 from fljax.results.endings import ends, held_after_end
-from fljax.results.infinite_losses import InfiniteLoss
-from fljax.results.non_finite import Divergence
+from fljax.results.non_finite import Divergence, InfiniteLoss
 
 # Variables of the standalone models, which do not depend on the algorithm.
 OF_STANDALONE = frozenset({"threshold", "standalone_test_loss", "standalone_test_accuracy"})
@@ -105,7 +104,7 @@ class Result(NamedTuple):
         describes the conditions for ``deployed`` and ``predict``.
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
-      infinite: evaluations with an infinite loss of finite parameters: ``fljax.results.infinite_losses``.
+      infinite: evaluations with an infinite loss of finite parameters: ``fljax.results.non_finite``.
       best: the best models by validation rows, if ``simulate`` was asked to keep them; else None.
       divergences: the seeds of ``diverged``, with the clients that were not finite (``fljax.results.non_finite``).
     """

@@ -15,7 +15,7 @@ from fljax.experiments.outputs.progress_bars import listener, progress_bars
 from fljax.published import beside
 from fljax.report import Row
 from fljax.results import sweeps
-from fljax.results.folders import Event
+from fljax.results.events import Event
 
 LABELS = ("my_algorithms:moon", ":smile:", "a:moon:b", "[red]a[/red]", "[/]", "a[c0]", "back\\slash[b]")
 

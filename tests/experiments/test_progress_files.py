@@ -11,9 +11,10 @@ import xarray as xr
 
 from fljax import config as configuration
 from fljax.engine.checkpoints import Stopped, StopRequest
-from fljax.experiments import run, sweep
+from fljax.experiments import conductor, run, sweep
 from fljax.experiments.outputs.progress_files import Saving
 from fljax.results import folders
+from fljax.results.events import Event
 from tests.experiments.test_run import BASE
 
 
@@ -28,7 +29,7 @@ def assert_same(one: pathlib.Path, other: pathlib.Path) -> None:
 
 
 def stop_after(stop: StopRequest, label: str, round: int) -> Any:
-    def listen(event: folders.Event) -> None:
+    def listen(event: Event) -> None:
         if (event.stage, event.label, event.round) == ("train", label, round):
             stop.make()
 
@@ -54,7 +55,7 @@ def test_a_stopped_experiment_goes_on(tmp_path: pathlib.Path, monkeypatch: pytes
     def again(*_: Any, **__: Any) -> Any:
         raise AssertionError("standalone models are trained again")
 
-    monkeypatch.setattr(run, "standalone", again)
+    monkeypatch.setattr(conductor, "standalone_sweep", again)
     run.run(build(), directory=folder, resume=True)
     assert_same(folder, tmp_path / "whole")
     assert "goes on after round 2 of 4, from a checkpoint" in messages(folder)
@@ -115,7 +116,7 @@ def test_a_stopped_sweep_goes_on(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     def again(*_: Any, **__: Any) -> Any:
         raise AssertionError("standalone models are trained again")
 
-    monkeypatch.setattr(sweep, "standalone_sweep", again)
+    monkeypatch.setattr(conductor, "standalone_sweep", again)
     sweep.run(grid, directory=folder, resume=True)
     assert_same(folder, tmp_path / "whole")
     goes_on = [each for each in messages(folder) if each.startswith("goes on")]

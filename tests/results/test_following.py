@@ -17,7 +17,8 @@ from fljax.engine import Block
 from fljax.engine.callbacks import CALLBACKS
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import CallbackSetup
-from fljax.experiments.outputs.following import Watch
+from fljax.experiments.outputs.following import CallbackBuilder
+from fljax.results.events import EventLog
 from tests.engine.callbacks.blocks import block
 from tests.experiments.test_run import BASE
 
@@ -124,8 +125,8 @@ def test_all_callbacks_are_called_even_if_one_stops_the_run():
 
         return callback
 
-    watch = Watch(None, lambda *_: None, callbacks=[CallbackSetup(build), CallbackSetup(build)])
-    following = watch.callback("a")
-    assert following(block({"ipr_loss": [0.5, 0.5]}, round=0, ran=0)) is False  # neither is called at the start
-    assert following(block({"ipr_loss": [0.5, 0.5]})) is True
+    builder = CallbackBuilder(None, EventLog(), callbacks=[CallbackSetup(build), CallbackSetup(build)])
+    callbacks = builder.callback("a")
+    assert callbacks(block({"ipr_loss": [0.5, 0.5]}, round=0, ran=0)) is False  # neither is called at the start
+    assert callbacks(block({"ipr_loss": [0.5, 0.5]})) is True
     assert seen == [("a", 4), ("a", 4)]

@@ -18,18 +18,18 @@ from fljax.core.arguments import arguments_for
 from fljax.engine import Block, StopEarly, replay
 from fljax.engine.callbacks import scalars_of
 from fljax.engine.callbacks.contract import Callback, is_called_at_start
-from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, Tell
+from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup
 from fljax.metrics.registry import of_gains
-from fljax.results.evaluations import Line, append
-from fljax.results.folders import Parts
+from fljax.results.endings import Parts
+from fljax.results.events import EventLog, Line, append
 
 
-class Watch:
+class CallbackBuilder:
     """Makes the callback of each algorithm of an experiment.
 
     Args:
       directory: the run folder, whose ``metrics.jsonl`` gets a line for each evaluation; None: there is none.
-      tell: ``(stage, label, round, rounds, message)``, for notes.
+      log: is told what cannot be written, and early stops.
       stop: makes the callback that may stop an algorithm early; None: all run to the end.
       callbacks: builders of further callbacks; of each, an attribute ``ready`` is called first.
       seeds: of the experiment, for builders.
@@ -43,7 +43,7 @@ class Watch:
     def __init__(
         self,
         directory: pathlib.Path | None,
-        tell: Tell,
+        log: EventLog,
         stop: Callable[[], StopEarly] | None = None,
         callbacks: Sequence[CallbackSetup] = (),
         seeds: tuple[int, ...] = (),
@@ -51,7 +51,7 @@ class Watch:
         opt_out_threshold: OptOut = 0.0,
     ) -> None:
         self._offered = {"folder": directory, "seeds": seeds, "rounds": rounds}
-        self._directory, self._tell, self._stop, self._builders = directory, tell, stop, callbacks
+        self._directory, self._log, self._stop, self._builders = directory, log, stop, callbacks
         for each in callbacks:
             getattr(each.build, "ready", lambda: None)()
         self._opt_out_threshold = opt_out_threshold
@@ -60,13 +60,13 @@ class Watch:
 
     @classmethod
     def of(
-        cls, setup: Setup, directory: pathlib.Path | None, tell: Tell, callbacks: Sequence[CallbackSetup] = ()
-    ) -> Watch:
+        cls, setup: Setup, directory: pathlib.Path | None, log: EventLog, callbacks: Sequence[CallbackSetup] = ()
+    ) -> CallbackBuilder:
         """That of an experiment; in a sweep, ``setup`` is any of its cells. ``callbacks`` are added to its own."""
         builders = (*setup.callbacks, *callbacks)
-        return cls(directory, tell, setup.stop, builders, setup.seeds, setup.rounds, setup.opt_out_threshold)
+        return cls(directory, log, setup.stop, builders, setup.seeds, setup.rounds, setup.opt_out_threshold)
 
-    def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Following:
+    def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Callbacks:
         """The callback of one algorithm.
 
         Args:
@@ -87,8 +87,8 @@ class Watch:
         builders = self._builders if processes.is_first() else ()  # only process 0 calls callbacks
         callbacks: list[Callback] = [record, *(self._built(each, label, tuple(cells)) for each in builders)]
         if self._stop is not None:
-            callbacks.append(_Stop(label, self._stop(), self._tell))
-        return Following(callbacks, None if parts is None else _baseline(parts), self._opt_out_threshold)
+            callbacks.append(EarlyStop(label, self._stop(), self._log))
+        return Callbacks(callbacks, None if parts is None else _baseline(parts), self._opt_out_threshold)
 
     def _built(self, entry: CallbackSetup, label: str, cells: tuple[int, ...]) -> Callback:
         found = entry.build(
@@ -108,10 +108,10 @@ class Watch:
         except OSError as error:
             self._failed = True
             words = f"metrics.jsonl cannot be written ({error.strerror}); the run goes on without it"
-            self._tell("note", line.label, line.round, line.rounds, words)
+            self._log.note(words, line.label, line.round, line.rounds)
 
 
-class Following:
+class Callbacks:
     """Several callbacks as one; their blocks also have the metrics that compare with the baseline.
 
     It is called at the start for those of its callbacks that are, and ``replay`` is for those that have it.
@@ -153,11 +153,11 @@ class Following:
         return block._replace(metrics=found)
 
 
-class _Stop:
+class EarlyStop:
     """Early stopping, which is told when it happens, and does nothing for an algorithm without the metric."""
 
-    def __init__(self, label: str, stop: StopEarly, tell: Tell) -> None:
-        self._label, self._stop, self._tell = label, stop, tell
+    def __init__(self, label: str, stop: StopEarly, log: EventLog) -> None:
+        self._label, self._stop, self._log = label, stop, log
         self._absent = False
 
     def __call__(self, block: Block) -> bool:
@@ -165,12 +165,12 @@ class _Stop:
             if not self._absent:
                 self._absent = True
                 words = f"not stopped early: it has no {self._stop.metric}"
-                self._tell("note", self._label, block.round, block.rounds, words)
+                self._log.note(words, self._label, block.round, block.rounds)
             return False
         if not self._stop(block) or block.round >= block.rounds:
             return False
         words = f"stopped after round {block.round} of {block.rounds}: {self._stop.reason}"
-        self._tell("note", self._label, block.round, block.rounds, words)
+        self._log.note(words, self._label, block.round, block.rounds)
         return True
 
     def replay(self, blocks: Sequence[Block]) -> bool:
@@ -181,7 +181,7 @@ def _baseline(parts: Parts) -> dict[str, dict[int, np.ndarray]]:
     """The accuracies ``[seeds, clients]`` of the first finished algorithm by metric and round; empty before it is."""
     if not parts:
         return {}
-    metrics = next(iter(parts.values()))[0]
+    metrics = next(iter(parts.values())).metrics
     found: dict[str, dict[int, np.ndarray]] = {}
     for name, axis in (("test_accuracy", "client"), ("unseen_test_accuracy", "unseen")):
         if name in metrics:

@@ -11,10 +11,7 @@ algorithm in progress are refused if one of two runs keeps the best models and t
 from __future__ import annotations
 
 import contextlib
-import io
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +20,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import processes
+from fljax.core.files import read_npz, write, write_npz
 from fljax.core.trees import path_of as path_of_leaf
 from fljax.engine import Plan, arrays_of, checksum_of, common_models, restore
 from fljax.experiments.inputs.initial_models import COMMON, SEEDS
@@ -86,25 +84,8 @@ def _write(path: pathlib.Path, plan: Plan, state: PyTree, **more: np.ndarray) ->
     arrays = {STATE + name: values for name, values in arrays_of(state).items()}
     arrays |= {GIVEN + name: values for name, values in arrays_of(dict(plan.by_seed)).items()}
     arrays |= more
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    folders.write(path, buffer.getvalue())
+    write_npz(path, arrays)
     return path
-
-
-def read(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name.
-
-    Raises:
-      ValueError: if the file is damaged.
-    """
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except OSError as error:
-        raise ValueError(f"expected models in {str(path)!r}, got none: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):  # their words are NumPy's own advice
-        raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file") from None
 
 
 def state_of(
@@ -172,12 +153,12 @@ def keep_beginning(directory: pathlib.Path, label: str, rounds: int) -> None:
         _after(copied, rounds)
         return
     copied.parent.mkdir(exist_ok=True, parents=True)
-    folders.write(copied, path_of(directory, label).read_bytes())
+    write(copied, path_of(directory, label).read_bytes())
 
 
 def _after(path: pathlib.Path, rounds: int) -> dict[str, np.ndarray]:
     """The arrays of a file; raises a ValueError unless they are of a state after so many rounds."""
-    arrays = read(path)
+    arrays = read_npz(path, "models")
     done = sorted(set(arrays.get(f"{STATE}.round", np.zeros(0, int)).ravel().tolist()))
     if done != [rounds]:
         got = " and ".join(map(str, done)) or "none"

@@ -6,17 +6,15 @@ need neither the data nor the code that reads them. Names that are dates or othe
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.core.files import write
+from fljax.core.files import read_npz, write_npz
 from fljax.data import Dataset
 from fljax.data.tables import each_of, shared_names
 from fljax.protocol import ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
@@ -100,9 +98,7 @@ def save(folder: pathlib.Path, found: Mapping[str, np.ndarray], checksum: int) -
             )
         return
     text = json.loads(str(found[_TEXT])) | {"checksum": checksum}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{**found, _TEXT: np.asarray(json.dumps(text))})  # type: ignore[arg-type]
-    write(path_of(folder), buffer.getvalue())
+    write_npz(path_of(folder), {**found, _TEXT: np.asarray(json.dumps(text))}, compressed=True)
 
 
 def load(folder: pathlib.Path) -> Outline | None:
@@ -115,10 +111,9 @@ def load(folder: pathlib.Path) -> Outline | None:
     if not path.is_file():
         return None
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_npz(path, "an outline")
         return _outline(json.loads(str(arrays.pop(_TEXT))), arrays)
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"expected a whole file {str(path)!r}, got a damaged one ({error})") from None
 
 

@@ -18,7 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from fljax.results.folders import Event
+    from fljax.results.events import Event
 
 # Times left are estimated from all evaluations so far: rich's own 30 seconds may be less than one block of rounds.
 WHOLE_RUN = 10.0**9

@@ -8,19 +8,20 @@ checkpoints/LABEL/begin.npz   the models from which it goes on for more rounds
 
 from __future__ import annotations
 
-import io
+import functools
 import pathlib
 import shutil
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fljax.core import processes
+from fljax.core.files import read_npz, write_npz
 from fljax.engine.checkpoints import Checkpoint, StopRequest
-from fljax.experiments.inputs.setup import Tell
-from fljax.results import Reference, checkpoint_origins, folders
+from fljax.results import Reference, folders
+from fljax.results.events import EventLog
+from fljax.results.identity import begin_checkpoints
 
 _STANDALONE = "standalone.npz"
 
@@ -47,7 +48,7 @@ class ProgressFiles(NamedTuple):
       text: the config of the run.
       grid: as for ``fljax.results.folders.claim``.
       saving: how.
-      tell: told what is resumed and what fails.
+      log: is told what is resumed and what fails.
       lasting: whether the files stay after the run.
     """
 
@@ -55,7 +56,7 @@ class ProgressFiles(NamedTuple):
     text: str
     grid: str | None
     saving: Saving
-    tell: Tell
+    log: EventLog
     lasting: bool = False
 
     @property
@@ -69,10 +70,10 @@ class ProgressFiles(NamedTuple):
             return None
         refused = processes.agreed(self._refused)
         if refused is not None:
-            self.tell("note", label, 0, 0, f"checkpoints cannot be written; the run goes on without ({refused})")
+            self.log.note(f"checkpoints cannot be written; the run goes on without ({refused})", label)
             return None
         place = folders.checkpoints_of(self.directory, label).joinpath(*parts)
-        note = lambda words: self.tell("note", label, 0, 0, words)  # noqa: E731
+        note = functools.partial(self.log.note, label=label)
         long = folders.records_of(self.directory, label)
         return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long)
 
@@ -98,18 +99,18 @@ class ProgressFiles(NamedTuple):
         if self.directory is None or self.saving.every is None:
             return list(make())
         path = self.directory / folders.CHECKPOINTS / _STANDALONE
-        found = processes.agreed(lambda: self._read(path, data))
-        if found is not None:
-            self.tell("note", "", 0, 0, "standalone models are those of the earlier process")
-            return found
+        earlier = processes.agreed(lambda: self._read(path, data))
+        if earlier is not None:
+            self.log.note("standalone models are those of the earlier process")
+            return earlier
         made = list(make())
         if not processes.is_first():
             return made
         try:
             self._begin()
-            folders.write(path, _encoded(made, data))
+            write_npz(path, _arrays(made, data))
         except OSError as error:
-            self.tell("note", "", 0, 0, f"standalone models could not be saved; the run goes on ({error})")
+            self.log.note(f"standalone models could not be saved; the run goes on ({error})")
         return made
 
     def forget_records(self, label: str) -> None:
@@ -129,7 +130,7 @@ class ProgressFiles(NamedTuple):
 
     def _begin(self) -> None:
         assert self.directory is not None
-        checkpoint_origins.begin(self.directory, self.text, self.grid)
+        begin_checkpoints(self.directory, self.text, self.grid)
 
     def _refused(self) -> str | None:
         """Why the folder cannot be made; None if it can."""
@@ -143,33 +144,33 @@ class ProgressFiles(NamedTuple):
         if not path.is_file():
             return None
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-                stored = {name: file[name] for name in file.files}
-            there, count = int(stored.pop("data")), int(stored.pop("count"))
-            found = [_reference(stored, place) for place in range(count)]
-        except (ValueError, EOFError, OSError, KeyError, TypeError, zipfile.BadZipFile):
-            self.tell("note", "", 0, 0, f"{_STANDALONE} is damaged; standalone models are trained again")
+            stored = read_npz(path, "scores of standalone models")
+            checksum, count = int(stored.pop("data")), int(stored.pop("count"))
+            references = [_reference(stored, place) for place in range(count)]
+        except (ValueError, KeyError, TypeError):
+            self.log.note(f"{_STANDALONE} is damaged; standalone models are trained again")
             return None
-        if there != data:
+        if checksum != data:
             raise ValueError(
                 f"expected the data of the run in {str(self.directory)!r} to resume it, got other data "
                 "(with another folder a run begins anew)"
             )
-        return found
+        return references
 
 
 def _reference(stored: Mapping[str, np.ndarray], place: int) -> Reference:
     start = f"{place}/"
-    own: dict[str, Any] = {name.removeprefix(start): each for name, each in stored.items() if name.startswith(start)}
-    own.setdefault("test_accuracy", None)  # absent without a score
-    return Reference(**own)
+    fields: dict[str, Any] = {
+        name.removeprefix(start): array for name, array in stored.items() if name.startswith(start)
+    }
+    fields.setdefault("test_accuracy", None)  # absent without a score
+    return Reference(**fields)
 
 
-def _encoded(references: Sequence[Reference], data: int) -> bytes:
+def _arrays(references: Sequence[Reference], data: int) -> dict[str, np.ndarray]:
+    """The scores of standalone models by name; ``data`` is the checksum of what they were trained on."""
     arrays: dict[str, Any] = {"data": np.asarray(data), "count": np.asarray(len(references))}
     for place, reference in enumerate(references):
         fields = reference._replace(params=None)._asdict()
         arrays |= {f"{place}/{name}": values for name, values in fields.items() if values is not None}
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
+    return arrays

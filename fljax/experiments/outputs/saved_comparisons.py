@@ -23,20 +23,19 @@ import numpy as np
 import xarray as xr
 
 from fljax.contributions import Measure
-from fljax.core.files import write
+from fljax.core.files import read_npz, write
 from fljax.data import stack
 from fljax.engine import Execution, Models, Plan, checksum_of, plan_identity
 from fljax.engine.programs.program import Inputs, Spec, partition_plan
 from fljax.engine.rounds.federations import by_id
-from fljax.experiments import run
 from fljax.experiments.inputs.entrants import described, entrants, marks_of, settings_text
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.experiments.outputs import model_files, outlines, saved_models
+from fljax.experiments.programs import check
 from fljax.protocol import AbsentRows, Federation, Task
 from fljax.results import Result, folders
-from fljax.results.differences import differences
-from fljax.results.environment import environment
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
+from fljax.results.identity import differences, environment
 from fljax.results.stores import copy, is_long
 from fljax.training import Local
 
@@ -177,7 +176,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, given:
         execution=Execution(precision=raw["precision"]),
     )
     setup = saved_models.with_placeholders(setup)
-    plan, stored = run.check(setup, rehearsed=False)[label], model_files.read(path)
+    plan, stored = check(setup, rehearsed=False)[label], read_npz(path, "models")
     _check_plan(label, json.loads(str(stored.pop(_IDENTITY, "{}"))), plan_identity(*partition_plan(plan, federation)))
     return saved_models.restored(setup, plan, label, stored, _no_rows if given.federation is None else None)
 

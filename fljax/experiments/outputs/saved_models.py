@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import config as configuration
+from fljax.core.files import read_npz
 from fljax.core.names import unknown
 from fljax.engine import Models, Plan, checksum_of, restore
-from fljax.experiments import run
 from fljax.experiments.inputs.setup import Setup, assemble, build_task, build_world, resolve_setup
 from fljax.experiments.outputs import outlines
-from fljax.experiments.outputs.model_files import GIVEN, STATE, path_of, read, rounds_of, save
+from fljax.experiments.outputs.model_files import GIVEN, STATE, path_of, rounds_of, save
+from fljax.experiments.programs import check
 from fljax.protocol import Federation
 from fljax.results import folders
 
@@ -69,7 +70,7 @@ def load(
     entries = {entry.label: entry for entry in config.algorithms}
     if label not in entries:
         raise ValueError(unknown("label", label, entries))
-    stored = read(find(directory, label, which, round))
+    stored = read_npz(find(directory, label, which, round), "models")
     config, rows = config.model_copy(update={"requirement": None}), None  # its numbers are among the stored ones
     if setup is None and outline is not None:
         setup = assemble(config, outline.federation, build_task(config, outline.dataset, initial=False))
@@ -81,7 +82,7 @@ def load(
             "which scaled them otherwise, saved these models, and can use them"
         )
     setup = with_placeholders(setup)
-    return restored(setup, run.check(setup, rehearsed=False)[label], label, stored, rows)
+    return restored(setup, check(setup, rehearsed=False)[label], label, stored, rows)
 
 
 def with_placeholders(setup: Setup) -> Setup:
