@@ -21,10 +21,9 @@ from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, Plan, checksum_of, sentences, standalone_sweep, sweep
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup
-from fljax.experiments.outputs.following import CallbackBuilder
-from fljax.experiments.outputs.model_files import ModelFiles
-from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
 from fljax.experiments.programs import alike, grouped, world_key
+from fljax.experiments.running import CallbackBuilder, ProgressFiles, Saving
+from fljax.experiments.saved_models import ModelFiles
 from fljax.results import Reference, Result, Results, further_rounds, judged_by
 from fljax.results.endings import Parts
 from fljax.results.events import EventLog, OnEvent
@@ -84,7 +83,7 @@ class Outcome(NamedTuple):
         ``(label, cell, seed, round)``.
       models: the Results of ``simulate`` by label (absent for resumed algorithms, and in a sweep).
       infinite: evaluations in which a loss is infinite (``fljax.results.non_finite``).
-      outline: what saved models need to know of the data, without rows (``fljax.experiments.outputs.outlines``).
+      outline: what saved models need to know of the data, without rows (``fljax.experiments.outlines``).
       best: of a sweep, the best cell of every algorithm by every available criterion.
     """
 

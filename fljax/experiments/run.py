@@ -13,6 +13,7 @@ from fljax.core.describing import cost_in_words
 from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, Plan, estimate, estimate_standalone, progress_of, simulate
 from fljax.engine.programs.debugging import mode
+from fljax.experiments import outlines
 from fljax.experiments.conductor import (
     Computed,
     Experiment,
@@ -27,12 +28,10 @@ from fljax.experiments.conductor import (
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.plans import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup
-from fljax.experiments.outputs import outlines
-from fljax.experiments.outputs.following import CallbackBuilder
-from fljax.experiments.outputs.model_files import ModelFiles, keep_beginning, state_of
-from fljax.experiments.outputs.progress_files import Saving
 from fljax.experiments.programs import Ahead
 from fljax.experiments.programs import check as check
+from fljax.experiments.running import CallbackBuilder, Saving
+from fljax.experiments.saved_models import ModelFiles, keep_beginning, state_of
 from fljax.results import Reference, Result, Results, further_rounds, stores
 from fljax.results.endings import Parts
 from fljax.results.events import OnEvent

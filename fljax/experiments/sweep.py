@@ -35,10 +35,9 @@ from fljax.experiments.conductor import (
 )
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
-from fljax.experiments.outputs.following import CallbackBuilder
-from fljax.experiments.outputs.progress_files import Saving
 from fljax.experiments.programs import check as check_plans
 from fljax.experiments.programs import world_key
+from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.metrics.names import OF_LOSSES, SCALARS
 from fljax.results import Results, folders
 from fljax.results.endings import Parts

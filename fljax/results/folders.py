@@ -10,12 +10,12 @@ A run folder contains
 - ``metrics.jsonl``: one evaluation a line, as it happens (``fljax.results``);
 - ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
 - ``metrics.csv``: the scalar metrics as a table, and the round in which a seed diverged;
-- ``models``: trained models, if requested (``fljax.experiments.outputs.saved_models``);
+- ``models``: trained models, if requested (``fljax.experiments.saved_models``);
 - ``records``: of algorithms whose records need more than 256 MB: those by client, as zarr stores; the results then only
   have those that are one value for each seed and round (``fljax.results.stores``);
 - ``parts``: of a sweep in parts, the run folder of each, such as ``2-of-8`` (``fljax.experiments.sweep``);
 - ``checkpoints``: until the run is finished, what is not in the results yet
-  (``fljax.experiments.outputs.progress_files``).
+  (``fljax.experiments.running``).
 
 Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
 temporary name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fljax.experiments.outputs.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 from fljax.results.events import Event
 
 

@@ -15,7 +15,7 @@ from fljax.engine import groups
 from fljax.experiments import run as experiment
 from fljax.experiments.inputs.plans import build_plan
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
-from fljax.experiments.outputs.saved_models import load
+from fljax.experiments.saved_models import load
 from fljax.results import Reference
 from fljax.results.events import Event
 

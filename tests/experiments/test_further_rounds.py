@@ -12,11 +12,10 @@ import fljax
 from fljax import config as configuration
 from fljax.engine.checkpoints import series
 from fljax.engine.loop import history
-from fljax.experiments import conductor
+from fljax.experiments import conductor, saved_models
 from fljax.experiments import run as experiment
-from fljax.experiments.outputs import saved_models
-from fljax.experiments.outputs.model_files import path_of
-from fljax.experiments.outputs.progress_files import Saving
+from fljax.experiments.running import Saving
+from fljax.experiments.saved_models import path_of
 from fljax.results import folders, further_rounds
 from fljax.results.further_rounds import joined, rounds_before
 

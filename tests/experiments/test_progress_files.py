@@ -12,7 +12,7 @@ import xarray as xr
 from fljax import config as configuration
 from fljax.engine.checkpoints import Stopped, StopRequest
 from fljax.experiments import conductor, run, sweep
-from fljax.experiments.outputs.progress_files import Saving
+from fljax.experiments.running import Saving
 from fljax.results import folders
 from fljax.results.events import Event
 from tests.experiments.test_run import BASE

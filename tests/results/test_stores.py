@@ -21,7 +21,7 @@ from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest, series
 from fljax.engine.loop import history
 from fljax.experiments import conductor
 from fljax.experiments import run as experiment
-from fljax.experiments.outputs.progress_files import Saving
+from fljax.experiments.running import Saving
 from fljax.protocol import Federation
 from fljax.results import folders, records, stores
 from fljax.training import Local

@@ -15,7 +15,7 @@ from fljax.cli.environment import join, start_jax
 from fljax.cli.options import RunOptions, TensorBoard, Together
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, extra_callbacks, folder_of, resumable, saving_of
-from fljax.experiments.outputs.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     from fljax.config.sweeping import Grid

@@ -1,7 +1,7 @@
-"""``Comparison.save`` and the models in its folder, whose code the caller gives again.
+"""Several algorithms side by side, and their folder, which has models whose code the caller gives again.
 
-    found = fljax.compare(["fedavg", "incfl"], federation, task, local, rounds=50)
-    found.save("runs/mine", models="last")
+    comparison = fljax.compare(["fedavg", "incfl"], federation, task, local, rounds=50)
+    comparison.save("runs/mine", models="last")
 
     run = fljax.load("runs/mine", algorithms=["fedavg", "incfl"], task=task, local=local)
     run.predict("incfl", client=3, x=x)
@@ -17,50 +17,196 @@ import json
 import pathlib
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from fljax.contributions import Measure
+from fljax.core.describing import html_table
 from fljax.core.files import read_npz, write
 from fljax.data import stack
 from fljax.engine import Execution, Models, Plan, checksum_of, plan_identity
 from fljax.engine.programs.program import Inputs, Spec, partition_plan
 from fljax.engine.rounds.federations import by_id
+from fljax.experiments import outlines, saved_models
+from fljax.experiments.conductor import Outcome
 from fljax.experiments.inputs.entrants import described, entrants, marks_of, settings_text
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
-from fljax.experiments.outputs import model_files, outlines, saved_models
 from fljax.experiments.programs import check
 from fljax.protocol import AbsentRows, Federation, Task
 from fljax.results import Result, folders
+from fljax.results.endings import at_end
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
 from fljax.results.identity import differences, environment
+from fljax.results.non_finite import InfiniteLoss, diverged_seeds
 from fljax.results.stores import copy, is_long
 from fljax.training import Local
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SavedModels = Literal["none", "last"]
 _IDENTITY = "identity"
 
 
-class Contents(NamedTuple):
-    """What ``Comparison.save`` writes; the attributes are those of a Comparison.
+class Comparison(NamedTuple):
+    """Several algorithms side by side, from ``fljax.compare`` or ``fljax.run_config``.
 
     Attributes:
-      metrics: over algorithms.
-      records: over algorithms.
-      results: the Result of each algorithm by label.
-      name: the file that says how it was run.
-      text: its text.
-      outline: of the data.
+      name: of the experiment.
+      metrics: over ``algorithm, seed, evaluated_round, client | unseen``; see ``fljax list metrics``.
+      records: over ``algorithm, seed, round, row``.
+      results: the Result of each algorithm by label, with trained models. Algorithms that a resumed run did not repeat
+        have none.
+      diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
+      infinite: evaluations with an infinite loss of finite parameters.
+      origin: the text that says how it was run, by the name of its file: ``config.toml`` or ``comparison.toml``.
+      outline: what saved models need to know of the data, without rows (``fljax.experiments.outlines``).
     """
 
+    name: str
     metrics: xr.Dataset
     records: xr.Dataset
     results: Mapping[str, Result]
-    name: str
-    text: str
-    outline: Mapping[str, Any]
+    diverged: tuple[tuple[str, int, int], ...] = ()
+    infinite: tuple[InfiniteLoss, ...] = ()
+    origin: Mapping[str, str] = {}
+    outline: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(cls, name: str, outcome: Outcome, origin: Mapping[str, str]) -> Comparison:
+        """The comparison of an experiment that has run."""
+        metrics, records, diverged, models, infinite, outline, _ = outcome
+        return cls(name, metrics, records, models, diverged, infinite, origin, outline)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the algorithms, in order; the others are compared with the first one."""
+        return tuple(str(label) for label in self.metrics["algorithm"].values)
+
+    @property
+    def last(self) -> xr.Dataset:
+        """The metrics at each algorithm's last evaluation, which may be an earlier one if it stopped early."""
+        return at_end(self.metrics)
+
+    def table(self) -> pd.DataFrame:
+        """The table that ``fljax run`` prints, ``mean ± std`` over seeds at the last evaluation, as text."""
+        import pandas as pd
+
+        overview = self._overview()
+        index = pd.Index(list(overview.lines), name="algorithm")
+        return pd.DataFrame(list(overview.lines.values()), index=index, columns=list(overview.columns))
+
+    def summary(self) -> pd.DataFrame:
+        """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` says which seeds did."""
+        import pandas as pd
+
+        from fljax import report
+
+        table = pd.DataFrame(report.summary(self.metrics), columns=list(report.Row._fields))
+        marks = diverged_seeds(self.metrics)
+        return table.assign(diverged=[marks.get(str(label), "") for label in table["algorithm"]])
+
+    def report(self, path: str | pathlib.Path = "report.html") -> pathlib.Path:
+        """Writes the HTML page that ``fljax report`` writes for a run: tables and pictures, in one file.
+
+        Args:
+          path: the file; of a folder, ``report.html`` in it.
+
+        Returns:
+          The path of the file.
+
+        Raises:
+          ValueError: if the file cannot be written.
+        """
+        from fljax import report
+
+        file = pathlib.Path(path)
+        file = file / "report.html" if file.is_dir() else file
+        try:
+            report.write_page(file, self.metrics, self.records, self.name, self.origin)
+        except OSError as error:
+            raise ValueError(f"expected a file to write the page to, got {str(path)!r} ({error.strerror})") from None
+        return file
+
+    def save(
+        self, folder: str | pathlib.Path, *, models: SavedModels = "none", overwrite: bool = False
+    ) -> pathlib.Path:
+        """Writes metrics and records, and models if they are asked for, to a folder that ``fljax.load`` opens.
+
+        Args:
+          folder: is made if it does not exist.
+          models: "last": the models of all algorithms after the last round, too, as arrays without code. The folder
+            gets names, sizes and moments of the data, and no rows. To use the models of ``fljax.compare``, give
+            ``fljax.load`` the algorithms, the task and the local training again.
+          overwrite: whether earlier results and models of ``save`` in this folder are replaced.
+
+        Returns:
+          The folder.
+
+        Raises:
+          ValueError: if the folder has results already, or cannot be written; or if there are no models of an
+            algorithm.
+        """
+        return _save(self, pathlib.Path(folder), models, overwrite)
+
+    def __repr__(self) -> str:
+        overview = self._overview()
+        lines = []
+        for label, cells in overview.lines.items():
+            pairs = [f"{column} {cell}" for column, cell in zip(overview.columns, cells, strict=True) if cell]
+            lines.append(f"  {label}: {', '.join(pairs)}")
+        return "\n".join([f"Comparison of {len(lines)} algorithms. {overview.title}", *lines])
+
+    def _repr_html_(self) -> str:
+        overview = self._overview()
+        lines = [(label, *cells) for label, cells in overview.lines.items()]
+        return html_table(("algorithm", *overview.columns), lines, f"{overview.title}. {overview.caption}.")
+
+    def _overview(self) -> Any:
+        from fljax import report
+
+        seeds = self.metrics.sizes["seed"]
+        return report.overview(report.summary(self.metrics), seeds, diverged_seeds(self.metrics))
+
+
+def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels, overwrite: bool) -> pathlib.Path:
+    """Writes a comparison; arguments, result and errors are those of ``Comparison.save``."""
+    ((name, text),) = comparison.origin.items()
+    if models not in ("none", "last"):
+        raise ValueError(f"expected models to be 'none' or 'last', got {models!r}")
+    _check_folder(folder, overwrite)
+    trained = _trained(comparison) if models == "last" else {}
+    checksum = _checksum(next(iter(trained.values()))[1].federation) if trained else 0
+    text = _with_models(name, text, models)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_models(folder)
+        for other in {CONFIG, COMPARISON} - {name}:
+            (folder / other).unlink(missing_ok=True)
+        write(folder / name, text.encode())
+        write(folder / ENVIRONMENT, (json.dumps(environment(), indent=2) + "\n").encode())
+        if trained:  # before the results, which say that all is there
+            outlines.save(folder, comparison.outline, checksum)
+        for label, (spec, inputs) in trained.items():
+            plan = Plan(spec.build, {}, inputs.by_seed)
+            more = {_IDENTITY: np.asarray(json.dumps(plan_identity(spec, inputs)))}
+            saved_models.save(folder, label, plan, comparison.results[label], more)
+        folders.save(folder, comparison.metrics, comparison.records, text)
+        for label, result in comparison.results.items():
+            if is_long(result.records):
+                copy(result.records, folders.records_of(folder, label))
+    except OSError as error:
+        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
+    return folder
+
+
+def check_kinds(arguments: Mapping[str, tuple[Any, type]]) -> None:
+    """Raises a ValueError if an argument is a value of another kind, for example in another's place."""
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}")
 
 
 class Given(NamedTuple):
@@ -92,42 +238,9 @@ def given(algorithms: Any, task: Any, local: Any, federation: Any) -> Given:
             f"{' and no '.join(lacking)}"
         )
     federation = stack(federation) if isinstance(federation, list) and federation else federation
-    kinds: dict[str, tuple[Any, type]] = {"task": (task, Task), "local": (local, Local)}
-    kinds |= {} if federation is None else {"federation": (federation, Federation)}
-    for name, (value, kind) in kinds.items():
-        if not isinstance(value, kind):
-            raise ValueError(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}")
+    check_kinds({"task": (task, Task), "local": (local, Local)})
+    check_kinds({} if federation is None else {"federation": (federation, Federation)})
     return Given(entrants(algorithms, local, Measure()), task, local, federation)
-
-
-def save(folder: pathlib.Path, contents: Contents, models: SavedModels, overwrite: bool) -> pathlib.Path:
-    """Writes a comparison; arguments, result and errors are those of ``Comparison.save``."""
-    if models not in ("none", "last"):
-        raise ValueError(f"expected models to be 'none' or 'last', got {models!r}")
-    _check_folder(folder, overwrite)
-    trained = _trained(contents) if models == "last" else {}
-    checksum = _checksum(next(iter(trained.values()))[1].federation) if trained else 0
-    text = _with_models(contents.name, contents.text, models)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_models(folder)
-        for other in {CONFIG, COMPARISON} - {contents.name}:
-            (folder / other).unlink(missing_ok=True)
-        write(folder / contents.name, text.encode())
-        write(folder / ENVIRONMENT, (json.dumps(environment(), indent=2) + "\n").encode())
-        if trained:  # before the results, which say that all is there
-            outlines.save(folder, contents.outline, checksum)
-        for label, (spec, inputs) in trained.items():
-            plan = Plan(spec.build, {}, inputs.by_seed)
-            more = {_IDENTITY: np.asarray(json.dumps(plan_identity(spec, inputs)))}
-            model_files.save(folder, label, plan, contents.results[label], more)
-        folders.save(folder, contents.metrics, contents.records, text)
-        for label, result in contents.results.items():
-            if is_long(result.records):
-                copy(result.records, folders.records_of(folder, label))
-    except OSError as error:
-        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
-    return folder
 
 
 def load(folder: pathlib.Path, label: str, which: str, round: int | None, given: Given | None) -> Models:
@@ -143,7 +256,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, given:
     Raises:
       ValueError: if there are no models, or if what is given is not there, or is not what made them.
     """
-    outline, path = outlines.load(folder), model_files.path_of(folder, label)
+    outline, path = outlines.load(folder), saved_models.path_of(folder, label)
     if which != "last" or round is not None:
         asked = f"which={which!r}" if round is None else f"round={round}"
         raise ValueError(f"expected which='last', since a comparison has the models after the last round, got {asked}")
@@ -200,27 +313,27 @@ def _remove_models(folder: pathlib.Path) -> None:
     for name in (CONFIG, COMPARISON):
         with contextlib.suppress(OSError, ValueError):
             for each in tomllib.loads((folder / name).read_text(encoding="utf-8")).get("algorithms", []):
-                model_files.path_of(folder, str(each.get("label", each.get("name")))).unlink(missing_ok=True)
+                saved_models.path_of(folder, str(each.get("label", each.get("name")))).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         (folder / MODELS).rmdir()
     outlines.path_of(folder).unlink()
 
 
-def _trained(contents: Contents) -> dict[str, tuple[Spec, Inputs]]:
+def _trained(comparison: Comparison) -> dict[str, tuple[Spec, Inputs]]:
     """The plan of every algorithm.
 
     Raises:
       ValueError: if an algorithm has no models, or a pickle lost them.
     """
-    labels = [str(label) for label in contents.metrics["algorithm"].values]
-    if lacking := [label for label in labels if label not in contents.results]:
+    labels = [str(label) for label in comparison.metrics["algorithm"].values]
+    if lacking := [label for label in labels if label not in comparison.results]:
         raise ValueError(
             f"expected the models of all algorithms, got none of {', '.join(lacking)}, which an earlier process "
             "finished; the key save_models keeps the models of a run in its own folder"
         )
-    if not contents.outline:
+    if not comparison.outline:
         raise ValueError("expected a comparison of fljax.compare or fljax.run_config, got one that was made otherwise")
-    return {label: contents.results[label].deployed.parts()[0] for label in labels}  # type: ignore[attr-defined]
+    return {label: comparison.results[label].deployed.parts()[0] for label in labels}  # type: ignore[attr-defined]
 
 
 def _checksum(federation: Federation) -> int:

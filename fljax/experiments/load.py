@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from fljax.config import Config
     from fljax.engine import Models
+    from fljax.experiments.comparison import Given
     from fljax.experiments.inputs.entrants import Algorithms
     from fljax.experiments.inputs.setup import Setup
-    from fljax.experiments.outputs.outlines import Outline
-    from fljax.experiments.outputs.saved_comparisons import Given
+    from fljax.experiments.outlines import Outline
     from fljax.protocol import Federation, Names, Task
     from fljax.training import Local
 
@@ -60,9 +60,9 @@ def load(
     """
     if algorithms is None and task is None and local is None and federation is None:
         return Run(folder)
-    from fljax.experiments.outputs import saved_comparisons
+    from fljax.experiments import comparison
 
-    return Run(folder, saved_comparisons.given(algorithms, task, local, federation))
+    return Run(folder, comparison.given(algorithms, task, local, federation))
 
 
 class Run:
@@ -179,7 +179,7 @@ class Run:
 
     @functools.cached_property
     def _outline(self) -> Outline | None:
-        from fljax.experiments.outputs import outlines
+        from fljax.experiments import outlines
 
         return outlines.load(self.folder)
 
@@ -250,11 +250,11 @@ class Run:
         known: dict[tuple[str, str, int | None], Models] = self._known
         key = label, which, round
         if key not in known and self._is_compared:
-            from fljax.experiments.outputs import saved_comparisons
+            from fljax.experiments import comparison
 
-            known[key] = saved_comparisons.load(self.folder, label, which, round, self._given)
+            known[key] = comparison.load(self.folder, label, which, round, self._given)
         if key not in known:
-            from fljax.experiments.outputs import saved_models
+            from fljax.experiments import saved_models
 
             saved_models.find(self.folder, label, which, round)  # before the data are read
             setup = self._setup if self._outline is None else None

@@ -17,7 +17,7 @@ from fljax.engine import Block
 from fljax.engine.callbacks import CALLBACKS
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import CallbackSetup
-from fljax.experiments.outputs.following import CallbackBuilder
+from fljax.experiments.running import CallbackBuilder
 from fljax.results.events import EventLog
 from tests.engine.callbacks.blocks import block
 from tests.experiments.test_run import BASE
