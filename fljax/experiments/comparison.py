@@ -209,7 +209,7 @@ def check_kinds(arguments: Mapping[str, tuple[Any, type]]) -> None:
             raise ValueError(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}")
 
 
-class Given(NamedTuple):
+class Arguments(NamedTuple):
     """What models of a comparison need again: arguments of ``fljax.compare``.
 
     Attributes:
@@ -225,7 +225,7 @@ class Given(NamedTuple):
     federation: Federation | None
 
 
-def given(algorithms: Any, task: Any, local: Any, federation: Any) -> Given:
+def arguments_of(algorithms: Any, task: Any, local: Any, federation: Any) -> Arguments:
     """What the caller gives.
 
     Raises:
@@ -240,10 +240,10 @@ def given(algorithms: Any, task: Any, local: Any, federation: Any) -> Given:
     federation = stack(federation) if isinstance(federation, list) and federation else federation
     check_kinds({"task": (task, Task), "local": (local, Local)})
     check_kinds({} if federation is None else {"federation": (federation, Federation)})
-    return Given(entrants(algorithms, local, Measure()), task, local, federation)
+    return Arguments(entrants(algorithms, local, Measure()), task, local, federation)
 
 
-def load(folder: pathlib.Path, label: str, which: str, round: int | None, given: Given | None) -> Models:
+def load(folder: pathlib.Path, label: str, which: str, round: int | None, arguments: Arguments | None) -> Models:
     """The models of one algorithm of a comparison.
 
     Args:
@@ -251,7 +251,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, given:
       label: one of the comparison's labels.
       which: must be "last".
       round: must be None.
-      given: what ``fljax.compare`` was given.
+      arguments: what ``fljax.compare`` was given.
 
     Raises:
       ValueError: if there are no models, or if what is given is not there, or is not what made them.
@@ -264,24 +264,24 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, given:
         raise ValueError(
             f"expected models in {str(folder)!r}, which Comparison.save(folder, models='last') writes, got none"
         )
-    if given is None:
+    if arguments is None:
         raise ValueError(
             "expected what fljax.compare was given, since a folder has no code, as in fljax.load(folder, "
             f"algorithms=..., task=..., local=...), got the folder {str(folder)!r} alone"
         )
     text = (folder / COMPARISON).read_text(encoding="utf-8")
     raw = tomllib.loads(text)
-    federation = outline.federation if given.federation is None else given.federation
-    if given.federation is not None and checksum_of(by_id(federation)) != outline.checksum:
+    federation = outline.federation if arguments.federation is None else arguments.federation
+    if arguments.federation is not None and checksum_of(by_id(federation)) != outline.checksum:
         raise ValueError("expected the federation of the comparison, got one with other rows or other clients")
-    _check_text(raw, settings_text(described(given.algorithms, given.local)))
-    _check_task(raw.get("task", {}), marks_of(given.task, federation))
+    _check_text(raw, settings_text(described(arguments.algorithms, arguments.local)))
+    _check_task(raw.get("task", {}), marks_of(arguments.task, federation))
     setup = Setup(
         name=raw["name"],
         federation=federation,
-        task=given.task,
-        algorithms=given.algorithms,
-        standalone=given.local,
+        task=arguments.task,
+        algorithms=arguments.algorithms,
+        standalone=arguments.local,
         clients_per_round=raw["clients_per_round"],
         rounds=raw["rounds"],
         seeds=tuple(raw["seeds"]),
@@ -291,7 +291,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, given:
     setup = saved_models.with_placeholders(setup)
     plan, stored = check(setup, rehearsed=False)[label], read_npz(path, "models")
     _check_plan(label, json.loads(str(stored.pop(_IDENTITY, "{}"))), plan_identity(*partition_plan(plan, federation)))
-    return saved_models.restored(setup, plan, label, stored, _no_rows if given.federation is None else None)
+    return saved_models.restored(setup, plan, label, stored, _no_rows if arguments.federation is None else None)
 
 
 def _check_folder(folder: pathlib.Path, overwrite: bool) -> None:
@@ -299,10 +299,10 @@ def _check_folder(folder: pathlib.Path, overwrite: bool) -> None:
     of_a_run = any((folder / name).exists() for name in (LOCK, LOG, folders.CHECKPOINTS))
     if of_a_run or ((folder / MODELS).exists() and not outlines.path_of(folder).is_file()):
         raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")
-    there = next((name for name in (RESULTS, MODELS) if (folder / name).exists()), None)
-    if there is not None and not overwrite:
+    taken = next((name for name in (RESULTS, MODELS) if (folder / name).exists()), None)
+    if taken is not None and not overwrite:
         raise ValueError(
-            f"expected a folder without results, or overwrite=True, got {str(folder)!r}, which holds {there}"
+            f"expected a folder without results, or overwrite=True, got {str(folder)!r}, which holds {taken}"
         )
 
 
@@ -312,8 +312,8 @@ def _remove_models(folder: pathlib.Path) -> None:
         return
     for name in (CONFIG, COMPARISON):
         with contextlib.suppress(OSError, ValueError):
-            for each in tomllib.loads((folder / name).read_text(encoding="utf-8")).get("algorithms", []):
-                saved_models.path_of(folder, str(each.get("label", each.get("name")))).unlink(missing_ok=True)
+            for entry in tomllib.loads((folder / name).read_text(encoding="utf-8")).get("algorithms", []):
+                saved_models.path_of(folder, str(entry.get("label", entry.get("name")))).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         (folder / MODELS).rmdir()
     outlines.path_of(folder).unlink()
@@ -348,7 +348,7 @@ def _checksum(federation: Federation) -> int:
 def _with_models(name: str, text: str, models: SavedModels) -> str:
     """The text of a config or a comparison that says which models are saved."""
     line = f'save_models = "{models}"'
-    lines = [line if each.startswith("save_models = ") else each for each in text.split("\n")]
+    lines = [line if old.startswith("save_models = ") else old for old in text.split("\n")]
     return "\n".join(lines if name == CONFIG else [line, *lines])
 
 
@@ -359,31 +359,31 @@ def _no_rows() -> Federation:
     )
 
 
-def _check_text(raw: Mapping[str, Any], here: str) -> None:
-    labels = [", ".join(each["label"] for each in of["algorithms"]) for of in (raw, tomllib.loads(here))]
+def _check_text(raw: Mapping[str, Any], now: str) -> None:
+    labels = [", ".join(entry["label"] for entry in of["algorithms"]) for of in (raw, tomllib.loads(now))]
     if labels[0] != labels[1]:
         raise ValueError(f"expected the algorithms {labels[0]} of the comparison, got {labels[1]}")
-    there = settings_text({key: raw[key] for key in ("local", "algorithms")})
-    changed = differences(there, here)
-    for key, (before, now) in changed.items():
+    earlier = settings_text({key: raw[key] for key in ("local", "algorithms")})
+    changed = differences(earlier, now)
+    for key, (old, new) in changed.items():
         raise ValueError(
-            f"expected the algorithms and the local training of the comparison, got others: {key} is {before} there "
-            f"and {now} here"
+            f"expected the algorithms and the local training of the comparison, got others: {key} is {old} there "
+            f"and {new} here"
         )
 
 
-def _check_task(there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def _check_task(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises a ValueError if a task computes otherwise than the one that was trained; another JAX cannot tell."""
-    if there and (not here or (there["jax"] == here["jax"] and there["checksum"] != here["checksum"])):
+    if earlier and (not now or (earlier["jax"] == now["jax"] and earlier["checksum"] != now["checksum"])):
         raise ValueError(
             "expected the task of the comparison, got one that computes otherwise: another model, loss or scale of "
             "features"
         )
 
 
-def _check_plan(label: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    for key in {**there, **here}:
-        if there.get(key) != here.get(key):
+def _check_plan(label: str, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for key in {**earlier, **now}:
+        if earlier.get(key) != now.get(key):
             what = key.removeprefix("checksum of ")
-            values = "differ" if what != key else f"is {there.get(key)!r} there and {here.get(key)!r} here"
+            values = "differ" if what != key else f"is {earlier.get(key)!r} there and {now.get(key)!r} here"
             raise ValueError(f"expected {label} as the comparison had it, got another: {what} {values}")

@@ -67,8 +67,8 @@ class CallbackBuilder:
     ) -> None:
         self._offered = {"folder": directory, "seeds": seeds, "rounds": rounds}
         self._directory, self._log, self._stop, self._builders = directory, log, stop, callbacks
-        for each in callbacks:
-            getattr(each.build, "ready", lambda: None)()
+        for entry in callbacks:
+            getattr(entry.build, "ready", lambda: None)()
         self._opt_out_threshold = opt_out_threshold
         self._began = time.perf_counter()
         self._failed = False
@@ -93,26 +93,26 @@ class CallbackBuilder:
 
         def record(block: Block) -> None:
             scalars = scalars_of(block)
-            each = tuple(cell for cell in cells for _ in range(len(scalars.seeds) // len(cells)))
+            of_runs = tuple(cell for cell in cells for _ in range(len(scalars.seeds) // len(cells)))
             seconds = round(time.perf_counter() - self._began, 3)
-            line = (label, block.round, block.rounds, seconds, scalars.seeds, each, block.diverged, scalars.values)
+            line = (label, block.round, block.rounds, seconds, scalars.seeds, of_runs, block.diverged, scalars.values)
             self._append(Line(*line))
 
         record.at_start = True
         builders = self._builders if processes.is_first() else ()  # only process 0 calls callbacks
-        callbacks: list[Callback] = [record, *(self._built(each, label, tuple(cells)) for each in builders)]
+        callbacks: list[Callback] = [record, *(self._built(entry, label, tuple(cells)) for entry in builders)]
         if self._stop is not None:
             callbacks.append(EarlyStop(label, self._stop(), self._log))
         return Callbacks(callbacks, None if parts is None else _baseline(parts), self._opt_out_threshold)
 
     def _built(self, entry: CallbackSetup, label: str, cells: tuple[int, ...]) -> Callback:
-        found = entry.build(
+        callback = entry.build(
             **arguments_for(entry.build, {**self._offered, "label": label, "cells": cells}, entry.options)
         )
-        if not callable(found):
+        if not callable(callback):
             name = getattr(entry.build, "__name__", entry.build)
-            raise ValueError(f"expected {name} to make a callback, a function of a Block, got {found!r}")
-        return found
+            raise ValueError(f"expected {name} to make a callback, a function of a Block, got {callback!r}")
+        return callback
 
     def _append(self, line: Line) -> None:
         """Appends a line. If that fails, the run goes on without, and this is reported once."""
@@ -141,8 +141,8 @@ class Callbacks:
 
     def __call__(self, block: Block) -> bool:
         block = self._compared(block)
-        due = [each for each in self._callbacks if block.ran or is_called_at_start(each)]
-        answers = [each(block) for each in due]  # all are called, even if one stops the run
+        due = [callback for callback in self._callbacks if block.ran or is_called_at_start(callback)]
+        answers = [callback(block) for callback in due]  # all are called, even if one stops the run
         return any(answers)
 
     def replay(self, blocks: Sequence[Block]) -> bool:
@@ -153,19 +153,19 @@ class Callbacks:
         """The block with gains over the baseline's model after as many rounds, or after its last one."""
         if self._baseline is None:
             return block
-        found = dict(block.metrics)
+        metrics = dict(block.metrics)
         for prefix in ("", "unseen_"):
             name = f"{prefix}test_accuracy"
-            if name not in found:
+            if name not in metrics:
                 continue
-            other = self._baseline.get(name, {block.round: found[name]})
+            other = self._baseline.get(name, {block.round: metrics[name]})
             at = max((round for round in other if round <= block.round), default=None)
             if at is None:
                 continue
-            gain = np.asarray(found[name]) - np.asarray(other[at])
+            gain = np.asarray(metrics[name]) - np.asarray(other[at])
             gains = of_gains(gain, self._threshold, unseen=bool(prefix))[1]
-            found |= {prefix + scalar: np.asarray(values) for scalar, values in gains.items()}
-        return block._replace(metrics=found)
+            metrics |= {prefix + scalar: np.asarray(values) for scalar, values in gains.items()}
+        return block._replace(metrics=metrics)
 
 
 class EarlyStop:
@@ -197,15 +197,15 @@ def _baseline(parts: Parts) -> dict[str, dict[int, np.ndarray]]:
     if not parts:
         return {}
     metrics = next(iter(parts.values())).metrics
-    found: dict[str, dict[int, np.ndarray]] = {}
+    accuracies: dict[str, dict[int, np.ndarray]] = {}
     for name, axis in (("test_accuracy", "client"), ("unseen_test_accuracy", "unseen")):
         if name in metrics:
             values = metrics[name].transpose("evaluated_round", "seed", axis).values
             rounds = metrics["evaluated_round"].values.tolist()
             # After the algorithm has ended, joined results have NaN.
-            known = [(at, each) for at, each in zip(rounds, values, strict=True) if np.isfinite(each).any()]
-            found[name] = dict(known)
-    return found
+            by_round = zip(rounds, values, strict=True)
+            accuracies[name] = {round: of_round for round, of_round in by_round if np.isfinite(of_round).any()}
+    return accuracies
 
 
 class Saving(NamedTuple):

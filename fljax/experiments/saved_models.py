@@ -60,10 +60,9 @@ def path_of(directory: str | pathlib.Path, label: str, which: str = "last", roun
 
 def rounds_of(directory: str | pathlib.Path, label: str) -> list[int]:
     """The rounds after which models of an algorithm were saved."""
-    found = (pathlib.Path(directory) / folders.MODELS).glob(f"{_ROUND}*")
-    numbers = [each.name.removeprefix(_ROUND) for each in found]
-    rounds = [int(each) for each in numbers if each.isdigit()]
-    return sorted(each for each in rounds if path_of(directory, label, round=each).is_file())
+    names = [path.name for path in (pathlib.Path(directory) / folders.MODELS).glob(f"{_ROUND}*")]
+    rounds = [int(name.removeprefix(_ROUND)) for name in names if name.removeprefix(_ROUND).isdigit()]
+    return sorted(round for round in rounds if path_of(directory, label, round=round).is_file())
 
 
 def save(
@@ -94,8 +93,8 @@ def _shared(result: Result | BestModels) -> dict[str, np.ndarray]:
     """
     common = common_models(result.deployed)  # type: ignore[arg-type]
     leaves = jax.tree_util.tree_leaves_with_path(common)
-    found = {COMMON + path_of_leaf(path): np.asarray(leaf) for path, leaf in leaves}
-    return found | {SEEDS: np.asarray(result.state.seed)}
+    arrays = {COMMON + path_of_leaf(path): np.asarray(leaf) for path, leaf in leaves}
+    return arrays | {SEEDS: np.asarray(result.state.seed)}
 
 
 def _write(path: pathlib.Path, plan: Plan, state: PyTree, **more: np.ndarray) -> pathlib.Path:
@@ -150,8 +149,8 @@ def _check_contribution(earlier: Any, now: Any, rounds: int, label: str) -> None
     if earlier is None or now is None:
         return
     first, second = (
-        each[:, None] if each.ndim == 2 else each[:, np.minimum(np.arange(rounds), each.shape[1] - 1)]
-        for each in (np.asarray(earlier), np.asarray(now))
+        numbers[:, None] if numbers.ndim == 2 else numbers[:, np.minimum(np.arange(rounds), numbers.shape[1] - 1)]
+        for numbers in (np.asarray(earlier), np.asarray(now))
     )
     if not np.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):  # devices round differently
         raise ValueError(
@@ -215,10 +214,10 @@ class ModelFiles(NamedTuple):
         # Not the evaluations for decisions of scenarios, which the first algorithm alone has.
         usual = {*range(0, setup.rounds, setup.evaluate_every), setup.rounds}
         judged = bool(np.any(np.asarray(setup.federation.clients.valid.size) > 0))
-        found: dict[str, Any] = {"keep_best": usual} if self.which == "best" or judged else {}
-        return found | ({"on_evaluated": self._each(label, plan, usual)} if self.which == "all" else {})
+        arguments: dict[str, Any] = {"keep_best": usual} if self.which == "best" or judged else {}
+        return arguments | ({"on_evaluated": self._writer(label, plan, usual)} if self.which == "all" else {})
 
-    def _each(self, label: str, plan: Plan, usual: set[int]) -> Callable[[int, PyTree], None]:
+    def _writer(self, label: str, plan: Plan, usual: set[int]) -> Callable[[int, PyTree], None]:
         def evaluated(done: int, state: PyTree) -> None:
             if self.directory is not None and done in usual:
                 _write(path_of(self.directory, label, round=done), plan, state)
@@ -303,7 +302,7 @@ def with_placeholders(setup: Setup) -> Setup:
     Files of contributions are then not read, and no task needs a score.
     """
     numbers = (0.5,) * setup.clients
-    return setup._replace(algorithms=tuple(each._replace(contribution=numbers) for each in setup.algorithms))
+    return setup._replace(algorithms=tuple(entry._replace(contribution=numbers) for entry in setup.algorithms))
 
 
 def restored(
@@ -322,7 +321,7 @@ def restored(
       ValueError: if the arrays do not fit the plan.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
-    names = [GIVEN + jax.tree_util.keystr(each) for each, _ in paths]
+    names = [GIVEN + jax.tree_util.keystr(path) for path, _ in paths]
     if {name for name in stored if name.startswith(GIVEN)} != set(names):
         raise ValueError(f"expected models of {label} as the config or the call has it, got those of another algorithm")
     by_seed = jax.tree.unflatten(structure, [jnp.asarray(stored[name]) for name in names])
@@ -361,9 +360,9 @@ def find(directory: str | pathlib.Path, label: str, which: str = "last", round: 
         return path
     rounds = rounds_of(directory, label)
     if round is not None and rounds:
-        there = ", ".join(map(str, rounds))
-        raise ValueError(f"expected one of the rounds {there}, after which models of {label} were saved, got {round}")
+        known = ", ".join(map(str, rounds))
+        raise ValueError(f"expected one of the rounds {known}, after which models of {label} were saved, got {round}")
     option = "all" if round is not None else which
-    others = [each for each in WHICH if path_of(directory, label, each).is_file()]
+    others = [kind for kind in WHICH if path_of(directory, label, kind).is_file()]
     got = f"models of {' and '.join(others)} only" if others else "no such file"
     raise ValueError(f"expected {str(path)!r}, which fljax run --save-models {option} writes, got {got}")

@@ -30,17 +30,17 @@ CHECKPOINTS, ORIGIN = "checkpoints", "origin.json"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "xarray", "fljax")
 
 
-def difference(there: str, here: str) -> str | None:
+def difference(earlier: str, now: str) -> str | None:
     """A phrase about the first key in which two configs differ.
 
     Args:
-      there: the config of earlier results, as TOML.
-      here: the current config, as TOML. Keys that change no result are not compared.
+      earlier: the config of earlier results, as TOML.
+      now: the current config, as TOML. Keys that change no result are not compared.
 
     Returns:
       For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal.
     """
-    changed = differences(there, here)
+    changed = differences(earlier, now)
     if not changed:
         return None
     (key, (first, second)), more = next(iter(changed.items())), len(changed) - 1
@@ -49,15 +49,15 @@ def difference(there: str, here: str) -> str | None:
     return phrase + (others if more else "")
 
 
-def differences(there: str, here: str, without: Sequence[str] = WITHOUT_EFFECT) -> dict[str, tuple[str, str]]:
+def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT) -> dict[str, tuple[str, str]]:
     """The two values of every key in which two configs differ, as short texts, by the key's path.
 
     Args:
-      there: a config as TOML.
-      here: another.
+      earlier: a config as TOML.
+      now: another.
       without: keys that are not compared.
     """
-    first, second = _flat(tomllib.loads(there)), _flat(tomllib.loads(here))
+    first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
     keys = [key for key in {**first, **second} if key not in without and first.get(key) != second.get(key)]
     return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
 

@@ -105,13 +105,15 @@ def in_which(clients: Sequence[int] | None) -> str:
     return f", in which client{'s' if len(clients) > 1 else ''} {shown} sent values that are not finite"
 
 
-def with_anomalies(metrics: xr.Dataset, records: xr.Dataset, found: Sequence[Divergence], clients: int) -> xr.Dataset:
+def with_anomalies(
+    metrics: xr.Dataset, records: xr.Dataset, divergences: Sequence[Divergence], clients: int
+) -> xr.Dataset:
     """Adds who was not finite to the metrics of one run.
 
     Args:
       metrics: over ``seed, evaluated_round``.
       records: of the same run, over ``seed, round``.
-      found: the frozen seeds.
+      divergences: of the frozen seeds.
       clients: number of seen clients.
 
     Returns:
@@ -121,13 +123,13 @@ def with_anomalies(metrics: xr.Dataset, records: xr.Dataset, found: Sequence[Div
     """
     seeds = metrics["seed"].values.tolist()
     senders = np.zeros((len(seeds), clients), bool)
-    for each in found:
-        senders[seeds.index(each.seed), list(each.clients or ())] = True
+    for divergence in divergences:
+        senders[seeds.index(divergence.seed), list(divergence.clients or ())] = True
     metrics = metrics.assign(diverged_by=(("seed", "client"), senders))
     if "dropped_messages" not in records:
         return metrics
-    each = records["dropped_messages"].transpose("seed", "round").values
-    total = np.concatenate([np.zeros((len(seeds), 1), np.int64), np.cumsum(each, axis=1, dtype=np.int64)], axis=1)
+    counts = records["dropped_messages"].transpose("seed", "round").values
+    total = np.concatenate([np.zeros((len(seeds), 1), np.int64), np.cumsum(counts, axis=1, dtype=np.int64)], axis=1)
     done = metrics["evaluated_round"].values
     return metrics.assign(dropped_messages=(("seed", "evaluated_round"), total[:, done - int(records["round"][0])]))
 
@@ -152,13 +154,13 @@ def diverged_seeds(metrics: xr.Dataset) -> dict[str, str]:
     """
     if "diverged" not in metrics:
         return {}
-    found = {}
+    words_by_label = {}
     kind = "seed" if set(metrics["diverged"].dims) == {"algorithm", "seed"} else "run"
     for label in metrics["algorithm"].values:
         rounds = metrics["diverged"].sel(algorithm=label).values.ravel()
         if words := diverged_words(rounds[rounds >= 0].tolist(), rounds.size, kind):
-            found[str(label)] = words
-    return found
+            words_by_label[str(label)] = words
+    return words_by_label
 
 
 def diverged_words(rounds: Sequence[int], runs: int, kind: str = "seed") -> str:
@@ -232,7 +234,7 @@ def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
       For each algorithm, cell and seed, the first evaluation with infinite losses; of several metrics, the one with the
       shortest name. One more entry for standalone models.
     """
-    found: dict[tuple[Any, ...], tuple[int, InfiniteLoss]] = {}
+    first_of_runs: dict[tuple[Any, ...], tuple[int, InfiniteLoss]] = {}
     names = [str(name) for name in metrics.data_vars if str(name).endswith(("test_loss", "valid_loss", "cluster_loss"))]
     for name in sorted(names, key=len):  # shorter names first
         inner = [dim for dim in metrics[name].dims if dim in ("client", "unseen", "cluster", "distribution")]
@@ -247,11 +249,11 @@ def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
                 continue
             first = int(at[0, 0])
             kind = (rounds, *place)
-            if kind in found and found[kind][0] <= first:
+            if kind in first_of_runs and first_of_runs[kind][0] <= first:
                 continue
             run = {dim: values[dim].values.tolist()[i] for dim, i in zip(runs, place, strict=True)}
             person = inner[0] if inner and inner[0] in ("client", "unseen") else None
             clients = () if person is None else tuple(values[person].values[at[at[:, 0] == first, 1]].tolist())
             done = int(values["evaluated_round"].values[first]) if rounds else None
-            found[kind] = (first, InfiniteLoss(run, done, name, clients))
-    return tuple(found[kind][1] for kind in sorted(found))
+            first_of_runs[kind] = (first, InfiniteLoss(run, done, name, clients))
+    return tuple(first_of_runs[kind][1] for kind in sorted(first_of_runs))

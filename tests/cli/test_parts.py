@@ -17,6 +17,7 @@ import xarray as xr
 
 from fljax import cli
 from fljax.config import dumps, load_grid
+from fljax.core.locks import locked
 from fljax.experiments import sweep
 from fljax.results import folders
 from tests.processes import environment
@@ -193,7 +194,7 @@ def test_unfinished_parts(place: pathlib.Path, capsys: pytest.CaptureFixture[str
     """Those that are missing and one that runs are listed; what is whole is joined."""
     assert call(capsys, *PART, "3/4")[0] == 0
     running = sweep.folder_of(pathlib.Path("out"), 2, 4)
-    with folders.locked(running):
+    with locked(running / folders.LOCK):
         found = call(capsys, "--join", "out")
     words = "expected all 4 parts in 'out' to be finished, got 3 that are not; running now: 2"
     assert found == (1, "1-2,4\n", f"fljax: {words}\n")

@@ -15,7 +15,7 @@ from fljax.experiments import run, sweep
 from fljax.results import folders, sweeps
 from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite
-from fljax.results.sweeps import Axis
+from fljax.results.sweeps import Axis, unstack_cells
 from tests.experiments.test_run import BASE
 from tests.toys.quick import quick_programs
 
@@ -266,7 +266,7 @@ def test_gridded() -> None:
         xr.Dataset({"x": (("seed", "row"), np.full((1, 1 + i % 2), i)), "a": ((), True)}, {"row": range(1 + i % 2)})
         for i in range(4)
     ]
-    found = sweep.unstack_cells(sweeps, axes)
+    found = unstack_cells(sweeps, axes)
     assert found["x"].dims == ("a", "b", "seed", "row")
     np.testing.assert_array_equal(found["x"].isel(seed=0, row=0), [[0, 1], [2, 3]])
     assert np.isnan(found["x"].isel(b=0, row=1)).all()  # shorter cells are filled up
