@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from fljax.engine.checkpoints import Stopped as Stopped
     from fljax.engine.checkpoints import StopRequest as StopRequest
     from fljax.experiments import run as experiment  # noqa: F401
-    from fljax.experiments.compare import Comparison as Comparison
+    from fljax.experiments import saved_models as saved_models
     from fljax.experiments.compare import compare as compare
     from fljax.experiments.compare import run_config as run_config
+    from fljax.experiments.comparison import Comparison as Comparison
     from fljax.experiments.inputs import clustering as clustering
     from fljax.experiments.inputs.requirements import Requirement as Requirement
-    from fljax.experiments.outputs import saved_models as saved_models
-    from fljax.experiments.outputs.load import load as load
+    from fljax.experiments.load import load as load
     from fljax.protocol import Algorithm as Algorithm
     from fljax.protocol import Federation as Federation
     from fljax.protocol import Task as Task
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 _HOME = {
     "compare": "experiments.compare",
     "run_config": "experiments.compare",
-    "Comparison": "experiments.compare",
+    "Comparison": "experiments.comparison",
     "simulate": "engine",
     "evaluate_clients": "engine",
     "rollout": "engine",
@@ -83,7 +83,7 @@ _HOME = {
     "Checkpoint": "engine.checkpoints",
     "Stopped": "engine.checkpoints",
     "StopRequest": "engine.checkpoints",
-    "load": "experiments.outputs.load",
+    "load": "experiments.load",
     "distributed": "core.processes",
     "Local": "training",
     "Requirement": "experiments.inputs.requirements",
@@ -114,7 +114,7 @@ _PACKAGES = (
 _MODULES = {
     "clustering": "experiments.inputs.clustering",
     "experiment": "experiments.run",
-    "saved_models": "experiments.outputs.saved_models",
+    "saved_models": "experiments.saved_models",
     "trees": "core.trees",
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import fail
 from fljax.cli.running import RUNS, Context, resumable, saving_of
-from fljax.experiments.outputs.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     import xarray as xr

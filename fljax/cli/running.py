@@ -22,7 +22,7 @@ from fljax.core.errors import ProcessLost
 if TYPE_CHECKING:
     from fljax.config import Config
     from fljax.experiments.inputs.setup import CallbackSetup
-    from fljax.experiments.outputs.progress_files import Saving
+    from fljax.experiments.running import Saving
 
 # typer hands over a context of its own class, of which the public name is a subclass.
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def saving_of(context: Context, every: float, keep: int) -> Saving:
       ValueError: if a number is out of range.
     """
     from fljax.engine.checkpoints import Checkpoint
-    from fljax.experiments.outputs.progress_files import Saving
+    from fljax.experiments.running import Saving
 
     Checkpoint(".", every, keep).check()
     return Saving(every, keep, context.obj.signals.stop)

@@ -1,4 +1,4 @@
-"""Files that are written as wholes.
+"""Files that are written as wholes, and arrays by name in NumPy's format.
 
 Other libraries give bytes, which are written here. ``results.nc``, for example, is made in memory, because HDF5 crashes
 on a full disk. It is also read from memory, so HDF5's own locks are never used.
@@ -7,8 +7,14 @@ on a full disk. It is also read from memory, so HDF5's own locks are never used.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pathlib
+import zipfile
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
@@ -43,3 +49,33 @@ def _flush_folder(path: pathlib.Path) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *, compressed: bool = False) -> None:
+    """Writes arrays by name, atomically; they are not pickled.
+
+    Raises:
+      OSError: as ``write``.
+    """
+    buffer = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(buffer, **arrays)  # type: ignore[arg-type]
+    write(path, buffer.getvalue())
+
+
+def read_npz(path: pathlib.Path, what: str) -> dict[str, np.ndarray]:
+    """The arrays of a file by name; nothing is unpickled.
+
+    Args:
+      path: the file.
+      what: is in the file, for the sentences of errors: "models".
+
+    Raises:
+      ValueError: if the file cannot be read, or is damaged.
+    """
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise ValueError(f"expected {what} in {str(path)!r}, got none: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):  # their words are NumPy's own advice
+        raise ValueError(f"expected whole {what} in {str(path)!r}, got a damaged file") from None

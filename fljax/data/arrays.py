@@ -1,7 +1,7 @@
 """Checks a user's features, labels and owners, and casts them to the dtypes that fljax stores.
 
 Arrays are checked where they enter: finite, 32 bits, labels in range. A Federation made by hand is not searched for
-NaN; see ``fljax.results.infinite_losses``.
+NaN; see ``fljax.results.non_finite``.
 """
 
 from __future__ import annotations

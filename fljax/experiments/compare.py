@@ -9,19 +9,27 @@ comparison.results["incfl"].predict(3, x)
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import xarray as xr
+import jax
+import numpy as np
 
 from fljax import config as configuration
+from fljax import training
+from fljax.algorithms import REGISTRY
 from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
+from fljax.contributions.tables import is_named
 from fljax.core import processes
 from fljax.core.arguments import is_whole
-from fljax.core.describing import html_table
+from fljax.core.describing import describe
+from fljax.core.locks import locked
+from fljax.core.names import shown
 from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks.contract import Callback
@@ -29,145 +37,20 @@ from fljax.engine.checkpoints import StopRequest
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.standalone import Initial
 from fljax.experiments import run
-from fljax.experiments.compare_checks import check_cohorts, check_folder, fingerprint, locked, opt_out_threshold_of
+from fljax.experiments.comparison import Comparison, check_kinds
+from fljax.experiments.conductor import Outputs
 from fljax.experiments.inputs.entrants import Algorithms, describe_comparison, entrants, settings_text
 from fljax.experiments.inputs.requirements import Losses, Requirement, requirement_of
-from fljax.experiments.inputs.setup import CallbackSetup, Setup, world_of
-from fljax.experiments.outputs import saved_comparisons
-from fljax.experiments.outputs.following import Watch
-from fljax.experiments.outputs.model_files import ModelFiles
-from fljax.experiments.outputs.progress_bars import listener, progress_bars
-from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
-from fljax.experiments.outputs.saved_comparisons import SavedModels
-from fljax.experiments.run import Outcome, Outputs
+from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, world_of
+from fljax.experiments.progress_bars import listening
+from fljax.experiments.running import ProgressFiles, Saving
 from fljax.protocol import Federation, Task
-from fljax.results import Result, checkpoint_origins, folders
-from fljax.results.endings import at_end
-from fljax.results.folders import COMPARISON, CONFIG, OnEvent
-from fljax.results.infinite_losses import InfiniteLoss
-from fljax.results.non_finite import NonFinite, diverged_seeds
+from fljax.results import folders
+from fljax.results.events import EventLog, OnEvent
+from fljax.results.folders import COMPARISON, CONFIG, LOCK, RESULTS, OpenFolder
+from fljax.results.identity import check_checkpoints
+from fljax.results.non_finite import NonFinite
 from fljax.training import Local, StopAlone
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-class Comparison(NamedTuple):
-    """Several algorithms side by side, from ``fljax.compare`` or ``fljax.run_config``.
-
-    Attributes:
-      name: of the experiment.
-      metrics: over ``algorithm, seed, evaluated_round, client | unseen``; see ``fljax list metrics``.
-      records: over ``algorithm, seed, round, row``.
-      results: the Result of each algorithm by label, with trained models. Algorithms that a resumed run did not repeat
-        have none.
-      diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
-      infinite: evaluations with an infinite loss of finite parameters.
-      origin: the text that says how it was run, by the name of its file: ``config.toml`` or ``comparison.toml``.
-      outline: what saved models need to know of the data, without rows (``fljax.experiments.outputs.outlines``).
-    """
-
-    name: str
-    metrics: xr.Dataset
-    records: xr.Dataset
-    results: Mapping[str, Result]
-    diverged: tuple[tuple[str, int, int], ...] = ()
-    infinite: tuple[InfiniteLoss, ...] = ()
-    origin: Mapping[str, str] = {}
-    outline: Mapping[str, Any] = {}
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels of the algorithms, in order; the others are compared with the first one."""
-        return tuple(str(label) for label in self.metrics["algorithm"].values)
-
-    @property
-    def last(self) -> xr.Dataset:
-        """The metrics at each algorithm's last evaluation, which may be an earlier one if it stopped early."""
-        return at_end(self.metrics)
-
-    def table(self) -> pd.DataFrame:
-        """The table that ``fljax run`` prints, ``mean ± std`` over seeds at the last evaluation, as text."""
-        import pandas as pd
-
-        found = self._overview()
-        index = pd.Index(list(found.lines), name="algorithm")
-        return pd.DataFrame(list(found.lines.values()), index=index, columns=list(found.columns))
-
-    def summary(self) -> pd.DataFrame:
-        """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` says which seeds did."""
-        import pandas as pd
-
-        from fljax import report
-
-        found = pd.DataFrame(report.summary(self.metrics), columns=list(report.Row._fields))
-        marks = diverged_seeds(self.metrics)
-        return found.assign(diverged=[marks.get(str(label), "") for label in found["algorithm"]])
-
-    def report(self, path: str | pathlib.Path = "report.html") -> pathlib.Path:
-        """Writes the HTML page that ``fljax report`` writes for a run: tables and pictures, in one file.
-
-        Args:
-          path: the file; of a folder, ``report.html`` in it.
-
-        Returns:
-          The path of the file.
-
-        Raises:
-          ValueError: if the file cannot be written.
-        """
-        from fljax import report
-
-        found = pathlib.Path(path)
-        found = found / "report.html" if found.is_dir() else found
-        try:
-            report.write_page(found, self.metrics, self.records, self.name, self.origin)
-        except OSError as error:
-            raise ValueError(f"expected a file to write the page to, got {str(path)!r} ({error.strerror})") from None
-        return found
-
-    def save(
-        self, folder: str | pathlib.Path, *, models: SavedModels = "none", overwrite: bool = False
-    ) -> pathlib.Path:
-        """Writes metrics and records, and models if they are asked for, to a folder that ``fljax.load`` opens.
-
-        Args:
-          folder: is made if it does not exist.
-          models: "last": the models of all algorithms after the last round, too, as arrays without code. The folder
-            gets names, sizes and moments of the data, and no rows. To use the models of ``fljax.compare``, give
-            ``fljax.load`` the algorithms, the task and the local training again.
-          overwrite: whether earlier results and models of ``save`` in this folder are replaced.
-
-        Returns:
-          The folder.
-
-        Raises:
-          ValueError: if the folder has results already, or cannot be written; or if there are no models of an
-            algorithm.
-        """
-        ((name, text),) = self.origin.items()
-        return saved_comparisons.save(
-            pathlib.Path(folder),
-            saved_comparisons.Contents(self.metrics, self.records, self.results, name, text, self.outline),
-            models,
-            overwrite,
-        )
-
-    def __repr__(self) -> str:
-        found = self._overview()
-        lines = [f"  {label}: {', '.join(_pairs(found.columns, cells))}" for label, cells in found.lines.items()]
-        return "\n".join([f"Comparison of {len(lines)} algorithms. {found.title}", *lines])
-
-    def _repr_html_(self) -> str:
-        found = self._overview()
-        lines = [(label, *cells) for label, cells in found.lines.items()]
-        return html_table(("algorithm", *found.columns), lines, f"{found.title}. {found.caption}.")
-
-    def _overview(self) -> Any:
-        from fljax import report
-
-        seeds = self.metrics.sizes["seed"]
-        return report.overview(report.summary(self.metrics), seeds, diverged_seeds(self.metrics))
 
 
 def compare(
@@ -232,7 +115,7 @@ def compare(
         checkpoint. More algorithms may be added.
       stop: a request to stop after the next checkpoint; it needs ``checkpoint``.
       progress: whether bars show the progress on stderr; or a function that is called with each
-        ``fljax.results.folders.Event``.
+        ``fljax.results.events.Event``.
       name: title of the page.
 
     Returns:
@@ -247,7 +130,7 @@ def compare(
     seeds = seeds_of(seeds)
     parts = federation if isinstance(federation, list) else []
     federation = stack(parts) if parts else federation
-    _check_kinds({"federation": (federation, Federation), "task": (task, Task), "local": (local, Local)})
+    check_kinds({"federation": (federation, Federation), "task": (task, Task), "local": (local, Local)})
     assert isinstance(federation, Federation)
     _check_counts(rounds=rounds, evaluate_every=evaluate_every, clients_per_round=clients_per_round)
     alone = local._replace(steps=100, epochs=None) if standalone is None else standalone
@@ -264,36 +147,35 @@ def compare(
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         execution=execution or Execution(),
         non_finite=non_finite,
-        callbacks=tuple(CallbackSetup(_again(each)) for each in callbacks),
+        callbacks=tuple(CallbackSetup(_again(callback)) for callback in callbacks),
         standalone_initial=standalone_initial,
         standalone_stop=standalone_stop,
-        opt_out_threshold=opt_out_threshold_of(opt_out_threshold, federation.clients.id.shape[-1]),
+        opt_out_threshold=_opt_out_threshold_of(opt_out_threshold, federation.clients.id.shape[-1]),
         requirement=requirement_of(requirement),
-        world=world_of(federation, [each.names for each in parts] or [federation.names] * len(seeds)),
+        world=world_of(federation, [part.names for part in parts] or [federation.names] * len(seeds)),
     )
     names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")
     processes.check_same(lambda: {name: repr(getattr(setup, name)) for name in names})
-    check_cohorts(setup)
+    _check_cohorts(setup)
     directory = None if checkpoint is None else pathlib.Path(checkpoint)
     if stop is not None and directory is None:
         raise ValueError("expected a checkpoint with stop, got none")
     text = ""
     if directory is not None:
-        processes.agreed(lambda: check_folder(directory))
-        settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": fingerprint(task, federation)}
+        processes.agreed(lambda: _check_folder(directory))
+        settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": _fingerprint(task, federation)}
         settings["standalone_initial"] = standalone_initial
         settings["standalone_stop"] = standalone_stop and standalone_stop._asdict()
         settings["standalone_valid"] = setup.alone["valid"] or None
         text = settings_text(settings)
-    with _listening(progress) as on_event:
-        tell = folders.teller(None, on_event)
-        with locked(directory):
-            if directory is not None:
-                processes.agreed(lambda: checkpoint_origins.check(directory, text, None))
-            files = ProgressFiles(directory, text, None, Saving(stop=stop), tell, lasting=True)
-            outputs = Outputs(tell, files, ModelFiles(None, "none"), Watch.of(setup, None, tell))
-            outcome = run.run_setup(setup, outputs)
-    return _comparison(name, outcome, {COMPARISON: describe_comparison(setup, local)})
+    with listening(progress) as on_event, contextlib.ExitStack() as opened:
+        if directory is not None:
+            processes.agreed(lambda: opened.enter_context(locked(directory / LOCK)))
+            processes.agreed(lambda: check_checkpoints(directory, text, None))
+        log = EventLog(None, on_event)
+        files = ProgressFiles(directory, text, None, Saving(stop=stop), log, lasting=True)
+        outcome = run.run_setup(setup, Outputs(log, files), OpenFolder({}))
+    return Comparison.of(name, outcome, {COMPARISON: describe_comparison(setup, local)})
 
 
 def run_config(
@@ -328,34 +210,17 @@ def run_config(
     """
     if isinstance(config, Mapping):
         raw = json.loads(json.dumps(config)) if overrides else dict(config)  # a copy, since overrides change it
-        for each in overrides:
-            override(raw, each)
+        for change in overrides:
+            override(raw, change)
         chosen = configuration.parse(raw, imports=imports)
     else:
         chosen = configuration.load(config, overrides, imports=imports)
-    extra = tuple(CallbackSetup(_again(each)) for each in callbacks)
+    extra = tuple(CallbackSetup(_again(callback)) for callback in callbacks)
     directory = None if folder is None else pathlib.Path(folder)
-    with _listening(progress) as on_event:
+    with listening(progress) as on_event:
         how: dict[str, Any] = {"resume": resume, "on_event": on_event, "saving": saving, "callbacks": extra}
         outcome = run.run(chosen, directory=directory, **how)
-    return _comparison(chosen.name, outcome, {CONFIG: configuration.dumps(chosen)})
-
-
-def _comparison(name: str, outcome: Outcome, origin: Mapping[str, str]) -> Comparison:
-    return Comparison(
-        name,
-        outcome.metrics,
-        outcome.records,
-        outcome.models,
-        outcome.diverged,
-        outcome.infinite,
-        origin,
-        outcome.outline,
-    )
-
-
-def _pairs(columns: Sequence[str], cells: Sequence[str]) -> list[str]:
-    return [f"{column} {each}" for column, each in zip(columns, cells, strict=True) if each]
+    return Comparison.of(chosen.name, outcome, {CONFIG: configuration.dumps(chosen)})
 
 
 def _again(callback: Callback) -> Callable[[], Callback]:
@@ -370,25 +235,58 @@ def _again(callback: Callback) -> Callable[[], Callback]:
     return build
 
 
-@contextlib.contextmanager
-def _listening(progress: bool | OnEvent) -> Iterator[OnEvent | None]:
-    """The listener of a run's events: bars, the user's function, or None."""
-    if callable(progress):
-        yield progress
-        return
-    with progress_bars(quiet=not progress) as bars:
-        yield listener(bars) if progress else None
-
-
-def _check_kinds(given: Mapping[str, tuple[Any, type]]) -> None:
-    """Raises a ValueError if an argument is a value of another kind, for example in another's place."""
-    for name, (value, kind) in given.items():
-        if not isinstance(value, kind):
-            raise ValueError(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}")
-
-
 def _check_counts(**counts: int | None) -> None:
     """Raises a ValueError unless counts are positive whole numbers or None."""
     for name, count in counts.items():
         if count is not None and (not is_whole(count) or count < 1):
             raise ValueError(f"expected {name} to be a positive whole number, got {count!r}")
+
+
+def _check_cohorts(setup: Setup) -> None:
+    """Raises a ValueError if an algorithm that asks all clients gets some of them, as a config does."""
+    clients = setup.federation.clients.id.shape[-1]
+    known = {entry.build: entry for entry in REGISTRY.values()}
+    for entry in setup.algorithms:
+        rows = entry.options.get("clients_per_round", setup.clients_per_round)
+        asks_all = entry.plan is None and entry.build in known and known[entry.build].asks_all(entry.options)
+        if asks_all and rows is not None and rows < clients:
+            raise ValueError(
+                f"{entry.label}: expected all {clients} clients in every round, which this algorithm asks, got {rows}"
+            )
+
+
+def _opt_out_threshold_of(delta: Any, clients: int) -> OptOut:
+    """IP-FL's delta as a number, or as one for each client; raises a ValueError if it is neither."""
+    is_labelled = is_named(delta)  # labels would be passed over
+    try:
+        numbers = np.asarray(None if is_labelled or isinstance(delta, str | bool) else delta)
+    except ValueError:  # a ragged list
+        numbers = np.empty((), object)
+    if numbers.dtype.kind not in "iuf" or numbers.shape not in ((), (clients,)) or not np.isfinite(numbers).all():
+        raise ValueError(
+            f"expected opt_out_threshold to be one finite number, or one for each of {clients} clients by id, got "
+            f"{describe(delta) if is_labelled else shown(delta)}"
+        )
+    return tuple(map(float, numbers)) if numbers.ndim else float(numbers)
+
+
+def _check_folder(directory: pathlib.Path) -> None:
+    """Raises a ValueError if a folder for checkpoints is that of a run or of a saved comparison."""
+    taken = [name for name in (CONFIG, COMPARISON, RESULTS, folders.MODELS) if (directory / name).exists()]
+    if taken:
+        raise ValueError(
+            f"expected a folder of its own for checkpoints, got {str(directory)!r}, which holds {taken[0]}"
+        )
+
+
+def _fingerprint(task: Task, federation: Federation) -> str:
+    """What two tasks must have in common: the shapes of their parameters, and how they compute a loss of one row."""
+    key = jax.random.key(0)
+    model = jax.eval_shape(task.init, key)
+    row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), federation.examples)
+
+    def loss(model: Any, row: Any) -> Any:
+        return task.loss(task.logits(model, training.prepare(task, row.x)), row.y)
+
+    computed = jax.make_jaxpr(loss)(model, row)
+    return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(computed)).encode()).hexdigest()[:16]

@@ -2,92 +2,42 @@
 
 from __future__ import annotations
 
-import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-import jax
-import numpy as np
-import xarray as xr
 
 from fljax import results
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.describing import cost_in_words
-from fljax.core.errors import during
 from fljax.core.names import about_algorithm
-from fljax.engine import (
-    Block,
-    Memory,
-    Plan,
-    checksum_of,
-    estimate,
-    estimate_standalone,
-    progress_of,
-    rehearse,
-    sentences,
-    simulate,
-    standalone,
-)
-from fljax.engine.loop.running import check_rounds
+from fljax.engine import Block, Memory, Plan, estimate, estimate_standalone, progress_of, simulate
 from fljax.engine.programs.execution import debug_mode
-from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
-from fljax.experiments.compiling import Ahead
+from fljax.experiments import outlines
+from fljax.experiments.conductor import (
+    Computed,
+    Experiment,
+    Outcome,
+    Outputs,
+    conduct,
+    memory_notes,
+    opened,
+    rounds_before,
+    trained_alone,
+)
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.plans import build_plan
-from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, Tell, resolve_setup
-from fljax.experiments.outputs import outlines
-from fljax.experiments.outputs.following import Watch
-from fljax.experiments.outputs.model_files import ModelFiles, keep_beginning, state_of
-from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
-from fljax.protocol import Algorithm
-from fljax.results import Reference, Result, further_rounds, stores
-from fljax.results.differences import flat
-from fljax.results.folders import OnEvent, Parts, claim, save, teller
-from fljax.results.infinite_losses import InfiniteLoss, infinite_losses
-from fljax.results.non_finite import unstopped, until_stopped
-
-
-class Outputs(NamedTuple):
-    """Where the events and results of a run go.
-
-    Attributes:
-      tell: ``(stage, label, round, rounds, message)``, for each step of the run.
-      files: checkpoints and scores of standalone models.
-      models: saves trained models.
-      watch: makes the callbacks.
-      keep: called with metrics and records after each algorithm; None: they are not saved.
-      on_result: called with label, plan and Result of every algorithm after it has run and is saved.
-    """
-
-    tell: Tell
-    files: ProgressFiles
-    models: ModelFiles
-    watch: Watch
-    keep: Callable[[xr.Dataset, xr.Dataset], None] | None = None
-    on_result: Callable[[str, Plan, Result], Any] | None = None
-
-
-class Outcome(NamedTuple):
-    """All algorithms side by side.
-
-    Attributes:
-      metrics: over ``algorithm, seed, evaluated_round, client | unseen``.
-      records: over ``algorithm, seed, round, row``; of algorithms with long records only those that are one value for
-        each seed and round (``fljax.results.stores``).
-      diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
-      models: the Results of ``simulate`` by label (absent for resumed algorithms).
-      infinite: evaluations in which a loss is infinite (``fljax.results.infinite_losses``).
-      outline: what saved models need to know of the data, without rows (``fljax.experiments.outputs.outlines``).
-    """
-
-    metrics: xr.Dataset
-    records: xr.Dataset
-    diverged: tuple[tuple[str, int, int], ...]
-    models: dict[str, Result]
-    infinite: tuple[InfiniteLoss, ...] = ()
-    outline: Mapping[str, np.ndarray] = {}
+from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup
+from fljax.experiments.programs import Ahead
+from fljax.experiments.programs import check as check
+from fljax.experiments.running import CallbackBuilder, Saving
+from fljax.experiments.saved_models import ModelFiles, keep_beginning, state_of
+from fljax.results import Reference, Result, Results, further_rounds, stores
+from fljax.results.endings import Parts
+from fljax.results.events import OnEvent
+from fljax.results.folders import OpenFolder
+from fljax.results.identity import flat
+from fljax.results.non_finite import infinite_losses, unstopped, until_stopped
 
 
 def run(
@@ -125,219 +75,146 @@ def run(
       fljax.results.non_finite.NotFinite: if the config's ``non_finite`` is "stop" and something was not finite. The
         results until then are saved, but not the models. Resuming runs this algorithm again.
     """
-    labels = [entry.label for entry in config.algorithms]
     processes.check_same(lambda: flat(dumps(config)))
     text = "" if directory is None else dumps(config)
-    with claim(directory, text, resume) as claimed:
-        tell = teller(directory, on_event)
-        files = ProgressFiles(directory, text, None, saving or Saving(), tell)
-        for words in claimed.notes:
-            tell("note", "", 0, 0, words)
-        claimed = claimed._replace(finished=unstopped(claimed.finished, config.non_finite))
-        if set(labels) <= claimed.finished.keys():
-            for label in labels:
-                tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
-            files.all_finished()
-            return _outcome(config.name, labels, claimed.finished, {}, config.metrics.opt_out_threshold)
-        keep = None if directory is None or not processes.is_first() else functools.partial(save, directory, text=text)
+    with opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
+        folder = folder._replace(finished=unstopped(folder.finished, config.non_finite))
+        labels = tuple(entry.label for entry in config.algorithms)
+        if set(labels) <= folder.finished.keys():  # the data are not read
+            threshold = config.metrics.opt_out_threshold
+            experiment = Experiment(config.name, labels, config.rounds, threshold)
+            return conduct(experiment, outputs, folder, None)
         models = ModelFiles(directory, config.save_models)
-        setup = resolve_setup(config, tell)
+        setup = resolve_setup(config, outputs.log.tell)
         models.begin(setup)
-        watch = Watch.of(setup, directory, tell, callbacks)
-        outputs = Outputs(tell, files, models, watch, keep, on_result)
-        return run_setup(setup, outputs, claimed.finished, claimed.begun)
+        return run_setup(setup, outputs._replace(models=models, callbacks=callbacks, on_result=on_result), folder)
 
 
-def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None, begun: Parts | None = None) -> Outcome:
+def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     """Runs every algorithm of a setup on its federation, with standalone models that are trained once.
 
     Args:
       setup: the experiment.
       outputs: where events and results go.
-      finished: metrics and records of the algorithms that are not repeated, by label.
-      begun: metrics and records of those that go on from their saved models (``fljax.results.further_rounds``).
+      folder: the results of algorithms that are not repeated, and of those that go on from their saved models
+        (``fljax.results.further_rounds``).
 
     Raises:
       Stopped, ValueError, OSError, NotFinite: as ``run``.
     """
-    finished, begun = finished or {}, begun or {}
+    builder = CallbackBuilder.of(setup, outputs.folder, outputs.log, outputs.callbacks)
     preparation.check_test_rows(setup.federation)
     plans = check(setup, rehearsed=False)
-    done = {label: int(metrics["rounds_done"]) for label, (metrics, _) in begun.items()}
-    for label, rounds in done.items():  # all of them before anything is computed
-        with about_algorithm(label):
-            _state_before(outputs, label, plans[label], setup, rounds, trial=True)
-    for label, rounds in done.items():
-        outputs.files.begin()
-        keep_beginning(_folder(outputs), label, rounds)
-    with debug_mode(setup.execution), Ahead(setup, plans, finished, done) as ahead:
-        return _run_all(setup, ahead, finished, begun, outputs)
-
-
-def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs: Outputs) -> Outcome:
-    tell, files = outputs.tell, outputs.files
-    rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
-
-    def trained() -> list[Reference]:
-        tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
-        settings: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution, **setup.alone}
-
-        def held(memory: Memory) -> None:
-            for words in sentences(memory):
-                tell("note", "", 0, rounds, f"standalone models: {words}")
-
-        return [standalone(setup.task, setup.federation, setup.standalone, **settings, on_memory=held)]
-
-    (reference,) = files.references(checksum_of(setup.federation) if files.is_on else 0, trained)
-    reference = preparation.required_of(setup, reference)
-    preparation.check_requirement({**finished, **begun}, reference, setup)
-    for words in (preparation.absent_classes(setup), preparation.untested_clients(setup)):
-        if words is not None:
-            tell("note", "", 0, rounds, words)
-    if setup.clients_per_round > setup.clients:
-        asked = setup.clients_per_round
-        words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"
-        tell("note", "", 0, 0, words)
-
-    parts = dict(finished)
-    kept: dict[str, Result] = {}
-    before = next((int(metrics["rounds_done"]) for metrics, _ in begun.values()), None)
-    for entry in setup.algorithms:
-        label = entry.label
-        if label in parts:
-            tell("note", label, rounds, rounds, "already in the results, not repeated")
-            continue
-
-        def progress(block: Block, label: str = label) -> None:
-            tell("train", label, block.round, block.rounds, progress_of(block))
-
-        def held(memory: Memory, label: str = label) -> None:
-            for words in sentences(memory):
-                tell("note", label, 0, rounds, words)
-
-        tell("train", label, 0, rounds, "")
-        started = entry.clustering
-        if started is not None:
-            words = f"finding clusters by K-means on F1 scores after {started.rounds} rounds of FedAvg"
-            tell("note", label, 0, rounds, words)
-        evaluate_at = decided = decisions if entry is setup.algorithms[0] else ()
-        ahead.after(label)
-        with about_algorithm(label):
-            plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
-            initial = None
-            if label in begun and before is not None:
-                initial = _state_before(outputs, label, plan, setup, before)
-                tell("note", label, before, rounds, f"goes on after round {before}, from its saved models")
-                evaluate_at = (*evaluate_at, *range(0, rounds, setup.evaluate_every))
-            result, stopped = until_stopped(
-                simulate,
-                plan,
-                setup.federation,
-                rounds=rounds if initial is None else rounds - (before or 0),
-                initial=initial,
-                seeds=setup.seeds,
-                reference=reference,
-                evaluate_every=setup.evaluate_every,
-                evaluate_at=evaluate_at,
-                callbacks=(progress, outputs.watch.callback(label, parts)),
-                execution=setup.execution,
-                on_memory=held,
-                checkpoint=files.checkpoint(label),
-                **outputs.models.arguments(setup, label, plan),
-                non_finite=setup.non_finite,
-            )
-        metrics = results.with_decisions(result.metrics, decided, setup.evaluate_every)
-        if label in begun:
-            metrics = further_rounds.with_metrics(begun[label][0], metrics, setup.evaluate_every)
-            result = result._replace(records=further_rounds.with_records(begun[label][1], result.records))
-        table = _short(files, label, result.records)
-        kept[label] = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
-        parts[label] = (metrics, table)
-        tell("note", label, rounds, rounds, cost_in_words(kept[label].metrics))
-        for diverged in kept[label].divergences:
-            tell("note", label, diverged.round, rounds, f"{diverged}; frozen there")
-        for each in kept[label].infinite:
-            tell("note", label, each.round or 0, rounds, str(each))
-        if stopped is None:  # before the results, which say that the algorithm is finished
-            outputs.models.save(label, plan, kept[label])
-        if outputs.keep is not None:
-            outputs.keep(*join(setup.name, setup.labels, {**begun, **parts}, before, setup.opt_out_threshold))
-            tell("saved", label, rounds, rounds, "")
-        if stopped is not None:
-            files.finished(label)  # so that resuming runs it again
-            raise stopped.of(label)
-        if outputs.on_result is not None:
-            outputs.on_result(label, plan, kept[label])
-        files.finished(label)
-    files.all_finished()
-    outcome = _outcome(setup.name, setup.labels, parts, kept, setup.opt_out_threshold)
+    done = {label: int(begun.metrics["rounds_done"]) for label, begun in folder.begun.items()}
+    directory = outputs.files.directory
+    if directory is not None:  # it has the results of what goes on
+        for label, rounds in done.items():  # all of them before anything is computed
+            with about_algorithm(label):
+                state_of(directory, label, plans[label], setup, rounds, trial=True)
+        for label, rounds in done.items():
+            outputs.files.begin()
+            keep_beginning(directory, label, rounds)
+    decisions = preparation.decision_rounds(setup)
+    with debug_mode(setup.execution), Ahead(setup, plans, folder.finished, done) as ahead:
+        (reference,) = trained_alone([setup], (), outputs, folder)
+        for words in (preparation.absent_classes(setup), preparation.untested_clients(setup)):
+            if words is not None:
+                outputs.log.note(words, rounds=setup.rounds)
+        if setup.clients_per_round > setup.clients:
+            asked = setup.clients_per_round
+            words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"
+            outputs.log.note(words)
+        computation = _Computation(setup, outputs, folder, reference, decisions, ahead, builder)
+        experiment = Experiment(setup.name, setup.labels, setup.rounds, setup.opt_out_threshold)
+        outcome = conduct(experiment, outputs, folder, computation.compute)
     return outcome if setup.world is None else outcome._replace(outline=outlines.contents(*setup.world))
 
 
-def _state_before(outputs: Outputs, label: str, plan: Plan, setup: Setup, rounds: int, *, trial: bool = False) -> Any:
-    """The state after so many rounds, from which an algorithm goes on; raises a ValueError if there is none."""
-    return state_of(_folder(outputs), label, plan, setup, rounds, trial=trial)
+class _Computation(NamedTuple):
+    """Computes the algorithms of a run.
 
-
-def _folder(outputs: Outputs) -> pathlib.Path:
-    assert outputs.files.directory is not None  # which has the results of what goes on
-    return outputs.files.directory
-
-
-def _short(files: ProgressFiles, label: str, records: xr.Dataset) -> xr.Dataset:
-    """The records of an algorithm for the results; long ones stay in their store."""
-    if stores.is_long(records):
-        return stores.by_round(records)
-    files.forget_records(label)
-    return records
-
-
-def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Result], delta: OptOut) -> Outcome:
-    metrics, records = join(name, labels, parts, opt_out_threshold=delta)
-    return Outcome(metrics, records, _diverged(metrics), kept, infinite_losses(metrics))
-
-
-def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str, Plan]:
-    """Builds every algorithm once, so that errors are raised before anything is computed.
-
-    Args:
+    Attributes:
       setup: the experiment.
-      rehearsed: whether to also trace one round of each algorithm, which takes a second or two.
-      swept: whether the setup is a cell of a sweep; scenarios then have no baseline from the first algorithm.
-
-    Returns:
-      Plans by label, with 0.5 in place of all values from standalone models.
-
-    Raises:
-      ValueError: if arguments are bad.
-      AlgorithmError: if a builder or a function of an algorithm raises another exception.
+      outputs: where events and models go.
+      folder: what earlier processes have computed.
+      reference: standalone models, with what clients require.
+      decisions: numbers of rounds after which scenarios compare clients with the first algorithm.
+      ahead: compiles programs ahead.
+      builder: makes the callbacks.
     """
-    check_initial(setup.task, setup.standalone_initial)
-    check_stop_alone(setup.federation, setup.standalone_stop)
-    check_valid_alone(setup.federation, setup.alone["valid"])
-    count = len(setup.seeds)
-    half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
-    unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
-    accuracies = (None, None) if setup.task.score is None else (half, unseen)
-    alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
-    alone = preparation.required_of(setup, alone, trial=True)
-    table = np.broadcast_to(half[:, None], (count, max(setup.rounds, 1), setup.clients))
-    known = {"test": table}
-    if np.any(np.asarray(setup.federation.clients.valid.size) > 0):
-        known["valid"] = table
-    plans = {}
-    for entry in setup.algorithms:
-        with about_algorithm(entry.label):
-            baselines = None if swept or entry is setup.algorithms[0] else known
-            plan = build_plan(setup, entry, alone, baselines, trial=True)
-            with during("the builder"):
-                built = plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
-            if isinstance(built, Algorithm):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's builder may err
-                check_rounds(built, setup.rounds)
-            if rehearsed and setup.execution.clients != "debug":  # where nothing is traced
-                rehearse(plan, setup.federation)
-        plans[entry.label] = plan
-    return plans
+
+    setup: Setup
+    outputs: Outputs
+    folder: OpenFolder
+    reference: Reference
+    decisions: tuple[int, ...]
+    ahead: Ahead
+    builder: CallbackBuilder
+
+    def compute(self, label: str, parts: Parts) -> Computed:
+        """Runs one algorithm after those with the results ``parts``, and saves its models."""
+        setup, log, rounds, begun = self.setup, self.outputs.log, self.setup.rounds, self.folder.begun.get(label)
+        entry = setup.algorithms[setup.labels.index(label)]
+        log.train(label, 0, rounds)
+        if entry.clustering is not None:
+            words = f"finding clusters by K-means on F1 scores after {entry.clustering.rounds} rounds of FedAvg"
+            log.note(words, label, 0, rounds)
+        decisions = self.decisions if entry is setup.algorithms[0] else ()
+        self.ahead.after(label)
+        with about_algorithm(label):
+            plan = build_plan(setup, entry, self.reference, preparation.baselines_of(setup, parts))
+            result, stopped = until_stopped(simulate, plan, setup.federation, **self._arguments(entry, plan, parts))
+        metrics = results.with_decisions(result.metrics, decisions, setup.evaluate_every)
+        if begun is not None:
+            metrics = further_rounds.with_metrics(begun.metrics, metrics, setup.evaluate_every)
+            result = result._replace(records=further_rounds.with_records(begun.records, result.records))
+        result = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
+        short = self._short(label, result)
+        log.note(cost_in_words(metrics), label, rounds, rounds)
+        for diverged in result.divergences:
+            log.note(f"{diverged}; frozen there", label, diverged.round, rounds)
+        for loss in result.infinite:
+            log.note(str(loss), label, loss.round or 0, rounds)
+        if stopped is None:  # before the results, which say that the algorithm is finished
+            self.outputs.models.save(label, plan, result)
+        return Computed(Results(metrics, short), (plan, result), stopped)
+
+    def _arguments(self, entry: AlgorithmSetup, plan: Plan, parts: Parts) -> dict[str, Any]:
+        """The arguments of ``simulate`` for an algorithm, beside the plan and the federation."""
+        setup, outputs, label = self.setup, self.outputs, entry.label
+        rounds, initial = setup.rounds, None
+        evaluate_at = self.decisions if entry is setup.algorithms[0] else ()
+        before = rounds_before(self.folder)
+        if label in self.folder.begun and before is not None and outputs.files.directory is not None:
+            initial = state_of(outputs.files.directory, label, plan, setup, before)
+            outputs.log.note(f"goes on after round {before}, from its saved models", label, before, rounds)
+            evaluate_at = (*evaluate_at, *range(0, rounds, setup.evaluate_every))
+            rounds -= before
+
+        def progress(block: Block) -> None:
+            outputs.log.train(label, block.round, block.rounds, progress_of(block))
+
+        return {
+            "rounds": rounds,
+            "initial": initial,
+            "seeds": setup.seeds,
+            "reference": self.reference,
+            "evaluate_every": setup.evaluate_every,
+            "evaluate_at": evaluate_at,
+            "callbacks": (progress, self.builder.callback(label, parts)),
+            "execution": setup.execution,
+            "on_memory": memory_notes(outputs.log, label, setup.rounds),
+            "checkpoint": outputs.files.checkpoint(label),
+            **outputs.models.arguments(setup, label, plan),
+            "non_finite": setup.non_finite,
+        }
+
+    def _short(self, label: str, result: Result) -> Any:
+        """The records of an algorithm for the results; long ones stay in their store."""
+        if stores.is_long(result.records):
+            return stores.by_round(result.records)
+        self.outputs.files.forget_records(label)
+        return result.records
 
 
 # The label of standalone training among estimates.
@@ -352,31 +229,6 @@ def estimates(config: Config) -> dict[str, Memory]:
     setup = resolve_setup(config)
     plans = check(setup, rehearsed=False)  # the estimate traces them
     how: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
-    found = {STANDALONE: estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone, **how)}
-    for label, plan in plans.items():
-        found[label] = estimate(plan, setup.federation, setup.schedule)
-    return found
-
-
-def join(
-    name: str, labels: Sequence[str], parts: Parts, continues: int | None = None, opt_out_threshold: OptOut = 0.0
-) -> tuple[xr.Dataset, xr.Dataset]:
-    """Metrics and records of the algorithms that are finished, in the order of ``labels``, as one dataset each.
-
-    ``continues``: the rounds of the run that these results go on from; ``opt_out_threshold``: as for ``with_gains``.
-    """
-    order = [label for label in labels if label in parts]
-    metrics = results.join({label: parts[label][0] for label in order})
-    records = results.join({label: parts[label][1] for label in order})
-    attributes = {"name": name} if continues is None else {"name": name, further_rounds.CONTINUES: continues}
-    return results.with_gains(metrics, order[0], opt_out_threshold).assign_attrs(attributes), records
-
-
-def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, int, int], ...]:
-    table = metrics["diverged"].transpose("algorithm", "seed")
-    return tuple(
-        (str(label), int(seed), int(table.sel(algorithm=label, seed=seed)))
-        for label in table["algorithm"].values
-        for seed in table["seed"].values
-        if int(table.sel(algorithm=label, seed=seed)) >= 0
-    )
+    alone = estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone, **how)
+    estimated = {label: estimate(plan, setup.federation, setup.schedule) for label, plan in plans.items()}
+    return {STANDALONE: alone} | estimated

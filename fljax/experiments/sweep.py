@@ -1,10 +1,17 @@
-"""Sweeps: every algorithm of a config in every cell of a grid, with as few compiled programs as possible."""
+"""Sweeps: every algorithm of a config in every cell of a grid, with as few compiled programs as possible.
+
+A sweep may run in parts, for example as jobs of a cluster, which are joined afterwards. A part is a sweep of some of
+the algorithms over some of the values of each axis, in a run folder of its own: ``parts/NUMBER-of-COUNT`` of the folder
+of the sweep. So each part has its own lock, checkpoints, log and results. The names say how the sweep was divided.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import pathlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,42 +21,31 @@ from fljax.config import ConfigError, dumps
 from fljax.config.options import check_metric
 from fljax.config.sweeping import Grid
 from fljax.core import processes
-from fljax.core.names import about_algorithm
-from fljax.engine import Block, Memory, checksum_of, groups, sentences, standalone_sweep, sweep
-from fljax.experiments import run as experiment
+from fljax.core.files import write
+from fljax.core.locks import locked
+from fljax.experiments.conductor import (
+    Experiment,
+    Outcome,
+    SweptCells,
+    conduct,
+    join,
+    opened,
+    outcome_of,
+    trained_alone,
+)
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.plans import build_plan, reads_requirement
-from fljax.experiments.inputs.setup import CallbackSetup, Setup, Tell, resolve_cells
-from fljax.experiments.outputs.following import Watch
-from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
+from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
+from fljax.experiments.programs import check as check_plans
+from fljax.experiments.programs import world_key
+from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.metrics.names import OF_LOSSES, SCALARS
-from fljax.protocol import Federation
-from fljax.results import Reference, judged_by
-from fljax.results.differences import flat
-from fljax.results.folders import Claim, OnEvent, Parts, claim, save, teller
-from fljax.results.infinite_losses import InfiniteLoss, infinite_losses
-from fljax.results.non_finite import NotFinite
-from fljax.results.sweeps import Axis, Best, axes_of, best, parts_of, shape_in_words, unstack_cells, values_of
+from fljax.results import Results, folders
+from fljax.results.endings import Parts
+from fljax.results.events import OnEvent
+from fljax.results.identity import difference, flat, join_environments
+from fljax.results.sweeps import Axis, shape_in_words
 
 METRICS = tuple(SCALARS)
-
-
-class Outcome(NamedTuple):
-    """All algorithms in all cells.
-
-    Attributes:
-      metrics: over ``algorithm``, the axes of the grid, ``seed, evaluated_round, client | unseen``.
-      records: over ``algorithm``, the axes of the grid, ``seed, round, row``.
-      best: the best cell of every algorithm, by every available criterion.
-      diverged: ``(label, cell, seed, round)`` of runs in which a NaN or infinity appeared.
-      infinite: evaluations in which a loss is infinite (``fljax.results.infinite_losses``).
-    """
-
-    metrics: xr.Dataset
-    records: xr.Dataset
-    best: tuple[Best, ...]
-    diverged: tuple[tuple[str, dict[str, Any], int, int], ...]
-    infinite: tuple[InfiniteLoss, ...] = ()
 
 
 def run(
@@ -86,72 +82,39 @@ def run(
         The results of algorithms before are saved.
     """
     processes.check_same(lambda: flat(dumps(grid.config)) | {"grid": repr(paths(grid))})
-    metric = check(grid)
+    check(grid)
+    experiment = _experiment(grid)
     text = "" if directory is None else dumps(grid.config)
-    with claim(directory, text, resume, paths(grid)) as claimed:
-        tell = teller(directory, on_event)
-        files = ProgressFiles(directory, text, paths(grid), saving or Saving(), tell)
-        outcome = _run(grid, metric, directory, claimed, tell, files, callbacks)
+    with opened(directory, text, experiment.grid, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
+        log = outputs.log
+        log.note(f"{len(grid.cells)} cells: {shape_in_words(grid.axes)}")
+        compute = None
+        if not set(experiment.labels) <= folder.finished.keys():
+            cells = resolve_cells(grid.cells, log.tell)
+            _check_cells(cells, str(experiment.metric))
+            builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
+            references = trained_alone(cells, grid.axes, outputs, folder)
+            compute = SweptCells(grid.axes, cells, references, outputs, builder).compute
+        outcome = conduct(experiment, outputs, folder, compute)
         if whole:
-            _tell_edges(outcome, grid.config.rounds, tell)
+            for label, axis, value in dict.fromkeys(
+                (best.algorithm, axis, best.cell[axis]) for best in outcome.best for axis in best.edges
+            ):
+                words = f"best at {axis} = {value:g}, the edge of the grid: values beyond it may be better"
+                log.note(words, label, experiment.rounds, experiment.rounds)
         return outcome
 
 
-def _tell_edges(outcome: Outcome, rounds: int, tell: Tell) -> None:
-    for label, axis, value in dict.fromkeys(
-        (b.algorithm, axis, b.cell[axis]) for b in outcome.best for axis in b.edges
-    ):
-        words = f"best at {axis} = {value:g}, the edge of the grid: values beyond it may be better"
-        tell("note", label, rounds, rounds, words)
+def _experiment(grid: Grid) -> Experiment:
+    config, sweep = grid.config, grid.config.sweep
+    assert sweep is not None
+    labels, threshold = tuple(entry.label for entry in config.algorithms), config.metrics.opt_out_threshold
+    return Experiment(config.name, labels, config.rounds, threshold, paths(grid), sweep.metric)
 
 
-def _run(
-    grid: Grid,
-    metric: str,
-    directory: pathlib.Path | None,
-    claimed: Claim,
-    tell: Tell,
-    files: ProgressFiles,
-    callbacks: Sequence[CallbackSetup],
-) -> Outcome:
-    parts, labels = dict(claimed.finished), [entry.label for entry in grid.config.algorithms]
-    rounds = grid.config.rounds
-    for words in claimed.notes:
-        tell("note", "", 0, 0, words)
-    tell("note", "", 0, 0, f"{len(grid.cells)} cells: {shape_in_words(grid.axes)}")
-    cells, references, watch = [], [], None
-    if not set(labels) <= parts.keys():
-        cells = resolve_cells(grid.cells, tell)
-        _check_cells(cells, metric)
-        watch = Watch.of(cells[0], directory, tell, callbacks)
-        data = sum(checksum_of(each) for each in _different(cells)) if files.is_on else 0
-        alone = files.references(data, lambda: _references(cells, tell))
-        references = [preparation.required_of(cell, each) for cell, each in zip(cells, alone, strict=True)]
-        for place, (cell, each) in enumerate(zip(cells, references, strict=True)):
-            preparation.check_requirement(parts_of(parts, grid.axes, place), each, cell)
-    for position, label in enumerate(labels):
-        if label in parts:
-            tell("note", label, rounds, rounds, "already in the results, not repeated")
-            continue
-        with about_algorithm(label):
-            assert watch is not None
-            found = _algorithm(cells, position, references, tell, files, grid.axes, watch)
-        parts[label] = (
-            unstack_cells([each for each, _ in found], grid.axes),
-            unstack_cells([each for _, each in found], grid.axes),
-        )
-        if directory is not None and processes.is_first():
-            save(directory, *join(grid, parts), dumps(grid.config))
-            tell("saved", label, rounds, rounds, "")
-        files.finished(label)
-    files.all_finished()
-    return outcome_of(*join(grid, parts))
-
-
-def outcome_of(metrics: xr.Dataset, records: xr.Dataset) -> Outcome:
-    """What a sweep's results say: the best cells, what diverged, and which losses are infinite."""
-    chosen = best(metrics, metrics.attrs["metric"])
-    return Outcome(metrics, records, chosen, _diverged(metrics), infinite_losses(metrics))
+def paths(grid: Grid) -> str:
+    """The paths of the axes by name, as JSON, for the attributes of results."""
+    return json.dumps({axis.name: axis.path for axis in grid.axes})
 
 
 def check(grid: Grid) -> str:
@@ -165,16 +128,6 @@ def check(grid: Grid) -> str:
     return metric
 
 
-def _world(cell: Setup) -> tuple[int, int]:
-    """A key that cells with the same data and model have in common."""
-    return id(cell.federation), id(cell.task)
-
-
-def _different(cells: Sequence[Setup]) -> list[Federation]:
-    """The federations of all cells, each once."""
-    return list({id(cell.federation): cell.federation for cell in cells}.values())
-
-
 def _check_cells(cells: Sequence[Setup], metric: str) -> None:
     """Builds every algorithm of every cell; of cells with the same data and model, the first one is traced."""
     seen = set()
@@ -186,122 +139,255 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
                 f"{', '.join(name for name in METRICS if name in OF_LOSSES)}"
             )
         preparation.check_test_rows(cell.federation)
-        experiment.check(cell, rehearsed=_world(cell) not in seen, swept=True)
-        seen.add(_world(cell))
+        check_plans(cell, rehearsed=world_key(cell) not in seen, swept=True)
+        seen.add(world_key(cell))
 
 
-def _references(cells: Sequence[Setup], tell: Callable[..., None]) -> list[Reference]:
-    """The standalone models of every cell."""
-    found: dict[int, Reference] = {}
-    ways_of = lambda place: (_world(cells[place]), cells[place].execution, cells[place].alone)  # noqa: E731
-    for places in _by(range(len(cells)), ways_of):
-        first, locals = cells[places[0]], [cells[place].standalone for place in places]
-        count = len(set(map(repr, locals)))
-        ways = f", in {count} ways" if count > 1 else ""
-        population = first.clients + first.unseen
-        tell("standalone", "", 0, first.rounds, f"training {population} standalone models per seed{ways}")
-        how: dict[str, Any] = {"seeds": first.seeds, "execution": first.execution, **first.alone}
-        each = standalone_sweep(first.task, first.federation, locals, **how)
-        found |= dict(zip(places, each, strict=True))
-    return [found[place] for place in range(len(cells))]
+class Part(NamedTuple):
+    """Some algorithms over some values of each axis of a sweep.
+
+    Attributes:
+      grid: of the part alone.
+      places: along each axis, the places of the values in the whole sweep.
+    """
+
+    grid: Grid
+    places: tuple[tuple[int, ...], ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of its algorithms."""
+        return tuple(entry.label for entry in self.grid.config.algorithms)
 
 
-def _by(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]]:
-    """Places of cells with equal keys."""
-    found: dict[str, list[int]] = {}
-    for place in places:
-        found.setdefault(repr(key(place)), []).append(place)
-    return list(found.values())
+def split(grid: Grid, count: int) -> tuple[Part, ...]:
+    """At most ``count`` parts of about the same number of cells; every cell of every algorithm is in one of them.
+
+    The algorithms and the axes are cut into pieces; a part is one piece of each. The same grid and ``count`` give the
+    same parts.
+
+    Raises:
+      ValueError: if ``count`` is not positive.
+    """
+    if count < 1:
+        raise ValueError(f"expected a positive number of parts, got {count}")
+    lengths = [len(grid.config.algorithms), *(len(axis.values) for axis in grid.axes)]
+    pieces = _pieces(lengths, count)
+    cuts = [
+        [tuple(piece.tolist()) for piece in np.array_split(np.arange(n), k)]
+        for n, k in zip(lengths, pieces, strict=True)
+    ]
+    parts = []
+    for place in np.ndindex(*pieces):
+        algorithms, *places = (cuts[axis][at] for axis, at in enumerate(place))
+        parts.append(Part(_narrow(grid, algorithms, places), tuple(places)))
+    return tuple(parts)
 
 
-def _algorithm(
-    cells: Sequence[Setup],
-    position: int,
-    references: Sequence[Reference],
-    tell: Callable[..., None],
-    files: ProgressFiles,
-    axes: Sequence[Axis],
-    watch: Watch,
-) -> list[tuple[xr.Dataset, xr.Dataset]]:
-    """Metrics and records of one algorithm in every cell; models are not kept, since they would fill the memory."""
-    label, rounds = cells[0].labels[position], cells[0].rounds
-
-    def alone(place: int) -> Any:
-        """What the algorithm depends on: its cell without the other algorithms."""
-        cell, required = cells[place], np.asarray(references[place].required)
-        settings = (cell.clients_per_round, cell.rounds, cell.evaluate_every, cell.standalone, cell.execution)
-        settings += (cell.non_finite, cell.alone, reads_requirement(cell.algorithms[position]) and required.tobytes())
-        return _world(cell), settings, cell.algorithms[position]
-
-    same = _by(range(len(cells)), alone)
-    firsts = [places[0] for places in same]
-    jobs: list[list[int]] = []
-    plans = {}
-    run_of = lambda place: (_world(cells[place]), cells[place].execution, cells[place].non_finite)  # noqa: E731
-    for places in _by(firsts, run_of):
-        for place in places:
-            plans[place] = build_plan(cells[place], cells[place].algorithms[position], references[place])
-        jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
-    programs = f"{len(jobs)} program" + ("s" if len(jobs) > 1 else "")
-    tell("note", label, 0, len(jobs) * rounds, f"{len(firsts)} different cells in {programs}")
-    found: dict[int, tuple[xr.Dataset, xr.Dataset]] = {}
-    for job, members in enumerate(jobs):
-
-        def progress(block: Block, done: int = job * rounds) -> None:
-            tell("train", label, done + block.round, len(jobs) * rounds, "")
-
-        def held(memory: Memory) -> None:
-            for words in sentences(memory):
-                tell("note", label, 0, len(jobs) * rounds, words)
-
-        tell("train", label, job * rounds, len(jobs) * rounds, "")
-        cell = cells[members[0]]
-        try:
-            results = sweep(
-                [plans[place] for place in members],
-                cell.federation,
-                rounds=rounds,
-                seeds=cell.seeds,
-                references=[references[place] for place in members],
-                evaluate_every=cell.evaluate_every,
-                callbacks=(progress, watch.callback(label, cells=members)),
-                execution=cell.execution,
-                on_memory=held,
-                non_finite=cell.non_finite,
-                checkpoint=files.checkpoint(label, f"program_{job}"),
-            )
-        except NotFinite as stop:
-            files.finished(label)  # so that resuming runs it again
-            raise stop.of(label, values_of(axes, members[stop.plan])) from None
-        for place, each in zip(members, results, strict=True):
-            found[place] = (each.metrics, each.records)
-            for diverged in each.divergences:
-                tell("note", label, diverged.round, len(jobs) * rounds, f"cell {place} {diverged}; frozen there")
-            for loss in each.infinite:
-                tell("note", label, loss.round or 0, len(jobs) * rounds, f"cell {place}: {loss}")
-    for first, *others in same:  # of which only the requirement by which they are judged may differ
-        found |= {place: (judged_by(found[first][0], references[place]), found[first][1]) for place in others}
-    return [found[place] for place in range(len(cells))]
+def _pieces(lengths: Sequence[int], count: int) -> list[int]:
+    """Into how many pieces each of several axes is cut: the longest pieces first, at most ``count`` in all."""
+    pieces = [1] * len(lengths)
+    while True:
+        room = [
+            axis
+            for axis, length in enumerate(lengths)
+            if pieces[axis] < length and math.prod(pieces) // pieces[axis] * (pieces[axis] + 1) <= count
+        ]
+        if not room:
+            return pieces
+        pieces[max(room, key=lambda axis: lengths[axis] / pieces[axis])] += 1
 
 
-def paths(grid: Grid) -> str:
-    """The paths of the axes by name, as JSON, for the attributes of results."""
-    return json.dumps({axis.name: axis.path for axis in grid.axes})
+def _narrow(grid: Grid, algorithms: Sequence[int], places: Sequence[Sequence[int]]) -> Grid:
+    axes = tuple(
+        Axis(axis.name, axis.path, tuple(axis.values[at] for at in of_axis))
+        for axis, of_axis in zip(grid.axes, places, strict=True)
+    )
+    number = np.arange(len(grid.cells)).reshape([len(axis.values) for axis in grid.axes])
+    cells = [grid.cells[at] for at in number[np.ix_(*places)].ravel()]
 
+    def some(config: Any, **changes: Any) -> Any:
+        return config.model_copy(update={"algorithms": tuple(config.algorithms[at] for at in algorithms), **changes})
 
-def join(grid: Grid, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
-    """Metrics and records of the algorithms that are finished, with the grid among their attributes."""
     assert grid.config.sweep is not None
-    labels, own = [entry.label for entry in grid.config.algorithms], paths(grid)
-    metrics, records = experiment.join(grid.config.name, labels, parts, None, grid.config.metrics.opt_out_threshold)
-    return metrics.assign_attrs(grid=own, metric=grid.config.sweep.metric), records.assign_attrs(grid=own)
+    values = grid.config.sweep.model_copy(update={"grid": {axis.path: axis.values for axis in axes}})
+    return Grid(some(grid.config, sweep=values), axes, tuple(some(cell) for cell in cells))
 
 
-def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, dict[str, Any], int, int], ...]:
-    names = axes_of(metrics)
-    table = metrics["diverged"].transpose("algorithm", *names, "seed")
-    found = []
-    for place in np.argwhere(table.values >= 0):
-        label, *cell, seed = (table[dim].values.tolist()[i] for dim, i in zip(table.dims, place, strict=True))
-        found.append((label, dict(zip(names, cell, strict=True)), seed, int(table.values[tuple(place)])))
-    return tuple(found)
+def folder_of(directory: pathlib.Path, number: int, count: int) -> pathlib.Path:
+    """The run folder of part ``number``, from 1, of ``count``."""
+    return directory / folders.PARTS / f"{number}-of-{count}"
+
+
+def count_of(directory: pathlib.Path) -> int | None:
+    """Into how many parts the sweep of a folder was divided; None if no part has begun.
+
+    Raises:
+      ValueError: if there are parts of several divisions.
+    """
+    names = (re.fullmatch(r"\d+-of-(\d+)", path.name) for path in (directory / folders.PARTS).glob("*"))
+    counts = sorted({int(name[1]) for name in names if name})
+    if len(counts) > 1:
+        raise ValueError(
+            f"expected the parts of one division, got those of {counts} in {str(directory / folders.PARTS)!r}: "
+            "remove those of all but one"
+        )
+    return counts[0] if counts else None
+
+
+def begin_part(grid: Grid, directory: pathlib.Path, number: int, count: int) -> Part | None:
+    """Makes the folder of the sweep, with its config, and that of a part.
+
+    Parts may begin in the same instant: each waits for the others. JAX does not start, here and in ``join_parts``.
+
+    Args:
+      grid: the whole sweep.
+      directory: its folder.
+      number: of the part, from 1.
+      count: as for ``split``.
+
+    Returns:
+      The part; None if the sweep is divided into fewer than ``number`` parts.
+
+    Raises:
+      ValueError: if the folder has results of something else or parts of another config or ``count``, or if
+        ``check`` refuses the grid.
+    """
+    check(grid)
+    text, parts, used = dumps(grid.config), split(grid, count), folders.is_used(directory)
+    with locked(directory / folders.LOCK, folders.PATIENCE):
+        if (directory / folders.PARTS).exists():
+            _check_same(directory, text, number, count)
+        else:
+            folders.check_new(directory, used, remedy="")
+            write(directory / folders.CONFIG, text.encode())
+            # Also by a part without cells: others that wait here see whose config it is.
+            (directory / folders.PARTS).mkdir()
+        if number > len(parts):
+            return None
+        folder_of(directory, number, count).mkdir(parents=True, exist_ok=True)
+    return parts[number - 1]
+
+
+def _check_same(directory: pathlib.Path, text: str, number: int, count: int) -> None:
+    """Raises a ValueError if the parts of a folder are of another config or division."""
+    where, written, before = str(directory), folders.config_of(directory), count_of(directory)
+    if written is None:
+        raise ValueError(
+            f"expected {folders.CONFIG} of the sweep beside its parts in {where!r}, got none that can be read"
+        )
+    if (changed := difference(written, text)) is not None:
+        raise ValueError(
+            f"expected the config of the parts in {where!r}, got a changed one: {changed} (take another folder for it)"
+        )
+    if before not in (None, count):
+        raise ValueError(f"expected a part of {before}, as those in {where!r} are, got {number}/{count}")
+
+
+def run_part(
+    part: Part,
+    directory: pathlib.Path,
+    saving: Saving | None = None,
+    on_event: OnEvent | None = None,
+    callbacks: Sequence[CallbackSetup] = (),
+) -> Outcome:
+    """Runs a part in its folder ``directory``, as ``run`` does, and goes on with what is there."""
+    return run(
+        part.grid,
+        directory=directory,
+        resume=True,
+        on_event=on_event,
+        saving=saving,
+        callbacks=callbacks,
+        whole=False,
+    )
+
+
+def is_finished(part: Part, directory: pathlib.Path) -> bool:
+    """Whether the part's folder ``directory`` has the results of all of its algorithms.
+
+    Raises:
+      ValueError: if the folder is of something else.
+    """
+    return set(part.labels) <= _results(part, directory).keys()
+
+
+def _results(part: Part, directory: pathlib.Path) -> Parts:
+    if not directory.is_dir():
+        return {}
+    return folders.read_finished(directory, dumps(part.grid.config), paths(part.grid))
+
+
+class Joined(NamedTuple):
+    """What the parts of a sweep have.
+
+    Attributes:
+      outcome: of the algorithms whose parts have ended; None if there are none.
+      unfinished: the numbers of the parts, from 1, that do not have all of their results.
+      parts: the number of parts that have cells.
+    """
+
+    outcome: Outcome | None
+    unfinished: tuple[int, ...]
+    parts: int
+
+
+def join_parts(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
+    """The results of all algorithms whose parts have ended, also written to the folder of the sweep.
+
+    Its ``environment.json`` has the environments of the parts.
+
+    Args:
+      grid: the whole sweep.
+      directory: the folder of the sweep.
+      count: as for ``split``.
+
+    Raises:
+      ValueError: if a folder is of something else.
+    """
+    parts = dict(enumerate(split(grid, count), 1))
+    results = {number: _results(part, folder_of(directory, number, count)) for number, part in parts.items()}
+    unfinished = tuple(number for number, part in parts.items() if set(part.labels) - results[number].keys())
+    whole: dict[str, Results] = {}
+    environments: dict[int, pathlib.Path] = {}
+    for label in (entry.label for entry in grid.config.algorithms):
+        numbers = [number for number, part in parts.items() if label in part.labels]
+        if all(label in results[number] for number in numbers):
+            pieces = [(parts[number].places, results[number][label]) for number in numbers]
+            metrics, records = ([(places, piece[which]) for places, piece in pieces] for which in (0, 1))
+            whole[label] = Results(_along(grid, metrics), _along(grid, records))
+            environments |= {number: folder_of(directory, number, count) / folders.ENVIRONMENT for number in numbers}
+    if not whole:
+        return Joined(None, unfinished, len(parts))
+    text, experiment = dumps(grid.config), _experiment(grid)
+    with folders.claim(directory, text, True, experiment.grid, computes=False):
+        joined = join(experiment, whole)
+        join_environments(directory / folders.ENVIRONMENT, dict(sorted(environments.items())))
+        folders.save(directory, *joined, text)
+    return Joined(outcome_of(joined), unfinished, len(parts))
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as Slurm writes those of an array: ``2,5-7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _along(grid: Grid, pieces: Sequence[tuple[tuple[tuple[int, ...], ...], xr.Dataset]]) -> xr.Dataset:
+    """Joins the pieces of one algorithm along every axis of the grid."""
+    how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "join": "outer"}
+    for axis in range(len(grid.axes) - 1, -1, -1):
+        together: dict[Any, list[tuple[tuple[tuple[int, ...], ...], xr.Dataset]]] = {}
+        for places, dataset in pieces:
+            together.setdefault(places[:axis], []).append((places, dataset))
+        joined = []
+        for places, neighbours in together.items():
+            ordered = sorted(neighbours, key=lambda piece: piece[0][axis])
+            joined.append((places, xr.concat([dataset for _, dataset in ordered], dim=grid.axes[axis].name, **how)))
+        pieces = joined
+    return pieces[0][1]

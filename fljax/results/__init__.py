@@ -9,9 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fljax.results.evaluations import Line as Line
-    from fljax.results.evaluations import append as append
-    from fljax.results.evaluations import read_lines as read_lines
+    from fljax.results.endings import Results as Results
+    from fljax.results.events import Line as Line
+    from fljax.results.events import append as append
+    from fljax.results.events import read_lines as read_lines
     from fljax.results.progress import Progress as Progress
     from fljax.results.progress import RunState as RunState
     from fljax.results.progress import best_cell as best_cell
@@ -32,20 +33,21 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BestModels": "values",
-    "Line": "evaluations",
+    "Line": "events",
     "OF_STANDALONE": "values",
     "Progress": "progress",
     "Reference": "values",
     "Result": "values",
+    "Results": "endings",
     "RunState": "progress",
-    "append": "evaluations",
+    "append": "events",
     "best_cell": "progress",
     "is_running": "progress",
     "join": "values",
     "judged_by": "values",
     "metrics_dataset": "values",
     "metrics_of_runs": "values",
-    "read_lines": "evaluations",
+    "read_lines": "events",
     "read_state": "progress",
     "with_contribution_correlation": "values",
     "with_decisions": "values",

@@ -1,4 +1,6 @@
-"""The last evaluation of every run: algorithms, and cells of a sweep, may end after different numbers of rounds.
+"""Metrics and records of algorithms, and the last evaluation of every run.
+
+Algorithms, and cells of a sweep, may end after different numbers of rounds.
 
 Joined results have NaN after the end of a run that stopped early; ``rounds_done`` says where that is.
 
@@ -8,8 +10,27 @@ evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
 import xarray as xr
+
+
+class Results(NamedTuple):
+    """What is saved of an algorithm, or of several along ``algorithm``.
+
+    Attributes:
+      metrics: over ``seed, evaluated_round, client | unseen``.
+      records: over ``seed, round, row``.
+    """
+
+    metrics: xr.Dataset
+    records: xr.Dataset
+
+
+# The results of finished algorithms, by label.
+Parts = Mapping[str, Results]
 
 
 def ends(metrics: xr.Dataset) -> xr.DataArray:

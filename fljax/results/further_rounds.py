@@ -16,7 +16,8 @@ import numpy as np
 import xarray as xr
 
 from fljax.results import stores as long_records
-from fljax.results.differences import differences
+from fljax.results.endings import Parts
+from fljax.results.identity import differences
 
 CONTINUES = "continues"
 # What may differ between the earlier config and the one with more rounds.
@@ -25,26 +26,23 @@ _MAY_DIFFER = {"rounds", "evaluate_every"}
 _RUNNING = ("dropped_messages",)
 _AT_ONCE = 1000  # rounds of long records that are in memory
 
-# Metrics and records by label of the algorithm.
-Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]
 
-
-def rounds_before(metrics: xr.Dataset, there: str, here: str) -> int | None:
+def rounds_before(metrics: xr.Dataset, old_text: str, text: str) -> int | None:
     """The rounds after which the results of a folder go on; None: they do not, or not with this config.
 
     Args:
       metrics: of the folder.
-      there: the config of the results, as TOML.
-      here: the config of the run that is asked for.
+      old_text: the config of the results, as TOML.
+      text: the config of the run that is asked for.
 
     Raises:
-      ValueError: if ``here`` asks for more rounds of a run that is not finished, stopped early or diverged, or that may
+      ValueError: if ``text`` asks for more rounds of a run that is not finished, stopped early or diverged, or that may
         stop early.
     """
-    asked, changed = tomllib.loads(here), differences(there, here)
+    asked, changed = tomllib.loads(text), differences(old_text, text)
     if not changed:
         return _goes_on(metrics)
-    earlier = tomllib.loads(there)
+    earlier = tomllib.loads(old_text)
     if "rounds" not in changed or set(changed) - _MAY_DIFFER or asked["rounds"] <= earlier["rounds"]:
         return None
     if "diverged" not in metrics or "rounds_done" not in metrics:
@@ -59,11 +57,11 @@ def rounds_before(metrics: xr.Dataset, there: str, here: str) -> int | None:
         label = entry["label"]
         if label not in known:
             raise ValueError(f"{wanted} one without {label}; finish it with --set rounds={before} first")
-        own = metrics.sel(algorithm=label)
-        if np.any(own["diverged"].values >= 0):
+        of_label = metrics.sel(algorithm=label)
+        if np.any(of_label["diverged"].values >= 0):
             raise ValueError(f"{wanted} {label}, of which seeds diverged")
-        if int(own["rounds_done"]) != before:
-            raise ValueError(f"{wanted} {label}, which was stopped early after round {int(own['rounds_done'])}")
+        if int(of_label["rounds_done"]) != before:
+            raise ValueError(f"{wanted} {label}, which was stopped early after round {int(of_label['rounds_done'])}")
     return before
 
 
@@ -73,9 +71,9 @@ def _goes_on(metrics: xr.Dataset) -> int | None:
     return int(before) if before is not None and np.any(metrics["rounds_done"].values == before) else None
 
 
-def is_behind(metrics: xr.Dataset, there: str, written: str) -> bool:
+def is_behind(metrics: xr.Dataset, old_text: str, written: str) -> bool:
     """Whether the written config is that of the earlier run, since a process died after it saved ``metrics``."""
-    return CONTINUES in metrics.attrs and not set(differences(there, written)) - _MAY_DIFFER
+    return CONTINUES in metrics.attrs and not set(differences(old_text, written)) - _MAY_DIFFER
 
 
 def divided(parts: Parts, before: int | None) -> tuple[Parts, Parts]:
@@ -86,22 +84,23 @@ def divided(parts: Parts, before: int | None) -> tuple[Parts, Parts]:
     return {label: part for label, part in parts.items() if label not in begun}, begun
 
 
-def check_models(here: str, models: Mapping[str, pathlib.Path], stores: Mapping[str, pathlib.Path]) -> None:
+def check_models(text: str, models: Mapping[str, pathlib.Path], stores: Mapping[str, pathlib.Path]) -> None:
     """Raises a ValueError if there is nothing from which algorithms could go on.
 
     Args:
-      here: the config of the run that is asked for, as TOML.
+      text: the config of the run that is asked for, as TOML.
       models: the file of the last round's models, by label of each algorithm that goes on.
       stores: the place of its records, if they are too long for the results.
     """
-    saved = tomllib.loads(here).get("save_models")
+    saved = tomllib.loads(text).get("save_models")
     if models and saved != "last":
         raise ValueError(
             "expected models after the last round, from which a run goes on for more rounds, and save_models = 'last' "
             f"(--save-models last), got {saved!r}"
         )
     for label, path in models.items():
-        others = [each for each in (path.parent / "best", *path.parent.glob("round-*")) if (each / path.name).is_file()]
+        places = (path.parent / "best", *path.parent.glob("round-*"))
+        others = [folder for folder in places if (folder / path.name).is_file()]
         if others:
             raise ValueError(
                 f"expected models after the last round of {label} alone to go on for more rounds, got others in "
@@ -173,9 +172,9 @@ def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:
         first = int(after[along].values[0]) - 1 if after.sizes[along] else np.iinfo(np.int64).max
     before = before.isel({along: np.flatnonzero(before[along].values <= first)})
     axes = (along, *(["decision_round"] if "decision_round" in after.dims else []))
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for name, values in after.items():
-        axis = next((each for each in axes if each in values.dims), None)
+        axis = next((dimension for dimension in axes if dimension in values.dims), None)
         if axis is not None and name in before:
             earlier = before[name]
             if name in _RUNNING:
@@ -184,5 +183,5 @@ def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:
             values = values.transpose(*after[name].dims).astype(np.result_type(after[name].dtype, values.dtype))
         elif str(name).startswith("seconds_") and name in before:
             values = values + before[name]
-        found[str(name)] = values.assign_attrs(after[name].attrs)
-    return xr.Dataset(found, attrs=after.attrs)
+        variables[str(name)] = values.assign_attrs(after[name].attrs)
+    return xr.Dataset(variables, attrs=after.attrs)

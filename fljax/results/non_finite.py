@@ -14,6 +14,10 @@ finite before. Ballots do not count.
   The partial results are saved. A resumed run keeps the algorithms before it and repeats the one that was stopped.
 - "freeze": the program knows nothing of messages. Who made a seed diverge is computed after the run: a frozen state is
   that before its last round, so this round is done once more, on one device.
+
+A loss may be infinite although all parameters are finite. A NaN row of a client, for example, makes the loss of the
+first evaluation infinite, before training. ``InfiniteLoss`` names the first evaluation of each run with such a loss,
+and the client.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import xarray as xr
+
+from fljax.results.endings import Parts
 
 NonFinite = Literal["freeze", "drop", "stop"]
 _Returned = TypeVar("_Returned")
@@ -99,13 +105,15 @@ def in_which(clients: Sequence[int] | None) -> str:
     return f", in which client{'s' if len(clients) > 1 else ''} {shown} sent values that are not finite"
 
 
-def with_anomalies(metrics: xr.Dataset, records: xr.Dataset, found: Sequence[Divergence], clients: int) -> xr.Dataset:
+def with_anomalies(
+    metrics: xr.Dataset, records: xr.Dataset, divergences: Sequence[Divergence], clients: int
+) -> xr.Dataset:
     """Adds who was not finite to the metrics of one run.
 
     Args:
       metrics: over ``seed, evaluated_round``.
       records: of the same run, over ``seed, round``.
-      found: the frozen seeds.
+      divergences: of the frozen seeds.
       clients: number of seen clients.
 
     Returns:
@@ -115,13 +123,13 @@ def with_anomalies(metrics: xr.Dataset, records: xr.Dataset, found: Sequence[Div
     """
     seeds = metrics["seed"].values.tolist()
     senders = np.zeros((len(seeds), clients), bool)
-    for each in found:
-        senders[seeds.index(each.seed), list(each.clients or ())] = True
+    for divergence in divergences:
+        senders[seeds.index(divergence.seed), list(divergence.clients or ())] = True
     metrics = metrics.assign(diverged_by=(("seed", "client"), senders))
     if "dropped_messages" not in records:
         return metrics
-    each = records["dropped_messages"].transpose("seed", "round").values
-    total = np.concatenate([np.zeros((len(seeds), 1), np.int64), np.cumsum(each, axis=1, dtype=np.int64)], axis=1)
+    counts = records["dropped_messages"].transpose("seed", "round").values
+    total = np.concatenate([np.zeros((len(seeds), 1), np.int64), np.cumsum(counts, axis=1, dtype=np.int64)], axis=1)
     done = metrics["evaluated_round"].values
     return metrics.assign(dropped_messages=(("seed", "evaluated_round"), total[:, done - int(records["round"][0])]))
 
@@ -146,13 +154,13 @@ def diverged_seeds(metrics: xr.Dataset) -> dict[str, str]:
     """
     if "diverged" not in metrics:
         return {}
-    found = {}
+    words_by_label = {}
     kind = "seed" if set(metrics["diverged"].dims) == {"algorithm", "seed"} else "run"
     for label in metrics["algorithm"].values:
         rounds = metrics["diverged"].sel(algorithm=label).values.ravel()
         if words := diverged_words(rounds[rounds >= 0].tolist(), rounds.size, kind):
-            found[str(label)] = words
-    return found
+            words_by_label[str(label)] = words
+    return words_by_label
 
 
 def diverged_words(rounds: Sequence[int], runs: int, kind: str = "seed") -> str:
@@ -169,14 +177,12 @@ def diverged_words(rounds: Sequence[int], runs: int, kind: str = "seed") -> str:
     return f"{len(rounds)} of {runs} {kind}{'s' * (runs > 1)}, {first}"
 
 
-def unstopped(
-    finished: Mapping[str, tuple[xr.Dataset, xr.Dataset]], non_finite: NonFinite
-) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+def unstopped(finished: Parts, non_finite: NonFinite) -> Parts:
     """Metrics and records of the algorithms that ran to their end; without those that were stopped."""
     return {
         label: part
         for label, part in finished.items()
-        if non_finite != "stop" or not np.any(part[0]["diverged"].values >= 0)
+        if non_finite != "stop" or not np.any(part.metrics["diverged"].values >= 0)
     }
 
 
@@ -188,3 +194,66 @@ def until_stopped(
         return simulate(*arguments, **named), None
     except NotFinite as stop:
         return stop.results[0], stop
+
+
+class InfiniteLoss(NamedTuple):
+    """The first evaluation of a run in which some model has an infinite loss.
+
+    Attributes:
+      run: the run's coordinates by name: the seed, and the algorithm and axes of a sweep if there are any.
+      round: rounds done at that evaluation; None for a loss of standalone models.
+      metric: the metric with the infinite loss, e.g. ``test_loss`` or ``unseen_test_loss``.
+      clients: the clients with an infinite loss, by number; unseen clients if ``metric`` is of unseen clients; empty
+        for a loss of the server's own models.
+    """
+
+    run: dict[str, Any]
+    round: int | None
+    metric: str
+    clients: tuple[int, ...]
+
+    def __str__(self) -> str:
+        run = ", ".join(f"{name} {value}" for name, value in self.run.items())
+        shown = ", ".join(map(str, self.clients[:5])) + ("" if len(self.clients) <= 5 else ", ...")
+        whose = "unseen client" if self.metric.startswith("unseen_") else "client"
+        many = "s" if len(self.clients) > 1 else ""
+        of = f" of {whose}{many} {shown}" if self.clients else ""
+        when = "" if self.round is None else f" after round {self.round}"
+        return f"the {self.metric}{of} is infinite{when} ({run})"
+
+
+def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
+    """Runs in which a model's loss is infinite, although no parameter is NaN or infinite.
+
+    A loss is also infinite if it cannot be computed, e.g. because a client's examples have NaN.
+
+    Args:
+      metrics: of one run, or joined over algorithms and the axes of a sweep.
+
+    Returns:
+      For each algorithm, cell and seed, the first evaluation with infinite losses; of several metrics, the one with the
+      shortest name. One more entry for standalone models.
+    """
+    first_of_runs: dict[tuple[Any, ...], tuple[int, InfiniteLoss]] = {}
+    names = [str(name) for name in metrics.data_vars if str(name).endswith(("test_loss", "valid_loss", "cluster_loss"))]
+    for name in sorted(names, key=len):  # shorter names first
+        inner = [dim for dim in metrics[name].dims if dim in ("client", "unseen", "cluster", "distribution")]
+        rounds = "evaluated_round" in metrics[name].dims
+        values = metrics[name] if rounds else metrics[name].expand_dims("evaluated_round")
+        values = values.transpose(..., "evaluated_round", *inner)
+        runs = [str(dim) for dim in values.dims[: values.ndim - 1 - len(inner)]]
+        bad = np.isposinf(values.values)
+        for place in np.ndindex(bad.shape[: len(runs)]):
+            at = np.argwhere(bad[place])
+            if not len(at):
+                continue
+            first = int(at[0, 0])
+            kind = (rounds, *place)
+            if kind in first_of_runs and first_of_runs[kind][0] <= first:
+                continue
+            run = {dim: values[dim].values.tolist()[i] for dim, i in zip(runs, place, strict=True)}
+            person = inner[0] if inner and inner[0] in ("client", "unseen") else None
+            clients = () if person is None else tuple(values[person].values[at[at[:, 0] == first, 1]].tolist())
+            done = int(values["evaluated_round"].values[first]) if rounds else None
+            first_of_runs[kind] = (first, InfiniteLoss(run, done, name, clients))
+    return tuple(first_of_runs[kind][1] for kind in sorted(first_of_runs))

@@ -12,12 +12,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import filelock
-
+from fljax.core.locks import is_locked
 from fljax.metrics import mean
 from fljax.metrics.registry import is_lower_better
-from fljax.results.evaluations import Line, read_lines
-from fljax.results.folders import CONFIG, LOCK, LOG, Event
+from fljax.results.events import LOG, Event, Line, read_lines
+from fljax.results.folders import CONFIG, LOCK
 from fljax.results.non_finite import diverged_words
 
 
@@ -73,7 +72,7 @@ class RunState(NamedTuple):
     @property
     def finished(self) -> bool:
         """Whether all algorithms are done."""
-        return all(each.state in ("done", "stopped early") for each in self.algorithms)
+        return all(algorithm.state in ("done", "stopped early") for algorithm in self.algorithms)
 
 
 def read_state(folder: pathlib.Path) -> RunState:
@@ -90,55 +89,47 @@ def read_state(folder: pathlib.Path) -> RunState:
     metric = (config.get("sweep") or {}).get("metric", "average_accuracy")
     lines = read_lines(folder)
     now = _last_process(events)
-    labels = [str(each.get("label", each.get("name"))) for each in config["algorithms"]]
+    labels = [str(entry.get("label", entry.get("name"))) for entry in config["algorithms"]]
     rounds = int(config["rounds"])
-    found = [
+    algorithms = [
         _progress(label, rounds, events, now, [line for line in lines if line.label == label], metric, running, silent)
         for label in labels
     ]
     seconds = (now[-1].seconds if now else 0.0) + (silent if running else 0.0)
-    left = _left(found) if running else None
-    return RunState(str(config["name"]), running, _stage(now), seconds, silent, left, metric, tuple(found))
+    left = _left(algorithms) if running else None
+    return RunState(str(config["name"]), running, _stage(now), seconds, silent, left, metric, tuple(algorithms))
 
 
 def is_running(folder: pathlib.Path) -> bool:
-    """Whether a process holds the lock of the folder. The lock is taken for an instant, for which ``claim`` waits."""
-    if not (folder / LOCK).is_file():
-        return False
-    try:
-        with filelock.FileLock(folder / LOCK).acquire(blocking=False):
-            return False
-    except filelock.Timeout:
-        return True
-    except (OSError, NotImplementedError):  # not ours to lock, as in an archive
-        return False
+    """Whether a process holds the lock of the folder."""
+    return is_locked(folder / LOCK)
 
 
 def best_cell(lines: Sequence[Line], metric: str) -> int | None:
     """The cell of a sweep with the best mean over seeds at its last evaluation; None in a run, or without a value."""
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
     for line in lines:  # of a cell, later lines replace earlier ones
         for cell in dict.fromkeys(line.cells):
             value = means(line, cell).get(metric)
             if value is not None:
-                found[cell] = value
-    if not found:
+                values[cell] = value
+    if not values:
         return None
-    return (min if is_lower_better(metric) else max)(found, key=lambda cell: found[cell])
+    return (min if is_lower_better(metric) else max)(values, key=lambda cell: values[cell])
 
 
 def means(line: Line, cell: int | None = None) -> dict[str, float | None]:
     """Means over the seeds with a value; in a sweep, of one cell."""
-    own = [place for place in range(len(line.seeds)) if cell is None or line.cells[place] == cell]
-    return {name: mean([values[place] for place in own]) for name, values in line.metrics.items()}
+    places = [place for place in range(len(line.seeds)) if cell is None or line.cells[place] == cell]
+    return {name: mean([values[place] for place in places]) for name, values in line.metrics.items()}
 
 
 def _config(folder: pathlib.Path) -> dict[str, Any] | None:
     try:
-        found = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if {"name", "rounds", "algorithms"} <= found.keys() else None
+    return config if {"name", "rounds", "algorithms"} <= config.keys() else None
 
 
 def _events(folder: pathlib.Path) -> list[Event]:
@@ -146,13 +137,13 @@ def _events(folder: pathlib.Path) -> list[Event]:
         text = (folder / LOG).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    found = []
+    events = []
     for line in text.splitlines():
         try:
-            found.append(Event(**json.loads(line)))
+            events.append(Event(**json.loads(line)))
         except (ValueError, TypeError):  # the last line of a process that died
             continue
-    return found
+    return events
 
 
 def _last_process(events: Sequence[Event]) -> list[Event]:
@@ -180,10 +171,10 @@ def _progress(
     running: bool,
     silent: float,
 ) -> Progress:
-    own = [event for event in events if event.label == label]
+    of_label = [event for event in events if event.label == label]
     trained = [event for event in now if event.label == label and event.stage == "train"]
-    saved = any(event.stage == "saved" or event.message.startswith("already in the results") for event in own)
-    early = any(event.message.startswith("stopped after round") for event in own)
+    saved = any(event.stage == "saved" or event.message.startswith("already in the results") for event in of_label)
+    early = any(event.message.startswith("stopped after round") for event in of_label)
     last = trained[-1] if trained else None
     done, total = (0, rounds) if last is None else (last.round, last.rounds)
     rate = _rate(trained)
@@ -227,10 +218,10 @@ def _rate(trained: Sequence[Event]) -> float | None:
     return (last[0].round - first[0].round) / (last[0].seconds - first[0].seconds)
 
 
-def _left(found: Sequence[Progress]) -> float | None:
+def _left(algorithms: Sequence[Progress]) -> float | None:
     """Seconds to the end, if algorithms that wait are as fast as the one that trains."""
-    training = next((each for each in found if each.state == "training"), None)
+    training = next((algorithm for algorithm in algorithms if algorithm.state == "training"), None)
     if training is None or training.rate is None or training.left is None:
         return None
-    waiting = sum(each.state == "waiting" for each in found)
+    waiting = sum(algorithm.state == "waiting" for algorithm in algorithms)
     return training.left + waiting * training.rounds / training.rate

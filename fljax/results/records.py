@@ -75,9 +75,10 @@ def dataset(
         variables |= _by_client(joined, by_row, population)
     variables["bytes_down"] = (("seed", "round"), rows * wire.down + polled * wire.shown)
     variables["bytes_up"] = (("seed", "round"), rows * wire.up + polled * wire.ballot)
-    found = xr.Dataset(variables, {"seed": list(seeds), "round": np.arange(first, first + count)})
+    records = xr.Dataset(variables, {"seed": list(seeds), "round": np.arange(first, first + count)})
     # With coordinates, so that algorithms with cohorts of different sizes can be joined.
-    return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
+    missing = {dim: np.arange(size) for dim, size in records.sizes.items() if dim not in records.coords}
+    return records.assign_coords(missing)
 
 
 def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
@@ -93,8 +94,8 @@ def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
     dims = ("seed", "round", "row")
     joined = {name: records[name].transpose("seed", "round", ...).values for name in names}
     weighed = "weight" in records and set(records["weight"].dims) == set(dims)
-    found = xr.Dataset(_by_client(joined, weighed, population), {"client": np.arange(population)})
-    return found.assign_coords(seed=records["seed"], round=records["round"])
+    tables = xr.Dataset(_by_client(joined, weighed, population), {"client": np.arange(population)})
+    return tables.assign_coords(seed=records["seed"], round=records["round"])
 
 
 def datasets(
@@ -107,9 +108,9 @@ def datasets(
 ) -> Iterator[xr.Dataset]:
     """``dataset`` of each block of a run of ``rounds`` rounds, without the others in memory."""
     for block in blocks:
-        found = dataset(seeds, first, [block], wire, population, rounds)
-        yield found
-        first += found.sizes["round"]
+        records = dataset(seeds, first, [block], wire, population, rounds)
+        yield records
+        first += records.sizes["round"]
 
 
 def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int) -> dict[str, Any]:
@@ -121,13 +122,13 @@ def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int)
     count = np.zeros((seeds, rounds, population), np.int16)
     np.add.at(count, place, 1)
     dims = ("seed", "round", "client")
-    found: dict[str, Any] = {"participation": (dims, count)}
+    tables: dict[str, Any] = {"participation": (dims, count)}
     if "dropped" in joined:
         dropped = np.zeros_like(count)
         np.add.at(dropped, place, joined["dropped"][seed, round, row])
-        found["dropped_by_client"] = (dims, dropped)
+        tables["dropped_by_client"] = (dims, dropped)
     if weighed:
         weight = np.zeros(count.shape, joined["weight"].dtype)
         np.add.at(weight, place, joined["weight"][seed, round, row])
-        found["client_weight"] = (dims, np.where(count > 0, weight, np.nan))
-    return found
+        tables["client_weight"] = (dims, np.where(count > 0, weight, np.nan))
+    return tables

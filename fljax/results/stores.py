@@ -51,10 +51,10 @@ def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
             for place, part in enumerate(parts):
                 settings: Any = {"consolidated": False, "zarr_format": 3}
                 if place:
-                    alike = part.drop_vars([name for name, each in part.variables.items() if "round" not in each.dims])
-                    alike.assign_attrs(stamp).to_zarr(fresh, append_dim="round", **settings)
+                    fixed = [name for name, values in part.variables.items() if "round" not in values.dims]
+                    part.drop_vars(fixed).assign_attrs(stamp).to_zarr(fresh, append_dim="round", **settings)
                 else:
-                    chunks = {name: tuple(max(size, 1) for size in each.shape) for name, each in part.items()}
+                    chunks = {name: tuple(max(size, 1) for size in values.shape) for name, values in part.items()}
                     encoding = {str(name): {"chunks": shape} for name, shape in chunks.items()}
                     part.assign_attrs(stamp).to_zarr(fresh, mode="w", encoding=encoding, **settings)
         if is_store(path):
@@ -84,15 +84,15 @@ def load(path: pathlib.Path) -> xr.Dataset:
         for _, array in group.arrays():
             if array.size and array.nchunks_initialized != array.nchunks:
                 raise ValueError
-        found = xr.open_zarr(path, chunks=None, consolidated=False, zarr_format=3)
-        written = found.attrs.pop(_WRITTEN)
-        for name, values in found.items():
+        records = xr.open_zarr(path, chunks=None, consolidated=False, zarr_format=3)
+        written = records.attrs.pop(_WRITTEN)
+        for name, values in records.items():
             rows: Any = _Rows(path, written, values.shape, values.dtype, values.variable)
-            found[name] = values.copy(data=indexing.LazilyIndexedArray(rows))
+            records[name] = values.copy(data=indexing.LazilyIndexedArray(rows))
     except Exception:  # the exception depends on where the store is damaged
         raise ValueError(f"expected {str(path)!r} to be a whole zarr store, got a damaged one") from None
-    found.encoding[_SOURCE] = str(path)
-    return found
+    records.encoding[_SOURCE] = str(path)
+    return records
 
 
 class _Rows(BackendArray):
@@ -106,10 +106,10 @@ class _Rows(BackendArray):
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
         try:
-            found = json.loads((self.path / "zarr.json").read_bytes())["attributes"][_WRITTEN]
+            written = json.loads((self.path / "zarr.json").read_bytes())["attributes"][_WRITTEN]
         except (OSError, ValueError, KeyError):
-            found = None
-        if found != self.written:
+            written = None
+        if written != self.written:
             raise OSError(f"expected the records in {str(self.path)!r}, got none there, or those of another run")
         return np.asarray(self.stored[key].values)
 
@@ -142,6 +142,6 @@ def copy(records: xr.Dataset, path: pathlib.Path) -> None:
 def by_round(records: xr.Dataset) -> xr.Dataset:
     """The records that are one value for each seed and round, in memory; ``stored_apart`` says that there are more."""
     short = [name for name, values in records.items() if set(values.dims) <= {"seed", "round"}]
-    found = records[short]
-    found = found.drop_vars([name for name in found.coords if name not in ("seed", "round")]).load().drop_encoding()
-    return found.assign(stored_apart=((), np.int8(1)))
+    table = records[short]
+    table = table.drop_vars([name for name in table.coords if name not in ("seed", "round")]).load().drop_encoding()
+    return table.assign(stored_apart=((), np.int8(1)))

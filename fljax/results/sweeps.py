@@ -14,15 +14,14 @@ import numpy as np
 import xarray as xr
 
 from fljax.metrics.registry import is_lower_better
-from fljax.results.endings import at_end
-from fljax.results.folders import Parts
+from fljax.results.endings import Parts, Results, at_end
 
 
 def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
     """Joins datasets of cells (last axis fastest) to one Dataset with the axes in front of every variable."""
     numbers = [
-        each.assign({name: values.astype(np.int8) for name, values in each.items() if values.dtype == bool})
-        for each in datasets
+        dataset.assign({name: values.astype(np.int8) for name, values in dataset.items() if values.dtype == bool})
+        for dataset in datasets
     ]
     joined = xr.concat(numbers, dim="cell", data_vars="all", coords="minimal", compat="override", join="outer")
     shape = tuple(len(axis.values) for axis in axes)
@@ -57,13 +56,13 @@ def values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
 def parts_of(parts: Parts, axes: Sequence[Axis], place: int) -> Parts:
     """Metrics and records of one cell by label, from its place among the cells (last axis fastest)."""
     at = _positions(axes, place)
-    return {label: (metrics.isel(at), records.isel(at)) for label, (metrics, records) in parts.items()}
+    return {label: Results(metrics.isel(at), records.isel(at)) for label, (metrics, records) in parts.items()}
 
 
 def _positions(axes: Sequence[Axis], place: int) -> dict[str, int]:
     """The position of a cell along each axis, from its place among the cells (last axis fastest)."""
     places = np.unravel_index(place, [len(axis.values) for axis in axes])
-    return {axis.name: int(each) for axis, each in zip(axes, places, strict=True)}
+    return {axis.name: int(position) for axis, position in zip(axes, places, strict=True)}
 
 
 # The criteria by validation rows; the first one that results have is used, so that of losses for tasks without a score.
@@ -115,20 +114,20 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
         raise ValueError(f"expected metric to be in the results, got {metric!r}")
     names = axes_of(metrics)
     by_validation = () if metric in VALIDATION else [name for name in VALIDATION if name in metrics][:1]
-    found = []
+    best_cells = []
     for algorithm in metrics["algorithm"].values:
-        own = at_end(metrics).sel(algorithm=algorithm)
-        judged = own[metric].transpose(*names, "seed")
+        last = at_end(metrics).sel(algorithm=algorithm)
+        judged = last[metric].transpose(*names, "seed")
         for criterion in dict.fromkeys([metric, *by_validation]):
-            mean = mean_over_seeds(own[criterion].transpose(*names, "seed").values)
-            sound = (own["diverged"].transpose(*names, "seed").values < 0).all(axis=-1)
+            mean = mean_over_seeds(last[criterion].transpose(*names, "seed").values)
+            sound = (last["diverged"].transpose(*names, "seed").values < 0).all(axis=-1)
             score = np.where(np.isfinite(mean), -mean if is_lower_better(criterion) else mean, -np.inf)
             if (sound & np.isfinite(score)).any():
                 score = np.where(sound, score, -np.inf)
             if not np.isfinite(score).any():
                 continue
             at = np.unravel_index(int(np.argmax(score)), score.shape)
-            both = (judged.values, own[criterion].transpose(*names, "seed").values)
+            both = (judged.values, last[criterion].transpose(*names, "seed").values)
             same = [all(_makes_no_difference(values, place) for values in both) for place in range(len(names))]
             cell = {
                 name: None if same[place] else metrics[name].values.tolist()[at[place]]
@@ -143,15 +142,15 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
             finite = values[np.isfinite(values)]
             std = float(finite.std(ddof=1)) if finite.size > 1 else float("nan")
             level = float(finite.mean()) if finite.size else float("nan")
-            found.append(Best(str(algorithm), criterion, cell, float(mean[at]), level, std, finite.size, edges))
-    return tuple(found)
+            best_cells.append(Best(str(algorithm), criterion, cell, float(mean[at]), level, std, finite.size, edges))
+    return tuple(best_cells)
 
 
 def mean_over_seeds(values: np.ndarray) -> np.ndarray:
     """The mean of finite values over the last axis; NaN if there are none."""
-    there = np.isfinite(values)
-    count = there.sum(axis=-1)
-    return np.where(count > 0, np.where(there, values, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
+    is_finite = np.isfinite(values)
+    count = is_finite.sum(axis=-1)
+    return np.where(count > 0, np.where(is_finite, values, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
 
 
 def _makes_no_difference(values: np.ndarray, axis: int) -> bool:

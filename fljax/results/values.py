@@ -14,8 +14,7 @@ from fljax.core.describing import html_table
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
 from fljax.protocol import Labelled
 from fljax.results.endings import ends, held_after_end
-from fljax.results.infinite_losses import InfiniteLoss
-from fljax.results.non_finite import Divergence
+from fljax.results.non_finite import Divergence, InfiniteLoss
 
 # Variables of the standalone models, which do not depend on the algorithm.
 OF_STANDALONE = frozenset({"threshold", "standalone_test_loss", "standalone_test_accuracy"})
@@ -105,7 +104,7 @@ class Result(NamedTuple):
         describes the conditions for ``deployed`` and ``predict``.
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
-      infinite: evaluations with an infinite loss of finite parameters: ``fljax.results.infinite_losses``.
+      infinite: evaluations with an infinite loss of finite parameters: ``fljax.results.non_finite``.
       best: the best models by validation rows, if ``simulate`` was asked to keep them; else None.
       divergences: the seeds of ``diverged``, with the clients that were not finite (``fljax.results.non_finite``).
     """
@@ -148,21 +147,21 @@ _MAIN = (
 
 def _sizes(metrics: xr.Dataset) -> dict[str, int]:
     rounds = int(metrics["evaluated_round"].values[-1]) if metrics.sizes.get("evaluated_round") else 0
-    found = {"seed": metrics.sizes.get("seed", 0), "round": rounds, "client": metrics.sizes.get("client", 0)}
-    return found | ({"unseen client": metrics.sizes["unseen"]} if metrics.sizes.get("unseen") else {})
+    sizes = {"seed": metrics.sizes.get("seed", 0), "round": rounds, "client": metrics.sizes.get("client", 0)}
+    return sizes | ({"unseen client": metrics.sizes["unseen"]} if metrics.sizes.get("unseen") else {})
 
 
 def _main_values(metrics: xr.Dataset) -> dict[str, str]:
     """``0.712 ± 0.020`` by name: mean and standard deviation (n - 1) over seeds with a number, last evaluation."""
-    found = {}
+    texts = {}
     for name in _MAIN:
         if name not in metrics or not metrics.sizes.get("evaluated_round"):
             continue
         values = np.asarray(metrics[name].isel(evaluated_round=-1).values, float).ravel()
         known = values[np.isfinite(values)]
         spread = f" ± {known.std(ddof=1):.3f}" if known.size > 1 else ""
-        found[name] = f"{known.mean():.3f}{spread}" if known.size else "none"
-    return found
+        texts[name] = f"{known.mean():.3f}{spread}" if known.size else "none"
+    return texts
 
 
 def metrics_dataset(
@@ -184,7 +183,7 @@ def metrics_dataset(
     coordinates: dict[str, Any] = {"seed": list(seeds), "evaluated_round": [done for done, _ in evaluated]}
     variables: dict[str, Any] = {}
     for name, entry in evaluated[0][1].items():
-        values, axes = np.stack([np.asarray(found[name].values) for _, found in evaluated], axis=1), entry.dimensions
+        values, axes = np.stack([np.asarray(info[name].values) for _, info in evaluated], axis=1), entry.dimensions
         variables[name] = (("seed", "evaluated_round", *axes), values)
         coordinates |= {axis: np.arange(size) for axis, size in zip(axes, values.shape[2:], strict=True)}
     if reference is not None:
@@ -207,19 +206,20 @@ def metrics_dataset(
 
 
 def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
+    variables = {}
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
         names = {"threshold": "threshold", "test_loss": "standalone_test_loss"}
         names |= {"test_accuracy": "standalone_test_accuracy"}
         for source, target in names.items():
             values = getattr(reference, prefix + source)
             if values is not None and axis in coordinates:
-                found[prefix + target] = (("seed", axis), np.asarray(values))
-        if prefix + "threshold" in found:
+                variables[prefix + target] = (("seed", axis), np.asarray(values))
+        if prefix + "threshold" in variables:
             required = getattr(reference, prefix + "required")
-            standalone = found[prefix + "threshold"]
-            found[prefix + "required_loss"] = standalone if required is None else (("seed", axis), np.asarray(required))
-    return found
+            of_standalone = variables[prefix + "threshold"]
+            losses = of_standalone if required is None else (("seed", axis), np.asarray(required))
+            variables[prefix + "required_loss"] = losses
+    return variables
 
 
 def metrics_of_runs(
@@ -242,14 +242,14 @@ def metrics_of_runs(
     """
     joined = _joined(references)
     if joined is not None or not any(references):  # one Dataset for all plans: one per plan is slow
-        found = metrics_dataset(range(len(seeds) * len(references)), [(0, evaluated)], joined, alone)
-        return {str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims}
+        dataset = metrics_dataset(range(len(seeds) * len(references)), [(0, evaluated)], joined, alone)
+        return {str(name): v.values[:, 0] for name, v in dataset.items() if "evaluated_round" in v.dims}
     parts = []
     for place, reference in enumerate(references):
-        own = slice(place * len(seeds), (place + 1) * len(seeds))
-        mine = {name: Labelled(entry.values[own], entry.dimensions) for name, entry in evaluated.items()}
-        found = metrics_dataset(seeds, [(0, mine)], reference, alone)
-        parts.append({str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims})
+        runs = slice(place * len(seeds), (place + 1) * len(seeds))
+        mine = {name: Labelled(entry.values[runs], entry.dimensions) for name, entry in evaluated.items()}
+        dataset = metrics_dataset(seeds, [(0, mine)], reference, alone)
+        parts.append({str(name): v.values[:, 0] for name, v in dataset.items() if "evaluated_round" in v.dims})
     names = list(dict.fromkeys(name for part in parts for name in part))
     missing = np.full(len(seeds), np.nan)  # only scalars that need a reference can be missing
     return {name: np.concatenate([part.get(name, missing) for part in parts]) for name in names}
@@ -262,32 +262,32 @@ def judged_by(metrics: xr.Dataset, reference: Reference) -> xr.Dataset:
       metrics: over ``seed, evaluated_round, client | unseen``.
       reference: standalone models of the same run, with what clients require.
     """
-    found = metrics.copy()
+    judged = metrics.copy()
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
         name, required = f"{prefix}required_loss", getattr(reference, f"{prefix}required")
         if name not in metrics or required is None:
             continue
-        found[name] = (("seed", axis), np.asarray(required))
+        judged[name] = (("seed", axis), np.asarray(required))
         for metric, (_, compute, variables, _) in OVER_CLIENTS.items():
             earlier = metrics.get(prefix + metric)
             if "required_loss" in variables and earlier is not None:
-                arrays = (found[prefix + each].transpose("seed", ..., axis).values for each in variables)
-                values = compute(*(each if each.ndim == 3 else each[:, None] for each in arrays))
+                arrays = (judged[prefix + variable].transpose("seed", ..., axis).values for variable in variables)
+                values = compute(*(array if array.ndim == 3 else array[:, None] for array in arrays))
                 # What is not defined for the algorithm stays NaN.
-                found[prefix + metric] = earlier.copy(data=np.where(np.isnan(earlier), np.nan, values))
-    return found
+                judged[prefix + metric] = earlier.copy(data=np.where(np.isnan(earlier), np.nan, values))
+    return judged
 
 
 def _joined(references: Sequence[Reference | None]) -> Reference | None:
     """The references of several plans, concatenated; None if they do not all have the same fields."""
-    found = []
-    for each in references:
-        if each is None:
+    complete = []
+    for reference in references:
+        if reference is None:
             return None
-        required = each.threshold if each.required is None else each.required
-        unseen = each.unseen_threshold if each.unseen_required is None else each.unseen_required
-        found.append(each._replace(params=None, required=required, unseen_required=unseen))
-    columns: list[Any] = list(zip(*found, strict=True))
+        required = reference.threshold if reference.required is None else reference.required
+        unseen = reference.unseen_threshold if reference.unseen_required is None else reference.unseen_required
+        complete.append(reference._replace(params=None, required=required, unseen_required=unseen))
+    columns: list[Any] = list(zip(*complete, strict=True))
     if any(len({value is None for value in column}) > 1 for column in columns):
         return None
     joined: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
@@ -317,8 +317,8 @@ def with_contribution_correlation(metrics: xr.Dataset, records: xr.Dataset) -> x
     # First those that exist, since records may be on the disk.
     before = contribution.sel(round=rounds[np.isin(rounds, contribution["round"].values)]).reindex(round=rounds)
     accuracy = metrics["test_accuracy"].transpose("seed", "evaluated_round", "client")
-    found = formulas.contribution_correlation(accuracy.values, before.values)
-    return metrics.assign(contribution_correlation=(("seed", "evaluated_round"), found))
+    correlation = formulas.contribution_correlation(accuracy.values, before.values)
+    return metrics.assign(contribution_correlation=(("seed", "evaluated_round"), correlation))
 
 
 def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every: int) -> xr.Dataset:
@@ -336,13 +336,13 @@ def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every
     if not decisions:
         return metrics
     at = metrics["evaluated_round"].values
-    found = metrics.isel(evaluated_round=np.flatnonzero((at % evaluate_every == 0) | (at == at[-1])))
-    there = [each for each in decisions if each in at]  # all of them, unless the run was stopped
+    usual = metrics.isel(evaluated_round=np.flatnonzero((at % evaluate_every == 0) | (at == at[-1])))
+    decided = [round for round in decisions if round in at]  # all of them, unless the run was stopped
     for split in ("valid", "test"):
         if f"{split}_accuracy" in metrics:
-            values = metrics[f"{split}_accuracy"].sel(evaluated_round=there)
-            found[f"decision_{split}_accuracy"] = values.rename(evaluated_round="decision_round")
-    return found
+            values = metrics[f"{split}_accuracy"].sel(evaluated_round=decided)
+            usual[f"decision_{split}_accuracy"] = values.rename(evaluated_round="decision_round")
+    return usual
 
 
 def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -355,10 +355,11 @@ def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
     for label, dataset in datasets.items():
         same = [str(name) for name in dataset.data_vars if str(name).removeprefix("unseen_") in _OF_ALL]
         common = common.merge(dataset[same], compat="override", join="outer")
-        own = dataset.drop_vars(same)
+        of_algorithm = dataset.drop_vars(same)
         # Joining may add NaN; bools with NaN cannot be saved, numbers can.
-        own = own.assign({name: values.astype(np.int8) for name, values in own.items() if values.dtype == bool})
-        apart.append(own.expand_dims(algorithm=[label]))
+        bools = {name: values.astype(np.int8) for name, values in of_algorithm.items() if values.dtype == bool}
+        of_algorithm = of_algorithm.assign(bools)
+        apart.append(of_algorithm.expand_dims(algorithm=[label]))
     joined = xr.concat(apart, dim="algorithm", data_vars="all", coords="minimal", join="outer")
     return joined.merge(common, compat="override", join="outer")
 
@@ -375,19 +376,19 @@ def with_gains(metrics: xr.Dataset, baseline: str, opt_out_threshold: float | Se
       The Dataset with ``personalised_model_accuracy_gain`` (per client), ``average_gain``, ``opt_outs`` (a number of
       clients) and ``participation_rate`` (the share of the other clients).
     """
-    found = metrics.copy()
+    with_gain = metrics.copy()
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
         name = prefix + "test_accuracy"
         if name not in metrics:
             continue
         accuracy = metrics[name].transpose("algorithm", ..., "seed", "evaluated_round", axis)
         # A baseline that stopped early keeps the models that it ended with.
-        kept = held_after_end(accuracy, ends(metrics))[metrics["algorithm"].values.tolist().index(baseline)]
-        gain = formulas.personalised_model_accuracy_gain(accuracy.values, kept[None])
+        of_baseline = held_after_end(accuracy, ends(metrics))[metrics["algorithm"].values.tolist().index(baseline)]
+        gain = formulas.personalised_model_accuracy_gain(accuracy.values, of_baseline[None])
         dims = accuracy.dims[:-1]
-        found[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
+        with_gain[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
         thresholds, scalars = of_gains(gain, opt_out_threshold, unseen=bool(prefix))
-        found[prefix + "opt_out_threshold"] = (axis, thresholds)
+        with_gain[prefix + "opt_out_threshold"] = (axis, thresholds)
         for scalar, values in scalars.items():
-            found[prefix + scalar] = (dims, values)
-    return found.assign_attrs(baseline=baseline)
+            with_gain[prefix + scalar] = (dims, values)
+    return with_gain.assign_attrs(baseline=baseline)

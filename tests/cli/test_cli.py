@@ -22,8 +22,8 @@ from fljax.experiments import run as experiment
 from fljax.experiments import sweep
 from fljax.metrics import names
 from fljax.results import folders, sweeps
-from fljax.results.infinite_losses import InfiniteLoss
-from fljax.results.non_finite import Divergence, NotFinite
+from fljax.results.events import Event
+from fljax.results.non_finite import Divergence, InfiniteLoss, NotFinite
 
 CONFIG = """
 rounds = 4
@@ -64,8 +64,8 @@ def fake(tmp_path, monkeypatch):
         with folders.claim(directory, configuration.dumps(config), resume):
             calls.append((config, directory, resume))
             for round in (0, 2, 4):
-                on_event(folders.Event("train", "fedavg", round, 4, round / 2, ""))
-            on_event(folders.Event("note", "fedavg", 4, 4, 2.0, "a [note]"))
+                on_event(Event("train", "fedavg", round, 4, round / 2, ""))
+            on_event(Event("note", "fedavg", 4, 4, 2.0, "a [note]"))
             return outcome(config)
 
     monkeypatch.setattr(experiment, "run", run)
@@ -277,12 +277,12 @@ def fake_sweep(fake, monkeypatch):
     def run(grid, *, directory, resume, on_event, **_):
         with folders.claim(directory, configuration.dumps(grid.config), resume):
             calls.append((grid, directory, resume))
-            on_event(folders.Event("train", "fedavg", 4, 4, 2.0, ""))
+            on_event(Event("train", "fedavg", 4, 4, 2.0, ""))
         metrics = outcome(grid.config).metrics.assign_attrs(metric="average_accuracy")
         best = sweeps.Best("fedavg", "average_accuracy", {"learning_rate": 0.1}, 0.5, 0.5, float("nan"), 1, ())
         rates = [cell.local.learning_rate for cell in grid.cells]
         diverged = (("fedavg", {"learning_rate": 1}, 0, 3),) if 1 in rates else ()
-        return sweep.Outcome(metrics, xr.Dataset(), (best,), diverged)
+        return sweep.Outcome(metrics, xr.Dataset(), diverged, best=(best,))
 
     monkeypatch.setattr(sweep, "run", run)
     return calls

@@ -11,11 +11,11 @@ from fljax.cli import printing
 from fljax.cli.commands.reproduce import print_beside
 from fljax.cli.commands.run import _table as table_of_run
 from fljax.cli.commands.sweep import _table as table_of_sweep
-from fljax.experiments.outputs.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 from fljax.published import beside
 from fljax.report import Row
 from fljax.results import sweeps
-from fljax.results.folders import Event
+from fljax.results.events import Event
 
 LABELS = ("my_algorithms:moon", ":smile:", "a:moon:b", "[red]a[/red]", "[/]", "a[c0]", "back\\slash[b]")
 

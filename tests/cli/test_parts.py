@@ -17,7 +17,8 @@ import xarray as xr
 
 from fljax import cli
 from fljax.config import dumps, load_grid
-from fljax.experiments import sweep, sweep_parts
+from fljax.core.locks import locked
+from fljax.experiments import sweep
 from fljax.results import folders
 from tests.processes import environment
 
@@ -118,14 +119,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[pathlib.Path]:
         with folders.claim(directory, dumps(grid.config), resume, sweep.paths(grid)):
             folders.save(directory, metrics, metrics.drop_vars(list(metrics)), dumps(grid.config))
         ran.append(directory)
-        return sweep.Outcome(metrics, xr.Dataset(), (), ())
+        return sweep.Outcome(metrics, xr.Dataset(), ())
 
     monkeypatch.setattr(sweep, "run", run)
     return ran
 
 
 def test_parts_run_once(place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]) -> None:
-    first, _ = (sweep_parts.folder_of(pathlib.Path("out"), number, 2) for number in (1, 2))
+    first, _ = (sweep.folder_of(pathlib.Path("out"), number, 2) for number in (1, 2))
     code, out, err = call(capsys, *PART, "1/2")
     assert (code, out) == (0, "Part 1 of 2 is finished; to join all of them: fljax sweep --join out\n"), err
     assert call(capsys, *PART, "1/2") == (0, f"Part 1 of 2 is finished: its results are in {first}\n", "")
@@ -192,8 +193,8 @@ def test_folders_of_something_else(
 def test_unfinished_parts(place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]) -> None:
     """Those that are missing and one that runs are listed; what is whole is joined."""
     assert call(capsys, *PART, "3/4")[0] == 0
-    running = sweep_parts.folder_of(pathlib.Path("out"), 2, 4)
-    with folders.locked(running):
+    running = sweep.folder_of(pathlib.Path("out"), 2, 4)
+    with locked(running / folders.LOCK):
         found = call(capsys, "--join", "out")
     words = "expected all 4 parts in 'out' to be finished, got 3 that are not; running now: 2"
     assert found == (1, "1-2,4\n", f"fljax: {words}\n")

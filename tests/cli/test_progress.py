@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fljax.experiments.outputs.progress_bars import listener, progress_bars
-from fljax.results.folders import Event
+from fljax.experiments.progress_bars import listener, progress_bars
+from fljax.results.events import Event
 
 
 def heard(*events: tuple[str, str, int, int, float, str]) -> list[Any]:

@@ -12,7 +12,7 @@ from fljax import config
 from fljax.config import ConfigError
 from fljax.config import options as options_module
 from fljax.config.options import Registries
-from fljax.results.differences import flat
+from fljax.results.identity import flat
 
 ROOT = pathlib.Path(__file__).parent.parents[1]
 

@@ -17,7 +17,7 @@ from fljax.experiments import sweep
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import build_world, resolve_setup
 from fljax.protocol import Features
-from fljax.results.differences import difference
+from fljax.results.identity import difference
 
 TEXT = """
 rounds = 2

@@ -18,7 +18,7 @@ from fljax.config import ConfigError
 from fljax.config.sweeping import load_grid, parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
-from fljax.results.differences import flat
+from fljax.results.identity import flat
 from tests.toys.quick import quick_programs
 
 BASE: dict[str, Any] = {

@@ -15,8 +15,9 @@ from fljax.engine import groups
 from fljax.experiments import run as experiment
 from fljax.experiments.inputs.plans import build_plan
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
-from fljax.experiments.outputs.saved_models import load
-from fljax.results import Reference, folders
+from fljax.experiments.saved_models import load
+from fljax.results import Reference
+from fljax.results.events import Event
 
 BASE: dict[str, Any] = {
     "seeds": 2,
@@ -210,14 +211,14 @@ def test_contributions_do_not_compile_anew():
 def test_a_measure_of_another_shape_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
     (tmp_path / "wrong_measures.py").write_text("def short(size):\n    return size[..., 1:]\n")
     monkeypatch.syspath_prepend(tmp_path)
-    events: list[folders.Event] = []
+    events: list[Event] = []
     with pytest.raises(ValueError, match="'wrong_measures:short' to have one number for each of 4 clients"):
         experiment.run(build("wrong_measures:short"), on_event=events.append)
     assert {event.stage for event in events} == {"data"}
 
 
 def test_a_file_that_is_not_there_is_told_before_anything_is_trained():
-    events: list[folders.Event] = []
+    events: list[Event] = []
     with pytest.raises(ValueError, match=r"expected a CSV file of contributions, got '/.*absent.csv' .No such file"):
         experiment.run(build({"file": "absent.csv"}), on_event=events.append)
     assert {event.stage for event in events} == {"data"}

@@ -18,7 +18,7 @@ from fljax.engine.offload.host_data import HostData
 from fljax.engine.programs.program import Plan, partition_plan
 from fljax.engine.programs.shapes import measure
 from fljax.engine.rounds.federations import by_id, local_data, without_rows
-from fljax.experiments.outputs import outlines
+from fljax.experiments import outlines
 from fljax.protocol import Algorithm, Federation
 from fljax.scenarios import opting_out
 from fljax.training import Local

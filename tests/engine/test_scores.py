@@ -13,7 +13,7 @@ from fljax.contributions import measure
 from fljax.engine import Schedule, estimate, print_progress, simulate, standalone
 from fljax.protocol import Federation, Task
 from fljax.results import join, with_gains
-from fljax.results.infinite_losses import InfiniteLoss, infinite_losses
+from fljax.results.non_finite import InfiniteLoss, infinite_losses
 from fljax.scenarios import opting_out
 from fljax.training import Local
 from tests.toys.federation import tiny_federation

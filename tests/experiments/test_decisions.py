@@ -11,7 +11,7 @@ from fljax import config
 from fljax.experiments import run
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import resolve_setup
-from fljax.results import folders
+from fljax.results.events import Event
 
 pytestmark = pytest.mark.thorough
 
@@ -102,7 +102,7 @@ def test_what_is_resumed_is_compared_with_the_same_baseline(tmp_path):
     assert whole.records["opted_out"].sel(algorithm="leaving", round=3).values.all()
     assert (whole.records["gain"].sel(algorithm="leaving", round=6).values != 0).any()
 
-    def die(event: folders.Event) -> None:
+    def die(event: Event) -> None:
         if event.stage == "saved":
             raise Died
 

@@ -12,10 +12,10 @@ import fljax
 from fljax import config as configuration
 from fljax.engine.checkpoints import series
 from fljax.engine.loop import history
+from fljax.experiments import conductor, saved_models
 from fljax.experiments import run as experiment
-from fljax.experiments.outputs import saved_models
-from fljax.experiments.outputs.model_files import path_of
-from fljax.experiments.outputs.progress_files import Saving
+from fljax.experiments.running import Saving
+from fljax.experiments.saved_models import path_of
 from fljax.results import folders, further_rounds
 from fljax.results.further_rounds import joined, rounds_before
 
@@ -164,12 +164,12 @@ def test_scenarios_that_decide_by_the_first_algorithm_go_on(tmp_path):
 @pytest.mark.thorough
 def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
     """It dies after the models of the first algorithm, before their results; and then after the results."""
-    keep = experiment.save
+    keep = conductor.save
 
     def dies(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment, "save", dies)
+    monkeypatch.setattr(conductor, "save", dies)
     with pytest.raises(KeyboardInterrupt):
         go_on(folder, rounds=8)
     assert folders.load(folder)[0]["rounds_done"].values.tolist() == [4, 4]
@@ -180,7 +180,7 @@ def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
         calls.append(1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment, "save", once)
+    monkeypatch.setattr(conductor, "save", once)
     with pytest.raises(KeyboardInterrupt):
         go_on(folder, rounds=8)
     metrics, _ = folders.load(folder)
@@ -192,7 +192,7 @@ def test_a_run_that_dies_while_it_goes_on_is_resumed(folder, monkeypatch):
         rounds_before(metrics, configuration.dumps(build(rounds=8)), configuration.dumps(build(rounds=9)))
     with pytest.raises(ValueError, match="expected models after the last round"):
         go_on(folder, rounds=8, save_models="none")
-    monkeypatch.setattr(experiment, "save", keep)
+    monkeypatch.setattr(conductor, "save", keep)
     outcome = go_on(folder, rounds=8)
     assert_as_at_once(outcome, 8)
     assert calls == [1]

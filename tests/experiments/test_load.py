@@ -13,8 +13,8 @@ import pytest
 
 import fljax
 from fljax import config as configuration
+from fljax.experiments import load
 from fljax.experiments import run as experiment
-from fljax.experiments.outputs import load
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.thorough

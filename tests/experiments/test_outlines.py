@@ -18,9 +18,9 @@ import pytest
 import fljax
 from fljax import cli
 from fljax import config as configuration
+from fljax.experiments import outlines
 from fljax.experiments import run as experiment
 from fljax.experiments.inputs.setup import build_world, resolve_setup
-from fljax.experiments.outputs import outlines
 from fljax.protocol import AbsentRows, Names, RowsAbsent
 from tests.toys.quick import quick_programs
 

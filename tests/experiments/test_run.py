@@ -13,9 +13,10 @@ from fljax import config as configuration
 from fljax.core import trees
 from fljax.engine import Plan, groups
 from fljax.engine.programs import jit
-from fljax.experiments import compiling, run
+from fljax.experiments import programs, run
 from fljax.experiments.inputs.setup import build_federation
 from fljax.results import folders, read_lines
+from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite, diverged_seeds
 from tests.toys.not_finite import sends_nan
 
@@ -46,7 +47,7 @@ def build(**changes):
 def finished(tmp_path_factory):
     """One run that is saved, its events and its folder."""
     folder = tmp_path_factory.mktemp("run")
-    events: list[folders.Event] = []
+    events: list[Event] = []
     return run.run(build(), directory=folder, on_event=events.append), events, folder
 
 
@@ -115,7 +116,7 @@ def test_what_is_saved_loads_back(finished):
 
 def test_resume_runs_only_what_is_missing(finished, tmp_path):
     outcome, _, folder = finished
-    events: list[folders.Event] = []
+    events: list[Event] = []
     (tmp_path / "results.nc").write_bytes((folder / "results.nc").read_bytes())
     again = run.run(build(), directory=tmp_path, resume=True, on_event=events.append)
     assert [(event.stage, event.label) for event in events] == [("note", "fedavg"), ("note", "incfl")]
@@ -148,7 +149,7 @@ def test_a_run_never_writes_over_results(finished):
 @pytest.mark.thorough
 def test_divergence_freezes_only_its_algorithm(tmp_path):
     wild = {"name": "fedavg", "label": "wild", "server_lr": 3e38}
-    events: list[folders.Event] = []
+    events: list[Event] = []
     config = build(rounds=4, algorithms=[wild, {"name": "fedavg"}])
     outcome = run.run(config, directory=tmp_path, on_event=events.append)
     assert {label for label, _, _ in outcome.diverged} == {"wild"}
@@ -190,7 +191,7 @@ def test_a_config_says_that_a_run_stops(tmp_path):
     """What was computed until then is saved; resuming repeats the algorithm that was stopped, and no other."""
     config = build(**EVERYBODY, algorithms=SPOILT, non_finite="stop")
     for resume in (False, True):
-        events: list[folders.Event] = []
+        events: list[Event] = []
         with pytest.raises(NotFinite) as found:
             run.run(config, directory=tmp_path, resume=resume, on_event=events.append)
         assert (found.value.label, found.value.seed, found.value.round, found.value.clients) == ("spoilt", 0, 2, (1,))
@@ -221,7 +222,7 @@ def test_options_reach_the_builders():
 
 
 def test_a_cohort_larger_than_the_population_takes_everybody_and_says_so():
-    events: list[folders.Event] = []
+    events: list[Event] = []
     config = build(participation={"clients_per_round": 50}, algorithms=[{"name": "fedavg"}])
     outcome = run.run(config, on_event=events.append)
     assert outcome.records.sizes["row"] == 6
@@ -352,7 +353,7 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
     ],
 )
 def test_builders_say_what_is_wrong_before_anything_is_trained(changes, sentence):
-    events: list[folders.Event] = []
+    events: list[Event] = []
     with pytest.raises(ValueError, match=sentence):
         run.run(build(**changes), on_event=events.append)
     assert {event.stage for event in events} == {"data"}
@@ -411,7 +412,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     config = build(algorithms=algorithms)
     labels = [entry.label for entry in config.algorithms]
     jit.STORE._kept.clear()  # of what other tests ran
-    monkeypatch.setattr(compiling, "compile_ahead", noted("compile", ahead, compiling.compile_ahead))
+    monkeypatch.setattr(programs, "compile_ahead", noted("compile", ahead, programs.compile_ahead))
     monkeypatch.setattr(run, "simulate", noted("run", ran, run.simulate))
     run.run(config)
     assert steps == [
@@ -430,7 +431,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
 @pytest.mark.parametrize("faulty", ["fedavg", "incfl"])
 def test_an_error_of_the_next_programs_does_not_stop_a_run(faulty, monkeypatch, tmp_path):
     """It appears when the next algorithm's turn comes; that of the first algorithm before anything is computed."""
-    inner, raised = compiling.compile_ahead, []
+    inner, raised = programs.compile_ahead, []
 
     def fails(pool, plan, *arguments, **named):
         if plan.build.build.__name__ == faulty:
@@ -438,7 +439,7 @@ def test_an_error_of_the_next_programs_does_not_stop_a_run(faulty, monkeypatch, 
             raise ValueError("expected a program, got none")
         return inner(pool, plan, *arguments, **named)
 
-    monkeypatch.setattr(compiling, "compile_ahead", fails)
+    monkeypatch.setattr(programs, "compile_ahead", fails)
     if faulty == "fedavg":
         with pytest.raises(ValueError, match="expected a program, got none"):
             run.run(build(), directory=tmp_path)

@@ -12,8 +12,7 @@ import pytest
 
 from fljax import cli
 from fljax import config as configuration
-from fljax.experiments import run
-from fljax.experiments.outputs import saved_models
+from fljax.experiments import run, saved_models
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.thorough

@@ -13,8 +13,9 @@ from fljax import report
 from fljax.config import ConfigError, dumps, load_grid, parse_grid
 from fljax.experiments import run, sweep
 from fljax.results import folders, sweeps
+from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite
-from fljax.results.sweeps import Axis
+from fljax.results.sweeps import Axis, unstack_cells
 from tests.experiments.test_run import BASE
 from tests.toys.quick import quick_programs
 
@@ -28,7 +29,7 @@ TINY: dict[str, Any] = BASE | {
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One sweep that is saved, its events and its folder."""
     folder = tmp_path_factory.mktemp("sweep")
-    events: list[folders.Event] = []
+    events: list[Event] = []
     with quick_programs():
         return sweep.run(parse_grid(TINY, name="tiny"), directory=folder, on_event=events.append), events, folder
 
@@ -130,7 +131,7 @@ def test_sweeps_keep_their_folder_as_runs_do(finished: Any) -> None:
     ):
         sweep.run(grid, directory=folder, resume=True)
     (folder / "metrics.csv").unlink()
-    events: list[folders.Event] = []
+    events: list[Event] = []
     sweep.run(grid, directory=folder, resume=True, on_event=events.append)
     assert {event.stage for event in events} == {"note"}
     assert {name: (folder / name).read_bytes() for name in kept} == kept
@@ -194,7 +195,7 @@ def test_what_shapes_a_program_and_who_diverges(tmp_path: Any) -> None:
         BASE | {"algorithms": [wild], "seeds": 1, "rounds": 2, "evaluate_every": 2},
         ["local.steps=1,2", "algorithms.wild.server_lr=1.0,3e38"],
     )
-    events: list[folders.Event] = []
+    events: list[Event] = []
     with quick_programs():
         outcome = sweep.run(grid, on_event=events.append)
     assert "4 different cells in 2 programs" in [event.message for event in events]
@@ -265,7 +266,7 @@ def test_gridded() -> None:
         xr.Dataset({"x": (("seed", "row"), np.full((1, 1 + i % 2), i)), "a": ((), True)}, {"row": range(1 + i % 2)})
         for i in range(4)
     ]
-    found = sweep.unstack_cells(sweeps, axes)
+    found = unstack_cells(sweeps, axes)
     assert found["x"].dims == ("a", "b", "seed", "row")
     np.testing.assert_array_equal(found["x"].isel(seed=0, row=0), [[0, 1], [2, 3]])
     assert np.isnan(found["x"].isel(b=0, row=1)).all()  # shorter cells are filled up

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from fljax import report
 from fljax.config import dumps, parse_grid
-from fljax.experiments import sweep, sweep_parts
+from fljax.experiments import sweep
 from fljax.results import folders
-from fljax.results.environment import join_environments
+from fljax.results.identity import join_environments
 from tests.drawn import at_most
 from tests.experiments.test_sweep import TINY
 from tests.toys.quick import quick_programs
@@ -29,12 +29,12 @@ def in_parts(folder: pathlib.Path, count: int, leave: int | None = None) -> list
     """Runs all parts but one; returns those that were unfinished."""
     grid, unfinished = parse_grid(TINY, name="tiny"), []
     for number in range(1, count + 1):
-        part, own = sweep_parts.begin(grid, folder, number, count), sweep_parts.folder_of(folder, number, count)
+        part, own = sweep.begin_part(grid, folder, number, count), sweep.folder_of(folder, number, count)
         assert part is not None
-        if not sweep_parts.is_finished(part, own):
+        if not sweep.is_finished(part, own):
             unfinished.append(number)
             if number != leave:
-                sweep_parts.run_part(part, own)
+                sweep.run_part(part, own)
     return unfinished
 
 
@@ -47,14 +47,14 @@ def test_every_cell_is_in_one_part(lengths: list[int], count: int) -> None:
         for name, length in zip(names, lengths, strict=True)
     }
     grid = parse_grid(TINY | {"sweep": {"grid": values}}, name="tiny")
-    parts = sweep_parts.split(grid, count)
+    parts = sweep.split(grid, count)
     assert 1 <= len(parts) <= count
     assert len(parts) == math.prod([2, *lengths]) or len(parts) > count // 2
     cells = [(label, repr(cell)) for part in parts for label in part.labels for cell in _cells_of(part, grid)]
     assert sorted(cells) == sorted((label, repr(cell)) for label in ("fedavg", "incfl") for cell in grid.cells)
 
 
-def _cells_of(part: sweep_parts.Part, grid: Any) -> list[Any]:
+def _cells_of(part: sweep.Part, grid: Any) -> list[Any]:
     number = np.arange(len(grid.cells)).reshape([len(axis.values) for axis in grid.axes])
     found = [grid.cells[at] for at in number[np.ix_(*part.places)].ravel()]
     algorithms = [entry for entry in grid.config.algorithms if entry.label in part.labels]
@@ -71,12 +71,12 @@ def test_parts_joined_equal_the_whole(tmp_path: pathlib.Path) -> None:
     with quick_programs():
         one = sweep.run(grid, directory=whole)
         assert in_parts(folder, 4, leave=3) == [1, 2, 3, 4]
-        first, unfinished, count = sweep_parts.join(grid, folder, 4)
+        first, unfinished, count = sweep.join_parts(grid, folder, 4)
         assert (unfinished, count) == ((3,), 4)
         assert first is not None
         assert first.metrics["algorithm"].values.tolist() == ["fedavg"]  # incfl has a part left
         assert in_parts(folder, 4) == [3]
-        joined, unfinished, _ = sweep_parts.join(grid, folder, 4)
+        joined, unfinished, _ = sweep.join_parts(grid, folder, 4)
     assert joined is not None
     assert unfinished == ()
     for a, b in ((one.metrics, joined.metrics), (one.records, joined.records)):
@@ -100,17 +100,17 @@ def test_parts_that_begin_in_the_same_instant(tmp_path: pathlib.Path) -> None:
     def begin(number: int, count: int) -> Any:
         ready.wait(30)
         try:
-            return sweep_parts.begin(grid, folder, number, count)
+            return sweep.begin_part(grid, folder, number, count)
         except ValueError as error:
             return str(error)
 
     tried = [(number, count) for number in (1, 2, 3, 4) for count in (4, 6)]
     with ThreadPoolExecutor(8) as pool:
         begun = dict(zip(tried, pool.map(begin, *zip(*tried, strict=True)), strict=True))
-    kept = sweep_parts.count_of(folder)
+    kept = sweep.count_of(folder)
     for (number, count), found in begun.items():
         if count == kept:
-            assert found == sweep_parts.split(grid, count)[number - 1]
+            assert found == sweep.split(grid, count)[number - 1]
         else:
             assert found == f"expected a part of {kept}, as those in {str(folder)!r} are, got {number}/{count}"
     assert folders.config_of(folder) == dumps(grid.config)
@@ -119,15 +119,15 @@ def test_parts_that_begin_in_the_same_instant(tmp_path: pathlib.Path) -> None:
 def test_a_part_without_cells_may_be_the_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another part that looked at the folder before, and had to wait for it, is not refused."""
     grid, folder = parse_grid(TINY, name="tiny"), tmp_path / "new"
-    assert sweep_parts.begin(grid, folder, 50, 50) is None
-    monkeypatch.setattr(sweep_parts, "is_used", lambda _: False)  # what it saw before
-    assert sweep_parts.begin(grid, folder, 1, 50) == sweep_parts.split(grid, 50)[0]
+    assert sweep.begin_part(grid, folder, 50, 50) is None
+    monkeypatch.setattr(folders, "is_used", lambda _: False)  # what it saw before
+    assert sweep.begin_part(grid, folder, 1, 50) == sweep.split(grid, 50)[0]
 
 
 def test_ranges() -> None:
-    assert sweep_parts.ranges([2, 5, 6, 7]) == "2,5-7"
-    assert sweep_parts.ranges([1, 2, 9]) == "1-2,9"
-    assert sweep_parts.ranges([]) == ""
+    assert sweep.ranges([2, 5, 6, 7]) == "2,5-7"
+    assert sweep.ranges([1, 2, 9]) == "1-2,9"
+    assert sweep.ranges([]) == ""
 
 
 def test_environments_of_parts(tmp_path: pathlib.Path) -> None:

@@ -17,7 +17,7 @@ from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.report.best_cells import best_rows
 from fljax.report.drawing import panels
-from fljax.results import folders
+from fljax.results.events import Event
 from tests.engine.test_scores import accuracies
 from tests.toys.quick import quick_programs
 
@@ -43,7 +43,7 @@ def build(**changes: Any) -> Any:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("run")
-    events: list[folders.Event] = []
+    events: list[Event] = []
     with quick_programs():
         return run.run(build(), directory=folder, on_event=events.append), events, folder
 
@@ -113,7 +113,7 @@ def test_a_sweep_chooses_by_loss() -> None:
     ],
 )
 def test_what_it_cannot_do_is_said_before_training(changes: Any, message: str) -> None:
-    events: list[folders.Event] = []
+    events: list[Event] = []
     with pytest.raises(ValueError, match=message):
         run.run(build(**changes), on_event=events.append)
     assert not [event for event in events if event.stage == "train"]
@@ -126,7 +126,7 @@ def test_contributions_that_need_no_accuracy_serve() -> None:
 
 
 def test_an_infinite_loss_is_told_and_kept() -> None:
-    events: list[folders.Event] = []
+    events: list[Event] = []
     chosen = build(
         algorithms=[{"name": "fedavg"}], local={"learning_rate": 1e30, "batch_size": 4, "steps": 1}, rounds=1
     )

@@ -13,15 +13,17 @@ from fljax import config as configuration
 from fljax import report, results
 from fljax.config.sweeping import parse_grid
 from fljax.experiments import run, sweep
+from fljax.experiments.conductor import Experiment, join
 from fljax.metrics.clusters import align_clusters
 from fljax.report.style import recorded
 from fljax.report.tables import when
 from fljax.results import folders
-from fljax.results.endings import at_end, end_of
+from fljax.results.endings import Results, at_end, end_of
+from fljax.results.events import Event
 from tests.experiments.test_run import BASE
 
 
-def part(rounds: list[int], accuracy: list[list[float]]) -> tuple[xr.Dataset, xr.Dataset]:
+def part(rounds: list[int], accuracy: list[list[float]]) -> Results:
     """Metrics ``[round, client]`` and records of one algorithm with one seed."""
     values = np.asarray(accuracy)[None]
     coordinates = {"seed": [0], "evaluated_round": rounds, "client": [0, 1]}
@@ -31,19 +33,20 @@ def part(rounds: list[int], accuracy: list[list[float]]) -> tuple[xr.Dataset, xr
     metrics["diverged"] = (("seed",), [-1])
     done = np.arange(rounds[-1])
     records = xr.Dataset({"polled": (("seed", "round"), np.ones((1, len(done)), int))}, {"seed": [0], "round": done})
-    return metrics, records
+    return Results(metrics, records)
 
 
+BOTH = Experiment("tiny", ("early", "late"), 4)
 EARLY = part([0, 2], [[0.0, 0.0], [0.5, 0.7]])
 LATE = part([0, 2, 4], [[0.0, 0.0], [0.4, 0.4], [0.6, 0.6]])
 
 
-def joined(**parts: tuple[xr.Dataset, xr.Dataset]) -> xr.Dataset:
-    return run.join("tiny", list(parts), parts)[0]
+def joined(**parts: Results) -> xr.Dataset:
+    return join(Experiment("tiny", tuple(parts), 4), parts).metrics
 
 
 def test_after_the_end_of_a_run_there_is_nothing():
-    metrics, records = run.join("tiny", ["early", "late"], {"early": EARLY, "late": LATE})
+    metrics, records = join(BOTH, {"early": EARLY, "late": LATE})
     assert metrics["evaluated_round"].values.tolist() == [0, 2, 4]
     assert np.isnan(metrics["test_accuracy"].sel(algorithm="early", evaluated_round=4)).all()
     assert np.isnan(records["polled"].sel(algorithm="early", round=3)).all()
@@ -88,7 +91,7 @@ def test_results_come_back_from_the_file(tmp_path: pathlib.Path):
     config = configuration.parse(BASE, name="tiny")
     text = configuration.dumps(config)
     with folders.claim(tmp_path, text):
-        folders.save(tmp_path, *run.join("tiny", ["early", "late"], {"early": EARLY, "late": LATE}), text)
+        folders.save(tmp_path, *join(BOTH, {"early": EARLY, "late": LATE}), text)
     with folders.claim(tmp_path, text, resume=True) as claimed:
         again = joined(**claimed.finished)
     assert [end_of(again, label) for label in ("early", "late")] == [1, 2]
@@ -130,7 +133,7 @@ STOP = {"metric": "average_loss", "patience": 1, "minimum_change": 0.5}
 
 @pytest.mark.thorough
 def test_a_config_may_stop_early(tmp_path: pathlib.Path):
-    events: list[folders.Event] = []
+    events: list[Event] = []
     config = configuration.parse(BASE | SLOWLY | {"stop": STOP}, name="tiny")
     outcome = run.run(config, directory=tmp_path, on_event=events.append)
     done = outcome.metrics["rounds_done"].to_series()

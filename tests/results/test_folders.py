@@ -16,7 +16,8 @@ import xarray as xr
 from fljax import config as configuration
 from fljax.cli import running
 from fljax.results import folders, join
-from fljax.results.differences import difference
+from fljax.results.events import Event, EventLog
+from fljax.results.identity import difference
 from tests.experiments.test_run import BASE
 
 
@@ -49,7 +50,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return directory
 
 
-def resume(directory: pathlib.Path, config: configuration.Config | None = None) -> folders.Claim:
+def resume(directory: pathlib.Path, config: configuration.Config | None = None) -> folders.OpenFolder:
     with folders.claim(directory, text(config), resume=True) as claimed:
         return claimed
 
@@ -102,10 +103,10 @@ def test_results_are_never_overwritten(folder: pathlib.Path) -> None:
 
 def test_a_run_that_died_before_its_first_result_may_begin_anew(tmp_path: pathlib.Path) -> None:
     with folders.claim(tmp_path, text()):
-        folders.teller(tmp_path, None)("note", "", 0, 0, "of the first")
+        EventLog(tmp_path).note("of the first")
     with folders.claim(tmp_path, text(build(rounds=6))) as claimed:
-        assert claimed == folders.Claim({})
-        folders.teller(tmp_path, None)("note", "", 0, 0, "of the second")
+        assert claimed == folders.OpenFolder({})
+        EventLog(tmp_path).note("of the second")
     assert (tmp_path / "config.toml").read_text() == configuration.dumps(build(rounds=6))
     assert [json.loads(line)["message"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [
         "of the second"
@@ -319,19 +320,19 @@ def test_no_room_is_one_sentence_and_no_crash(folder: pathlib.Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: pathlib.Path) -> None:
-    events: list[folders.Event] = []
+    events: list[Event] = []
     (tmp_path / "log.jsonl").mkdir()
-    tell = folders.teller(tmp_path, events.append)
-    tell("train", "fedavg", 1, 4, "")
-    tell("saved", "fedavg", 4, 4, "")
+    log = EventLog(tmp_path, events.append)
+    log.train("fedavg", 1, 4)
+    log.tell("saved", "fedavg", 4, 4, "")
     assert [event.stage for event in events] == ["note", "train", "saved"]
     assert "cannot be written (Is a directory); the run goes on without a log" in events[0].message
 
 
 def test_a_line_of_the_log_that_was_cut_off_spoils_no_other(tmp_path: pathlib.Path) -> None:
     (tmp_path / "log.jsonl").write_text('{"stage": "tr')
-    folders.teller(tmp_path, None)("note", "", 0, 0, "é")
-    folders.teller(tmp_path, None)("note", "", 0, 0, "b")
+    EventLog(tmp_path).note("é")
+    EventLog(tmp_path).note("b")
     cut, *rest = (tmp_path / "log.jsonl").read_text().splitlines()
     assert cut == '{"stage": "tr'
     assert [json.loads(line)["message"] for line in rest] == ["é", "b"]

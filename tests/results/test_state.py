@@ -16,6 +16,7 @@ from fljax.cli import main
 from fljax.cli.commands.watch import headline
 from fljax.report.live import as_dataset, live_page
 from fljax.results import Line, append, best_cell, folders, is_running, read_lines, read_state
+from fljax.results.events import Event
 from tests.experiments.test_run import BASE
 
 TEXT = configuration.dumps(configuration.parse(BASE | {"rounds": 100}, name="tiny"))
@@ -25,7 +26,7 @@ def write_log(folder: pathlib.Path, *events: tuple[Any, ...]) -> None:
     """Appends events ``(stage, label, round, rounds, seconds, message)``."""
     with open(folder / "log.jsonl", "a") as file:
         for event in events:
-            file.write(json.dumps(folders.Event(*event)._asdict()) + "\n")
+            file.write(json.dumps(Event(*event)._asdict()) + "\n")
 
 
 def line(label: str, round: int, value: float, cells: tuple[int, ...] = (), seeds: tuple[int, ...] = (0, 1)) -> Line:

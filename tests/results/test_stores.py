@@ -19,8 +19,9 @@ from fljax import engine
 from fljax.algorithms import incfl
 from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest, series
 from fljax.engine.loop import history
+from fljax.experiments import conductor
 from fljax.experiments import run as experiment
-from fljax.experiments.outputs.progress_files import Saving
+from fljax.experiments.running import Saving
 from fljax.protocol import Federation
 from fljax.results import folders, records, stores
 from fljax.training import Local
@@ -249,7 +250,7 @@ def test_short_records_replace_long_ones_of_an_earlier_process(
         def died(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(experiment, "save", died)
+        patch.setattr(conductor, "save", died)
         with pytest.raises(KeyboardInterrupt):
             experiment.run(config, directory=folder, saving=Saving(0))
     assert (folder / "records/fedavg").is_dir()

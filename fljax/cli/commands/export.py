@@ -190,7 +190,7 @@ def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
 def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str, str]]]:
     """The keys in which the config of each other run differs from that of the first, with both values."""
     from fljax.results import folders
-    from fljax.results.differences import WITHOUT_EFFECT, differences
+    from fljax.results.identity import WITHOUT_EFFECT, differences
 
     texts = {name: folders.config_of(folder) for name, folder in runs.items()}
     (_, there), *others = texts.items()

@@ -12,7 +12,7 @@ from fljax.cli.environment import join, start_jax
 from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, extra_callbacks, folder_of, resumable, saving_of
-from fljax.experiments.outputs.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     from fljax.report import Row
@@ -38,7 +38,7 @@ def run(
     start_jax(options.cache)
     from fljax.core import processes
     from fljax.experiments import run as experiment
-    from fljax.experiments.outputs.model_files import ModelFiles
+    from fljax.experiments.saved_models import ModelFiles
 
     saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
     first = processes.is_first()  # which writes and prints

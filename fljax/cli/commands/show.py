@@ -92,7 +92,7 @@ def doctor(
 ) -> None:
     """Show versions, devices, memory and data sets; or what a run would hold in memory."""
     from fljax import data
-    from fljax.results.environment import environment
+    from fljax.results.identity import environment
 
     if config is not None:
         _memory(config, overrides or [], imports, as_json)

@@ -15,11 +15,11 @@ from fljax.cli.environment import join, start_jax
 from fljax.cli.options import RunOptions, TensorBoard, Together
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, extra_callbacks, folder_of, resumable, saving_of
-from fljax.experiments.outputs.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     from fljax.config.sweeping import Grid
-    from fljax.experiments.sweep import Outcome
+    from fljax.experiments.conductor import Outcome
     from fljax.results.sweeps import Best
 
 
@@ -92,10 +92,10 @@ def sweep(
 
 def _folder_of(chosen: Grid, options: RunOptions) -> pathlib.Path:
     """The folder of a sweep in one piece."""
-    from fljax.experiments import sweep_parts
+    from fljax.experiments import sweep as sweeping
 
     folder = folder_of(chosen.config, options.out, options.resume)
-    if (count := sweep_parts.count_of(folder)) is not None:
+    if (count := sweeping.count_of(folder)) is not None:
         raise ValueError(f"expected --part I/{count} or --join for the parts in {str(folder)!r}, got neither")
     return folder
 
@@ -110,23 +110,23 @@ def _numbers(text: str) -> tuple[int, int]:
 
 
 def _run_part(chosen: Grid, number: int, count: int, context: Context, options: RunOptions, tensorboard: bool) -> int:
-    from fljax.experiments import sweep_parts
+    from fljax.experiments import sweep as sweeping
 
     if options.out is None:
         raise ValueError("expected --out DIR with --part, the folder that all parts share, got none")
     saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
-    part = sweep_parts.begin(chosen, options.out, number, count)
+    part = sweeping.begin_part(chosen, options.out, number, count)
     if part is None:
-        parts = len(sweep_parts.split(chosen, count))
+        parts = len(sweeping.split(chosen, count))
         _say_part(options, None, f"Part {number} of {count} has no cells: the sweep divides into {parts} parts")
         return 0
-    folder = sweep_parts.folder_of(options.out, number, count)
-    if sweep_parts.is_finished(part, folder):
+    folder = sweeping.folder_of(options.out, number, count)
+    if sweeping.is_finished(part, folder):
         _say_part(options, folder, f"Part {number} of {count} is finished: its results are in {folder}")
         return 0
     start_jax(options.cache)
     with resumable(folder, context, context.obj.again()), progress_bars(options.quiet) as progress:
-        outcome = sweep_parts.run_part(part, folder, saving, listener(progress), extra_callbacks(tensorboard))
+        outcome = sweeping.run_part(part, folder, saving, listener(progress), extra_callbacks(tensorboard))
     diverged = _diverged(outcome)
     command = shlex.join(["fljax", "sweep", "--join", str(options.out)])
     _say_part(options, folder, f"Part {number} of {count} is finished; to join all of them: {command}")
@@ -152,24 +152,24 @@ def _check_alone(given: Mapping[str, Any], options: RunOptions, together: Togeth
 def _join(directory: pathlib.Path, options: RunOptions) -> int:
     """Joins the parts of a sweep; JAX does not start."""
     from fljax.config import load_grid
-    from fljax.experiments import sweep_parts
+    from fljax.experiments import sweep as sweeping
     from fljax.results.folders import CONFIG
     from fljax.results.progress import is_running
 
-    count = sweep_parts.count_of(directory)
+    count = sweeping.count_of(directory)
     if count is None:
         raise ValueError(
             f"expected the folder of a sweep in parts (fljax sweep CONFIG --out DIR --part I/N), got {str(directory)!r}"
         )
     grid = load_grid(directory / CONFIG, imports=not options.no_import)
-    outcome, unfinished, parts = sweep_parts.join(grid, directory, count)
+    outcome, unfinished, parts = sweeping.join_parts(grid, directory, count)
     if unfinished:
         if options.as_json:
             print_json({"directory": str(directory), "unfinished": unfinished})
         else:
-            print(sweep_parts.ranges(unfinished))
-        busy = [each for each in unfinished if is_running(sweep_parts.folder_of(directory, each, count))]
-        now = f"; running now: {sweep_parts.ranges(busy)}" if busy else ""
+            print(sweeping.ranges(unfinished))
+        busy = [each for each in unfinished if is_running(sweeping.folder_of(directory, each, count))]
+        now = f"; running now: {sweeping.ranges(busy)}" if busy else ""
         whole = [] if outcome is None else outcome.metrics["algorithm"].values.tolist()
         done = f"; joined are the results of {', '.join(whole)}" if whole else ""
         return fail(

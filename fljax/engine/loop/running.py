@@ -34,8 +34,7 @@ from fljax.engine.rounds.keys import seeds_of
 from fljax.engine.rounds.states import State, unbound
 from fljax.protocol import Algorithm, Features, Federation, Info, Labelled
 from fljax.results import BestModels, Reference, Result, records, stores
-from fljax.results.infinite_losses import infinite_losses
-from fljax.results.non_finite import check_mode, with_anomalies
+from fljax.results.non_finite import check_mode, infinite_losses, with_anomalies
 
 
 @processes.reporting()

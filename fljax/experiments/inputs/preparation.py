@@ -22,7 +22,7 @@ from fljax.experiments.inputs.requirements import Given, clients_of, with_requir
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.protocol import Federation
 from fljax.results import Reference
-from fljax.results.folders import Parts
+from fljax.results.endings import Parts
 from fljax.training import check_classes
 
 _SPLITS = ("valid", "test")

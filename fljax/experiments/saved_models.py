@@ -1,38 +1,55 @@
-"""Files of trained models in a run folder, plain arrays without code; ``saved_models`` and ``load`` read them.
+"""Trained models in a run folder: arrays in NumPy's format; the run's config restores the models from them.
+
+    from fljax import saved_models
+
+    models = saved_models.load("runs/my-run", "incfl")
+    logits = models.predict(client=3, x=x)
 
 models/LABEL.npz            of the last round
 models/best/LABEL.npz       of the best evaluation of each seed, by validation rows
 models/round-20/LABEL.npz   of the evaluation after 20 rounds
 
-The files of an algorithm's models are written before its results, which say that it is finished. Checkpoints of an
-algorithm in progress are refused if one of two runs keeps the best models and the other does not.
+A file has the state of one algorithm (server and clients, all seeds) and its arguments by seed, such as thresholds. It
+has no code and no pickle. The files of an algorithm are written before its results, which say that it is finished.
+Checkpoints of an algorithm in progress are refused if one of two runs keeps the best models and the other does not.
+
+Loading needs no data (``fljax.experiments.outlines``), and names in the config must be importable. Only a model that
+depends on its client's rows when it is used reads them, and refuses data that have changed. ``fljax.load`` is a run
+folder as a value, with metrics and models.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
+import functools
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from fljax import config as configuration
 from fljax.core import processes
+from fljax.core.files import read_npz, write, write_npz
+from fljax.core.names import unknown
 from fljax.core.trees import path_of as path_of_leaf
-from fljax.engine import Plan, arrays_of, checksum_of, common_models, restore
+from fljax.engine import Models, Plan, arrays_of, checksum_of, common_models, restore
+from fljax.experiments import outlines
 from fljax.experiments.inputs.initial_models import COMMON, SEEDS
-from fljax.experiments.inputs.setup import Setup
-from fljax.experiments.outputs import outlines
+from fljax.experiments.inputs.setup import Setup, assemble, build_task, build_world, resolve_setup
+from fljax.experiments.programs import check
+from fljax.protocol import Federation
 from fljax.results import BestModels, Result, folders
+
+__all__ = ["load", "path_of", "save"]
 
 STATE, GIVEN, BEST = "state", "by_seed", "best."
 BEGIN = "begin.npz"
 _ROUND = "round-"
+WHICH = ("last", "best")
 
 
 def path_of(directory: str | pathlib.Path, label: str, which: str = "last", round: int | None = None) -> pathlib.Path:
@@ -43,10 +60,9 @@ def path_of(directory: str | pathlib.Path, label: str, which: str = "last", roun
 
 def rounds_of(directory: str | pathlib.Path, label: str) -> list[int]:
     """The rounds after which models of an algorithm were saved."""
-    found = (pathlib.Path(directory) / folders.MODELS).glob(f"{_ROUND}*")
-    numbers = [each.name.removeprefix(_ROUND) for each in found]
-    rounds = [int(each) for each in numbers if each.isdigit()]
-    return sorted(each for each in rounds if path_of(directory, label, round=each).is_file())
+    names = [path.name for path in (pathlib.Path(directory) / folders.MODELS).glob(f"{_ROUND}*")]
+    rounds = [int(name.removeprefix(_ROUND)) for name in names if name.removeprefix(_ROUND).isdigit()]
+    return sorted(round for round in rounds if path_of(directory, label, round=round).is_file())
 
 
 def save(
@@ -77,8 +93,8 @@ def _shared(result: Result | BestModels) -> dict[str, np.ndarray]:
     """
     common = common_models(result.deployed)  # type: ignore[arg-type]
     leaves = jax.tree_util.tree_leaves_with_path(common)
-    found = {COMMON + path_of_leaf(path): np.asarray(leaf) for path, leaf in leaves}
-    return found | {SEEDS: np.asarray(result.state.seed)}
+    arrays = {COMMON + path_of_leaf(path): np.asarray(leaf) for path, leaf in leaves}
+    return arrays | {SEEDS: np.asarray(result.state.seed)}
 
 
 def _write(path: pathlib.Path, plan: Plan, state: PyTree, **more: np.ndarray) -> pathlib.Path:
@@ -86,25 +102,8 @@ def _write(path: pathlib.Path, plan: Plan, state: PyTree, **more: np.ndarray) ->
     arrays = {STATE + name: values for name, values in arrays_of(state).items()}
     arrays |= {GIVEN + name: values for name, values in arrays_of(dict(plan.by_seed)).items()}
     arrays |= more
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    folders.write(path, buffer.getvalue())
+    write_npz(path, arrays)
     return path
-
-
-def read(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name.
-
-    Raises:
-      ValueError: if the file is damaged.
-    """
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except OSError as error:
-        raise ValueError(f"expected models in {str(path)!r}, got none: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):  # their words are NumPy's own advice
-        raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file") from None
 
 
 def state_of(
@@ -150,8 +149,8 @@ def _check_contribution(earlier: Any, now: Any, rounds: int, label: str) -> None
     if earlier is None or now is None:
         return
     first, second = (
-        each[:, None] if each.ndim == 2 else each[:, np.minimum(np.arange(rounds), each.shape[1] - 1)]
-        for each in (np.asarray(earlier), np.asarray(now))
+        numbers[:, None] if numbers.ndim == 2 else numbers[:, np.minimum(np.arange(rounds), numbers.shape[1] - 1)]
+        for numbers in (np.asarray(earlier), np.asarray(now))
     )
     if not np.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):  # devices round differently
         raise ValueError(
@@ -172,12 +171,12 @@ def keep_beginning(directory: pathlib.Path, label: str, rounds: int) -> None:
         _after(copied, rounds)
         return
     copied.parent.mkdir(exist_ok=True, parents=True)
-    folders.write(copied, path_of(directory, label).read_bytes())
+    write(copied, path_of(directory, label).read_bytes())
 
 
 def _after(path: pathlib.Path, rounds: int) -> dict[str, np.ndarray]:
     """The arrays of a file; raises a ValueError unless they are of a state after so many rounds."""
-    arrays = read(path)
+    arrays = read_npz(path, "models")
     done = sorted(set(arrays.get(f"{STATE}.round", np.zeros(0, int)).ravel().tolist()))
     if done != [rounds]:
         got = " and ".join(map(str, done)) or "none"
@@ -215,10 +214,10 @@ class ModelFiles(NamedTuple):
         # Not the evaluations for decisions of scenarios, which the first algorithm alone has.
         usual = {*range(0, setup.rounds, setup.evaluate_every), setup.rounds}
         judged = bool(np.any(np.asarray(setup.federation.clients.valid.size) > 0))
-        found: dict[str, Any] = {"keep_best": usual} if self.which == "best" or judged else {}
-        return found | ({"on_evaluated": self._each(label, plan, usual)} if self.which == "all" else {})
+        arguments: dict[str, Any] = {"keep_best": usual} if self.which == "best" or judged else {}
+        return arguments | ({"on_evaluated": self._writer(label, plan, usual)} if self.which == "all" else {})
 
-    def _each(self, label: str, plan: Plan, usual: set[int]) -> Callable[[int, PyTree], None]:
+    def _writer(self, label: str, plan: Plan, usual: set[int]) -> Callable[[int, PyTree], None]:
         def evaluated(done: int, state: PyTree) -> None:
             if self.directory is not None and done in usual:
                 _write(path_of(self.directory, label, round=done), plan, state)
@@ -247,3 +246,123 @@ class ModelFiles(NamedTuple):
             return []
         kind = "best" if self.which == "best" else "last"
         return [label for label in labels if not path_of(self.directory, label, kind).is_file()]
+
+
+def load(
+    directory: str | pathlib.Path,
+    label: str,
+    which: str = "last",
+    round: int | None = None,
+    *,
+    setup: Setup | None = None,
+) -> Models:
+    """The models of one algorithm of a run with ``--save-models``.
+
+    Args:
+      directory: the run folder, with ``config.toml``.
+      label: label of the algorithm.
+      which: "last": after the last round. "best": of each seed's best evaluation by validation rows.
+      round: the number of rounds done at an evaluation, in place of ``which``; for runs with ``--save-models all``.
+      setup: of the run's config, if it is resolved already, with its data.
+
+    Returns:
+      ``deployed(client)`` and ``predict(client, x)`` as in ``Result``, and the state, from which ``simulate`` can
+      continue.
+
+    Raises:
+      ValueError: if there are no models of this label, or they do not fit the config.
+    """
+    written = pathlib.Path(directory) / "config.toml"
+    if not written.is_file():
+        raise ValueError(f"expected a run folder with config.toml, got {str(directory)!r}")
+    outline = outlines.load(pathlib.Path(directory))
+    config = configuration.load(written, needs_data=outline is None)
+    folders.check_origin(pathlib.Path(directory), configuration.dumps(config))
+    entries = {entry.label: entry for entry in config.algorithms}
+    if label not in entries:
+        raise ValueError(unknown("label", label, entries))
+    stored = read_npz(find(directory, label, which, round), "models")
+    config, rows = config.model_copy(update={"requirement": None}), None  # its numbers are among the stored ones
+    if setup is None and outline is not None:
+        setup = assemble(config, outline.federation, build_task(config, outline.dataset, initial=False))
+        rows = functools.partial(_read_rows, written, outline.checksum)
+    setup = resolve_setup(config) if setup is None else setup
+    if rows is None and setup.federation.moments is not None:
+        raise ValueError(
+            f"expected {outlines.FILE} with the scale of the features in {str(directory)!r}, got none: an older fljax, "
+            "which scaled them otherwise, saved these models, and can use them"
+        )
+    setup = with_placeholders(setup)
+    return restored(setup, check(setup, rehearsed=False)[label], label, stored, rows)
+
+
+def with_placeholders(setup: Setup) -> Setup:
+    """A setup whose contributions are any numbers, since those of the run are stored beside its models.
+
+    Files of contributions are then not read, and no task needs a score.
+    """
+    numbers = (0.5,) * setup.clients
+    return setup._replace(algorithms=tuple(entry._replace(contribution=numbers) for entry in setup.algorithms))
+
+
+def restored(
+    setup: Setup, plan: Plan, label: str, stored: Mapping[str, np.ndarray], rows: Callable[[], Federation] | None
+) -> Models:
+    """The models in a file.
+
+    Args:
+      setup: of the run.
+      plan: of the algorithm, with placeholders in place of arguments by seed; the stored arguments replace them.
+      label: of the algorithm.
+      stored: the arrays of the file.
+      rows: as for ``fljax.engine.restore``.
+
+    Raises:
+      ValueError: if the arrays do not fit the plan.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
+    names = [GIVEN + jax.tree_util.keystr(path) for path, _ in paths]
+    if {name for name in stored if name.startswith(GIVEN)} != set(names):
+        raise ValueError(f"expected models of {label} as the config or the call has it, got those of another algorithm")
+    by_seed = jax.tree.unflatten(structure, [jnp.asarray(stored[name]) for name in names])
+    state = {name.removeprefix(STATE): values for name, values in stored.items() if name.startswith(STATE)}
+    plan, precision = plan._replace(by_seed=by_seed), setup.execution.precision
+    return restore(plan, setup.federation, state, seeds=setup.seeds, precision=precision, rows=rows)
+
+
+def _read_rows(written: pathlib.Path, checksum: int) -> Federation:
+    """The federation of a run with its rows, when a model needs them.
+
+    Raises:
+      ValueError: if the data are not there, or have changed.
+    """
+    needed = "expected the data of the run for a model that depends on its client's rows when it is used"
+    try:
+        config = configuration.load(written)
+        federation = build_world(config).federation
+    except ValueError as error:
+        raise ValueError(f"{needed}, got none: {error}") from None
+    if checksum_of(federation) != checksum:
+        raise ValueError(f"{needed}, got data that have changed: {config.data.dataset}")
+    return federation
+
+
+def find(directory: str | pathlib.Path, label: str, which: str = "last", round: int | None = None) -> pathlib.Path:
+    """The file of some models.
+
+    Raises:
+      ValueError: if it does not exist; the sentence says which option writes it.
+    """
+    if which not in WHICH:
+        raise ValueError(unknown("model", which, WHICH))
+    path = path_of(directory, label, which, round)
+    if path.is_file():
+        return path
+    rounds = rounds_of(directory, label)
+    if round is not None and rounds:
+        known = ", ".join(map(str, rounds))
+        raise ValueError(f"expected one of the rounds {known}, after which models of {label} were saved, got {round}")
+    option = "all" if round is not None else which
+    others = [kind for kind in WHICH if path_of(directory, label, kind).is_file()]
+    got = f"models of {' and '.join(others)} only" if others else "no such file"
+    raise ValueError(f"expected {str(path)!r}, which fljax run --save-models {option} writes, got {got}")

@@ -1,7 +1,9 @@
-"""Progress of the commands that run experiments, on stderr: bars, and messages above them."""
+"""Progress of experiments on stderr: bars, and messages above them."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from fljax.results.folders import Event
+    from fljax.results.events import Event, OnEvent
 
 # Times left are estimated from all evaluations so far: rich's own 30 seconds may be less than one block of rounds.
 WHOLE_RUN = 10.0**9
@@ -35,9 +37,9 @@ class _Words(TextColumn):
     """Text that is cut where the terminal is too narrow, so that the other columns stay."""
 
     def render(self, task: Task) -> Text:
-        found = super().render(task)
-        found.no_wrap, found.overflow = True, "ellipsis"
-        return found
+        text = super().render(task)
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
 
 
 def progress_bars(quiet: bool) -> Progress:
@@ -89,3 +91,13 @@ def listener(progress: Progress) -> Any:
             progress.update(bars[event.label], total=done[event.label])  # fewer rounds if it stopped early
 
     return listen
+
+
+@contextlib.contextmanager
+def listening(progress: bool | OnEvent) -> Iterator[OnEvent | None]:
+    """The listener of a run's events: that of bars if ``progress`` is True, the user's function, or None."""
+    if callable(progress):
+        yield progress
+        return
+    with progress_bars(quiet=not progress) as bars:
+        yield listener(bars) if progress else None

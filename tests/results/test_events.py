@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from fljax.experiments.outputs.following import Watch
-from fljax.results import Line, append, read_lines
+from fljax.experiments.running import CallbackBuilder
+from fljax.results import Line, Results, append, read_lines
+from fljax.results.events import Event, EventLog
 from tests.engine.callbacks.blocks import block
 
 
@@ -61,12 +62,8 @@ def test_a_line_that_a_dead_process_left_is_passed_over(tmp_path: pathlib.Path):
     assert read_lines(tmp_path) == [line("a", 0), line("a", 10)]
 
 
-def silent(*_: Any) -> None:
-    pass
-
-
 def test_every_evaluation_is_a_line_of_valid_json(tmp_path: pathlib.Path):
-    callback = Watch(tmp_path, silent).callback("incfl")
+    callback = CallbackBuilder(tmp_path, EventLog()).callback("incfl")
     callback(block({"average_accuracy": [0.5, np.nan], "average_loss": [np.inf, 1.0]}, round=0, ran=0))
     callback(block({"average_accuracy": [0.75, 0.5]}, round=4))
     first, second = map(strict, (tmp_path / "metrics.jsonl").read_text().splitlines())
@@ -76,36 +73,36 @@ def test_every_evaluation_is_a_line_of_valid_json(tmp_path: pathlib.Path):
 
 
 def test_runs_of_a_sweep_have_cells(tmp_path: pathlib.Path):
-    callback = Watch(tmp_path, silent).callback("incfl", cells=[2, 5])
+    callback = CallbackBuilder(tmp_path, EventLog()).callback("incfl", cells=[2, 5])
     callback(block({"average_accuracy": [0.1, 0.2, 0.3, 0.4]}, seeds=(0, 1, 0, 1)))
     (found,) = read_lines(tmp_path)
     assert (found.cells, found.seeds) == ((2, 2, 5, 5), (0, 1, 0, 1))
 
 
 def test_without_a_folder_nothing_is_written():
-    assert Watch(None, silent).callback("a")(block({"average_accuracy": [0.5, 0.5]})) is False
+    assert CallbackBuilder(None, EventLog()).callback("a")(block({"average_accuracy": [0.5, 0.5]})) is False
 
 
 def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: pathlib.Path):
-    told = []
-    watch = Watch(tmp_path / "missing", lambda *words: told.append(words))
-    callback = watch.callback("a")
+    told: list[Event] = []
+    builder = CallbackBuilder(tmp_path / "missing", EventLog(None, told.append))
+    callback = builder.callback("a")
     callback(block({"average_accuracy": [0.5, 0.5]}))
     callback(block({"average_accuracy": [0.5, 0.5]}))
-    ((stage, label, round, rounds, words),) = told
+    ((stage, label, round, rounds, _, words),) = told
     assert (stage, label, round, rounds) == ("note", "a", 4, 8)
     assert words.startswith("metrics.jsonl cannot be written (No such file or directory)")
 
 
-def baseline(rounds: tuple[int, ...], accuracy: Any) -> tuple[xr.Dataset, xr.Dataset]:
+def baseline(rounds: tuple[int, ...], accuracy: Any) -> Results:
     dims = ("seed", "evaluated_round", "client")
     coordinates = {"seed": [0, 1], "evaluated_round": list(rounds), "client": [0, 1]}
-    return xr.Dataset({"test_accuracy": (dims, np.asarray(accuracy, float))}, coordinates), xr.Dataset()
+    return Results(xr.Dataset({"test_accuracy": (dims, np.asarray(accuracy, float))}, coordinates), xr.Dataset())
 
 
 def test_gains_over_the_first_algorithm(tmp_path: pathlib.Path):
     parts = {"fedavg": baseline((0, 4), [[[0, 0], [0.5, 0.5]], [[0, 0], [0.25, 0.25]]])}
-    callback = Watch(tmp_path, silent).callback("ditto", parts)
+    callback = CallbackBuilder(tmp_path, EventLog()).callback("ditto", parts)
     callback(block({"test_accuracy": [[0.75, 0.25], [0.5, 0.5]]}))
     (found,) = read_lines(tmp_path)
     assert found.metrics == {"average_gain": [0.0, 0.25], "opt_outs": [1.0, 0.0], "participation_rate": [0.5, 1.0]}
@@ -113,7 +110,7 @@ def test_gains_over_the_first_algorithm(tmp_path: pathlib.Path):
 
 def test_opt_outs_are_those_of_the_results(tmp_path: pathlib.Path):
     parts = {"fedavg": baseline((0, 4), [[[0, 0], [0.5, 0.5]], [[0, 0], [0.25, 0.25]]])}
-    callback = Watch(tmp_path, silent, opt_out_threshold=(0.25, 0.3)).callback("ditto", parts)
+    callback = CallbackBuilder(tmp_path, EventLog(), opt_out_threshold=(0.25, 0.3)).callback("ditto", parts)
     callback(block({"test_accuracy": [[0.75, 0.25], [0.5, 0.5]]}))
     assert read_lines(tmp_path)[0].metrics["opt_outs"] == [1.0, 1.0]
 
@@ -121,12 +118,12 @@ def test_opt_outs_are_those_of_the_results(tmp_path: pathlib.Path):
 def test_a_baseline_that_ended_earlier_is_compared_with_at_its_end(tmp_path: pathlib.Path):
     nothing = [np.nan, np.nan]
     parts = {"fedavg": baseline((0, 2, 4), [[[0, 0], [0.5, 0.5], nothing], [[0, 0], [0.25, 0.25], nothing]])}
-    callback = Watch(tmp_path, silent).callback("ditto", parts)
+    callback = CallbackBuilder(tmp_path, EventLog()).callback("ditto", parts)
     callback(block({"test_accuracy": [[0.75, 0.25], [0.5, 0.5]]}))
     assert read_lines(tmp_path)[0].metrics["average_gain"] == [0.0, 0.25]
 
 
 def test_the_first_algorithm_gains_nothing_over_itself(tmp_path: pathlib.Path):
-    callback = Watch(tmp_path, silent).callback("fedavg", {})
+    callback = CallbackBuilder(tmp_path, EventLog()).callback("fedavg", {})
     callback(block({"test_accuracy": [[0.75, 0.25], [0.5, 0.5]]}))
     assert read_lines(tmp_path)[0].metrics["average_gain"] == [0.0, 0.0]

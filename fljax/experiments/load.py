@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from fljax.config import Config
     from fljax.engine import Models
+    from fljax.experiments.comparison import Arguments
     from fljax.experiments.inputs.entrants import Algorithms
     from fljax.experiments.inputs.setup import Setup
-    from fljax.experiments.outputs.outlines import Outline
-    from fljax.experiments.outputs.saved_comparisons import Given
+    from fljax.experiments.outlines import Outline
     from fljax.protocol import Federation, Names, Task
     from fljax.training import Local
 
@@ -60,9 +60,9 @@ def load(
     """
     if algorithms is None and task is None and local is None and federation is None:
         return Run(folder)
-    from fljax.experiments.outputs import saved_comparisons
+    from fljax.experiments import comparison
 
-    return Run(folder, saved_comparisons.given(algorithms, task, local, federation))
+    return Run(folder, comparison.arguments_of(algorithms, task, local, federation))
 
 
 class Run:
@@ -70,14 +70,14 @@ class Run:
 
     Args:
       folder: the run folder.
-      given: what models of ``fljax.compare`` need beside it.
+      arguments: what models of ``fljax.compare`` need beside it.
 
     Raises:
       ValueError: if the folder does not exist, or has no config that a run wrote.
     """
 
-    def __init__(self, folder: str | pathlib.Path, given: Given | None = None) -> None:
-        self._given = given
+    def __init__(self, folder: str | pathlib.Path, arguments: Arguments | None = None) -> None:
+        self._arguments = arguments
         self.folder = pathlib.Path(folder)
         if not self.folder.is_dir():
             raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
@@ -89,7 +89,7 @@ class Run:
             raise ValueError(f"expected a run folder with {folders.CONFIG}, got {str(folder)!r}") from None
         except ValueError as error:
             raise ValueError(f"expected valid TOML in {self._file} of {str(folder)!r}, got: {error}") from None
-        if given is not None and not self._is_compared:
+        if arguments is not None and not self._is_compared:
             raise ValueError(
                 "expected no algorithms, task or local training for a folder with a config, which has them, got some "
                 f"for {str(folder)!r}"
@@ -115,7 +115,7 @@ class Run:
     def labels(self) -> tuple[str, ...]:
         """The labels of the algorithms in the config."""
         entries = self._raw.get("algorithms", [])
-        return tuple(str(each.get("label", each.get("name"))) for each in entries)
+        return tuple(str(entry.get("label", entry.get("name"))) for entry in entries)
 
     @property
     def metrics(self) -> xr.Dataset:
@@ -145,13 +145,13 @@ class Run:
         Raises:
           ValueError: if the label is unknown or not finished, or the results are damaged.
         """
-        finished = tuple(str(each) for each in self.metrics["algorithm"].values)
+        finished = tuple(map(str, self.metrics["algorithm"].values))
         if label not in finished:
             raise ValueError(unknown("label", label, finished))
-        own = self.records.sel(algorithm=label, drop=True)
-        if "stored_apart" in own and own["stored_apart"] == 1:
+        records = self.records.sel(algorithm=label, drop=True)
+        if "stored_apart" in records and records["stored_apart"] == 1:
             return stores.load(folders.records_of(self.folder, label))
-        return own
+        return records
 
     @functools.cached_property
     def _results(self) -> tuple[xr.Dataset, xr.Dataset]:
@@ -179,7 +179,7 @@ class Run:
 
     @functools.cached_property
     def _outline(self) -> Outline | None:
-        from fljax.experiments.outputs import outlines
+        from fljax.experiments import outlines
 
         return outlines.load(self.folder)
 
@@ -250,11 +250,11 @@ class Run:
         known: dict[tuple[str, str, int | None], Models] = self._known
         key = label, which, round
         if key not in known and self._is_compared:
-            from fljax.experiments.outputs import saved_comparisons
+            from fljax.experiments import comparison
 
-            known[key] = saved_comparisons.load(self.folder, label, which, round, self._given)
+            known[key] = comparison.load(self.folder, label, which, round, self._arguments)
         if key not in known:
-            from fljax.experiments.outputs import saved_models
+            from fljax.experiments import saved_models
 
             saved_models.find(self.folder, label, which, round)  # before the data are read
             setup = self._setup if self._outline is None else None

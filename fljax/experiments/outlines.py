@@ -6,17 +6,15 @@ need neither the data nor the code that reads them. Names that are dates or othe
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.core.files import write
+from fljax.core.files import read_npz, write_npz
 from fljax.data import Dataset
 from fljax.data.tables import each_of, shared_names
 from fljax.protocol import ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
@@ -55,9 +53,9 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
         "vocabulary": _plain(dataset.vocabulary),
         "rows": [list(x.shape[1:]), np.dtype(x.dtype).name, list(y.shape[1:]), np.dtype(y.dtype).name],
         "stored": np.dtype(federation.examples.x.dtype).name,
-        "capacities": [_capacities(each) for each in (federation.clients, federation.unseen)],
+        "capacities": [_capacities(value) for value in (federation.clients, federation.unseen)],
         "held": list(federation.held),
-        "names": [[_plain(each) for each in (of.classes, of.clients, of.unseen)] for of in names],
+        "names": [[_plain(value) for value in (of.classes, of.clients, of.unseen)] for of in names],
         "features": [[_plain(of.names), of.shift, of.mean, of.std] for of in each_of(federation.features)],
     }
     arrays: dict[str, Any] = {"mean": np.asarray(dataset.mean), "std": np.asarray(dataset.std)}
@@ -70,16 +68,16 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
         arrays |= {f"held/{place}": rows.size, f"held/{place}/length": np.int64(rows.index.shape[-1])}
     if federation.moments is not None:
         arrays |= {"moments/mean": federation.moments.mean, "moments/std": federation.moments.std}
-    found = {name: np.asarray(values) for name, values in arrays.items()}
-    return found | {_TEXT: np.asarray(json.dumps(text))}
+    plain = {name: np.asarray(values) for name, values in arrays.items()}
+    return plain | {_TEXT: np.asarray(json.dumps(text))}
 
 
-def save(folder: pathlib.Path, found: Mapping[str, np.ndarray], checksum: int) -> None:
+def save(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int) -> None:
     """Writes the outline, atomically.
 
     Args:
       folder: the run folder.
-      found: from ``contents``.
+      outline: from ``contents``.
       checksum: of the federation with its rows.
 
     Raises:
@@ -99,10 +97,8 @@ def save(folder: pathlib.Path, found: Mapping[str, np.ndarray], checksum: int) -
                 "take a new folder"
             )
         return
-    text = json.loads(str(found[_TEXT])) | {"checksum": checksum}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{**found, _TEXT: np.asarray(json.dumps(text))})  # type: ignore[arg-type]
-    write(path_of(folder), buffer.getvalue())
+    text = json.loads(str(outline[_TEXT])) | {"checksum": checksum}
+    write_npz(path_of(folder), {**outline, _TEXT: np.asarray(json.dumps(text))}, compressed=True)
 
 
 def load(folder: pathlib.Path) -> Outline | None:
@@ -115,10 +111,9 @@ def load(folder: pathlib.Path) -> Outline | None:
     if not path.is_file():
         return None
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_npz(path, "an outline")
         return _outline(json.loads(str(arrays.pop(_TEXT))), arrays)
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"expected a whole file {str(path)!r}, got a damaged one ({error})") from None
 
 
@@ -132,7 +127,7 @@ def _outline(text: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Outline:
         for name, capacities in zip(("seen", "unseen"), text["capacities"], strict=True)
     )
     assert seen is not None
-    held = {
+    on_server = {
         name: Rows(jnp.zeros((*size.shape, int(arrays[f"held/{place}/length"])), jnp.int32), jnp.asarray(size))
         for place, name in enumerate(text["held"])
         for size in (arrays[f"held/{place}"],)
@@ -143,9 +138,9 @@ def _outline(text: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Outline:
         moments = Moments(jnp.asarray(arrays["moments/mean"]), jnp.asarray(arrays["moments/std"]))
     features = [Features(*map(_tuple, of)) for of in text["features"]]
     of_all = features[0] if len(features) == 1 else tuple(features)
-    longest = max([1, *(length for each in text["capacities"] if each is not None for length in each)])
+    longest = max([1, *(length for lengths in text["capacities"] if lengths is not None for length in lengths)])
     examples, lists = Examples(jnp.zeros((1, *row), text["stored"]), jnp.asarray(y)), jnp.zeros(longest, jnp.int32)
-    federation = Federation(examples, seen, unseen, held, shared_names(names), lists, moments, of_all)
+    federation = Federation(examples, seen, unseen, on_server, shared_names(names), lists, moments, of_all)
     return Outline(federation, dataset, tuple(names), int(text["checksum"]))
 
 
@@ -155,8 +150,8 @@ def _clients(arrays: Mapping[str, np.ndarray], prefix: str, capacities: list[int
     parts = [part for part in ("train", "valid", "test", "deployment") if prefix + part in arrays]
     size = [jnp.asarray(arrays[prefix + part]) for part in parts]
     rows = {
-        part: Rows(Spans(jnp.zeros(own.shape, jnp.int32), length), own)
-        for part, own, length in zip(parts, size, capacities, strict=True)
+        part: Rows(Spans(jnp.zeros(count.shape, jnp.int32), length), count)
+        for part, count, length in zip(parts, size, capacities, strict=True)
     }
     noise: Any = arrays.get(f"{prefix}noise")
     noise = None if noise is None else jnp.asarray(noise)
@@ -170,11 +165,11 @@ def _capacities(clients: ClientData | None) -> list[int] | None:
 def _plain(value: Any) -> Any:
     """A name, or a tuple of names, as JSON has it; dates and other objects become text."""
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
+        return [_plain(entry) for entry in value]
     value = value.item() if isinstance(value, np.generic) else value
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _tuple(value: Any) -> Any:
     """The opposite of ``_plain``: lists are tuples."""
-    return tuple(_tuple(each) for each in value) if isinstance(value, list) else value
+    return tuple(_tuple(entry) for entry in value) if isinstance(value, list) else value

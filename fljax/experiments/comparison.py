@@ -1,0 +1,389 @@
+"""Several algorithms side by side, and their folder, which has models whose code the caller gives again.
+
+    comparison = fljax.compare(["fedavg", "incfl"], federation, task, local, rounds=50)
+    comparison.save("runs/mine", models="last")
+
+    run = fljax.load("runs/mine", algorithms=["fedavg", "incfl"], task=task, local=local)
+    run.predict("incfl", client=3, x=x)
+
+The folder has arrays and no code. What the caller gives is compared with what made the models, so that other
+hyper-parameters, or another model of the same shapes, are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import tomllib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax.contributions import Measure
+from fljax.core.describing import html_table
+from fljax.core.files import read_npz, write
+from fljax.data import stack
+from fljax.engine import Execution, Models, Plan, checksum_of, plan_identity
+from fljax.engine.programs.program import Inputs, Spec, partition_plan
+from fljax.engine.rounds.federations import by_id
+from fljax.experiments import outlines, saved_models
+from fljax.experiments.conductor import Outcome
+from fljax.experiments.inputs.entrants import described, entrants, marks_of, settings_text
+from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
+from fljax.experiments.programs import check
+from fljax.protocol import AbsentRows, Federation, Task
+from fljax.results import Result, folders
+from fljax.results.endings import at_end
+from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
+from fljax.results.identity import differences, environment
+from fljax.results.non_finite import InfiniteLoss, diverged_seeds
+from fljax.results.stores import copy, is_long
+from fljax.training import Local
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SavedModels = Literal["none", "last"]
+_IDENTITY = "identity"
+
+
+class Comparison(NamedTuple):
+    """Several algorithms side by side, from ``fljax.compare`` or ``fljax.run_config``.
+
+    Attributes:
+      name: of the experiment.
+      metrics: over ``algorithm, seed, evaluated_round, client | unseen``; see ``fljax list metrics``.
+      records: over ``algorithm, seed, round, row``.
+      results: the Result of each algorithm by label, with trained models. Algorithms that a resumed run did not repeat
+        have none.
+      diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
+      infinite: evaluations with an infinite loss of finite parameters.
+      origin: the text that says how it was run, by the name of its file: ``config.toml`` or ``comparison.toml``.
+      outline: what saved models need to know of the data, without rows (``fljax.experiments.outlines``).
+    """
+
+    name: str
+    metrics: xr.Dataset
+    records: xr.Dataset
+    results: Mapping[str, Result]
+    diverged: tuple[tuple[str, int, int], ...] = ()
+    infinite: tuple[InfiniteLoss, ...] = ()
+    origin: Mapping[str, str] = {}
+    outline: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(cls, name: str, outcome: Outcome, origin: Mapping[str, str]) -> Comparison:
+        """The comparison of an experiment that has run."""
+        metrics, records, diverged, models, infinite, outline, _ = outcome
+        return cls(name, metrics, records, models, diverged, infinite, origin, outline)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the algorithms, in order; the others are compared with the first one."""
+        return tuple(str(label) for label in self.metrics["algorithm"].values)
+
+    @property
+    def last(self) -> xr.Dataset:
+        """The metrics at each algorithm's last evaluation, which may be an earlier one if it stopped early."""
+        return at_end(self.metrics)
+
+    def table(self) -> pd.DataFrame:
+        """The table that ``fljax run`` prints, ``mean ± std`` over seeds at the last evaluation, as text."""
+        import pandas as pd
+
+        overview = self._overview()
+        index = pd.Index(list(overview.lines), name="algorithm")
+        return pd.DataFrame(list(overview.lines.values()), index=index, columns=list(overview.columns))
+
+    def summary(self) -> pd.DataFrame:
+        """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` says which seeds did."""
+        import pandas as pd
+
+        from fljax import report
+
+        table = pd.DataFrame(report.summary(self.metrics), columns=list(report.Row._fields))
+        marks = diverged_seeds(self.metrics)
+        return table.assign(diverged=[marks.get(str(label), "") for label in table["algorithm"]])
+
+    def report(self, path: str | pathlib.Path = "report.html") -> pathlib.Path:
+        """Writes the HTML page that ``fljax report`` writes for a run: tables and pictures, in one file.
+
+        Args:
+          path: the file; of a folder, ``report.html`` in it.
+
+        Returns:
+          The path of the file.
+
+        Raises:
+          ValueError: if the file cannot be written.
+        """
+        from fljax import report
+
+        file = pathlib.Path(path)
+        file = file / "report.html" if file.is_dir() else file
+        try:
+            report.write_page(file, self.metrics, self.records, self.name, self.origin)
+        except OSError as error:
+            raise ValueError(f"expected a file to write the page to, got {str(path)!r} ({error.strerror})") from None
+        return file
+
+    def save(
+        self, folder: str | pathlib.Path, *, models: SavedModels = "none", overwrite: bool = False
+    ) -> pathlib.Path:
+        """Writes metrics and records, and models if they are asked for, to a folder that ``fljax.load`` opens.
+
+        Args:
+          folder: is made if it does not exist.
+          models: "last": the models of all algorithms after the last round, too, as arrays without code. The folder
+            gets names, sizes and moments of the data, and no rows. To use the models of ``fljax.compare``, give
+            ``fljax.load`` the algorithms, the task and the local training again.
+          overwrite: whether earlier results and models of ``save`` in this folder are replaced.
+
+        Returns:
+          The folder.
+
+        Raises:
+          ValueError: if the folder has results already, or cannot be written; or if there are no models of an
+            algorithm.
+        """
+        return _save(self, pathlib.Path(folder), models, overwrite)
+
+    def __repr__(self) -> str:
+        overview = self._overview()
+        lines = []
+        for label, cells in overview.lines.items():
+            pairs = [f"{column} {cell}" for column, cell in zip(overview.columns, cells, strict=True) if cell]
+            lines.append(f"  {label}: {', '.join(pairs)}")
+        return "\n".join([f"Comparison of {len(lines)} algorithms. {overview.title}", *lines])
+
+    def _repr_html_(self) -> str:
+        overview = self._overview()
+        lines = [(label, *cells) for label, cells in overview.lines.items()]
+        return html_table(("algorithm", *overview.columns), lines, f"{overview.title}. {overview.caption}.")
+
+    def _overview(self) -> Any:
+        from fljax import report
+
+        seeds = self.metrics.sizes["seed"]
+        return report.overview(report.summary(self.metrics), seeds, diverged_seeds(self.metrics))
+
+
+def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels, overwrite: bool) -> pathlib.Path:
+    """Writes a comparison; arguments, result and errors are those of ``Comparison.save``."""
+    ((name, text),) = comparison.origin.items()
+    if models not in ("none", "last"):
+        raise ValueError(f"expected models to be 'none' or 'last', got {models!r}")
+    _check_folder(folder, overwrite)
+    trained = _trained(comparison) if models == "last" else {}
+    checksum = _checksum(next(iter(trained.values()))[1].federation) if trained else 0
+    text = _with_models(name, text, models)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_models(folder)
+        for other in {CONFIG, COMPARISON} - {name}:
+            (folder / other).unlink(missing_ok=True)
+        write(folder / name, text.encode())
+        write(folder / ENVIRONMENT, (json.dumps(environment(), indent=2) + "\n").encode())
+        if trained:  # before the results, which say that all is there
+            outlines.save(folder, comparison.outline, checksum)
+        for label, (spec, inputs) in trained.items():
+            plan = Plan(spec.build, {}, inputs.by_seed)
+            more = {_IDENTITY: np.asarray(json.dumps(plan_identity(spec, inputs)))}
+            saved_models.save(folder, label, plan, comparison.results[label], more)
+        folders.save(folder, comparison.metrics, comparison.records, text)
+        for label, result in comparison.results.items():
+            if is_long(result.records):
+                copy(result.records, folders.records_of(folder, label))
+    except OSError as error:
+        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
+    return folder
+
+
+def check_kinds(arguments: Mapping[str, tuple[Any, type]]) -> None:
+    """Raises a ValueError if an argument is a value of another kind, for example in another's place."""
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}")
+
+
+class Arguments(NamedTuple):
+    """What models of a comparison need again: arguments of ``fljax.compare``.
+
+    Attributes:
+      algorithms: the entries of a Setup.
+      task: model and loss.
+      local: how clients train.
+      federation: for models that depend on their client's rows when they are used; None: for the others.
+    """
+
+    algorithms: tuple[AlgorithmSetup, ...]
+    task: Task
+    local: Local
+    federation: Federation | None
+
+
+def arguments_of(algorithms: Any, task: Any, local: Any, federation: Any) -> Arguments:
+    """What the caller gives.
+
+    Raises:
+      ValueError: if a part is missing, or is a value of another kind.
+    """
+    needed = {"algorithms": algorithms, "task": task, "local": local}
+    if lacking := [name for name, value in needed.items() if value is None]:
+        raise ValueError(
+            "expected algorithms, task and local together, as fljax.compare was given them, got no "
+            f"{' and no '.join(lacking)}"
+        )
+    federation = stack(federation) if isinstance(federation, list) and federation else federation
+    check_kinds({"task": (task, Task), "local": (local, Local)})
+    check_kinds({} if federation is None else {"federation": (federation, Federation)})
+    return Arguments(entrants(algorithms, local, Measure()), task, local, federation)
+
+
+def load(folder: pathlib.Path, label: str, which: str, round: int | None, arguments: Arguments | None) -> Models:
+    """The models of one algorithm of a comparison.
+
+    Args:
+      folder: of ``Comparison.save``.
+      label: one of the comparison's labels.
+      which: must be "last".
+      round: must be None.
+      arguments: what ``fljax.compare`` was given.
+
+    Raises:
+      ValueError: if there are no models, or if what is given is not there, or is not what made them.
+    """
+    outline, path = outlines.load(folder), saved_models.path_of(folder, label)
+    if which != "last" or round is not None:
+        asked = f"which={which!r}" if round is None else f"round={round}"
+        raise ValueError(f"expected which='last', since a comparison has the models after the last round, got {asked}")
+    if outline is None or not path.is_file():
+        raise ValueError(
+            f"expected models in {str(folder)!r}, which Comparison.save(folder, models='last') writes, got none"
+        )
+    if arguments is None:
+        raise ValueError(
+            "expected what fljax.compare was given, since a folder has no code, as in fljax.load(folder, "
+            f"algorithms=..., task=..., local=...), got the folder {str(folder)!r} alone"
+        )
+    text = (folder / COMPARISON).read_text(encoding="utf-8")
+    raw = tomllib.loads(text)
+    federation = outline.federation if arguments.federation is None else arguments.federation
+    if arguments.federation is not None and checksum_of(by_id(federation)) != outline.checksum:
+        raise ValueError("expected the federation of the comparison, got one with other rows or other clients")
+    _check_text(raw, settings_text(described(arguments.algorithms, arguments.local)))
+    _check_task(raw.get("task", {}), marks_of(arguments.task, federation))
+    setup = Setup(
+        name=raw["name"],
+        federation=federation,
+        task=arguments.task,
+        algorithms=arguments.algorithms,
+        standalone=arguments.local,
+        clients_per_round=raw["clients_per_round"],
+        rounds=raw["rounds"],
+        seeds=tuple(raw["seeds"]),
+        evaluate_every=raw["evaluate_every"],
+        execution=Execution(precision=raw["precision"]),
+    )
+    setup = saved_models.with_placeholders(setup)
+    plan, stored = check(setup, rehearsed=False)[label], read_npz(path, "models")
+    _check_plan(label, json.loads(str(stored.pop(_IDENTITY, "{}"))), plan_identity(*partition_plan(plan, federation)))
+    return saved_models.restored(setup, plan, label, stored, _no_rows if arguments.federation is None else None)
+
+
+def _check_folder(folder: pathlib.Path, overwrite: bool) -> None:
+    """Raises a ValueError if a comparison may not be written to a folder."""
+    of_a_run = any((folder / name).exists() for name in (LOCK, LOG, folders.CHECKPOINTS))
+    if of_a_run or ((folder / MODELS).exists() and not outlines.path_of(folder).is_file()):
+        raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")
+    taken = next((name for name in (RESULTS, MODELS) if (folder / name).exists()), None)
+    if taken is not None and not overwrite:
+        raise ValueError(
+            f"expected a folder without results, or overwrite=True, got {str(folder)!r}, which holds {taken}"
+        )
+
+
+def _remove_models(folder: pathlib.Path) -> None:
+    """Removes the models of an earlier ``save``, and no other file."""
+    if not outlines.path_of(folder).is_file():
+        return
+    for name in (CONFIG, COMPARISON):
+        with contextlib.suppress(OSError, ValueError):
+            for entry in tomllib.loads((folder / name).read_text(encoding="utf-8")).get("algorithms", []):
+                saved_models.path_of(folder, str(entry.get("label", entry.get("name")))).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (folder / MODELS).rmdir()
+    outlines.path_of(folder).unlink()
+
+
+def _trained(comparison: Comparison) -> dict[str, tuple[Spec, Inputs]]:
+    """The plan of every algorithm.
+
+    Raises:
+      ValueError: if an algorithm has no models, or a pickle lost them.
+    """
+    labels = [str(label) for label in comparison.metrics["algorithm"].values]
+    if lacking := [label for label in labels if label not in comparison.results]:
+        raise ValueError(
+            f"expected the models of all algorithms, got none of {', '.join(lacking)}, which an earlier process "
+            "finished; the key save_models keeps the models of a run in its own folder"
+        )
+    if not comparison.outline:
+        raise ValueError("expected a comparison of fljax.compare or fljax.run_config, got one that was made otherwise")
+    return {label: comparison.results[label].deployed.parts()[0] for label in labels}  # type: ignore[attr-defined]
+
+
+def _checksum(federation: Federation) -> int:
+    if isinstance(federation.examples.x, AbsentRows):
+        raise ValueError(
+            "expected results with their data, of which saved models have a checksum, got those of a pickle, which "
+            "have no rows; save the models in the process that trained them"
+        )
+    return checksum_of(federation)
+
+
+def _with_models(name: str, text: str, models: SavedModels) -> str:
+    """The text of a config or a comparison that says which models are saved."""
+    line = f'save_models = "{models}"'
+    lines = [line if old.startswith("save_models = ") else old for old in text.split("\n")]
+    return "\n".join(lines if name == CONFIG else [line, *lines])
+
+
+def _no_rows() -> Federation:
+    raise ValueError(
+        "expected the federation of the comparison for a model that depends on its client's rows when it is used, as "
+        "in fljax.load(..., federation=federation), got none"
+    )
+
+
+def _check_text(raw: Mapping[str, Any], now: str) -> None:
+    labels = [", ".join(entry["label"] for entry in of["algorithms"]) for of in (raw, tomllib.loads(now))]
+    if labels[0] != labels[1]:
+        raise ValueError(f"expected the algorithms {labels[0]} of the comparison, got {labels[1]}")
+    earlier = settings_text({key: raw[key] for key in ("local", "algorithms")})
+    changed = differences(earlier, now)
+    for key, (old, new) in changed.items():
+        raise ValueError(
+            f"expected the algorithms and the local training of the comparison, got others: {key} is {old} there "
+            f"and {new} here"
+        )
+
+
+def _check_task(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises a ValueError if a task computes otherwise than the one that was trained; another JAX cannot tell."""
+    if earlier and (not now or (earlier["jax"] == now["jax"] and earlier["checksum"] != now["checksum"])):
+        raise ValueError(
+            "expected the task of the comparison, got one that computes otherwise: another model, loss or scale of "
+            "features"
+        )
+
+
+def _check_plan(label: str, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for key in {**earlier, **now}:
+        if earlier.get(key) != now.get(key):
+            what = key.removeprefix("checksum of ")
+            values = "differ" if what != key else f"is {earlier.get(key)!r} there and {now.get(key)!r} here"
+            raise ValueError(f"expected {label} as the comparison had it, got another: {what} {values}")

@@ -1,0 +1,329 @@
+"""The conductor of all experiments: their folder, events, standalone models and results, algorithm after algorithm.
+
+A run is a sweep of one cell, and ``fljax.compare`` is a run without a config. ``run_setup`` of
+``fljax.experiments.run`` and ``run`` of ``fljax.experiments.sweep`` build the arguments of ``conduct`` and say how one
+algorithm runs in their cells; what comes before, between and after algorithms is here, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax import results
+from fljax.core import processes
+from fljax.core.names import about_algorithm
+from fljax.engine import Block, Memory, Plan, checksum_of, sentences, standalone_sweep, sweep
+from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup
+from fljax.experiments.programs import alike, grouped, world_key
+from fljax.experiments.running import CallbackBuilder, ProgressFiles, Saving
+from fljax.experiments.saved_models import ModelFiles
+from fljax.results import Reference, Result, Results, further_rounds, judged_by
+from fljax.results.endings import Parts
+from fljax.results.events import EventLog, OnEvent
+from fljax.results.folders import OpenFolder, claim, save
+from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
+from fljax.results.sweeps import Axis, Best, axes_of, best, parts_of, unstack_cells, values_of
+
+
+class Experiment(NamedTuple):
+    """What the results of all algorithms have in common.
+
+    Attributes:
+      name: of the experiment.
+      labels: of the algorithms, in order.
+      rounds: of every run.
+      opt_out_threshold: IP-FL's delta in metrics.
+      grid: of a sweep, the paths of its axes by name, as JSON; None for a run.
+      metric: of a sweep, by which its best cells are chosen.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    rounds: int
+    opt_out_threshold: OptOut = 0.0
+    grid: str | None = None
+    metric: str | None = None
+
+
+class Outputs(NamedTuple):
+    """Where the events and results of an experiment go.
+
+    Attributes:
+      log: is told each step.
+      files: checkpoints and scores of standalone models.
+      folder: the run folder, which gets results and evaluations; None: they are not saved.
+      models: saves trained models.
+      callbacks: builders of callbacks beside those of the setup.
+      on_result: called with label, plan and Result of every algorithm of a run after it has run and is saved.
+    """
+
+    log: EventLog
+    files: ProgressFiles
+    folder: pathlib.Path | None = None
+    models: ModelFiles = ModelFiles(None, "none")
+    callbacks: Sequence[CallbackSetup] = ()
+    on_result: Callable[[str, Plan, Result], Any] | None = None
+
+
+class Outcome(NamedTuple):
+    """All algorithms side by side, of a run or in all cells of a sweep.
+
+    Attributes:
+      metrics: over ``algorithm``, the axes of a sweep, ``seed, evaluated_round, client | unseen``.
+      records: over ``algorithm``, the axes of a sweep, ``seed, round, row``; of algorithms with long records only those
+        that are one value for each seed and round (``fljax.results.stores``).
+      diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared; in a sweep
+        ``(label, cell, seed, round)``.
+      models: the Results of ``simulate`` by label (absent for resumed algorithms, and in a sweep).
+      infinite: evaluations in which a loss is infinite (``fljax.results.non_finite``).
+      outline: what saved models need to know of the data, without rows (``fljax.experiments.outlines``).
+      best: of a sweep, the best cell of every algorithm by every available criterion.
+    """
+
+    metrics: xr.Dataset
+    records: xr.Dataset
+    diverged: tuple[tuple[Any, ...], ...]
+    models: Mapping[str, Result] = {}
+    infinite: tuple[InfiniteLoss, ...] = ()
+    outline: Mapping[str, np.ndarray] = {}
+    best: tuple[Best, ...] = ()
+
+
+class Computed(NamedTuple):
+    """An algorithm that has run in all cells.
+
+    Attributes:
+      results: over the axes of a sweep.
+      trained: of a run, the plan and the Result with trained models.
+      stopped: what stopped the algorithm before its end.
+    """
+
+    results: Results
+    trained: tuple[Plan, Result] | None = None
+    stopped: NotFinite | None = None
+
+
+@contextlib.contextmanager
+def opened(
+    directory: pathlib.Path | None,
+    text: str,
+    grid: str | None = None,
+    *,
+    resume: bool,
+    on_event: OnEvent | None,
+    saving: Saving | None,
+) -> Iterator[tuple[Outputs, OpenFolder]]:
+    """Locks the folder of a run or a sweep, and makes its outputs; the arguments are those of ``run`` and ``claim``."""
+    with claim(directory, text, resume, grid) as folder:
+        log = EventLog(directory, on_event)
+        for words in folder.notes:
+            log.note(words)
+        yield Outputs(log, ProgressFiles(directory, text, grid, saving or Saving(), log), directory), folder
+
+
+def conduct(
+    experiment: Experiment, outputs: Outputs, folder: OpenFolder, compute: Callable[[str, Parts], Computed] | None
+) -> Outcome:
+    """Runs every algorithm that the folder has no results of, and saves after each.
+
+    Args:
+      experiment: names the results.
+      outputs: where events and results go.
+      folder: what earlier processes have computed.
+      compute: ``(label, parts) -> Computed`` runs an algorithm; ``parts`` are the results of those before it. None: all
+        algorithms are finished.
+
+    Raises:
+      NotFinite: if an algorithm was stopped. What there is of it is saved.
+      OSError: if the disk has no room for the results.
+    """
+    log, rounds = outputs.log, experiment.rounds
+    parts, models = dict(folder.finished), dict[str, Result]()
+    for label in experiment.labels:
+        if label in parts:
+            log.note("already in the results, not repeated", label, rounds, rounds)
+            continue
+        assert compute is not None, f"{label} is not finished"
+        computed = compute(label, parts)
+        parts[label] = computed.results
+        if outputs.folder is not None and processes.is_first():
+            saved = join(experiment, {**folder.begun, **parts}, rounds_before(folder))
+            save(outputs.folder, *saved, outputs.files.text)
+            log.tell("saved", label, rounds, rounds, "")
+        if computed.stopped is not None:
+            outputs.files.finished(label)  # so that resuming runs it again
+            raise computed.stopped.of(label)
+        if computed.trained is not None:
+            plan, models[label] = computed.trained
+            if outputs.on_result is not None:
+                outputs.on_result(label, plan, models[label])
+        outputs.files.finished(label)
+    outputs.files.all_finished()
+    return outcome_of(join(experiment, parts))._replace(models=models)
+
+
+def rounds_before(folder: OpenFolder) -> int | None:
+    """The rounds after which algorithms of a folder go on; None: none goes on."""
+    return next((int(begun.metrics["rounds_done"]) for begun in folder.begun.values()), None)
+
+
+def trained_alone(
+    cells: Sequence[Setup], axes: Sequence[Axis], outputs: Outputs, folder: OpenFolder
+) -> list[Reference]:
+    """The standalone models of every cell, trained or of an earlier process, with what clients require.
+
+    Args:
+      cells: the cells of a sweep; a run is one.
+      axes: of the sweep; of a run there are none, and it is told how much memory standalone models take.
+      outputs: where events and scores go.
+      folder: what earlier processes have computed; of other requirements it is refused.
+
+    Raises:
+      ValueError: if an earlier process had other data, or results were judged by other requirements.
+    """
+    federations = {id(cell.federation): cell.federation for cell in cells}.values()
+    data = sum(map(checksum_of, federations)) if outputs.files.is_on else 0
+    alone = outputs.files.references(data, lambda: _train_alone(cells, outputs.log, noted=not axes))
+    references = [preparation.required_of(cell, reference) for cell, reference in zip(cells, alone, strict=True)]
+    for place, (cell, reference) in enumerate(zip(cells, references, strict=True)):
+        preparation.check_requirement(parts_of({**folder.finished, **folder.begun}, axes, place), reference, cell)
+    return references
+
+
+def _train_alone(cells: Sequence[Setup], log: EventLog, noted: bool) -> list[Reference]:
+    """Trains the standalone models of every cell; ``noted``: whether their memory is told."""
+    references: dict[int, Reference] = {}
+    for places in alike(range(len(cells)), lambda at: (world_key(cells[at]), cells[at].execution, cells[at].alone)):
+        first, locals = cells[places[0]], [cells[place].standalone for place in places]
+        count = len(set(map(repr, locals)))
+        ways = f", in {count} ways" if count > 1 else ""
+        words = f"training {first.clients + first.unseen} standalone models per seed{ways}"
+        log.tell("standalone", "", 0, first.rounds, words)
+        how: dict[str, Any] = {"seeds": first.seeds, "execution": first.execution, **first.alone}
+        how["on_memory"] = memory_notes(log, "", first.rounds, "standalone models: ") if noted else None
+        made = standalone_sweep(first.task, first.federation, locals, **how)
+        references |= dict(zip(places, made, strict=True))
+    return [references[place] for place in range(len(cells))]
+
+
+def memory_notes(log: EventLog, label: str, rounds: int, start: str = "") -> Callable[[Memory], None]:
+    """A function that notes the memory of an algorithm's programs, in sentences that begin with ``start``."""
+
+    def note(memory: Memory) -> None:
+        for words in sentences(memory):
+            log.note(f"{start}{words}", label, 0, rounds)
+
+    return note
+
+
+class SweptCells(NamedTuple):
+    """Computes the algorithms of a sweep in all of its cells.
+
+    Attributes:
+      axes: of the grid.
+      cells: the setups of all cells, the last axis fastest.
+      references: the standalone models of every cell, with what clients require.
+      outputs: where events go.
+      builder: makes the callbacks.
+    """
+
+    axes: Sequence[Axis]
+    cells: Sequence[Setup]
+    references: Sequence[Reference]
+    outputs: Outputs
+    builder: CallbackBuilder
+
+    def compute(self, label: str, _: Parts) -> Computed:
+        """Runs one algorithm in every cell; models are not kept, since they would fill the memory."""
+        with about_algorithm(label):
+            of_cells = self._in_cells(label)
+        metrics, records = zip(*of_cells, strict=True)
+        return Computed(Results(unstack_cells(metrics, self.axes), unstack_cells(records, self.axes)))
+
+    def _in_cells(self, label: str) -> list[Results]:
+        programs = grouped(self.cells, self.cells[0].labels.index(label), self.references)
+        count, rounds, log = len(programs.jobs), self.cells[0].rounds, self.outputs.log
+        words = f"{len(programs.same)} different cells in {count} program" + ("s" if count > 1 else "")
+        log.note(words, label, 0, count * rounds)
+        results: dict[int, Results] = {}
+        for job, members in enumerate(programs.jobs):
+
+            def progress(block: Block, done: int = job * rounds) -> None:
+                log.train(label, done + block.round, count * rounds)
+
+            log.train(label, job * rounds, count * rounds)
+            cell = self.cells[members[0]]
+            try:
+                of_members = sweep(
+                    [programs.plans[place] for place in members],
+                    cell.federation,
+                    rounds=rounds,
+                    seeds=cell.seeds,
+                    references=[self.references[place] for place in members],
+                    evaluate_every=cell.evaluate_every,
+                    callbacks=(progress, self.builder.callback(label, cells=members)),
+                    execution=cell.execution,
+                    on_memory=memory_notes(log, label, count * rounds),
+                    non_finite=cell.non_finite,
+                    checkpoint=self.outputs.files.checkpoint(label, f"program_{job}"),
+                )
+            except NotFinite as stop:
+                self.outputs.files.finished(label)  # so that resuming runs it again
+                raise stop.of(label, values_of(self.axes, members[stop.plan])) from None
+            for place, result in zip(members, of_members, strict=True):
+                results[place] = Results(result.metrics, result.records)
+                for diverged in result.divergences:
+                    words = f"cell {place} {diverged}; frozen there"
+                    log.note(words, label, diverged.round, count * rounds)
+                for loss in result.infinite:
+                    log.note(f"cell {place}: {loss}", label, loss.round or 0, count * rounds)
+        for first, *others in programs.same:  # of which only the requirement by which they are judged may differ
+            metrics, records = results[first]
+            results |= {place: Results(judged_by(metrics, self.references[place]), records) for place in others}
+        return [results[place] for place in range(len(self.cells))]
+
+
+def join(experiment: Experiment, parts: Parts, continues: int | None = None) -> Results:
+    """The results of the algorithms that are finished, in the order of the experiment, along ``algorithm``.
+
+    Args:
+      experiment: names them.
+      parts: by label.
+      continues: the rounds of the run that these results go on from; None: from none.
+    """
+    order = [label for label in experiment.labels if label in parts]
+    metrics = results.join({label: parts[label].metrics for label in order})
+    records = results.join({label: parts[label].records for label in order})
+    attributes: dict[str, Any] = {"name": experiment.name}
+    if continues is not None:
+        attributes[further_rounds.CONTINUES] = continues
+    if experiment.grid is not None:
+        attributes |= {"grid": experiment.grid, "metric": experiment.metric}
+        records = records.assign_attrs(grid=experiment.grid)
+    metrics = results.with_gains(metrics, order[0], experiment.opt_out_threshold)
+    return Results(metrics.assign_attrs(attributes), records)
+
+
+def outcome_of(joined: Results) -> Outcome:
+    """What joined results say: the best cells of a sweep, what diverged, and which losses are infinite."""
+    metrics = joined.metrics
+    chosen = best(metrics, metrics.attrs["metric"]) if axes_of(metrics) else ()
+    return Outcome(*joined, _diverged(metrics), infinite=infinite_losses(metrics), best=chosen)
+
+
+def _diverged(metrics: xr.Dataset) -> tuple[tuple[Any, ...], ...]:
+    names = axes_of(metrics)
+    table = metrics["diverged"].transpose("algorithm", *names, "seed")
+    diverged = []
+    for place in np.argwhere(table.values >= 0):
+        label, *cell, seed = (table[dim].values.tolist()[i] for dim, i in zip(table.dims, place, strict=True))
+        of_cell = [dict(zip(names, cell, strict=True))] if names else []
+        diverged.append((label, *of_cell, seed, int(table.values[tuple(place)])))
+    return tuple(diverged)

@@ -1,1 +1,0 @@
-"""What an experiment leaves: files, models and messages, and how they are opened again."""

@@ -1,0 +1,173 @@
+"""The plans and programs of an experiment: checked before anything is computed, grouped, and compiled ahead.
+
+Cells of a sweep that differ only in numbers are runs of one program. An algorithm that does not depend on the
+differences between some cells runs once for all of them.
+
+The first algorithm's programs of a run are compiled during the standalone models, each next one's during the run before
+it; not on a GPU, where XLA times kernels while it compiles. Plans with stand-ins for values that are not known yet have
+the same ``Spec``, so JAX gives the run the programs that are ready, and lets it wait for those that are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fljax.core.errors import during
+from fljax.core.names import about_algorithm
+from fljax.engine import Plan, compile_ahead, groups, rehearse
+from fljax.engine.devices.layout import default_platform
+from fljax.engine.loop.running import check_rounds
+from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
+from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.plans import build_plan, reads_requirement
+from fljax.experiments.inputs.setup import Setup
+from fljax.protocol import Algorithm
+from fljax.results import Reference
+
+
+def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str, Plan]:
+    """Builds every algorithm once, so that errors are raised before anything is computed.
+
+    Args:
+      setup: the experiment.
+      rehearsed: whether to also trace one round of each algorithm, which takes a second or two.
+      swept: whether the setup is a cell of a sweep; scenarios then have no baseline from the first algorithm.
+
+    Returns:
+      Plans by label, with 0.5 in place of all values from standalone models.
+
+    Raises:
+      ValueError: if arguments are bad.
+      AlgorithmError: if a builder or a function of an algorithm raises another exception.
+    """
+    check_initial(setup.task, setup.standalone_initial)
+    check_stop_alone(setup.federation, setup.standalone_stop)
+    check_valid_alone(setup.federation, setup.alone["valid"])
+    count = len(setup.seeds)
+    half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
+    unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
+    accuracies = (None, None) if setup.task.score is None else (half, unseen)
+    alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
+    alone = preparation.required_of(setup, alone, trial=True)
+    table = np.broadcast_to(half[:, None], (count, max(setup.rounds, 1), setup.clients))
+    known = {"test": table}
+    if np.any(np.asarray(setup.federation.clients.valid.size) > 0):
+        known["valid"] = table
+    plans = {}
+    for entry in setup.algorithms:
+        with about_algorithm(entry.label):
+            baselines = None if swept or entry is setup.algorithms[0] else known
+            plan = build_plan(setup, entry, alone, baselines, trial=True)
+            with during("the builder"):
+                built = plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
+            if isinstance(built, Algorithm):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's builder may err
+                check_rounds(built, setup.rounds)
+            if rehearsed and setup.execution.clients != "debug":  # where nothing is traced
+                rehearse(plan, setup.federation)
+        plans[entry.label] = plan
+    return plans
+
+
+def world_key(cell: Setup) -> tuple[int, int]:
+    """A key that cells with the same data and model have in common."""
+    return id(cell.federation), id(cell.task)
+
+
+def alike(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]]:
+    """The places of cells, grouped by equal keys."""
+    members: dict[str, list[int]] = {}
+    for place in places:
+        members.setdefault(repr(key(place)), []).append(place)
+    return list(members.values())
+
+
+class Programs(NamedTuple):
+    """How an algorithm runs in the cells of a sweep; cells are numbers.
+
+    Attributes:
+      same: groups of cells on whose differences the algorithm does not depend; the first of each runs.
+      plans: of the cells that run.
+      jobs: groups of cells that are runs of one program.
+    """
+
+    same: list[list[int]]
+    plans: dict[int, Plan]
+    jobs: list[list[int]]
+
+
+def grouped(cells: Sequence[Setup], position: int, references: Sequence[Reference]) -> Programs:
+    """The programs of the algorithm at ``position`` of every cell, with the cells' standalone models."""
+
+    def on_what_it_depends(place: int) -> Any:
+        """The cell without its other algorithms."""
+        cell, required = cells[place], np.asarray(references[place].required)
+        settings = (cell.clients_per_round, cell.rounds, cell.evaluate_every, cell.standalone, cell.execution)
+        settings += (cell.non_finite, cell.alone, reads_requirement(cell.algorithms[position]) and required.tobytes())
+        return world_key(cell), settings, cell.algorithms[position]
+
+    def on_what_programs_depend(place: int) -> Any:
+        return world_key(cells[place]), cells[place].execution, cells[place].non_finite
+
+    same = alike(range(len(cells)), on_what_it_depends)
+    jobs: list[list[int]] = []
+    plans: dict[int, Plan] = {}
+    for places in alike([places[0] for places in same], on_what_programs_depend):
+        for place in places:
+            plans[place] = build_plan(cells[place], cells[place].algorithms[position], references[place])
+        jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
+    return Programs(same, plans, jobs)
+
+
+class Ahead:
+    """Compiles the programs of the first algorithm during the standalone models, and each next one's during a run.
+
+    One round of every algorithm that is still to run is traced when this is made, so that its errors appear before
+    anything is computed. An error of a later algorithm's programs does not stop the run before it: ``simulate`` raises
+    it again. Programs that are being compiled are waited for when the process ends.
+
+    Args:
+      setup: the experiment.
+      plans: by label.
+      finished: labels of the algorithms that do not run.
+      begun: the rounds that an algorithm has already, by label of each that goes on.
+    """
+
+    def __init__(
+        self, setup: Setup, plans: Mapping[str, Plan], finished: Container[str], begun: Mapping[str, int]
+    ) -> None:
+        self._setup, self._plans, self._begun = setup, plans, begun
+        self._labels = [label for label in setup.labels if label not in finished]
+        self._pool = ThreadPoolExecutor(3)  # a run's programs
+        for label in self._labels[1:]:
+            with about_algorithm(label):
+                rehearse(plans[label], setup.federation)
+        if self._labels:
+            self._begin(self._labels[0])
+
+    def after(self, label: str) -> None:
+        """Begins with the programs of the algorithm after this one.
+
+        Not on a GPU, where XLA chooses between kernels by timing them, and a run beside it would disturb that.
+        """
+        place = self._labels.index(label) + 1
+        if place < len(self._labels) and default_platform() != "gpu":
+            with contextlib.suppress(Exception):
+                self._begin(self._labels[place])
+
+    def _begin(self, label: str) -> None:
+        setup = self._setup
+        with about_algorithm(label):
+            schedule = setup.schedule._replace(rounds=setup.rounds - self._begun.get(label, 0))
+            compile_ahead(self._pool, self._plans[label], setup.federation, schedule)
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,161 @@
+"""The two files of lines in a run folder, appended while a run goes on: ``log.jsonl`` and ``metrics.jsonl``.
+
+A line of the log is an event: ``EventLog`` writes it, and calls the listener of whoever started the run. A line of the
+metrics is one evaluation, of all seeds (in a sweep, of all cells that run together). Its lines are long, so they have a
+file of their own, and who reads events need not parse them. NaN and infinities are null there. A resumed run appends;
+who reads drops the evaluations that a later line repeats.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax.core import processes
+
+LOG, EVALUATIONS = "log.jsonl", "metrics.jsonl"
+
+
+class Event(NamedTuple):
+    """A step of a run, for progress bars and the log.
+
+    Attributes:
+      stage: "data", "standalone", "train", "note" or "saved".
+      label: label of the algorithm, or "".
+      round: number of rounds done.
+      rounds: number of rounds of the run.
+      seconds: seconds since the run began.
+      message: one sentence, or "".
+    """
+
+    stage: str
+    label: str
+    round: int
+    rounds: int
+    seconds: float
+    message: str
+
+
+OnEvent = Callable[[Event], None]
+
+
+class EventLog:
+    """Tells the steps of a run: appends them to the log of a folder, and calls a listener with each ``Event``.
+
+    If the log cannot be written, the run continues without it and reports this once. Of several processes, only process
+    0 writes it.
+
+    Args:
+      folder: the run folder; None: there is no log.
+      on_event: the listener; None: there is none.
+    """
+
+    def __init__(self, folder: pathlib.Path | None = None, on_event: OnEvent | None = None) -> None:
+        self._path = None if folder is None else folder / LOG
+        self._on_event = on_event or _ignore
+        self._began = time.perf_counter()
+
+    def tell(self, stage: str, label: str, round: int, rounds: int, message: str) -> None:
+        """Tells one event; the arguments are the attributes of ``Event``, without the seconds."""
+        seconds = float(np.round(time.perf_counter() - self._began, 3))
+        event = Event(stage, label, round, rounds, seconds, message)
+        if self._path is not None and processes.is_first():
+            try:
+                append_line(self._path, json.dumps(event._asdict()))
+            except OSError as error:
+                words = f"{self._path} cannot be written ({error.strerror}); the run goes on without a log"
+                self._path = None
+                self._on_event(event._replace(stage="note", label="", message=words))
+        self._on_event(event)
+
+    def note(self, words: str, label: str = "", round: int = 0, rounds: int = 0) -> None:
+        """A sentence about the run, or about the algorithm ``label`` after so many rounds."""
+        self.tell("note", label, round, rounds, words)
+
+    def train(self, label: str, round: int, rounds: int, words: str = "") -> None:
+        """The algorithm ``label`` has done so many of its rounds."""
+        self.tell("train", label, round, rounds, words)
+
+
+def _ignore(_: Event) -> None:
+    """The listener of a run to which nobody listens."""
+
+
+def append_line(path: pathlib.Path, line: str) -> None:
+    """Appends a line. An incomplete last line (of a process that died) is ended first."""
+    with open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else f"\n{line}"
+        file.write(f"{line}\n".encode())
+
+
+class Line(NamedTuple):
+    """One evaluation.
+
+    Attributes:
+      label: of the algorithm.
+      round: number of rounds done; 0 before training.
+      rounds: number of rounds of the run.
+      seconds: seconds since the process began with the experiment.
+      seeds: the seed of every run.
+      cells: the number of each run's cell in a sweep; empty in a run.
+      diverged: ``(seed, round)`` of the runs in which a NaN or infinity has appeared so far.
+      metrics: a value for each run by the name of the metric; None where it is NaN or infinite.
+    """
+
+    label: str
+    round: int
+    rounds: int
+    seconds: float
+    seeds: tuple[int, ...]
+    cells: tuple[int, ...]
+    diverged: tuple[tuple[int, int], ...]
+    metrics: Mapping[str, Sequence[float | None]]
+
+
+def append(folder: pathlib.Path, line: Line) -> None:
+    """Appends a line to the folder's ``metrics.jsonl``.
+
+    Raises:
+      OSError: if the file cannot be written.
+    """
+    append_line(folder / EVALUATIONS, json.dumps(line._asdict(), allow_nan=False))
+
+
+def read_lines(folder: pathlib.Path) -> list[Line]:
+    """The evaluations of a folder, by algorithm (and group of cells), each in the order of rounds.
+
+    An algorithm that a resumed run repeats, or continues from an earlier round, replaces its later evaluations. Lines
+    that are incomplete are left out; a folder without the file has no evaluations.
+    """
+    try:
+        text = (folder / EVALUATIONS).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    groups: dict[tuple[str, tuple[int, ...]], list[Line]] = {}
+    for line in map(_parsed, text.splitlines()):
+        if line is None:
+            continue
+        lines = groups.setdefault((line.label, line.cells), [])
+        while lines and lines[-1].round >= line.round:
+            lines.pop()
+        lines.append(line)
+    return [line for lines in groups.values() for line in lines]
+
+
+def _parsed(text: str) -> Line | None:
+    try:
+        raw: Any = json.loads(text)
+        seeds, cells = tuple(raw["seeds"]), tuple(raw["cells"])
+        diverged = tuple((seed, round) for seed, round in raw["diverged"])
+        others = {name: raw[name] for name in ("label", "round", "rounds", "seconds", "metrics")}
+        return Line(**others, seeds=seeds, cells=cells, diverged=diverged)
+    except (ValueError, KeyError, TypeError):
+        return None

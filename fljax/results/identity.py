@@ -1,0 +1,222 @@
+"""Whether two results are of one run: their configs, their version of fljax, their grid; and where they were computed.
+
+Results and checkpoints may go on where the config says the same. ``save_models`` changes no result, so configs that
+differ in it are equal for resuming. A folder of checkpoints names its config, version and, of a sweep, its grid
+(``origin.json``). Versions of other packages and devices, on which a result may depend besides its config, are in
+``environment.json``; a run goes on although they differ, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fljax.core.files import write
+
+# Keys that change no result.
+WITHOUT_EFFECT = ("save_models",)
+# Keys with places of files; what is in the files is compared elsewhere.
+_OF_THE_MACHINE = ("data.dataset", "data.folder", "model.initial", "requirement.file")
+LONGEST = 60  # number of characters of a value to show
+CHECKPOINTS, ORIGIN = "checkpoints", "origin.json"
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "xarray", "fljax")
+
+
+def difference(earlier: str, now: str) -> str | None:
+    """A phrase about the first key in which two configs differ.
+
+    Args:
+      earlier: the config of earlier results, as TOML.
+      now: the current config, as TOML. Keys that change no result are not compared.
+
+    Returns:
+      For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal.
+    """
+    changed = differences(earlier, now)
+    if not changed:
+        return None
+    (key, (first, second)), more = next(iter(changed.items())), len(changed) - 1
+    phrase = f"{key} is {first} there and {second} here"
+    others = f", and {more} more keys differ" if more > 1 else ", and 1 more key differs"
+    return phrase + (others if more else "")
+
+
+def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT) -> dict[str, tuple[str, str]]:
+    """The two values of every key in which two configs differ, as short texts, by the key's path.
+
+    Args:
+      earlier: a config as TOML.
+      now: another.
+      without: keys that are not compared.
+    """
+    first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
+    keys = [key for key in {**first, **second} if key not in without and first.get(key) != second.get(key)]
+    return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
+
+
+def flat(text: str) -> dict[str, str]:
+    """Every value of a config as text, by its dotted path; without places of files, which may differ by machine, and
+    without keys that change no result."""
+    without = (*WITHOUT_EFFECT, *_OF_THE_MACHINE)
+    values = _flat(tomllib.loads(text))
+    return {key: value for key, value in values.items() if key not in without and not _is_path(value)}
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith(("'", '"')) and ("/" in text or "\\\\" in text)
+
+
+def _flat(value: Any, path: str = "") -> dict[str, str]:
+    """Every value as text, by its dotted path; as text, NaN equals NaN and 1 differs from True."""
+    if isinstance(value, Mapping) and value:
+        pairs = [(str(key), inner) for key, inner in value.items()]
+    elif isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
+        # Paths of algorithms and scenarios have a position and a name, since their order matters.
+        names = [str(entry.get("label", entry.get("name", ""))) for entry in value]
+        pairs = [
+            (f"{place}.{name}" if name else str(place), entry)
+            for place, (name, entry) in enumerate(zip(names, value, strict=True))
+        ]
+    else:
+        return {path: repr(value)}
+    return {name: text for key, inner in pairs for name, text in _flat(inner, f"{path}.{key}" if path else key).items()}
+
+
+def _shown(text: str | None) -> str:
+    if text is None:
+        return "not set"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
+    """Makes the folder of checkpoints, which names the config and the version that they are of.
+
+    Raises:
+      OSError: if the disk has no room.
+    """
+    from fljax.core.version import __version__
+
+    path = directory / CHECKPOINTS / ORIGIN
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        write(path, json.dumps({"config": text, "fljax": __version__, "grid": grid}).encode())
+
+
+def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
+    """Raises a ValueError if the checkpoints of a folder are of another config or version."""
+    from fljax.core.version import __version__
+
+    folder, where = directory / CHECKPOINTS, str(directory)
+    if not folder.is_dir():
+        return
+    try:
+        origin = json.loads((folder / ORIGIN).read_bytes())
+        config, version, gridded = origin["config"], origin["fljax"], origin["grid"]
+    except (OSError, ValueError, KeyError, TypeError):
+        shutil.rmtree(folder, ignore_errors=True)  # nobody can say what they are of
+        return
+    if version != __version__:
+        raise ValueError(
+            f"expected checkpoints of fljax {__version__} in {where!r} to resume them, got those of fljax {version}"
+        )
+    if (changed := difference(config, text)) is not None:
+        raise ValueError(
+            f"expected the config of the checkpoints in {where!r} to resume them, got a changed one: {changed} "
+            f"(without the folder {CHECKPOINTS!r} what they have is given up)"
+        )
+    if gridded != grid:
+        raise ValueError(f"expected checkpoints of this command in {where!r}, got those of another grid")
+
+
+def environment() -> dict[str, Any]:
+    """Versions of the packages, the machine, its devices and the time."""
+    import importlib.metadata
+
+    import jax
+
+    from fljax.core.version import __version__
+
+    versions = {"python": platform.python_version(), "fljax": __version__}
+    for package in PACKAGES:
+        try:
+            versions.setdefault(package, importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    devices = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
+    return {
+        "versions": versions,
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "devices": devices,
+        "x64": bool(getattr(jax.config, "jax_enable_x64", False)),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_environment(path: pathlib.Path, resumed: bool) -> tuple[str, ...]:
+    """Writes the environment of this process, which starts JAX.
+
+    Args:
+      path: the file.
+      resumed: whether results of an earlier process go on; if its environment was another one, "earlier" keeps it.
+
+    Returns:
+      Sentences for the user.
+    """
+    now = environment()
+    notes: tuple[str, ...] = ()
+    if resumed:
+        before = read_environment(path)
+        earlier = before.pop("earlier", [])
+        changed = {name for name in ("versions", "devices", "platform", "x64") if before.get(name) != now[name]}
+        if before and changed:
+            earlier = [*earlier, before]
+            notes = (f"{' and '.join(sorted(changed))} are not those of the earlier results, see {path.name}",)
+        now |= {"earlier": earlier} if earlier else {}
+    _write(path, now)
+    return notes
+
+
+def join_environments(path: pathlib.Path, parts: Mapping[int, pathlib.Path]) -> None:
+    """Writes the environments of parts that ran apart, each different one once; JAX is not started.
+
+    The file has that of the first part, with the numbers of the parts that it is of, and "others" lists the others.
+    Times are not compared.
+
+    Args:
+      path: the file.
+      parts: by number of the part the file of its environment.
+    """
+    different: list[dict[str, Any]] = []
+    for number, file in parts.items():
+        of_part = read_environment(file)
+        if not of_part:
+            continue
+        apart = {"parts": 0, "time": 0}  # what is not compared
+        same = [other for other in different if other | apart == of_part | apart]
+        if same:
+            same[0]["parts"].append(number)
+        else:
+            different.append(of_part | {"parts": [number]})
+    if different:
+        first, *others = different
+        _write(path, first | ({"others": others} if others else {}))
+
+
+def read_environment(path: pathlib.Path) -> dict[str, Any]:
+    """What a file of these functions holds; empty if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
+
+
+def _write(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+    write(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -1,0 +1,34 @@
+"""Arrays by name in files."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from fljax.core.files import read_npz, write_npz
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_arrays_come_back(tmp_path: pathlib.Path, compressed: bool) -> None:
+    arrays = {"a/b": np.arange(3), "text": np.asarray("é")}
+    write_npz(tmp_path / "x.npz", arrays, compressed=compressed)
+    read = read_npz(tmp_path / "x.npz", "models")
+    assert {name: array.tolist() for name, array in read.items()} == {"a/b": [0, 1, 2], "text": "é"}
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
+
+
+def test_files_that_cannot_be_read_are_one_sentence(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.npz"
+    with pytest.raises(ValueError, match=r"expected models in '.*x\.npz', got none: No such file"):
+        read_npz(path, "models")
+    write_npz(path, {"a": np.arange(1000)})
+    whole = path.read_bytes()
+    for content in (b"", whole[: len(whole) // 2], b"no zip file"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"^expected whole models in '.*x\.npz', got a damaged file$"):
+            read_npz(path, "models")
+    np.savez(path, a=np.asarray([{}], object))  # which would be unpickled
+    with pytest.raises(ValueError, match="damaged"):
+        read_npz(path, "models")
