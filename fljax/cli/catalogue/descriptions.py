@@ -13,7 +13,7 @@ from fljax.cli.catalogue.facts import FACTS
 from fljax.cli.catalogue.names import KINDS, find, line
 from fljax.cli.catalogue.wording import Parameter, parameters
 from fljax.config import shipped
-from fljax.config.offers import OFFERS, Offer
+from fljax.config.builders import OFFERS, Offer
 
 _EMPTY = Docstring((), {}, {}, "")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from fljax.cli.catalogue.docstrings import docstring_of, plain
-from fljax.config.offers import Offer
+from fljax.config.builders import Offer
 
 _NOTHING = Offer()
 # Parameters that the experiment gives, and that an option may replace.
