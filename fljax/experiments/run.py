@@ -35,7 +35,7 @@ from fljax.engine.programs.debugging import mode
 from fljax.engine.rounds.alone import check_initial, check_stop_alone, check_valid_alone
 from fljax.experiments.compiling import Ahead
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.plans import build_plan
+from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, Tell, resolve_setup
 from fljax.experiments.outputs import outlines
 from fljax.experiments.outputs.following import Watch

@@ -18,7 +18,7 @@ from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, checksum_of, groups, sentences, standalone_sweep, sweep
 from fljax.experiments import run as experiment
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.plans import build_plan, reads_requirement
+from fljax.experiments.inputs.preparation import build_plan, reads_requirement
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, Tell, resolve_cells
 from fljax.experiments.outputs.following import Watch
 from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
