@@ -182,7 +182,7 @@ def test_the_root_has_no_loose_files() -> None:
 
 
 def test_only_the_front_doors_are_given_a_config() -> None:
-    """A config is resolved once, in ``experiments.inputs.setup``; its tables are seen nowhere else."""
+    """Its names are resolved in ``config``, its values made in ``experiments.inputs.setup``; others see no tables."""
     readers = {path.relative_to(PACKAGE).as_posix() for path in FILES if "fljax.config.Config" in imports(path)}
     doors = {"experiments/run.py", "experiments/inputs/setup.py", "experiments/load.py"}
     assert not {each for each in readers if not each.startswith(("config/", "cli/"))} - doors

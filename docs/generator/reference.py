@@ -21,8 +21,8 @@ from fljax.cli.catalogue import KINDS, entries, line, parameters, written
 from fljax.cli.catalogue.docstrings import plain
 from fljax.cli.entry import app
 from fljax.config import keys
-from fljax.config.limits import LARGEST_INTEGER
-from fljax.config.offers import OFFERS
+from fljax.config.builders import OFFERS
+from fljax.config.forms import LARGEST_INTEGER
 from fljax.metrics import registry
 from fljax.metrics.names import METRICS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
 

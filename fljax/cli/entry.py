@@ -11,15 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fljax.cli import faults
-from fljax.cli.commands import describe, show
-from fljax.cli.commands.data import show_data
-from fljax.cli.commands.export import compare, export
+from fljax.cli import printing
+from fljax.cli.commands import data, describe, results
 from fljax.cli.commands.reproduce import reproduce
-from fljax.cli.commands.run import run
-from fljax.cli.commands.start import init
-from fljax.cli.commands.sweep import sweep
-from fljax.cli.commands.watch import watch
+from fljax.cli.commands.run import run, sweep
 from fljax.cli.options import with_options
 from fljax.cli.printing import fail
 from fljax.cli.running import Invocation, part
@@ -35,21 +30,21 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: where they are, getting them, and what the clients of a config have.")
 
 app.command()(with_options(run))
-app.command()(init)
-app.command()(reproduce)
+app.command()(describe.init)
+app.command()(with_options(reproduce))
 app.command()(with_options(sweep))
-app.command()(watch)
-app.command(name="report")(show.report_)
+app.command()(results.watch)
+app.command(name="report")(results.report_)
 app.command(name="list")(describe.list_)
 app.command()(describe.show)
-app.command()(compare)
-app.command()(export)
-app.command()(show.cite)
-app.command()(show.doctor)
+app.command()(results.compare)
+app.command()(results.export)
+app.command()(describe.cite)
+app.command()(data.doctor)
 app.add_typer(data_app, name="data")
-data_app.command()(show.prepare)
-data_app.command()(show.status)
-data_app.command(name="show")(show_data)
+data_app.command()(data.prepare)
+data_app.command()(data.status)
+data_app.command(name="show")(data.show_data)
 
 # Click's exception class, whether typer includes its own click or imports it.
 _USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -97,14 +92,14 @@ def _main(arguments: Sequence[str]) -> int:
         if is_sentence(error):
             from fljax.config.errors import ConfigError
 
-            for each in error.errors if isinstance(error, ConfigError) else (faults.sentence(error),):
+            for each in error.errors if isinstance(error, ConfigError) else (printing.sentence(error),):
                 fail(each, 2)
             return 2
         if isinstance(error, OSError) and error.errno is None and is_own(error):
             return fail(str(error), 1)
-        if (absent := faults.absent_platform()) is not None:
+        if (absent := printing.absent_platform()) is not None:
             return fail(absent, 2)
-        return fail(f"{faults.in_words(error)} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
+        return fail(f"{printing.in_words(error)} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
 
 
 def _version(show: bool) -> None:

@@ -10,9 +10,8 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from fljax.cli.printing import Json
-
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds, from 0.")]
 Out = Annotated[pathlib.Path | None, typer.Option(help="Folder of the results; runs/NAME-TIME if not given.")]
 Resume = Annotated[
@@ -83,6 +82,29 @@ class RunOptions(NamedTuple):
     def changes(self) -> list[str]:
         """What the options change in the config."""
         return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
+
+
+class ReproduceOptions(NamedTuple):
+    """Options of ``fljax reproduce``: which rows of a table, what runs for them, and what is kept and printed."""
+
+    dataset: Annotated[str | None, typer.Option(help="Only rows about this data set, as the table names it.")] = None
+    partition: Annotated[str | None, typer.Option(help="Only rows whose partition contains this.")] = None
+    costs: Annotated[bool, typer.Option("--list", help="Say what each table, or TABLE, costs and needs.")] = False
+    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing; print what is there.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Two rounds of one seed, to see that everything runs.")] = False
+    seeds: Seeds = None
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Folder with a run folder for each config; runs/reproduced if not given."),
+    ] = None
+    save: Annotated[
+        pathlib.Path | None, typer.Option(metavar="FILE.csv", help="Add our numbers to a file of measured cells.")
+    ] = None
+    as_json: Json = False
+    cache: Cache = True
+    quiet: Quiet = False
+    checkpoint_every: CheckpointEvery = 30.0
+    keep_checkpoints: KeepCheckpoints = 2
 
 
 class Together(NamedTuple):

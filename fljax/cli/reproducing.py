@@ -8,9 +8,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fljax.cli.environment import start_jax
+from fljax.cli.options import ReproduceOptions
 from fljax.cli.printing import fail
-from fljax.cli.running import RUNS, Context, resumable, saving_of
+from fljax.cli.running import RUNS, Context, resumable, saving_of, start_jax
 from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
@@ -23,30 +23,6 @@ if TYPE_CHECKING:
     from fljax.published.tables import Published
 
 OUT, QUICK = "reproduced", "quick"
-
-
-class Options(NamedTuple):
-    """How runs are made.
-
-    Attributes:
-      out: the folder with a run folder for each config; None: ``runs/reproduced``.
-      quick: whether to run two rounds of one seed only.
-      run: whether to run what is missing; else only finished runs count.
-      seeds: number of seeds; None: that of each config.
-      cache: whether compiled programs are kept.
-      quiet: whether to draw no progress.
-      every: seconds between two checkpoints.
-      keep: how many checkpoints are kept.
-    """
-
-    out: pathlib.Path | None
-    quick: bool
-    run: bool
-    seeds: int | None
-    cache: bool
-    quiet: bool
-    every: float
-    keep: int
 
 
 class Source(NamedTuple):
@@ -65,7 +41,7 @@ class Source(NamedTuple):
     data: str
 
 
-def sources_of(table: str, rows: Sequence[Published], options: Options) -> list[Source]:
+def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions) -> list[Source]:
     """The runs that make these rows of a table.
 
     Raises:
@@ -96,7 +72,7 @@ def missing_data(dataset: str) -> str:
 
 
 def numbers_of(
-    context: Context, rows: Sequence[Published], sources: Sequence[Source], options: Options
+    context: Context, rows: Sequence[Published], sources: Sequence[Source], options: ReproduceOptions
 ) -> tuple[list[Compared], dict[Cell, pathlib.Path]]:
     """Runs what is missing, or goes on with it, and compares.
 
@@ -128,12 +104,12 @@ def numbers_of(
     return numbers, {place: folder for place, folder in places.items() if not math.isnan(found[place].mean)}
 
 
-def _metrics(context: Context, source: Source, options: Options) -> tuple[xr.Dataset | None, str]:
+def _metrics(context: Context, source: Source, options: ReproduceOptions) -> tuple[xr.Dataset | None, str]:
     """The results of a run; or None, and what is missing."""
     from fljax.results import folders
 
     there = (source.folder / folders.RESULTS).is_file()
-    if options.run and not source.data:
+    if not options.no_run and not source.data:
         return _run(context, source, options), ""
     if there:
         return folders.load(source.folder)[0], ""
@@ -142,20 +118,20 @@ def _metrics(context: Context, source: Source, options: Options) -> tuple[xr.Dat
     return None, f"no results in {source.folder}"
 
 
-def _run(context: Context, source: Source, options: Options) -> xr.Dataset:
+def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Dataset:
     start_jax(options.cache)
     from fljax.experiments import run as experiment
 
     with (
         resumable(source.folder, context, again=context.obj.again()),
-        progress_bars(options.quiet) as progress,
+        progress_bars(options.quiet or options.as_json) as progress,
     ):
         outcome = experiment.run(
             source.config,
             directory=source.folder,
             resume=True,
             on_event=listener(progress),
-            saving=saving_of(context, options.every, options.keep),
+            saving=saving_of(context, options.checkpoint_every, options.keep_checkpoints),
         )
     for label, seed, round_ in outcome.diverged:
         fail(f"{label} diverged with seed {seed} in round {round_}; all is saved in {source.folder}", 1)

@@ -6,6 +6,7 @@ hyper-parameters: the options of an algorithm, scenario, model, data set or part
 its builder.
 """
 
+from fljax.config.builders import algorithm_arguments, builder_arguments, requirement_arguments
 from fljax.config.errors import ConfigError
 from fljax.config.keys import (
     AlgorithmEntry,
@@ -21,10 +22,8 @@ from fljax.config.keys import (
     Standalone,
     Sweep,
 )
-from fljax.config.reading import load, parse
-from fljax.config.resolving import algorithm_arguments, builder_arguments, requirement_arguments
+from fljax.config.reading import dumps, load, parse
 from fljax.config.sweeping import Grid, load_grid, parse_grid
-from fljax.config.writing import dumps
 
 __all__ = [
     "AlgorithmEntry",

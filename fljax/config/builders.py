@@ -1,28 +1,76 @@
-"""Builders that a config names, and options of a config that are checked against a builder's signature."""
+"""The builders that a config names: found by name, their options checked and made arguments.
+
+A builder makes an algorithm, a scenario, a model, a data set, a partition, a contribution or a callback. Its signature
+says what its options are; ``OFFERS`` says which of its parameters an experiment gives, so that they are no options. The
+forms that TOML has for values end here: tables become NamedTuples (``builder_arguments``), the server's optimizer
+``fljax.training.OptimizerSettings``, a contribution ``fljax.contributions.Measure``. ``fljax.config.resolved`` calls
+this for every name of a config.
+"""
 
 from __future__ import annotations
 
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pydantic
 from pydantic import ConfigDict, Field
 
 from fljax.config.errors import ConfigError, option_sentences
-from fljax.config.offers import Offer
+from fljax.config.forms import Count
+from fljax.config.keys import Config, Contribution
+from fljax.contributions.measures import FACTS
 from fljax.core.names import resolve, with_article
 from fljax.core.signatures import annotations_of, plain_type, record_of
+
+
+class Offer(NamedTuple):
+    """The arguments that an experiment gives to one kind of builder; they are not options of a config.
+
+    Attributes:
+      positional: the number of arguments given by position.
+      named: further arguments, given to builders that have a parameter of that name.
+    """
+
+    positional: int = 0
+    named: frozenset[str] = frozenset()
+
+
+OFFERS: Mapping[str, Offer] = {
+    "algorithm": Offer(
+        0,
+        frozenset({"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"}),
+    ),
+    "scenario": Offer(
+        1, frozenset({"learning_rate", "batch_size", "shuffle", "threshold", "contribution", "reference", "baseline"})
+    ),
+    "dataset": Offer(0, frozenset({"clients", "unseen", "seed", "folder"})),
+    "partition": Offer(1, frozenset({"clients", "unseen", "seed", "owner", "part", "classes", "unseen_owners"})),
+    "callback": Offer(0, frozenset({"folder", "label", "cells", "seeds", "rounds"})),
+    "contribution": Offer(0, frozenset(FACTS)),
+    "model": Offer(2, frozenset({"prepare", "dtype", "vocabulary"})),
+    "optimizer": Offer(1),
+}
+
+# Parameters that fljax normally supplies, but that a number in the config may replace.
+OVERRIDABLE: Mapping[str, Any] = {
+    "threshold": float,
+    "baseline": float,
+    "clients_per_round": Count,
+    "learning_rate": float,
+    "batch_size": Count,
+    "shuffle": bool,
+}
 
 
 def find_builder(path: str, name: str, registry: Mapping[str, Any], kind: str, imports: bool) -> Callable[..., Any]:
     """What a config names at ``path``; raises a ConfigError if there is no such builder."""
     try:
-        found = resolve(name, registry, kind, imports=imports)
+        entry = resolve(name, registry, kind, imports=imports)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error.__cause__
-    builder = getattr(found, "build", found)
+    builder = getattr(entry, "build", entry)
     if not callable(builder):
         raise ConfigError(
             f"{path}: expected {name!r} to be a function that makes {with_article(kind)}, got {builder!r}"
@@ -35,21 +83,21 @@ def find_builder(path: str, name: str, registry: Mapping[str, Any], kind: str, i
     return builder
 
 
-def _is_flax_module(found: Any) -> bool:
+def _is_flax_module(builder: Any) -> bool:
     """Whether it is a module of flax, or a class of modules; flax need not be imported for it."""
-    classes = found.__mro__ if isinstance(found, type) else type(found).__mro__
+    classes = builder.__mro__ if isinstance(builder, type) else type(builder).__mro__
     return any(each.__name__ == "Module" and each.__module__.startswith("flax.") for each in classes)
 
 
 def checked_options(
     path: str,
     builder: Callable[..., Any],
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     offer: Offer,
     kind: str = "option",
     overridable: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The given options, checked against the builder's signature; those that are records, against their fields."""
+    """The options, checked against the builder's signature; those that are records, against their fields."""
     fields: dict[str, Any] = {}
     records: dict[str, type[tuple]] = {}
     extra: Literal["allow", "forbid"] = "forbid"
@@ -76,12 +124,89 @@ def checked_options(
         fields[f"option_{name}"] = (annotation, Field(... if required else default, alias=name))
     model = pydantic.create_model("Options", __config__=ConfigDict(extra=extra, strict=True), **fields)
     try:
-        options = model.model_validate(dict(given))
+        checked = model.model_validate(dict(options))
     except pydantic.ValidationError as error:
         names = [field[1].alias for field in fields.values()]
         raise ConfigError(*option_sentences(error, path, kind, names)) from None
-    found = options.model_dump(by_alias=True, exclude_unset=True)
+    typed = checked.model_dump(by_alias=True, exclude_unset=True)
     for name, record in records.items():
-        if isinstance(found.get(name), Mapping):
-            found[name] = checked_options(f"{path}.{name}", record, found[name], Offer(), "key")
-    return found
+        if isinstance(typed.get(name), Mapping):
+            typed[name] = checked_options(f"{path}.{name}", record, typed[name], Offer(), "key")
+    return typed
+
+
+def builder_arguments(builder: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that were checked, as arguments of the builder: tables of records become NamedTuples."""
+    annotations = annotations_of(builder)
+
+    def argument(name: str, value: Any) -> Any:
+        record = record_of(annotations.get(name))
+        if record is None or not isinstance(value, Mapping):
+            return value
+        return record(**builder_arguments(record, value))
+
+    return {name: argument(name, value) for name, value in options.items()}
+
+
+def algorithm_arguments(builder: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """As ``builder_arguments``, for an algorithm: its server's optimizer and its contribution are no tables either.
+
+    The option ``clustering`` is no argument but a request, and is left out.
+    """
+    plain = {name: value for name, value in options.items() if name != "clustering"}
+    shaped = {name: form(plain.pop(name)) for name, form in _FORMS.items() if name in plain}
+    return builder_arguments(builder, plain) | shaped
+
+
+def _optimizer(chosen: Any) -> Any:
+    """A name, or a name with options as an OptimizerSettings."""
+    from fljax.training import OptimizerSettings  # imported here, since reading a config's keys does not need JAX
+
+    if not isinstance(chosen, Mapping):
+        return chosen
+    options = sorted((name, value) for name, value in chosen.items() if name != "name")
+    return OptimizerSettings(chosen["name"], tuple(options))
+
+
+def _contribution(chosen: Any) -> Any:
+    """A list of numbers, or the Measure that a name or a table chooses: a function, or a file of contributions."""
+    from fljax.contributions import CONTRIBUTIONS, Measure
+
+    if not isinstance(chosen, str | Mapping):
+        return chosen
+    table = Contribution.model_validate({"name": chosen} if isinstance(chosen, str) else chosen)
+    if table.file is not None:
+        return Measure(**dict(table))
+    function = resolve(table.name, CONTRIBUTIONS, "contribution")
+    return Measure(**{**dict(table), "options": builder_arguments(function, table.options)})
+
+
+# Options of algorithms that are tables of a form of their own, with the functions that make values of them.
+_FORMS: Mapping[str, Callable[[Any], Any]] = {"server_optimizer": _optimizer, "contribution": _contribution}
+
+
+def requirement_arguments(config: Config, imports: bool = True) -> dict[str, Any] | None:
+    """The table ``requirement`` as arguments of ``fljax.Requirement``; None if there is none.
+
+    Raises:
+      ConfigError: if it has another number of clients, or its function cannot be imported.
+    """
+    table = config.requirement
+    if table is None:
+        return None
+    if isinstance(table.value, tuple) and len(table.value) != config.data.clients:
+        raise ConfigError(
+            f"requirement.value: expected a number for each of {config.data.clients} clients, got {len(table.value)}"
+        )
+    function = None
+    if table.function is not None:
+        path = f"requirement.function: expected an import path 'module:name' of a function, got {table.function!r}"
+        if ":" not in table.function:
+            raise ConfigError(path)
+        try:
+            function = resolve(table.function, {}, "function", imports=imports)
+        except ValueError as error:
+            raise ConfigError(f"requirement.function: {error}") from error.__cause__
+        if not callable(function):
+            raise ConfigError(path)
+    return {**table.model_dump(), "function": function}

@@ -1,4 +1,4 @@
-"""The keys of a config, their types and defaults, as frozen values; ``options`` checks names and options."""
+"""The keys of a config, their types and defaults, as frozen values; ``resolved`` checks names and options."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fljax.config.forms import (
+    LARGEST_INTEGER,
+    MOST_CLIENTS,
+    MOST_ENTRIES,
+    MOST_ROUNDS,
     ClientStrategy,
     Count,
     Devices,
@@ -19,6 +23,7 @@ from fljax.config.forms import (
     NumberOrNumbers,
     Positive,
     Printable,
+    Resolvable,
     Seeds,
     Strategy,
     Table,
@@ -27,7 +32,6 @@ from fljax.config.forms import (
     ceiling_of,
     different_values,
 )
-from fljax.config.limits import LARGEST_INTEGER, MOST_CLIENTS, MOST_ENTRIES, MOST_ROUNDS
 from fljax.config.requirement import Requirement
 
 
@@ -310,7 +314,7 @@ class Sweep(Table):
     metric: str = "average_accuracy"
 
 
-class Config(Table):
+class Config(Resolvable):
     """An experiment: the same data, model and seeds for every algorithm.
 
     ``scenarios`` wrap every algorithm, outside the algorithm's own scenarios; the last scenario is the outermost.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fljax.config import options as checks
+from fljax.config import resolved as checks
 from fljax.config.errors import ConfigError
 from fljax.config.forms import unseen_clients
 from fljax.config.keys import Data
@@ -99,7 +99,7 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
         return {**raw, "data": table}
     if "client" in parameters_of(source) and not options.get("client"):
         raise ConfigError(_NO_CLIENTS)
-    _, options = checks.checked_source(name, options, checks.registries()._replace(imports=imports))
+    options = checks.checked_source(name, options, checks.registries()._replace(imports=imports)).arguments
     folder = table.get("folder")
     text = json.dumps(options, sort_keys=True, default=str)
     found = _owners(name, text, folder if isinstance(folder, str) else None, _stamp(name))

@@ -1,4 +1,4 @@
-"""Reads a config from TOML and applies overrides."""
+"""Reads a config from TOML, applies overrides, and writes it as TOML again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pydantic
+import tomli_w
+from pydantic import BaseModel
 
 from fljax.config.errors import ConfigError, raise_all, sentences, tried, without_errors
-from fljax.config.keys import Config
-from fljax.config.limits import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
-from fljax.config.options import with_checked_options
+from fljax.config.forms import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
+from fljax.config.keys import Config, Named
 from fljax.config.own_data import with_absolute_paths, with_natural_clients
+from fljax.config.resolved import with_resolved_names
 from fljax.config.shipped import find, suggestion
 from fljax.core.names import shown, unknown
 
@@ -51,7 +53,7 @@ def load(
 def read(path: str | pathlib.Path) -> dict[str, Any]:
     """Reads a TOML file or a shipped config, merged with its bases, as nested dictionaries.
 
-    Checks only ``fljax.config.limits``.
+    Checks only ``fljax.config.forms``.
 
     Raises:
       ConfigError: if the file cannot be read, or a value is beyond a limit.
@@ -106,7 +108,7 @@ def _joined(base: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(raw: Mapping[str, Any]) -> None:
-    """Raises a ConfigError if a value is invalid for every key (``fljax.config.limits``)."""
+    """Raises a ConfigError if a value is invalid for every key (``fljax.config.forms``)."""
     try:
         check_values(raw)
     except ValueError as error:
@@ -128,7 +130,7 @@ def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = T
         if told := sentences(error, raw, broken):
             found.append(ConfigError(*told))
         config, broken = without_errors(raw, error, broken)
-    checked = None if config is None else tried(found, with_checked_options, config, imports, needs_data, broken)
+    checked = None if config is None else tried(found, with_resolved_names, config, imports, needs_data, broken)
     raise_all(found)
     assert checked is not None
     return checked
@@ -185,3 +187,25 @@ def _entry(raw: Mapping[str, Any], kind: str, path: str) -> tuple[Any, list[str]
     if label in labels and not key:
         raise ConfigError(f"expected an override '{kind}.{label}.key=value', got {path!r} without a key")
     raise ConfigError(f"{kind}: {unknown('label', label, labels)}")
+
+
+def dumps(config: Config) -> str:
+    """The config as TOML; ``load`` reads an equal config from this text."""
+    return tomli_w.dumps(_plain(config))
+
+
+def _plain(value: Any) -> Any:
+    """Converts tables to dictionaries, puts options beside the table's own keys, and omits None."""
+    if isinstance(value, BaseModel):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        options = fields.pop("options") if isinstance(value, Named) else {}
+        plain = {key: _plain(each) for key, each in fields.items()}
+        # An empty table is the default, except where None is.
+        kinds = type(value).model_fields
+        own = {key: each for key, each in plain.items() if each != {} or kinds[key].default is None}
+        return {key: each for key, each in {**own, **_plain(options)}.items() if each is not None}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.config.errors import ConfigError
+from fljax.config.forms import MOST_CELLS
 from fljax.config.keys import AlgorithmEntry, Config
-from fljax.config.limits import MOST_CELLS
 from fljax.config.reading import assign, check, override, parse, read, toml_value
 from fljax.core.names import shown
 from fljax.results.sweeps import Axis

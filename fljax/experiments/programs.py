@@ -25,7 +25,7 @@ from fljax.engine.devices.layout import default_platform
 from fljax.engine.loop.running import check_rounds
 from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.plans import build_plan, reads_requirement
+from fljax.experiments.inputs.preparation import build_plan, reads_requirement
 from fljax.experiments.inputs.setup import Setup
 from fljax.protocol import Algorithm
 from fljax.results import Reference

@@ -26,7 +26,7 @@ from fljax.experiments.conductor import (
     trained_alone,
 )
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.plans import build_plan
+from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup
 from fljax.experiments.programs import Ahead
 from fljax.experiments.programs import check as check

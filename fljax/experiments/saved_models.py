@@ -73,7 +73,7 @@ def save(
     Args:
       directory: the run folder.
       label: label of the algorithm.
-      plan: the algorithm's plan, from ``fljax.experiments.inputs.plans.build_plan``.
+      plan: the algorithm's plan, from ``fljax.experiments.inputs.preparation.build_plan``.
       result: the Result of ``simulate`` for this plan.
       more: further arrays of the file, by names of their own.
 

@@ -17,7 +17,7 @@ from fljax import config as configuration
 from fljax.cli import catalogue
 from fljax.cli.commands.describe import LISTS
 from fljax.cli.commands.run import start_jax
-from fljax.cli.environment import mend_cache
+from fljax.cli.running import mend_cache
 from fljax.experiments import run as experiment
 from fljax.experiments import sweep
 from fljax.metrics import names
@@ -444,7 +444,7 @@ def test_compilation_cache(monkeypatch):
 def test_compilation_cache_is_filled(tmp_path):
     """As the command starts it, in a process where JAX has not."""
     code = (
-        "from fljax.cli.environment import start_jax\n"
+        "from fljax.cli.running import start_jax\n"
         "start_jax()\n"
         "import jax\n"
         "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"

@@ -313,7 +313,7 @@ def events_of(folder: pathlib.Path) -> list[dict[str, Any]]:
 # A run that waits after its first algorithm until a file appears.
 WAITING = """
 import pathlib, sys, time
-from fljax.cli.environment import start_jax
+from fljax.cli.running import start_jax
 start_jax()  # as many devices as the command has: another number of them rounds otherwise
 from fljax import experiment
 from fljax.config import load

@@ -9,8 +9,8 @@ import xarray as xr
 
 from fljax.cli import printing
 from fljax.cli.commands.reproduce import print_beside
-from fljax.cli.commands.run import _table as table_of_run
-from fljax.cli.commands.sweep import _table as table_of_sweep
+from fljax.cli.commands.run import _best_cells as table_of_sweep
+from fljax.cli.commands.run import _summary as table_of_run
 from fljax.experiments.progress_bars import listener, progress_bars
 from fljax.published import beside
 from fljax.report import Row

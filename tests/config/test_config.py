@@ -10,8 +10,8 @@ import pytest
 
 from fljax import config
 from fljax.config import ConfigError
-from fljax.config import options as options_module
-from fljax.config.options import Registries
+from fljax.config import resolved as resolved_module
+from fljax.config.resolved import Registries
 from fljax.results.identity import flat
 
 ROOT = pathlib.Path(__file__).parent.parents[1]
@@ -82,7 +82,7 @@ scenarios = [{name = "finetuned", steps = 3}]
 
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch):
-    monkeypatch.setattr(options_module, "registries", lambda: FAKES)
+    monkeypatch.setattr(resolved_module, "registries", lambda: FAKES)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fljax import config
 from fljax.config import ConfigError
 from fljax.engine import groups
 from fljax.experiments import run as experiment
-from fljax.experiments.inputs.plans import build_plan
+from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
 from fljax.experiments.saved_models import load
 from fljax.results import Reference

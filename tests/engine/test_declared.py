@@ -14,7 +14,7 @@ from typing_extensions import TypeAliasType
 from fljax.algorithms import fedavg, incfl
 from fljax.engine import Plan, as_declared, groups
 from fljax.engine.programs import program
-from fljax.experiments.inputs.plans import Composed
+from fljax.experiments.inputs.preparation import Composed
 from fljax.protocol import Seat, Task
 from fljax.scenarios import dropout, free_riding
 from fljax.training import Local

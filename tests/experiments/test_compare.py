@@ -17,7 +17,7 @@ from rich.console import Console
 
 import fljax
 from fljax import algorithms, data, scenarios
-from fljax.cli.commands.run import _table
+from fljax.cli.commands.run import _summary
 from fljax.contributions import Measure
 from fljax.engine.checkpoints import Stopped, StopRequest
 from fljax.experiments.inputs.entrants import entrants
@@ -97,7 +97,7 @@ def test_the_table_is_that_of_the_command(comparison: fljax.Comparison) -> None:
     values = comparison.metrics["average_accuracy"].sel(algorithm="incfl", evaluated_round=3).values
     assert table.loc["incfl", "average"] == f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
     written = io.StringIO()
-    Console(file=written, width=150).print(_table(summary(comparison.metrics), 2))
+    Console(file=written, width=150).print(_summary(summary(comparison.metrics), 2))
     printed = written.getvalue()
     assert all(cell in printed for cell in table.to_numpy().ravel())
     numbers = comparison.summary().set_index(["algorithm", "metric"])

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fljax import config as configuration
 from fljax import report
-from fljax.cli.commands.run import _table
+from fljax.cli.commands.run import _summary
 from fljax.config import ConfigError, parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
@@ -60,7 +60,7 @@ def test_a_regression_has_losses_and_no_accuracies(finished: Any) -> None:
 def test_its_table_and_report_show_losses(finished: Any) -> None:
     outcome, _, folder = finished
     written = io.StringIO()
-    Console(file=written, width=120).print(_table(report.summary(outcome.metrics), 1))
+    Console(file=written, width=120).print(_summary(report.summary(outcome.metrics), 1))
     assert "average loss" in written.getvalue()
     assert "IPR" in written.getvalue()
     assert "accurac" not in written.getvalue()

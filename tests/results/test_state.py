@@ -13,7 +13,7 @@ import pytest
 from fljax import config as configuration
 from fljax import report
 from fljax.cli import main
-from fljax.cli.commands.watch import headline
+from fljax.cli.commands.results import headline
 from fljax.report.live import as_dataset, live_page
 from fljax.results import Line, append, best_cell, folders, is_running, read_lines, read_state
 from fljax.results.events import Event

@@ -14,7 +14,7 @@ from fljax import algorithms, config, training
 from fljax.algorithms import fedavg, mwfed, perfedavg
 from fljax.config import ConfigError
 from fljax.engine import Execution, Plan, rehearse, simulate, standalone
-from fljax.experiments.inputs import plans
+from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.protocol import Algorithm
 from fljax.results import Reference
@@ -255,7 +255,7 @@ def test_fine_tuning_shuffles_as_local_training_does(own: dict[str, Any], expect
     entry = {"name": "fedavg", "scenarios": [{"name": "finetuned", "steps": 1} | own]}
     setup = setup_of(local=BASE["local"] | {"shuffle": False}, algorithms=[entry])
     alone = Reference(*[np.ones((2, 6))] * 3, *[np.ones((2, 2))] * 3)
-    (options,) = plans.build_plan(setup, setup.algorithms[0], alone).arguments["options"]
+    (options,) = preparation.build_plan(setup, setup.algorithms[0], alone).arguments["options"]
     assert options["shuffle"] is expected
 
 

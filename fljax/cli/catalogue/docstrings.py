@@ -1,15 +1,42 @@
-"""Reads the package's docstrings: paragraphs, arguments and sources, for ``fljax list`` and ``fljax show``."""
+"""What code says of itself, for ``fljax list`` and ``fljax show``: the parts of docstrings, and parameters in words."""
 
 from __future__ import annotations
 
 import inspect
+import math
+import pathlib
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from fljax.config.builders import Offer
 
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields", "Example", "Examples")
 # What only equations have, between double backticks.
 _EQUATION = re.compile(r"<-| = | ~ |\|\||\b(?:sum|min|max|argmin|argmax|mean)_")
+
+_NOTHING = Offer()
+# Parameters that the experiment gives, and that an option may replace.
+_REPLACEABLE = (
+    "threshold",
+    "baseline",
+    "clients_per_round",
+    "learning_rate",
+    "batch_size",
+    "shuffle",
+    "contribution",
+    "clustering",
+)
+# Parameters whose types have words of their own.
+_SHAPES = {
+    "contribution": "name, table or list of numbers",
+    "clustering": "name or table",
+    "server_optimizer": "name or table of an optax optimizer",
+}
+_WORDS = {float: "number", int: "integer", bool: "true or false", str: "text", None: "none", type(None): "none"}
+# Arrays by their axes. Lists are another form of them.
+_ARRAYS = {"N": "one for each client", "*rounds N": "one for each client (and round)"}
 
 
 class Docstring(NamedTuple):
@@ -103,3 +130,118 @@ def _entries(lines: list[str]) -> dict[str, str]:
         elif name:
             found[name] += f" {line.strip()}"
     return found
+
+
+class Parameter(NamedTuple):
+    """A hyper-parameter or option.
+
+    Attributes:
+      name: dotted if it is a field of a table.
+      type: in words, as a config writes values.
+      default: as a config writes it; None: there is none, so that a value must be given.
+      by_experiment: whether a run of a config gives a value where the config gives none.
+      text: what the docstring says.
+      gradient: "yes": rounds are differentiable in it; "zero": their gradient is zero by construction; "": neither.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    by_experiment: bool
+    text: str
+    gradient: str = ""
+
+    @property
+    def default_in_words(self) -> str:
+        """The default, and whether a run of a config has another one."""
+        own = "required" if self.default is None else f"default {self.default}"
+        return f"{own}; in a config, the experiment gives it" if self.by_experiment else own
+
+
+def parameters(builder: Callable[..., Any], offer: Offer = _NOTHING, prefix: str = "") -> tuple[Parameter, ...]:
+    """The parameters of a builder that a user may give.
+
+    Args:
+      builder: a function, or the class of a NamedTuple.
+      offer: what the experiment gives.
+      prefix: of the names.
+    """
+    from fljax.core.signatures import annotations_of, record_of
+
+    annotations, texts = annotations_of(builder), docstring_of(builder).arguments
+    found: list[Parameter] = []
+    for place, each in enumerate(inspect.signature(builder).parameters.values()):
+        given = each.name in offer.named
+        usual = each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        if place < offer.positional or not usual or (given and each.name not in _REPLACEABLE):
+            continue
+        annotation, record = annotations[each.name], record_of(annotations[each.name])
+        default = None if each.default is each.empty else written(each.default)
+        name, text = f"{prefix}{each.name}", plain(texts.get(each.name, ""))
+        if record is not None and isinstance(each.default, record):
+            kind = f"table (in Python `{record.__module__}.{record.__name__}`)"
+            found.append(Parameter(name, kind, "{}", given, text))
+            found.extend(parameters(record, prefix=f"{name}."))
+        else:
+            found.append(Parameter(name, _SHAPES.get(name) or type_in_words(annotation), default, given, text))
+    return tuple(found)
+
+
+def written(value: Any) -> str:
+    """A default as a config writes it: ``true``, ``"size"``, ``none``."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, float) and value == math.inf:
+        return "inf"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, type) or callable(value):
+        return str(getattr(value, "__name__", value))
+    return repr(value)
+
+
+def type_in_words(annotation: Any) -> str:
+    """A type as words joined by "or"; numbers that may be traced arrays are numbers."""
+    from fljax.core.signatures import parts_of
+
+    parts = parts_of(annotation)
+    words = [_word(part) for part in parts]
+    if any(word in _ARRAYS.values() for word in words):
+        words = [word for word in words if not word.startswith("list of ")]
+    if int in parts and float not in parts:
+        words = [word for word in words if word != "number"]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _word(part: Any) -> str:
+    import jax
+    from jaxtyping import AbstractArray
+
+    origin, inside = typing.get_origin(part), typing.get_args(part)
+    if part in _WORDS:
+        return _WORDS[part]
+    if origin is Literal:
+        return " or ".join(map(written, inside))
+    if part is jax.Array:
+        return "number"
+    if isinstance(part, type) and issubclass(part, tuple) and hasattr(part, "_fields"):
+        return "table"
+    if isinstance(part, type) and issubclass(part, AbstractArray):
+        axes = str(getattr(part, "dim_str", "")).strip()
+        return _ARRAYS.get(axes, f"array [{axes}]") if axes else "number"
+    if origin is Sequence or origin in (tuple, list):
+        return "list" if inside[:1] in ((), (Any,)) else f"list of {_plural(type_in_words(inside[0]))}"
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return "table"
+    if origin is Callable or "Callable" in str(part):
+        return "function"
+    if part is pathlib.Path or "PathLike" in str(part):
+        return "path"
+    return "any value" if part is Any else str(getattr(part, "__name__", part))
+
+
+def _plural(words: str) -> str:
+    first, of, rest = words.partition(" of ")
+    return f"{first}s{of}{rest}" if first in ("number", "integer", "text", "list") else words

@@ -1,16 +1,17 @@
-"""Properties of what has a name: what an algorithm keeps and sends, where data are, what a metric is computed from."""
+"""Properties of what has a name: what an algorithm keeps and sends, where data are, which shipped configs use it."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import math
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fljax.cli.catalogue import usage
-from fljax.cli.catalogue.wording import written
+from fljax.cli.catalogue.docstrings import written
 from fljax.config import shipped
+from fljax.config.reading import read
 
 AGGREGATION = {
     True: "streamed: a sum over clients; a round never holds all updates",
@@ -194,8 +195,59 @@ def _of_dataset(name: str, entry: Any) -> dict[str, str]:
 
 def _of_config(name: str, entry: Any) -> dict[str, str]:
     path = shipped.configs()[name]
-    used = {kind: sorted(names) for kind, names in usage.names_in(path).items() if names}
+    used = {kind: sorted(names) for kind, names in names_in(path).items() if names}
     return {"file": str(path)} | {kind: ", ".join(names) for kind, names in used.items()}
+
+
+def names_in(path: pathlib.Path) -> dict[str, set[str]]:
+    """The names that a config uses, with those of its bases, by the kind of what they name.
+
+    Raises:
+      ConfigError: if the file cannot be read.
+    """
+    raw = read(path)
+    entries = _tables(raw.get("algorithms"))
+    scenarios = [
+        *_tables(raw.get("scenarios")),
+        *(each for entry in entries for each in _tables(entry.get("scenarios"))),
+    ]
+    data = raw.get("data", {})
+    return {
+        "algorithms": _named(entries),
+        "scenarios": _named(scenarios),
+        "datasets": {str(data.get("dataset"))},
+        "partitions": {str(data.get("partition"))},
+        "models": _named([raw.get("model", {})]),
+        "callbacks": _named(_tables(raw.get("callbacks"))),
+        "contributions": _named([_table(entry["contribution"]) for entry in entries if "contribution" in entry]),
+        "metrics": {str(raw[key]["metric"]) for key in ("stop", "sweep") if "metric" in raw.get(key, {})},
+        "tables": set(raw.get("published", {}).get("tables", ())),
+    }
+
+
+@functools.cache  # the files are those of the package
+def uses() -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
+    """The configs that use a name, by kind and name; each with its published tables."""
+    found: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
+    for config, path in shipped.configs().items():
+        used = names_in(path)
+        for kind, names in used.items():
+            for name in names:
+                found.setdefault(kind, {}).setdefault(name, {})[config] = tuple(sorted(used["tables"]))
+    return found
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    """A value that may be a name or a table with one."""
+    return value if isinstance(value, Mapping) else {"name": value}
+
+
+def _named(tables: list[Mapping[str, Any]]) -> set[str]:
+    return {str(each["name"]) for each in tables if isinstance(each.get("name"), str)}
 
 
 # By kind: from a name and its entry to the facts.

@@ -1,16 +1,21 @@
-"""All names by kind."""
+"""All names by kind, and everything about one of them."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from fljax.cli.catalogue.docstrings import docstring_of, first_sentence
+from fljax.cli.catalogue.docstrings import Docstring, Parameter, docstring_of, first_sentence, parameters, plain
+from fljax.cli.catalogue.facts import FACTS, uses
 from fljax.config import shipped
+from fljax.config.builders import OFFERS, Offer
 from fljax.core.arguments import accepts
 from fljax.core.names import nearest, resolve, shown, unknown
 
+_EMPTY = Docstring((), {}, {}, "")
 # The singular of each kind.
 KINDS = {
     "algorithms": "algorithm",
@@ -89,3 +94,104 @@ def find(name: str, *, imports: bool = True) -> dict[str, Any]:
         question = f" (did you mean {close!r}?)" if close is not None else ""
         raise ValueError(f"expected a name that fljax list prints (of {', '.join(KINDS)}), got {shown(name)}{question}")
     return found
+
+
+class Description(NamedTuple):
+    """What is known about one name. Code in texts stands between backticks.
+
+    Attributes:
+      name: the name in configs.
+      kind: in the singular.
+      summary: one line; "" if the first line of the text below is all there is.
+      about: the paragraphs of its text.
+      equation: those of them that state an equation.
+      parameters: what may be given.
+      returns: what is returned, and what is recorded; "" if the docstring does not say it.
+      raises: the errors of mistakes; "" if there is none.
+      facts: properties, by what they are about.
+      source: the publication, with deviations from it; "" if none is known.
+      bibtex: BibTeX of the publications; "" if there is none.
+      configs: names of shipped configs that use it, each with the published tables that its results belong to.
+    """
+
+    name: str
+    kind: str
+    summary: str
+    about: tuple[str, ...]
+    equation: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    returns: str
+    raises: str
+    facts: Mapping[str, str]
+    source: str
+    bibtex: str
+    configs: Mapping[str, tuple[str, ...]]
+
+
+def describe(name: str, *, imports: bool = True) -> tuple[Description, ...]:
+    """Everything of this name: one description for each kind that has it.
+
+    Args:
+      name: what ``fljax list`` prints, or the import path ``"module:name"`` of an algorithm of one's own.
+      imports: as for ``fljax.core.names.resolve``.
+
+    Raises:
+      ValueError: if nothing has this name; the sentence names the most similar one.
+    """
+    found = find(name, imports=imports)
+    return tuple(_description(kind, name, entry) for kind, entry in found.items())
+
+
+def _description(kind: str, name: str, entry: Any) -> Description:
+    builder = getattr(entry, "build", entry)
+    own = docstring_of(builder) if callable(builder) else _EMPTY
+    return Description(
+        name=name,
+        kind=KINDS[kind],
+        summary=_summary(kind, name, entry),
+        about=tuple(map(plain, own.paragraphs)),
+        equation=tuple(map(plain, own.equations)),
+        parameters=_parameters(kind, name, entry),
+        returns=plain(own.sections.get("Returns", "")),
+        raises=plain(own.sections.get("Raises", "")),
+        facts=FACTS[kind](name, entry) if kind in FACTS else {},
+        source=plain(own.source or _header(kind, builder).source),
+        bibtex=_bibtex(getattr(entry, "references", ())),
+        configs={} if kind == "configs" else uses().get(kind, {}).get(name, {}),
+    )
+
+
+def _bibtex(keys: tuple[str, ...]) -> str:
+    if not keys:
+        return ""
+    from fljax.algorithms.citations import bibtex  # imported here, since algorithms import JAX
+
+    return bibtex(keys)
+
+
+def _summary(kind: str, name: str, entry: Any) -> str:
+    """The registry's line, or for a file about this name alone the longer line at its top."""
+    if kind == "configs":
+        return shipped.about(shipped.configs()[name])
+    if callable(entry):
+        return ""  # the first sentence of the text below
+    build = getattr(entry, "build", None)
+    alone = build is not None and build.__module__.rpartition(".")[2] == name
+    return plain(_header(kind, build).paragraphs[0]) if alone else line(entry)
+
+
+def _header(kind: str, builder: Any) -> Docstring:
+    """What the file of an algorithm or a scenario says of itself."""
+    if kind not in ("algorithms", "scenarios"):
+        return _EMPTY
+    return docstring_of(sys.modules[inspect.unwrap(builder).__module__])
+
+
+def _parameters(kind: str, name: str, entry: Any) -> tuple[Parameter, ...]:
+    builder = getattr(entry, "build", entry)
+    if not callable(builder):
+        return ()
+    found = parameters(builder, OFFERS.get(KINDS[kind], Offer()))
+    gradients: dict[str, str] = dict.fromkeys(getattr(entry, "differentiable", ()), "yes")
+    gradients |= dict.fromkeys(getattr(entry, "flat", ()), "zero")
+    return tuple(each._replace(gradient=gradients.get(each.name, "")) for each in found)

@@ -1,7 +1,10 @@
-"""The commands ``fljax list`` and ``fljax show``: what fljax has by name, and all that is known of one name."""
+"""What there is to begin with: ``fljax list`` and ``show`` names, ``cite`` papers, ``init`` writes a first config."""
 
 from __future__ import annotations
 
+import importlib.resources
+import pathlib
+import shlex
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from fljax.cli.printing import Json, console, print_json
+from fljax.cli.options import Json
+from fljax.cli.printing import console, print_json
 from fljax.core.names import with_article
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ LISTS = (
     "callbacks",
     "configs",
 )
+FILE = "experiment.toml"  # that ``fljax init`` writes
 WIDEST = 110  # characters in a line of text that is easy to read
 
 
@@ -132,3 +137,36 @@ def _indented(text: str, width: int, indent: int) -> list[Text]:
     margin = " " * indent
     wrapped = textwrap.wrap(sentence, width - indent, break_long_words=False, break_on_hyphens=False)
     return [Text(f"{margin}{line}") for line in [*wrapped, *literal]]
+
+
+def cite(name: Annotated[str, typer.Argument(help="An algorithm or a scenario.")]) -> None:
+    """Print BibTeX of the papers that an algorithm or a scenario is from."""
+    from fljax import algorithms, scenarios
+    from fljax.algorithms.citations import bibtex
+    from fljax.core.names import unknown
+
+    found = {**scenarios.REGISTRY, **algorithms.REGISTRY}
+    if name not in found:
+        raise ValueError(unknown("algorithm or scenario", name, found))
+    if not found[name].references:
+        cited = ", ".join(each for each, entry in found.items() if entry.references)
+        raise ValueError(f"expected an algorithm or a scenario from a paper, got {name}; valid names are {cited}")
+    print(bibtex(found[name].references))
+
+
+def init(
+    path: Annotated[pathlib.Path, typer.Argument(help="The file to write, or a folder to write it in.")] = pathlib.Path(
+        FILE
+    ),
+) -> None:
+    """Write a config to start from: every table, with comments; it runs as it is in a few seconds."""
+    text = importlib.resources.files("fljax").joinpath("starter.toml").read_text(encoding="utf-8")
+    target = path / FILE if path.is_dir() else path
+    try:
+        with open(target, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ValueError(f"expected the path of a file that does not exist yet, got {str(target)!r}") from None
+    except OSError as error:
+        raise ValueError(f"expected a file to write to, got {str(target)!r} ({error.strerror})") from None
+    print(f"{target} is written; to run it: {shlex.join(['fljax', 'run', str(target)])}")

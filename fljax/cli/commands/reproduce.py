@@ -11,9 +11,9 @@ import typer
 from rich.table import Table
 
 from fljax.cli import reproducing
-from fljax.cli.options import Cache, CheckpointEvery, KeepCheckpoints, Quiet, Seeds
-from fljax.cli.printing import Json, console, fail, print_json
-from fljax.cli.running import Context
+from fljax.cli.options import ReproduceOptions
+from fljax.cli.printing import console, fail, print_json
+from fljax.cli.running import Context, saving_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,63 +30,42 @@ def reproduce(
     run: Annotated[
         pathlib.Path | None, typer.Argument(help="A run folder whose numbers stand beside it; nothing is run.")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Only rows about this data set, as the table names it.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Only rows whose partition contains this.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Say what each table, or TABLE, costs and needs.")] = False,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing; print what is there.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Two rounds of one seed, to see that everything runs.")
-    ] = False,
-    seeds: Seeds = None,
-    out: Annotated[
-        pathlib.Path | None,
-        typer.Option(help="Folder with a run folder for each config; runs/reproduced if not given."),
-    ] = None,
-    save: Annotated[
-        pathlib.Path | None, typer.Option(metavar="FILE.csv", help="Add our numbers to a file of measured cells.")
-    ] = None,
-    as_json: Json = False,
-    cache: Cache = True,
-    quiet: Quiet = False,
-    checkpoint_every: CheckpointEvery = 30.0,
-    keep_checkpoints: KeepCheckpoints = 2,
+    *,
+    options: ReproduceOptions,
 ) -> int:
     """Run what a published table lacks, or go on with it, and print our numbers, verdicts and claims beside it."""
-    if list_:
-        _list(table, run, as_json)
+    if options.costs:
+        _list(table, run, options.as_json)
         return 0
     if table is None:
         raise ValueError("expected a table (fljax list tables), or --list, got neither")
-    if run is not None and (quick or out is not None or seeds is not None):
+    if run is not None and (options.quick or options.out is not None or options.seeds is not None):
         raise ValueError("expected a run folder, or --out, --seeds or --quick, got both")
-    if save is not None and quick:
+    if options.save is not None and options.quick:
         raise ValueError("expected --save without --quick, whose numbers mean nothing, got both")
     from fljax.published import tables as published_tables
     from fljax.published.cells import cell_of
     from fljax.results import folders
 
-    rows = published_tables.select([table], dataset, partition)
-    options = reproducing.Options(
-        out, quick, not no_run, seeds, cache, quiet or as_json, checkpoint_every, keep_checkpoints
-    )
+    rows = published_tables.select([table], options.dataset, options.partition)
     if run is not None:
         from fljax.published.beside import beside
 
         compared = beside(folders.load(run)[0], rows)
         places = {cell_of(each.published): run for each in compared}
     else:
-        reproducing.saving_of(context, checkpoint_every, keep_checkpoints)  # before anything is computed
+        saving_of(context, options.checkpoint_every, options.keep_checkpoints)  # before anything is computed
         sources = reproducing.sources_of(table, rows, options)
         compared, places = reproducing.numbers_of(context, rows, sources, options)
-    if as_json:
-        print_json(_everything(table, compared, quick))
+    if options.as_json:
+        print_json(_everything(table, compared, options.quick))
     else:
-        _print_everything(table, compared, quick, run is not None)
-    if save is not None:
-        count = reproducing.save(save, compared, places)
-        if not as_json:
-            print(f"Cells:   {count} in {save}")
-    if run is None and not no_run and all(math.isnan(each.mean) for each in compared):
+        _print_everything(table, compared, options.quick, run is not None)
+    if options.save is not None:
+        count = reproducing.save(options.save, compared, places)
+        if not options.as_json:
+            print(f"Cells:   {count} in {options.save}")
+    if run is None and not options.no_run and all(math.isnan(each.mean) for each in compared):
         reasons = "; ".join(dict.fromkeys(each.missing for each in compared if each.missing))
         return fail(f"expected data for {table}, got none of it: {reasons}", 1)
     return 0

@@ -1,21 +1,29 @@
-"""``fljax run``."""
+"""``fljax run`` and ``fljax sweep``: one experiment, and one for each combination of the values of a grid."""
 
 from __future__ import annotations
 
+import pathlib
+import re
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.table import Table
 
 from fljax.cli.commands.reproduce import check_chosen, print_chosen
-from fljax.cli.environment import join, start_jax
 from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
 from fljax.cli.printing import console, fail, print_json
-from fljax.cli.running import Context, extra_callbacks, folder_of, resumable, saving_of
+from fljax.cli.running import Context, extra_callbacks, folder_of, join, resumable, saving_of, start_jax
 from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
+    import xarray as xr
+
+    from fljax.config.sweeping import Grid
+    from fljax.experiments.conductor import Outcome
     from fljax.report import Row
+    from fljax.results.sweeps import Best
 
 
 def run(
@@ -55,31 +63,20 @@ def run(
                 callbacks=extra_callbacks(tensorboard),
             )
         from fljax import report
-        from fljax.results.non_finite import diverged_seeds, in_which, senders_of
+        from fljax.results.non_finite import diverged_seeds
 
         rows = report.summary(outcome.metrics)
         pictures = () if options.no_report or not first else report.write(folder, (outcome.metrics, outcome.records))
-    names = ("algorithm", "seed", "round")
-    diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
-    for each in diverged:
-        each["clients"] = senders_of(outcome.metrics, {name: each[name] for name in ("algorithm", "seed")})
+    diverged = _diverged(outcome, ("algorithm", "seed", "round"))
     if not first:
         pass
     elif options.as_json:
-        written = [str(path) for path in pictures]
-        summary = [row._asdict() for row in rows]
-        infinite = [each._asdict() for each in outcome.infinite]
-        found = {"directory": str(folder), "summary": summary, "diverged": diverged, "infinite": infinite}
-        print_json(found | {"report": written})
+        _print_json(outcome, folder, pictures, {"summary": [row._asdict() for row in rows], "diverged": diverged})
     elif not options.quiet:
-        console(110).print(_table(rows, len(chosen.seeds), diverged_seeds(outcome.metrics)))
+        console(110).print(_summary(rows, len(chosen.seeds), diverged_seeds(outcome.metrics)))
         if chosen.published is not None:
             print_chosen(outcome.metrics, chosen.published)
-        print(f"Results: {folder}")
-        for path in pictures:
-            print(f"Report:  {path}")
-        if pictures and (said := report.font_note(report.texts_of(outcome.metrics))):
-            print(said)
+        _print_places(outcome.metrics, folder, pictures)
     files = ModelFiles(folder, chosen.save_models)
     absent = processes.agreed(lambda: files.absent([entry.label for entry in chosen.algorithms]))
     if absent:
@@ -88,12 +85,51 @@ def run(
             "were asked for or could be saved; run them again in a new folder",
             1,
         )
-    if outcome.diverged:
-        label, seed, round_ = outcome.diverged[0]
-        others = len(outcome.diverged) - 1
+    return _code(outcome, diverged, folder)
+
+
+def _diverged(outcome: Outcome, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Where algorithms diverged, and who sent what was not finite; ``names`` are those of the parts of a place."""
+    from fljax.results.non_finite import senders_of
+
+    places: list[dict[str, Any]] = [dict(zip(names, place, strict=True)) for place in outcome.diverged]
+    for place in places:
+        run = {"algorithm": place["algorithm"], "seed": place["seed"], **place.get("cell", {})}
+        place["clients"] = senders_of(outcome.metrics, run)
+    return places
+
+
+def _print_json(
+    outcome: Outcome, folder: pathlib.Path, pictures: Sequence[pathlib.Path], results: Mapping[str, Any]
+) -> None:
+    infinite = [each._asdict() for each in outcome.infinite]
+    report = [str(path) for path in pictures]
+    print_json({"directory": str(folder), **results, "infinite": infinite, "report": report})
+
+
+def _print_places(metrics: xr.Dataset, folder: pathlib.Path, pictures: Sequence[pathlib.Path]) -> None:
+    """Prints where results and pictures are, and a note if no font has some letters of the pictures."""
+    from fljax import report
+
+    print(f"Results: {folder}")
+    for path in pictures:
+        print(f"Report:  {path}")
+    if pictures and (note := report.font_note(report.texts_of(metrics))):
+        print(note)
+
+
+def _code(outcome: Outcome, diverged: Sequence[Mapping[str, Any]], folder: pathlib.Path) -> int:
+    """The exit code; says what diverged, or where a loss is infinite."""
+    from fljax.results.non_finite import in_which
+
+    if diverged:
+        first = diverged[0]
+        cell = ", ".join(f"{name} = {value}" for name, value in first.get("cell", {}).items())
+        where = f" at {cell}" if "cell" in first else ""
+        others = len(diverged) - 1
         more = f", and {others} more" if others else ""
-        who = in_which(diverged[0]["clients"] or None)
-        return fail(f"{label} diverged with seed {seed} in round {round_}{who}{more}; all is saved in {folder}", 1)
+        run = f"with seed {first['seed']} in round {first['round']}{in_which(first['clients'] or None)}"
+        return fail(f"{first['algorithm']} diverged{where} {run}{more}; all is saved in {folder}", 1)
     if outcome.infinite:
         others = len(outcome.infinite) - 1
         more = f", and so in {others} more" if others else ""
@@ -101,14 +137,218 @@ def run(
     return 0
 
 
-def _table(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
+def _summary(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
     from fljax.report import overview
 
-    found = overview(rows, seeds, diverged)
-    table = Table(title=found.title, caption=found.caption)
+    shown = overview(rows, seeds, diverged)
+    table = Table(title=shown.title, caption=shown.caption)
     table.add_column("algorithm")
-    for column in found.columns:
+    for column in shown.columns:
         table.add_column(column, justify="left" if column == "diverged" else "right")
-    for label, cells in found.lines.items():
+    for label, cells in shown.lines.items():
         table.add_row(label, *cells)
+    return table
+
+
+# The parts of a place at which an algorithm of a sweep diverged.
+_PLACE = ("algorithm", "cell", "seed", "round")
+
+
+def sweep(
+    context: Context,
+    config: Annotated[
+        pathlib.Path | None, typer.Argument(help="A TOML file, or a name of fljax list configs; not with --join.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            metavar="A.B=C,D",
+            help="Values of a key to try; may be repeated. Before the config's.",
+        ),
+    ] = None,
+    *,
+    options: RunOptions,
+    tensorboard: TensorBoard = False,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Run the I-th of N parts in --out, which all parts share; again: it goes on."),
+    ] = None,
+    parts_in: Annotated[
+        pathlib.Path | None,
+        typer.Option("--join", metavar="DIR", help="Join the parts in DIR, or print the numbers of unfinished ones."),
+    ] = None,
+    together: Together,
+) -> int:
+    """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
+    from fljax.config import load_grid
+
+    if parts_in is not None:
+        given = {"CONFIG": config, "--grid": grid, "--part": part, "--tensorboard": tensorboard}
+        _check_alone(given, options, together)
+        return _join(parts_in, options)
+    if config is None:
+        raise ValueError("expected CONFIG, or --join DIR, got neither")
+    number, count = (0, 0) if part is None else _numbers(part)
+    if part is not None and together.distributed:
+        raise ValueError("expected --part or --distributed, got both")
+    chosen = load_grid(config, options.changes, grid or (), imports=not options.no_import)
+    join(*together)
+    if part is not None:
+        return _run_part(chosen, number, count, context, options, tensorboard)
+    start_jax(options.cache)
+    from fljax.core import processes
+    from fljax.experiments import sweep as sweeping
+
+    sweeping.check(chosen)
+    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
+    first = processes.is_first()  # which writes and prints
+    folder = processes.agreed(lambda: _folder_of(chosen, options))
+    with resumable(folder, context):
+        with progress_bars(options.quiet or not first) as progress:
+            outcome = sweeping.run(
+                chosen,
+                directory=folder,
+                resume=options.resume,
+                on_event=listener(progress),
+                saving=saving,
+                callbacks=extra_callbacks(tensorboard),
+            )
+        pictures = _pictures(folder, options) if first else ()
+    diverged = _diverged(outcome, _PLACE)
+    if first:
+        _tell(outcome, diverged, folder, pictures, options)
+    return _code(outcome, diverged, folder)
+
+
+def _folder_of(chosen: Grid, options: RunOptions) -> pathlib.Path:
+    """The folder of a sweep in one piece."""
+    from fljax.experiments import sweep as sweeping
+
+    folder = folder_of(chosen.config, options.out, options.resume)
+    if (count := sweeping.count_of(folder)) is not None:
+        raise ValueError(f"expected --part I/{count} or --join for the parts in {str(folder)!r}, got neither")
+    return folder
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    """The numbers of ``--part I/N``."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise ValueError(f"expected --part I/N with I from 1 to N, such as 1/4, got {text!r}")
+    return number, count
+
+
+def _run_part(chosen: Grid, number: int, count: int, context: Context, options: RunOptions, tensorboard: bool) -> int:
+    from fljax.experiments import sweep as sweeping
+
+    if options.out is None:
+        raise ValueError("expected --out DIR with --part, the folder that all parts share, got none")
+    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
+    part = sweeping.begin_part(chosen, options.out, number, count)
+    if part is None:
+        parts = len(sweeping.split(chosen, count))
+        _say_part(options, None, f"Part {number} of {count} has no cells: the sweep divides into {parts} parts")
+        return 0
+    folder = sweeping.folder_of(options.out, number, count)
+    if sweeping.is_finished(part, folder):
+        _say_part(options, folder, f"Part {number} of {count} is finished: its results are in {folder}")
+        return 0
+    start_jax(options.cache)
+    with resumable(folder, context, context.obj.again()), progress_bars(options.quiet) as progress:
+        outcome = sweeping.run_part(part, folder, saving, listener(progress), extra_callbacks(tensorboard))
+    diverged = _diverged(outcome, _PLACE)
+    command = shlex.join(["fljax", "sweep", "--join", str(options.out)])
+    _say_part(options, folder, f"Part {number} of {count} is finished; to join all of them: {command}")
+    return _code(outcome, diverged, folder)
+
+
+def _say_part(options: RunOptions, folder: pathlib.Path | None, words: str) -> None:
+    """Prints a sentence about a part; ``folder`` is None if the part has no cells."""
+    if options.as_json:
+        print_json({"directory": folder and str(folder), "message": words})
+    elif not options.quiet:
+        print(words)
+
+
+def _check_alone(given: Mapping[str, Any], options: RunOptions, together: Together) -> None:
+    """Raises a ValueError if ``--join`` stands beside options that say what to run, and how."""
+    given = {**given, "--set": options.overrides, "--seeds": options.seeds, "--out": options.out}
+    given |= {"--resume": options.resume, "--distributed": together != Together()}
+    if taken := [name for name, value in given.items() if value is not None and value is not False]:
+        raise ValueError(f"expected --join DIR without {taken[0]}, since DIR says what was run, got both")
+
+
+def _join(directory: pathlib.Path, options: RunOptions) -> int:
+    """Joins the parts of a sweep; JAX does not start."""
+    from fljax.config import load_grid
+    from fljax.experiments import sweep as sweeping
+    from fljax.results.folders import CONFIG
+    from fljax.results.progress import is_running
+
+    count = sweeping.count_of(directory)
+    if count is None:
+        raise ValueError(
+            f"expected the folder of a sweep in parts (fljax sweep CONFIG --out DIR --part I/N), got {str(directory)!r}"
+        )
+    grid = load_grid(directory / CONFIG, imports=not options.no_import)
+    outcome, unfinished, parts = sweeping.join_parts(grid, directory, count)
+    if unfinished:
+        if options.as_json:
+            print_json({"directory": str(directory), "unfinished": unfinished})
+        else:
+            print(sweeping.ranges(unfinished))
+        busy = [each for each in unfinished if is_running(sweeping.folder_of(directory, each, count))]
+        now = f"; running now: {sweeping.ranges(busy)}" if busy else ""
+        whole = [] if outcome is None else outcome.metrics["algorithm"].values.tolist()
+        done = f"; joined are the results of {', '.join(whole)}" if whole else ""
+        return fail(
+            f"expected all {parts} parts in {str(directory)!r} to be finished, got {len(unfinished)} that "
+            f"{'is' if len(unfinished) == 1 else 'are'} not{now}{done}",
+            1,
+        )
+    assert outcome is not None
+    diverged = _diverged(outcome, _PLACE)
+    _tell(outcome, diverged, directory, _pictures(directory, options), options)
+    return _code(outcome, diverged, directory)
+
+
+def _pictures(folder: pathlib.Path, options: RunOptions) -> Sequence[pathlib.Path]:
+    from fljax import report
+
+    return () if options.no_report else report.write(folder)
+
+
+def _tell(
+    outcome: Outcome,
+    diverged: Sequence[dict[str, Any]],
+    folder: pathlib.Path,
+    pictures: Sequence[pathlib.Path],
+    options: RunOptions,
+) -> None:
+    """Prints what a whole sweep has found."""
+    from fljax.results.non_finite import diverged_seeds
+
+    if options.as_json:
+        _print_json(
+            outcome, folder, pictures, {"best": [each._asdict() for each in outcome.best], "diverged": diverged}
+        )
+    elif not options.quiet:
+        metrics = outcome.metrics
+        metric, marks = str(metrics.attrs["metric"]), diverged_seeds(metrics)
+        console(110).print(_best_cells(outcome.best, metric, metrics.sizes["seed"], marks))
+        _print_places(metrics, folder, pictures)
+
+
+def _best_cells(best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
+    from fljax.report import best_rows
+
+    head, *rows = best_rows(best, metric, diverged or {})
+    spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
+    table = Table(title=f"Best cells at the last evaluation, {spread}", caption="*: at the edge of the grid")
+    for place, name in enumerate(head):
+        table.add_column(name, justify="left" if place < 2 else "right")
+    for row in rows:
+        table.add_row(*row)
     return table

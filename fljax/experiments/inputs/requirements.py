@@ -303,8 +303,11 @@ def _required(requirement: Requirement, reference: Reference, clients: Clients, 
     elif requirement.rows != "train" and not trial:
         seen = _known(getattr(reference, f"{requirement.rows}_loss"), seen)
         unseen = None if unseen is None else _known(getattr(reference, f"unseen_{requirement.rows}_loss"), unseen)
-    times = lambda losses: None if losses is None else (losses * factor).astype(reference.threshold.dtype)  # noqa: E731
-    return reference._replace(required=times(seen), unseen_required=times(unseen))
+
+    def times_factor(losses: Any) -> Any:
+        return None if losses is None else (losses * factor).astype(reference.threshold.dtype)
+
+    return reference._replace(required=times_factor(seen), unseen_required=times_factor(unseen))
 
 
 def _known(loss: Any, otherwise: Any) -> np.ndarray:

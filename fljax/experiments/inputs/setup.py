@@ -1,26 +1,27 @@
-"""A config, resolved once: federation, task, local training, algorithms and execution as values of their own.
+"""The values that an experiment runs with: federation, task, local training, algorithms, execution.
 
-Only this module replaces the names in a config by what they name. ``fljax.experiments.run`` and
-``fljax.experiments.sweep`` read only the config's name, rounds, labels and sweep.
+``resolve_setup`` makes them of a config: it calls the builders that ``fljax.config.resolved`` found for the config's
+names. ``fljax.experiments.run`` and ``fljax.experiments.sweep`` read only the config's name, rounds, labels and sweep.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import algorithms, data, models, scenarios
-from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments, requirement_arguments
+from fljax import data, models
+from fljax.config import AlgorithmEntry, Config
+from fljax.config.forms import Call
+from fljax.config.resolved import resolved_of
 from fljax.contributions import Contribution, Measure
 from fljax.core.arguments import accepts, arguments_for, is_required, parameters_of
-from fljax.core.names import about_algorithm, resolve, unknown
-from fljax.data.registry import find_source
+from fljax.core.names import unknown
 from fljax.engine import Execution, Plan, Schedule, StopEarly, stop_early
-from fljax.engine import callbacks as tracking
 from fljax.engine.callbacks.contract import Callback
 from fljax.engine.rounds.standalone import Initial
 from fljax.experiments.inputs.clustering import ByF1
@@ -150,7 +151,7 @@ class Setup(NamedTuple):
 
 
 def resolve_setup(config: Config, tell: Tell | None = None) -> Setup:
-    """Reads the data, builds the model, and replaces every name of a config by what it names.
+    """Reads the data and builds the model of a config.
 
     Args:
       config: validated.
@@ -186,12 +187,12 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
     """The setup of a config whose data and model are built already."""
     local = local_training(config)
     own = config.standalone.model_dump(exclude_none=True, exclude={"initial", "stop"})
-    required = requirement_arguments(config)
+    resolved = resolved_of(config)
     return Setup(
         name=config.name,
         federation=federation,
         task=task,
-        algorithms=tuple(_algorithm(config, entry, local) for entry in config.algorithms),
+        algorithms=tuple(map(_algorithm, config.algorithms, resolved.algorithms, resolved.scenarios, repeat(local))),
         standalone=_with_changes(local, {"steps": None, "epochs": None} | own),
         clients_per_round=config.participation.clients_per_round,
         rounds=config.rounds,
@@ -199,21 +200,13 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         evaluate_every=config.evaluate_every,
         execution=Execution(**config.execution.model_dump()),
         non_finite=config.non_finite,
-        callbacks=_callbacks(config),
+        callbacks=tuple(CallbackSetup(*call) for call in resolved.callbacks),
         stop=_stop(config, task),
         opt_out_threshold=config.metrics.opt_out_threshold,
         standalone_initial=config.standalone.initial,
         standalone_stop=None if config.standalone.stop is None else StopAlone(**config.standalone.stop.model_dump()),
-        requirement=None if required is None else requirement_of(Requirement(**required)),
+        requirement=None if resolved.requirement is None else requirement_of(Requirement(**resolved.requirement)),
     )
-
-
-def _callbacks(config: Config) -> tuple[CallbackSetup, ...]:
-    found = []
-    for entry in config.callbacks:
-        build = resolve(entry.name, tracking.CALLBACKS, "callback")
-        found.append(CallbackSetup(build, builder_arguments(build, entry.options)))
-    return tuple(found)
 
 
 def _stop(config: Config, task: Task) -> Callable[[], StopEarly] | None:
@@ -248,20 +241,12 @@ def _with_changes(local: Local, changes: Mapping[str, Any]) -> Local:
     return local._replace(**found)
 
 
-def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> AlgorithmSetup:
-    with about_algorithm(entry.label):
-        found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
-        wrappers = []
-        for scenario in (*entry.scenarios, *config.scenarios):
-            wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
-            wrap = getattr(wrapper, "build", wrapper)
-            wrappers.append((wrap, builder_arguments(wrap, scenario.options)))
-    build, start = getattr(found, "build", found), entry.options.get("clustering")
-    options = algorithm_arguments(build, entry.options)
+def _algorithm(entry: AlgorithmEntry, algorithm: Call, scenarios: Sequence[Call], local: Local) -> AlgorithmSetup:
+    options, start = dict(algorithm.arguments), entry.options.get("clustering")
     return AlgorithmSetup(
         label=entry.label,
-        build=build,
-        scenarios=tuple(wrappers),
+        build=algorithm.build,
+        scenarios=tuple((wrapper.build, wrapper.arguments) for wrapper in scenarios),
         local=_with_changes(local, entry.local.model_dump(exclude_none=True)),
         contribution=options.pop("contribution", Measure()),
         clustering=None if start is None or start.name == "random" else ByF1(**start.model_dump(exclude={"name"})),
@@ -280,8 +265,9 @@ def build_world(config: Config, tell: Tell | None = None) -> World:
 
     Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
     """
-    source = find_source(config.data.dataset)
-    partition = resolve(config.data.partition, data.PARTITIONERS, "partition")
+    resolved = resolved_of(config, needs_data=True)
+    assert resolved.dataset is not None
+    source, options = resolved.dataset
     counts = {"clients": config.data.clients, "unseen": config.data.unseen_count}
     by_seed = "seed" in parameters_of(source)
     datasets: dict[int, data.Dataset] = {}
@@ -290,9 +276,8 @@ def build_world(config: Config, tell: Tell | None = None) -> World:
         offered = counts | ({"seed": seed} if by_seed else {})
         which = seed if by_seed else config.seeds[0]
         if which not in datasets:
-            given = arguments_for(source, offered, builder_arguments(source, config.data.dataset_options))
             # Placed once, so that the federations of all seeds share one copy.
-            loaded = data.load(source, folder=config.data.folder, **given)
+            loaded = data.load(source, folder=config.data.folder, **arguments_for(source, offered, options))
             datasets[which] = data.place(loaded, config.execution.examples)
             if tell is not None:
                 found = datasets[which]
@@ -301,7 +286,7 @@ def build_world(config: Config, tell: Tell | None = None) -> World:
         federations.append(
             data.federate(
                 datasets[which],
-                partition,
+                resolved.partition.build,
                 clients=config.data.clients,
                 unseen=config.data.unseen,
                 seed=seed,
@@ -310,7 +295,7 @@ def build_world(config: Config, tell: Tell | None = None) -> World:
                 test=config.data.test,
                 held_fraction=config.data.held_fraction,
                 examples=config.execution.examples,
-                **builder_arguments(partition, config.data.partition_options),
+                **resolved.partition.arguments,
             )
         )
     return World(data.stack(federations), datasets[config.seeds[0]], tuple(each.names for each in federations))
@@ -334,7 +319,7 @@ def build_task(config: Config, dataset: data.Dataset, tell: Tell | None = None, 
 
 
 def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
-    builder = resolve(config.model.name, models.MODELS, "model")
+    builder, options = resolved_of(config).model
     known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
     if known and not accepts(builder, "vocabulary"):
         texts = {name: each for name, each in models.MODELS.items() if accepts(each, "vocabulary")}
@@ -355,7 +340,6 @@ def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
         tell("note", "", 0, 0, f"{words} as they are, not standardised")
     defaults = {"prepare": None, "dtype": jnp.float32}
     must = {name: value for name, value in defaults.items() if is_required(builder, name)}
-    options = builder_arguments(builder, config.model.options)
     made: Any = builder(dataset.x.shape[1:], dataset.classes, **(must | known), **options)
     if not isinstance(made, Task):
         raise ValueError(

@@ -1,17 +1,29 @@
-"""Checks names against the registries, and options against the signatures of builders."""
+"""The names of a config, looked up once: each becomes a builder with its arguments, and wrong ones become errors.
+
+``fljax.config.reading`` calls ``with_resolved_names`` when it reads a config. ``resolved_of`` is what
+``fljax.experiments.inputs.setup`` asks for the builders that it calls.
+"""
 
 from __future__ import annotations
 
 import inspect
 import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pydantic
 
-from fljax.config.builders import checked_options, find_builder
+from fljax.config.builders import (
+    OFFERS,
+    OVERRIDABLE,
+    algorithm_arguments,
+    builder_arguments,
+    checked_options,
+    find_builder,
+    requirement_arguments,
+)
 from fljax.config.errors import ConfigError, raise_all, sentences, tried
-from fljax.config.forms import Count
+from fljax.config.forms import Call, Named, Resolved
 from fljax.config.keys import (
     AlgorithmEntry,
     Callback,
@@ -24,11 +36,11 @@ from fljax.config.keys import (
     OwnLocal,
     Scenario,
 )
-from fljax.config.offers import OFFERS
-from fljax.config.resolving import check_requirement
 from fljax.contributions.measures import FACTS
 from fljax.core.arguments import parameters_of, takes_anything
 from fljax.core.names import shown, unknown
+
+_Named = TypeVar("_Named", bound=Named)
 
 
 class Registries(NamedTuple):
@@ -61,57 +73,79 @@ def registries() -> Registries:
     )
 
 
-# Parameters that fljax normally supplies, but that a number in the config may replace.
-OVERRIDABLE: Mapping[str, Any] = {
-    "threshold": float,
-    "baseline": float,
-    "clients_per_round": Count,
-    "learning_rate": float,
-    "batch_size": Count,
-    "shuffle": bool,
-}
-
-
-# Options of algorithms that are tables of a form of their own; ``resolving`` makes values of them.
+# Options of algorithms that are tables of a form of their own; ``algorithm_arguments`` makes values of them.
 SHAPED = ("contribution", "clustering", "server_optimizer")
 
 
-def with_checked_options(
+def with_resolved_names(
     config: Config, imports: bool = True, needs_data: bool = True, broken: Container[str] = ()
 ) -> Config:
-    """Checks names and options against the builders' signatures; returns the config with typed options.
+    """The config with typed options and its ``resolved`` names, checked against the builders' signatures.
 
-    If ``imports`` is False, only names in registries are accepted. If ``needs_data`` is False, the data set is not
-    looked for. What depends on tables named in ``broken`` is not checked.
+    Args:
+      config: its values are checked, its names and options are not.
+      imports: False accepts names in registries only.
+      needs_data: False does not look for the data set.
+      broken: tables with errors. What depends on them is not checked, and names are not resolved.
 
     Raises:
       ConfigError: with all errors.
     """
-    found, errors = registries()._replace(imports=imports), list[ConfigError]()
+    names, errors = registries()._replace(imports=imports), list[ConfigError]()
 
     def checked(check: Callable[..., Any], *arguments: Any, of: Sequence[str] = (), otherwise: Any = None) -> Any:
         """The result of a check; ``otherwise`` if it finds errors or needs one of the tables that are broken."""
-        result = None if any(each in broken for each in of) else tried(errors, check, *arguments)
+        result = None if any(table in broken for table in of) else tried(errors, check, *arguments)
         return otherwise if result is None else result
 
+    nothing = (None, None)
     checked(_check_together, config, of=("data", "standalone", "model", "save_models"))
-    checked(check_requirement, config, imports, of=("requirement", "data"))
+    requirement = checked(requirement_arguments, config, imports, of=("requirement", "data"))
     if config.stop is not None:
         checked(_check_stop, config.stop.metric, config.data, of=("stop", "data"))
-    model, local = config.model, config.local
-    changes = {
-        "data": checked(_checked_data, config.data, found, needs_data, of=("data",)),
-        "model": checked(_checked_model, model, found, of=("model",)),
-        "local": local.model_copy(update={"options": checked(_optimizer_options, local, of=("local",), otherwise={})}),
-        "scenarios": checked(_checked_scenarios, "scenarios", config.scenarios, found),
-        "algorithms": tuple(
-            checked(_checked_entry, entry, config, found, broken)
-            for entry in (() if "algorithms" in broken else config.algorithms)
-        ),
-        "callbacks": tuple(checked(_checked_callback, each, found) for each in config.callbacks),
-    }
+    data, dataset, partition = checked(_data, config.data, names, needs_data, of=("data",), otherwise=(None,) * 3)
+    model, task = checked(_model, config.model, names, of=("model",), otherwise=nothing)
+    optimizer = checked(_optimizer_options, config.local, of=("local",), otherwise={})
+    scenarios, wrappers = checked(_scenarios, "scenarios", config.scenarios, names, otherwise=nothing)
+    entries = [
+        checked(_entry, entry, config, names, broken, otherwise=(None,) * 3)
+        for entry in (() if "algorithms" in broken else config.algorithms)
+    ]
+    callbacks = [checked(_callback, entry, names, otherwise=nothing) for entry in config.callbacks]
     raise_all(errors)
-    return config.model_copy(update=changes)
+    changes = {
+        "data": data,
+        "model": model,
+        "local": config.local.model_copy(update={"options": optimizer}),
+        "scenarios": scenarios,
+        "algorithms": tuple(entry for entry, _, _ in entries),
+        "callbacks": tuple(callback for callback, _ in callbacks),
+    }
+    if broken:
+        return config
+    resolved = Resolved(
+        dataset=dataset,
+        partition=partition,
+        model=task,
+        algorithms=tuple(build for _, build, _ in entries),
+        scenarios=tuple((*inner, *wrappers) for _, _, inner in entries),
+        callbacks=tuple(call for _, call in callbacks),
+        requirement=requirement,
+    )
+    return config.with_resolved(resolved, changes)
+
+
+def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
+    """What the names of a config mean; those of a changed copy, and of one made by hand, are looked up now.
+
+    Raises:
+      ConfigError: as ``with_resolved_names``; ``needs_data`` looks for the data set even if it was not needed before.
+    """
+    resolved = config.resolved
+    if resolved is None or (needs_data and resolved.dataset is None):
+        resolved = with_resolved_names(config, needs_data=needs_data).resolved
+    assert resolved is not None
+    return resolved
 
 
 def _check_together(config: Config) -> None:
@@ -131,35 +165,51 @@ def _check_stop(metric: str, data: Data) -> None:
     check_metric("stop.metric", metric, OF_ONE_EVALUATION, data)
 
 
-def _checked_data(data: Data, found: Registries, needs_data: bool) -> Data:
-    def partition_options() -> dict[str, Any]:
-        partitioner = find_builder("data.partition", data.partition, found.partitioners, "partition", found.imports)
+def _data(data: Data, names: Registries, needs_data: bool) -> tuple[Data, Call | None, Call]:
+    """The table with typed options, the source of the data (None if it is not needed) and the partition."""
+
+    def partition() -> Call:
+        partitioner = find_builder("data.partition", data.partition, names.partitioners, "partition", names.imports)
         if not isinstance(data.unseen, int) and "unseen_owners" not in parameters_of(partitioner):
             raise ConfigError(
                 f"data.unseen: expected a number of clients with the partition {data.partition}, since only natural "
                 f"chooses clients by name, got {shown(data.unseen)}"
             )
-        return checked_options("data.partition_options", partitioner, data.partition_options, OFFERS["partition"])
+        options = data.partition_options
+        return Call(partitioner, checked_options("data.partition_options", partitioner, options, OFFERS["partition"]))
 
     errors: list[ConfigError] = []
-    options: Any = data.dataset_options
+    source: Any = None
     if needs_data:
-        source = tried(errors, checked_source, data.dataset, options, found)
-        options = None if source is None else source[1]
-    changes = {"dataset_options": options, "partition_options": tried(errors, partition_options)}
+        source = tried(errors, checked_source, data.dataset, data.dataset_options, names)
+    divide: Any = tried(errors, partition)
     raise_all(errors)
-    return data.model_copy(update=changes)
+    options = data.dataset_options if source is None else source.arguments
+    typed = data.model_copy(update={"dataset_options": options, "partition_options": divide.arguments})
+    return typed, None if source is None else _called(source), _called(divide)
 
 
-def _checked_model(model: Model, found: Registries) -> Model:
-    builder = find_builder("model.name", model.name, found.models, "model", found.imports)
-    return model.model_copy(update={"options": checked_options("model", builder, model.options, OFFERS["model"])})
+def _called(checked: Call) -> Call:
+    """A builder with its checked options, as its arguments."""
+    return Call(checked.build, builder_arguments(*checked))
 
 
-def checked_source(
-    name: str, options: Mapping[str, Any], found: Registries
-) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The source of a data set and its options, checked against its signature.
+def _model(model: Model, names: Registries) -> tuple[Model, Call]:
+    """The table with typed options, and the model's builder."""
+    builder = find_builder("model.name", model.name, names.models, "model", names.imports)
+    return _with_options("model", model, builder, "model")
+
+
+def _with_options(
+    path: str, table: _Named, builder: Callable[..., Any], kind: str, overridable: Mapping[str, Any] = {}
+) -> tuple[_Named, Call]:
+    """A table with options of its builder, which are typed then; and the builder with its arguments."""
+    options = checked_options(path, builder, table.options, OFFERS[kind], overridable=overridable)
+    return table.model_copy(update={"options": options}), Call(builder, builder_arguments(builder, options))
+
+
+def checked_source(name: str, options: Mapping[str, Any], names: Registries) -> Call:
+    """The source of a data set with its options, checked against its signature, in the form of the config.
 
     Raises:
       ConfigError: if there is no such data set, or an option is not one of its own.
@@ -167,18 +217,19 @@ def checked_source(
     from fljax.data.registry import find_source
 
     try:
-        source = find_source(name, found.datasets, imports=found.imports)
+        source = find_source(name, names.datasets, imports=names.imports)
     except ValueError as error:
         raise ConfigError(f"data.dataset: {error}") from error.__cause__
     if not callable(source):
         raise ConfigError(f"data.dataset: expected {name!r} to be a function that makes a dataset, got {source!r}")
-    return source, checked_options("data.dataset_options", source, options, OFFERS["dataset"])
+    return Call(source, checked_options("data.dataset_options", source, options, OFFERS["dataset"]))
 
 
-def _checked_callback(entry: Callback, found: Registries) -> Callback:
-    where = f"callbacks.{entry.name}"
-    builder = find_builder(where, entry.name, found.callbacks, "callback", found.imports)
-    return entry.model_copy(update={"options": checked_options(where, builder, entry.options, OFFERS["callback"])})
+def _callback(entry: Callback, names: Registries) -> tuple[Callback, Call]:
+    """The entry with typed options, and its builder."""
+    path = f"callbacks.{entry.name}"
+    builder = find_builder(path, entry.name, names.callbacks, "callback", names.imports)
+    return _with_options(path, entry, builder, "callback")
 
 
 def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> None:
@@ -192,24 +243,27 @@ def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> No
         raise ConfigError(f"{path}: expected data.valid_fraction to be positive for {metric}, got 0")
 
 
-def _checked_entry(
-    entry: AlgorithmEntry, config: Config, found: Registries, broken: Container[str] = ()
-) -> AlgorithmEntry:
+def _entry(
+    entry: AlgorithmEntry, config: Config, names: Registries, broken: Container[str]
+) -> tuple[AlgorithmEntry, Call, tuple[Call, ...]]:
+    """The entry with typed options, its algorithm, and its own scenarios."""
     path, errors = f"algorithms.{entry.label}", list[ConfigError]()
-    options = tried(errors, _hyper_parameters, path, entry, config, found, broken)
-    own: Any = entry.local if "local" in broken else tried(errors, _own_local, f"{path}.local", entry.local, config)
-    scenarios = tried(errors, _checked_scenarios, f"{path}.scenarios", entry.scenarios, found)
+    algorithm: Any = tried(errors, _algorithm, path, entry, config, names, broken)
+    local: Any = entry.local if "local" in broken else tried(errors, _own_local, f"{path}.local", entry.local, config)
+    scenarios: Any = tried(errors, _scenarios, f"{path}.scenarios", entry.scenarios, names)
     raise_all(errors)
-    return entry.model_copy(update={"options": options, "local": own, "scenarios": scenarios})
+    changes = {"options": algorithm.arguments, "local": local, "scenarios": scenarios[0]}
+    # What depends on broken tables was not checked, so that it may be no argument.
+    arguments = {} if broken else algorithm_arguments(*algorithm)
+    return entry.model_copy(update=changes), Call(algorithm.build, arguments), scenarios[1]
 
 
-def _hyper_parameters(
-    path: str, entry: AlgorithmEntry, config: Config, found: Registries, broken: Container[str]
-) -> dict[str, Any]:
-    builder = find_builder(path, entry.name, found.algorithms, "algorithm", found.imports)
+def _algorithm(path: str, entry: AlgorithmEntry, config: Config, names: Registries, broken: Container[str]) -> Call:
+    """The algorithm of an entry with its checked hyper-parameters, in the form of the config."""
+    builder = find_builder(path, entry.name, names.algorithms, "algorithm", names.imports)
     population_known = "data" not in broken and "participation" not in broken
     rows = entry.options.get("clients_per_round", config.participation.clients_per_round)
-    known = found.algorithms.get(entry.name)
+    known = names.algorithms.get(entry.name)
     asks_all = known is not None and hasattr(known, "asks_all") and known.asks_all(entry.options)
     if population_known and asks_all and isinstance(rows, int) and rows < config.data.clients:
         raise ConfigError(
@@ -219,28 +273,31 @@ def _hyper_parameters(
     offer = offer._replace(named=offer.named | set(SHAPED))
     options = checked_options(path, builder, entry.options, offer, "hyper-parameter", overridable)
     if "contribution" in options and "data" not in broken:
-        _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, found)
+        _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, names)
     if "clustering" in options:
         options |= {"clustering": _clustering(f"{path}.clustering", options["clustering"])}
     if "server_optimizer" in options:
         _check_server_optimizer(f"{path}.server_optimizer", options["server_optimizer"])
-    return options
+    return Call(builder, options)
 
 
-def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registries) -> tuple[Scenario, ...]:
-    def checked(scenario: Scenario) -> Scenario:
-        where = f"{path}.{scenario.name}"
-        wrapper = find_builder(where, scenario.name, found.scenarios, "scenario", found.imports)
-        options = checked_options(where, wrapper, scenario.options, OFFERS["scenario"], overridable=OVERRIDABLE)
-        return scenario.model_copy(update={"options": options})
+def _scenarios(
+    path: str, scenarios: Sequence[Scenario], names: Registries
+) -> tuple[tuple[Scenario, ...], tuple[Call, ...]]:
+    """The scenarios with typed options, and their wrappers."""
+
+    def scenario(entry: Scenario) -> tuple[Scenario, Call]:
+        where = f"{path}.{entry.name}"
+        wrapper = find_builder(where, entry.name, names.scenarios, "scenario", names.imports)
+        return _with_options(where, entry, wrapper, "scenario", OVERRIDABLE)
 
     errors: list[ConfigError] = []
-    found_all: Any = tuple(tried(errors, checked, each) for each in scenarios)
+    pairs: Any = [tried(errors, scenario, each) for each in scenarios]
     raise_all(errors)
-    return found_all
+    return tuple(entry for entry, _ in pairs), tuple(wrapper for _, wrapper in pairs)
 
 
-def _check_contribution(path: str, chosen: Any, clients: int, found: Registries) -> None:
+def _check_contribution(path: str, chosen: Any, clients: int, names: Registries) -> None:
     """Raises a ConfigError unless ``chosen`` is a measure's name, a table with one, or a number for each client."""
     if isinstance(chosen, list | tuple):
         if any(isinstance(each, list | tuple) for each in chosen):
@@ -265,7 +322,7 @@ def _check_contribution(path: str, chosen: Any, clients: int, found: Registries)
     keys = [key for key in Contribution.model_fields if key != "options"]
     measure = None
     if table.file is None:
-        measure = find_builder(path, table.name, found.contributions, "contribution", found.imports)
+        measure = find_builder(path, table.name, names.contributions, "contribution", names.imports)
         keys += [each for each in parameters_of(measure) if each not in FACTS]
     for name in table.options if measure is None or not takes_anything(measure) else ():
         if name not in keys:

@@ -12,9 +12,9 @@ import pytest
 
 from fljax import algorithms, contributions, data, models, scenarios
 from fljax import config as configuration
-from fljax.config.offers import OFFERS
+from fljax.config.builders import OFFERS
 from fljax.experiments import run
-from fljax.experiments.inputs import plans
+from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
 from fljax.results import Reference
 from tests.experiments.test_run import BASE
@@ -72,7 +72,7 @@ def test_the_reference_has_what_unseen_clients_reach(monkeypatch: pytest.MonkeyP
     without_models = [(6,)] * 3 + [(2,)] * 3 + [None, (6,), (2,), None, None]
     assert all(shapes == without_models for shapes in seen), seen
     alone = Reference(*[np.ones((2, 6))] * 3, *[np.ones((2, 2))] * 3)
-    plan = plans.build_plan(setup, setup.algorithms[0], alone)
+    plan = preparation.build_plan(setup, setup.algorithms[0], alone)
     assert plan.by_seed == {"reference": alone}
 
 

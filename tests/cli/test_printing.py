@@ -10,7 +10,7 @@ import pytest
 
 from fljax import AlgorithmError, cli
 from fljax import config as configuration
-from fljax.cli import faults
+from fljax.cli import printing
 from fljax.experiments import run as experiment
 
 CONFIG = """
@@ -188,7 +188,7 @@ def test_the_error_and_its_traceback_stay_in_python(tmp_path, monkeypatch):
 
 
 def test_without_an_algorithm_or_code_of_the_user():
-    assert faults.in_words(TypeError("a\nb")) == "TypeError: a b"
+    assert printing.in_words(TypeError("a\nb")) == "TypeError: a b"
     with pytest.raises(Exception) as caught:  # noqa: PT011
         [][0]
-    assert faults.in_words(caught.value).startswith("failed in test_without_an_algorithm_or_code_of_the_user (")
+    assert printing.in_words(caught.value).startswith("failed in test_without_an_algorithm_or_code_of_the_user (")

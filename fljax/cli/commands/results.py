@@ -1,26 +1,58 @@
-"""The commands ``fljax export`` and ``fljax compare``, which read folders of finished runs."""
+"""The commands that read folders of runs: ``fljax report``, ``export``, ``compare``, ``watch`` (while one goes on)."""
 
 from __future__ import annotations
 
 import pathlib
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 
-from fljax.cli.printing import Json, console, print_json
+from fljax.cli.options import Json
+from fljax.cli.printing import console, print_json
+from fljax.cli.stopping import Interrupted
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from fljax.report.comparison import Compared
+    from fljax.results import Progress, RunState
 
 # typer takes the name of an option from the parameter; these are Python's or too short.
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric to show; may be repeated.")
 ]
+REFRESH = 1.0  # seconds between two looks of ``fljax watch``
 MOST_KEYS = 12  # differences of configs that are printed
+
+
+def report_(
+    runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs.")],
+    as_json: Json = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Write the page of one run anew while the run goes on; browsers reload it.")
+    ] = False,
+) -> None:
+    """Draw the picture and the page of runs again."""
+    from fljax import report
+
+    if live:
+        if len(runs) != 1 or as_json:
+            raise ValueError(f"expected one run, and no --json, with --live, got {len(runs)} runs")
+        print(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
+        report.follow(runs[0])
+        return
+    written = {str(folder): [str(path) for path in report.write(folder)] for folder in runs}
+    if as_json:
+        print_json(written)
+        return
+    for paths in written.values():
+        print("\n".join(paths))
 
 
 def export(
@@ -209,3 +241,73 @@ def _print_changes(changes: Mapping[str, Mapping[str, tuple[str, str]]], first: 
             print(f"  {key}: {there} -> {here}")
         if len(keys) > MOST_KEYS:
             print(f"  and {len(keys) - MOST_KEYS} more keys")
+
+
+def watch(
+    run: Annotated[pathlib.Path, typer.Argument(help="The folder of a run.")],
+    once: Annotated[bool, typer.Option("--once", help="Print the state once.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the progress of a run, its time left and its last metrics, until it ends; Ctrl-C leaves it alone."""
+    from fljax.results import read_state
+
+    state = read_state(run)
+    if as_json:
+        algorithms = [each._asdict() for each in state.algorithms]
+        print_json({**state._asdict(), "finished": state.finished, "algorithms": algorithms})
+    elif once:
+        console(130).print(_progress(state))
+    else:
+        terminal = Console(markup=False, emoji=False)
+        try:
+            with Live(_progress(state), console=terminal, auto_refresh=False) as live:
+                while state.running:
+                    time.sleep(REFRESH)
+                    state = read_state(run)
+                    live.update(_progress(state), refresh=True)
+        except (KeyboardInterrupt, Interrupted) as stop:
+            if isinstance(stop, Interrupted) and stop.number != signal.SIGINT:
+                raise
+
+
+def _progress(state: RunState) -> Table:
+    """One line for each algorithm, under the state of the run."""
+    from fljax.core.describing import duration
+    from fljax.metrics.headings import main_columns
+
+    shown = main_columns({name for each in state.algorithms for name in each.metrics})
+    found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation")
+    found.add_column("algorithm")
+    found.add_column("state")
+    for head in ("round", "rounds/s", "left", "evaluated", *shown.values()):
+        found.add_column(head, justify="right")
+    marked = any(each.diverged for each in state.algorithms)
+    if marked:
+        found.add_column("diverged")
+    for each in state.algorithms:
+        rate = "–" if each.rate is None else f"{each.rate:.3g}"
+        left = "–" if each.left is None or each.state != "training" else duration(each.left)
+        after = "–" if each.evaluated is None else f"after {each.evaluated}"
+        numbers = [_last_value(each, name) for name in shown]
+        numbers += [each.diverged] * marked
+        found.add_row(each.label, each.state, f"{each.round} of {each.rounds}", rate, left, after, *numbers)
+    return found
+
+
+def headline(state: RunState) -> str:
+    """The state of a run in one line."""
+    from fljax.core.describing import duration
+
+    if not state.running:
+        return f"{state.name}: {'finished' if state.finished else 'ended before it was finished'}"
+    words = [f"{state.name}: running for {duration(state.seconds)}", state.stage]
+    if state.left is not None:
+        words.append(f"about {duration(state.left)} left")
+    if state.silent > 60:
+        words.append(f"nothing new for {duration(state.silent)}")
+    return ", ".join(filter(None, words))
+
+
+def _last_value(progress: Progress, name: str) -> str:
+    value = progress.metrics.get(name)
+    return "–" if value is None else f"{value:.3f}"

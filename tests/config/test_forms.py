@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fljax import config
-from fljax.config import ConfigError, limits
+from fljax.config import ConfigError, forms
 from fljax.core import names
 
 MINIMAL = """
@@ -143,8 +143,8 @@ def test_files_that_are_no_configs(path, tmp_path):
     assert "brackets that are nested too deep" in error(path)
     path.write_text(f"{'a.' * 2000}b = 1")
     assert "expected tables and lists at most 32 deep" in error(path)
-    path.write_text("#" * (limits.LARGEST_FILE + 1))
-    assert f"expected a config file of at most {limits.LARGEST_FILE} bytes" in error(path)
+    path.write_text("#" * (forms.LARGEST_FILE + 1))
+    assert f"expected a config file of at most {forms.LARGEST_FILE} bytes" in error(path)
     path.write_text(f'base = "{"x" * 5000}"')
     assert "expected a config file, got" in error(path)
     path.unlink()
