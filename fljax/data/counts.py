@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fljax.protocol import ClientData, Federation
-from fljax.protocol.lists import row_lists
+from fljax.protocol.lists import RowLists
 
 
 class ClientCounts(NamedTuple):
@@ -86,7 +86,7 @@ def name_text(name: Any) -> str:
 
 
 def _rows(group: ClientData, order: np.ndarray, lists: Any) -> list[np.ndarray]:
-    found = row_lists(group.train.index, group.train.size, lists)
+    found = RowLists.of(group.train, lists).by_client()
     return [found[place] for place in order]
 
 

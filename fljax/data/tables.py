@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from fljax.core.names import unknown
 from fljax.data.mapped_files import check_unchanged
 from fljax.protocol import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
-from fljax.protocol.lists import row_lists
+from fljax.protocol.lists import RowLists
 
 _PARTS = ("train", "valid", "test", "deployment")
 
@@ -93,7 +93,7 @@ def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = F
     if part not in clients.parts:
         raise ValueError("expected a partition that chooses deployment rows, such as mixture with complement, got none")
     rows = clients.parts[part]
-    return row_lists(rows.index, rows.size, federation.lists)
+    return RowLists.of(rows, federation.lists).by_client()
 
 
 def pad(federation: Federation, n_max: int, *, fill: int = 0) -> Federation:
