@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown
-from fljax.data.arrays import check_finite
-from fljax.data.datasets import Dataset, check_rows, dataset
-from fljax.data.labels import is_missing, join_labels, number_labels, plain_labels
-from fljax.data.moments import centred
+from fljax.data.arrays import check_finite, is_missing, join_labels, number_labels, plain_labels
+from fljax.data.datasets import Dataset, centred, check_rows, dataset
 from fljax.protocol import Features
 
 # What users call the parts of a data set: for training (0), validation (1) and test (2).

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown, unknown
-from fljax.data.arrays import check_finite
+from fljax.data.arrays import check_finite, join_labels, number_labels, plain_labels
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate
-from fljax.data.labels import join_labels, number_labels, plain_labels
 from fljax.protocol import Federation
 
 PARTS = ("train", "valid", "test")

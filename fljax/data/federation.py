@@ -22,13 +22,11 @@ from fljax.data.arrays import (
     whole_numbers,
 )
 from fljax.data.checks import check_count, check_fraction, check_keywords, choose
-from fljax.data.datasets import Dataset, check_rows, dataset
+from fljax.data.datasets import Dataset, check_rows, dataset, training_moments
 from fljax.data.mapped_files import check_unchanged
-from fljax.data.moments import training_moments
-from fljax.data.partitions.assignment import Partition
+from fljax.data.partitions.assignment import Partition, Split, split_client, split_unseen
 from fljax.data.partitions.owners import Owners, Unseen, chosen_owners, count_seen, owners_of, rows_apart
 from fljax.data.partitions.partition import PARTITIONERS
-from fljax.data.partitions.splits import Split, split_client, split_unseen
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.protocol import Examples, Federation, Names
 from fljax.protocol.seeds import Seeds, seeds_of

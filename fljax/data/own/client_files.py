@@ -10,12 +10,12 @@ from typing import Any
 
 from fljax.core.names import shown
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
+from fljax.data.checks import is_file, is_folder, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.csv_tables import TextForm, numbers_or_text
 from fljax.data.own.files import read_arrays
 from fljax.data.own.frames import Columns
 from fljax.data.own.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
-from fljax.data.paths import is_file, is_folder, with_home
 
 ARRAYS = (".npz",)
 # Files about a folder that hold no data, and what systems and Spark leave in a folder.

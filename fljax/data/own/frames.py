@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import nearest, shown, unknown
+from fljax.data.arrays import Labels, is_missing, number_labels
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
-from fljax.data.datasets import Dataset, dataset
+from fljax.data.datasets import Dataset, centred, dataset, stored_standardised, with_moments
 from fljax.data.federation import federate
-from fljax.data.labels import Labels, is_missing, number_labels
-from fljax.data.moments import centred, stored_standardised, with_moments
 from fljax.protocol import Features, Federation
 
 # The number of columns that an error message names.

@@ -12,8 +12,8 @@ import numpy as np
 from fljax.core.arguments import is_whole
 from fljax.core.names import shown
 from fljax.data.assembly import PARTS, Piece, assemble
+from fljax.data.checks import is_hidden
 from fljax.data.datasets import Dataset
-from fljax.data.paths import is_hidden
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 # Parts of the path client/class/image.

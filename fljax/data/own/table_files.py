@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown
+from fljax.data.checks import is_file, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own import csv_tables
 from fljax.data.own.csv_tables import TextForm
@@ -25,7 +26,6 @@ from fljax.data.own.frames import (
     read_columns,
 )
 from fljax.data.own.image_folders import check_size, read_images
-from fljax.data.paths import is_file, with_home
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 
