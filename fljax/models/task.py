@@ -13,13 +13,13 @@ from flax import errors, nnx
 from jaxtyping import Array, Key, PyTree
 
 from fljax.core import trees
-from fljax.models.checks import check_parameters
-from fljax.models.linen import linen_functions
 from fljax.models.losses import correct, cross_entropy
-from fljax.models.modules import random_in_training_only
-from fljax.models.nnx import nnx_functions
+from fljax.models.modules import linen_functions, nnx_functions, random_in_training_only
 from fljax.models.prepare import checked_dtype, pixels_to_floats
 from fljax.protocol import AnyArray, Role, Task, TrainingBatch, TrainingKey, roles
+
+# JAX indexes arrays with 32-bit integers.
+LARGEST_ARRAY = 2**31 - 1
 
 
 def task_from_module(
@@ -161,7 +161,7 @@ def _build(
         return z.reshape(z.shape[0], -1) if z.ndim != 2 else z
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
-    check_parameters(params)
+    _check_parameters(params)
     with random_in_training_only(module):
         out = jax.eval_shape(logits, params, x)
     if (loss is None or classes is not None) and (len(out.shape) != 2 or classes not in (None, out.shape[1])):
@@ -237,3 +237,14 @@ def _roles(
         return "head" if head is not None and head(name) else "trained"
 
     return lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: role(path), tree)
+
+
+def _check_parameters(params: PyTree) -> None:
+    """Raises a ValueError if a parameter array has more entries than JAX can index; only shapes are read."""
+    for leaf in jax.tree.leaves(params):
+        entries = 1
+        for length in leaf.shape:
+            entries *= length
+        if entries > LARGEST_ARRAY:
+            shape = list(leaf.shape)
+            raise ValueError(f"expected parameters of at most {LARGEST_ARRAY} entries each, got an array of {shape}")

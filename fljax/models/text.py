@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fljax.models.checks import check_rate, check_widths
-from fljax.models.initialisation import Initialisation, initialised
+from fljax.models.network import Initialisation, check_rate, check_widths, initialised
 from fljax.models.product import dot_general
 from fljax.models.task import task_from_module
 from fljax.protocol import Task
