@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -85,7 +85,7 @@ def task_from_module(
         dropout that stays off in training, or returns logits not of shape ``[b, classes]``; if no parameter is in the
         head; or if loss or score is not one number per sample.
     """
-    arguments = (
+    arguments = _Arguments(
         module,
         (1, *example_x.shape[1:]),
         jax.dtypes.canonicalize_dtype(example_x.dtype),
@@ -103,26 +103,38 @@ def task_from_module(
     try:
         hash(arguments)
     except TypeError:
-        return _build.__wrapped__(*arguments)
-    return _build(*arguments)
+        return _build.__wrapped__(arguments)
+    return _build(arguments)
+
+
+class _Arguments(NamedTuple):
+    """The arguments of ``task_from_module``, with shapes and dtypes in place of examples; equal ones make equal tasks.
+
+    Attributes:
+      shape: of one stored example, with a batch axis of 1.
+      stored: its dtype.
+      labels: the shape of one label, and its dtype; None: unknown.
+      compute: dtype of activations.
+    """
+
+    module: Any
+    shape: tuple[int, ...]
+    stored: Any
+    classes: int | None
+    loss: Callable | None
+    score: Callable | None
+    labels: tuple[tuple[int, ...], Any] | None
+    prepare: Callable | None
+    augment: Callable | None
+    head: Callable[[str], bool] | None
+    statistics: str
+    dtype: Any
+    compute: Any
 
 
 @functools.lru_cache(maxsize=256)
-def _build(
-    module: Any,
-    shape: tuple[int, ...],
-    stored: Any,
-    classes: int | None,
-    loss: Callable | None,
-    score: Callable | None,
-    labels: tuple[tuple[int, ...], Any] | None,
-    prepare: Callable | None,
-    augment: Callable | None,
-    head: Callable[[str], bool] | None,
-    statistics: str,
-    dtype: Any,
-    compute: Any,
-) -> Task:
+def _build(arguments: _Arguments) -> Task:
+    module, shape, stored, classes, loss, score, labels, prepare, augment, head, statistics, dtype, compute = arguments
     if statistics not in ("averaged", "frozen"):
         raise ValueError(f"expected statistics to be averaged or frozen, got {statistics!r}")
     prepare = pixels_to_floats(dtype) if prepare is None else prepare

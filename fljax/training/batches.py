@@ -3,10 +3,13 @@
 Batches without replacement are drawn by Floyd's method: no sort, and a cost that does not depend on the client's size.
 Off the CPU all picks are made at once, with the same positions. Permutations sort one word per row, random bits above
 and the position below, in an array about as long as the largest client of the chunk needs.
+
+``Stream`` has the named random streams of one client in one round.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 from typing import NamedTuple
 
@@ -17,6 +20,29 @@ from jaxtyping import Array, Bool, Int, Key
 from fljax.protocol import Moments, Rows, Subset, Task
 from fljax.protocol.lists import least_rows
 from fljax.training.settings import Local
+
+
+class Stream(enum.IntEnum):
+    """The use of a random stream. Values are part of every run's identity: never renumber.
+
+    ``train`` draws from BATCHES and STEPS. Streams with equal values belong to different algorithms.
+    """
+
+    BATCHES = 0  # which rows each batch has
+    STEPS = 1  # augmentation, noise and dropout in each step
+    LOSS = 2  # noise of the features while a loss on training rows is measured
+    CONTROL_VARIATE = 2
+    PERSONAL_MODEL = 2
+    PROTOTYPES = 2
+    MIXING_WEIGHTS = 2
+    WORK = 2  # how much a straggler trains
+    TUNING = 3  # steps before the loss is measured
+
+
+def stream(key: Key[Array, ""], use: Stream) -> Key[Array, ""]:
+    """The key of a named stream: ``fold_in(key, use)``."""
+    return jax.random.fold_in(key, int(use))
+
 
 # Long index lists are shuffled in arrays of their capacity, half of it, and so on; no array is shorter than this.
 SHORTEST = 192

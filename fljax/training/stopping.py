@@ -12,11 +12,10 @@ from fljax.core import trees
 from fljax.core.errors import at_step
 from fljax.core.values import Allowed, Count, NonNegative, admitted
 from fljax.protocol import Subset, Task
-from fljax.training.batches import draw
+from fljax.training.batches import Stream, draw, stream
 from fljax.training.evaluation import evaluate
 from fljax.training.settings import Local
 from fljax.training.steps import Trained, stepping
-from fljax.training.streams import Stream, stream
 
 
 class StopAlone(NamedTuple):
