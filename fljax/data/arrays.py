@@ -51,7 +51,7 @@ def _of_owners(wrong: np.ndarray, owner: Any) -> str:
         return ""
     names, counts = np.unique(np.asarray(owner)[wrong], return_counts=True)
     named = [
-        f"{_count_words(int(n))} of client {each}" for each, n in zip(names[:_NAMED].tolist(), counts, strict=False)
+        f"{_count_words(int(n))} of client {name}" for name, n in zip(names[:_NAMED].tolist(), counts, strict=False)
     ]
     more = len(names) - len(named)
     return f": {', '.join(named)}" + (f", and rows of {more} more clients" if more else "")
@@ -138,10 +138,10 @@ def check_classes(y: Any, classes: int | None) -> int | None:
             f"expected labels from 0, got labels in {low}..{high}; subtract {low} from them, or give "
             f"classes={high + 1} where no row has the first classes"
         )
-    found = high + 1 if classes is None else classes
-    if low < 0 or high >= found:
-        raise ValueError(f"expected labels in 0..{found - 1}, got labels in {low}..{high}")
-    return found
+    count = high + 1 if classes is None else classes
+    if low < 0 or high >= count:
+        raise ValueError(f"expected labels in 0..{count - 1}, got labels in {low}..{high}")
+    return count
 
 
 def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
@@ -167,9 +167,9 @@ def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
         raise ValueError(
             "expected owners that can be sorted, such as numbers or names, got values of several kinds"
         ) from None
-    found = np.full(len(owners), -1, np.int32)
-    found[somebody] = number.reshape(-1)
-    return found
+    numbered = np.full(len(owners), -1, np.int32)
+    numbered[somebody] = number.reshape(-1)
+    return numbered
 
 
 def check_wide(name: str, values: Any) -> None:
@@ -258,22 +258,22 @@ def plain_labels(y: Any) -> np.ndarray:
             raise ValueError(f"expected labels to be numbers, bools or text, got {_kind(y.dtype)}")
         return y
     values: list[Any] = [
-        each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in y.ravel().tolist()
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in y.ravel().tolist()
     ]
-    missing = sum(is_missing(each) for each in values)
+    missing = sum(is_missing(value) for value in values)
     if missing:
         raise ValueError(f"expected a label in each row, got none in {missing} of {len(values)} rows")
-    kinds = sorted({_word(each) for each in values})
+    kinds = sorted({_word(value) for value in values})
     if len(kinds) > 1 and kinds != ["a number", "a whole number"]:
         raise ValueError(f"expected labels of one kind, got {' and '.join(kinds)}")
-    found = np.asarray(values)
-    if kinds == ["a whole number"] and found.dtype.kind not in "iu":
+    plain = np.asarray(values)
+    if kinds == ["a whole number"] and plain.dtype.kind not in "iu":
         if min(values) < 0 or max(values) > np.iinfo(np.uint64).max:
             raise ValueError(f"expected whole numbers that fit 64 bits as labels, got {min(values)}..{max(values)}")
-        found = np.asarray(values, np.uint64)
-    if found.dtype.kind not in "biufUM" or found.shape != (len(values),):
+        plain = np.asarray(values, np.uint64)
+    if plain.dtype.kind not in "biufUM" or plain.shape != (len(values),):
         raise ValueError(f"expected labels to be numbers, bools or text, got {shown(values[0])}")
-    return found.reshape(y.shape)
+    return plain.reshape(y.shape)
 
 
 def is_missing(value: Any) -> bool:
@@ -295,7 +295,7 @@ def join_labels(parts: Sequence[np.ndarray], owners: Sequence[Any], regression: 
     for part, owner in zip(parts, owners, strict=True):
         alike = _group(part, regression) == _group(parts[0], regression)
         if not alike or part.shape[1:] != parts[0].shape[1:]:
-            first, other = (f"{_kind(each.dtype)} {each.shape}" for each in (parts[0], part))
+            first, other = (f"{_kind(labels.dtype)} {labels.shape}" for labels in (parts[0], part))
             raise ValueError(
                 f"expected labels alike in all clients, got {first} of {shown(owners[0])} and {other} of {shown(owner)}"
             )
@@ -323,10 +323,10 @@ def _kind(dtype: np.dtype) -> str:
     return {"U": "text", "b": "bools", "M": "dates"}.get(dtype.kind, str(dtype))
 
 
-def _count_of_classes(found: int, classes: int | None) -> int:
-    if classes is not None and classes < found:
-        raise ValueError(f"expected at most {classes} different labels, which is the number of classes, got {found}")
-    return found if classes is None else classes
+def _count_of_classes(count: int, classes: int | None) -> int:
+    if classes is not None and classes < count:
+        raise ValueError(f"expected at most {classes} different labels, which is the number of classes, got {count}")
+    return count if classes is None else classes
 
 
 def _no_classes(y: np.ndarray, classes: int | None) -> None:

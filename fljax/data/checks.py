@@ -49,7 +49,7 @@ def is_file(place: Path) -> bool:
 
 def is_hidden(below: Path) -> bool:
     """Whether a path below a user's folder is hidden, or of the folder that macOS adds to archives."""
-    return any(each.startswith(".") or each == "__MACOSX" for each in below.parts)
+    return any(name.startswith(".") or name == "__MACOSX" for name in below.parts)
 
 
 def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:
@@ -92,16 +92,16 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
 
 def check_positive(name: str, value: Any) -> float:
     """Returns ``value`` as a finite float above 0, or raises a ValueError."""
-    found = as_number(value)
-    if found is None or not 0 < found < float("inf"):
+    number = as_number(value)
+    if number is None or not 0 < number < float("inf"):
         raise ValueError(f"expected {name} to be a finite number above 0, got {value!r}")
-    return found
+    return number
 
 
 def check_fraction(name: str, value: Any, *, zero: bool = True) -> float:
     """Returns ``value`` as a float in [0, 1), or in the open interval if ``zero`` is False, or raises a ValueError."""
     low = "[0, 1)" if zero else "(0, 1)"
-    found = as_number(value)
-    if found is None or not 0 <= found < 1 or (found == 0 and not zero):
+    number = as_number(value)
+    if number is None or not 0 <= number < 1 or (number == 0 and not zero):
         raise ValueError(f"expected {name} to be a fraction in {low}, got {value!r}")
-    return found
+    return number

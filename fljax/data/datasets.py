@@ -186,9 +186,9 @@ def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for part in np.array_split(np.sort(rows), max(1, -(-len(rows) * width // _AT_ONCE))):
         check_unchanged(x)
         values = np.asarray(x[part], np.float64)
-        own, share = values.mean(axis=0), len(part) / (count + len(part))
-        squares += ((values - own) ** 2).sum(axis=0) + (own - mean) ** 2 * count * share
-        mean, count = mean + (own - mean) * share, count + len(part)
+        centre, share = values.mean(axis=0), len(part) / (count + len(part))
+        squares += ((values - centre) ** 2).sum(axis=0) + (centre - mean) ** 2 * count * share
+        mean, count = mean + (centre - mean) * share, count + len(part)
     std = np.sqrt(squares / count)
     # A feature that is constant up to rounding has no scale.
     still = std <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
@@ -249,7 +249,7 @@ def stored_standardised(federation: Federation) -> Federation:
     x = federation.examples.x
     check_unchanged(x)
     mean, std = (np.asarray(leaf, np.float64) for leaf in federation.moments)
-    found: Any = ((np.asarray(x, np.float64) - mean) / std).astype(np.float32)
-    found = found if isinstance(x, np.ndarray) else jnp.asarray(found)
+    stored: Any = ((np.asarray(x, np.float64) - mean) / std).astype(np.float32)
+    stored = stored if isinstance(x, np.ndarray) else jnp.asarray(stored)
     features = replace(federation.features, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
-    return federation._replace(examples=federation.examples._replace(x=found), moments=None, features=features)
+    return federation._replace(examples=federation.examples._replace(x=stored), moments=None, features=features)

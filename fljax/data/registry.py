@@ -68,7 +68,7 @@ def folder_source(place: Path) -> Callable[..., Dataset]:
     if users is not None:
         kinds.append(_Kind("LEAF's JSON", users, leaf))
     if len(kinds) > 1:
-        got = " and ".join(f"{each.name} ({each.example.relative_to(place).as_posix()})" for each in kinds)
+        got = " and ".join(f"{kind.name} ({kind.example.relative_to(place).as_posix()})" for kind in kinds)
         raise ValueError(
             f"expected files of one kind in the folder {shown(place.name)}, got {got}; keep one kind in it, or name a "
             "single file by its path"
@@ -79,18 +79,18 @@ def folder_source(place: Path) -> Callable[..., Dataset]:
 def _kinds_of_files(place: Path) -> Iterator[_Kind]:
     """Tables and arrays, which may be files of clients."""
     for name, endings, reader in _READERS:
-        found = [each for folder in (place, *part_folders(place)) for each in files_in(folder, endings)]
-        if found:
-            yield _Kind(name, found[0], reader)
+        files = [file for folder in (place, *part_folders(place)) for file in files_in(folder, endings)]
+        if files:
+            yield _Kind(name, files[0], reader)
 
 
 def _deep(place: Path) -> Iterator[_Kind]:
     """Tables and arrays that are in other folders than those of clients' files."""
-    for folder in sorted(each for each in place.iterdir() if is_folder(each) and not each.name.startswith(".")):
+    for folder in sorted(path for path in place.iterdir() if is_folder(path) and not path.name.startswith(".")):
         for name, endings, reader in _READERS:
-            found = files_in(folder, endings)
-            if found:
-                yield _Kind(name, found[0], reader)
+            files = files_in(folder, endings)
+            if files:
+                yield _Kind(name, files[0], reader)
 
 
 def _of_images(place: Path) -> list[_Kind]:
@@ -136,9 +136,9 @@ def find_source(
     Raises:
       ValueError: if there is no such name, file or function.
     """
-    own = own_source(name)
-    if own is not None:
-        return own
+    source = own_source(name)
+    if source is not None:
+        return source
     try:
         return resolve(name, registry, "dataset", imports=imports)
     except ValueError as error:

@@ -151,15 +151,15 @@ def linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct, *, frozen: bool)
     def logits(params: PyTree, x: Array, key: Any) -> Any:
         key, real = split_mode(key)
         rngs = {} if key is None else {"dropout": key}
-        own = collections(params)
+        by_collection = collections(params)
         if not paths or key is None:
-            return module.apply(own, x, rngs=rngs, **mode(key is not None))
-        own = own | {_STATISTICS: hold(own[_STATISTICS])}
+            return module.apply(by_collection, x, rngs=rngs, **mode(key is not None))
+        by_collection = by_collection | {_STATISTICS: hold(by_collection[_STATISTICS])}
         if frozen:
             with nn.intercept_methods(_evaluated):
-                return module.apply(own, x, rngs=rngs, **mode(True))
+                return module.apply(by_collection, x, rngs=rngs, **mode(True))
         with nn.intercept_methods(functools.partial(_masked, jnp.ones(x.shape[0], bool) if real is None else real)):
-            out, changed = module.apply(own, x, rngs=rngs, mutable=[_STATISTICS], **mode(True))
+            out, changed = module.apply(by_collection, x, rngs=rngs, mutable=[_STATISTICS], **mode(True))
         return record(out, *map(_linen_leaves, (_statistics_of(params, paths), changed[_STATISTICS])))
 
     def features(params: PyTree, x: Array) -> Any:
@@ -216,8 +216,8 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
     model = nnx.eval_shape(lambda: construct(nnx.Rngs(0)))
     if not isinstance(model, nnx.Module):
         raise ValueError(f"expected a function rngs -> nnx.Module, got one that returns {type(model).__name__}")
-    kept = nnx.Any(nnx.Param, nnx.BatchStat)
-    _, params, streams, state = nnx.split(model, kept, nnx.RngState, ...)
+    stored = nnx.Any(nnx.Param, nnx.BatchStat)
+    _, params, streams, state = nnx.split(model, stored, nnx.RngState, ...)
     kinds = jax.tree.leaves(state, is_leaf=lambda v: isinstance(v, nnx.Variable))
     refuse_state({type(v).__name__ for v in kinds}, type(model).__name__)
     paths = set(_nnx_leaves(nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))))
@@ -244,7 +244,7 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
 
     def init(key: Key[Array, ""]) -> PyTree:
         # Both pytrees have sorted keys at every level, so the leaves are in the order that ``merged`` expects.
-        return nnx.to_pure_dict(nnx.state(construct(nnx.Rngs(key)), kept))
+        return nnx.to_pure_dict(nnx.state(construct(nnx.Rngs(key)), stored))
 
     def logits(params: PyTree, x: AnyArray, key: Any) -> Any:
         key, real = split_mode(key)
@@ -253,9 +253,9 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
         if key is None:
             return _adapted(merged(params, key), _Use.EVALUATED)(x, **mode(False))
         old = {path: leaf for path, leaf in _nnx_leaves(params).items() if path in paths}
-        held = hold(old)
+        fixed = hold(old)
         model = merged(
-            jax.tree_util.tree_map_with_path(lambda path, leaf: held.get(trees.path_of(path), leaf), params),
+            jax.tree_util.tree_map_with_path(lambda path, leaf: fixed.get(trees.path_of(path), leaf), params),
             key,
         )
         if frozen:

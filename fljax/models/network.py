@@ -76,15 +76,15 @@ def check_image(shape: Sequence[int]) -> tuple[int, ...]:
     Raises:
       ValueError: if it has another number of axes, or looks as if the channels came first.
     """
-    found = tuple(shape)
-    if len(found) not in (2, 3):
-        raise ValueError(f"expected an input shape (height, width, channels), got {found}")
-    if len(found) == 3 and found[0] in (1, 3, 4) and found[1] == found[2] > 4:
+    sizes = tuple(shape)
+    if len(sizes) not in (2, 3):
+        raise ValueError(f"expected an input shape (height, width, channels), got {sizes}")
+    if len(sizes) == 3 and sizes[0] in (1, 3, 4) and sizes[1] == sizes[2] > 4:
         raise ValueError(
-            f"expected an input shape (height, width, channels), got {found}, whose channels are first; "
+            f"expected an input shape (height, width, channels), got {sizes}, whose channels are first; "
             "numpy.moveaxis(x, 1, -1) moves those of images x to the end"
         )
-    return found
+    return sizes
 
 
 def check_convolution(shape: Sequence[int], kernel: int, groups: int | None) -> None:
@@ -163,23 +163,23 @@ def _framework(init: Callable[..., Any]) -> Callable[..., Any]:
 def redraw(key: Key[Array, ""], params: PyTree) -> PyTree:
     """Parameters as PyTorch draws them (``initialised``), in the structure and dtypes of ``params``."""
     flat: dict[tuple[str, ...], Array] = cast(Any, flatten_dict(params))
-    found = dict(flat)
+    redrawn = dict(flat)
     for number, (path, leaf) in enumerate(sorted(flat.items())):
-        own = jax.random.fold_in(key, number)
+        leaf_key = jax.random.fold_in(key, number)
         *layer, name = path
         kernel = flat.get((*layer, "kernel"))
         if name == "embedding":
-            drawn = jax.random.normal(own, leaf.shape, jnp.float32)
+            drawn = jax.random.normal(leaf_key, leaf.shape, jnp.float32)
         elif name in ("kernel", "bias") and kernel is not None:
             gate = layer[-1] in _GATES
             bound = 1 / math.sqrt(kernel.shape[-1] if gate else math.prod(kernel.shape[:-1]))
             times = 2 if gate and name == "bias" else 1
-            drawn = jax.random.uniform(own, (times, *leaf.shape), jnp.float32, -bound, bound).sum(axis=0)
+            drawn = jax.random.uniform(leaf_key, (times, *leaf.shape), jnp.float32, -bound, bound).sum(axis=0)
         else:
             continue
         # As by flax, all dtypes get the same numbers.
-        found[path] = drawn.astype(leaf.dtype)
-    return unflatten_dict(found)
+        redrawn[path] = drawn.astype(leaf.dtype)
+    return unflatten_dict(redrawn)
 
 
 P = ParamSpec("P")
@@ -249,20 +249,20 @@ def network(builder: Callable[P, Task]) -> Callable[P, Task]:
     """
     hints = typing.get_type_hints(network_task)
     shared = [
-        each.replace(annotation=hints[name])
-        for name, each in inspect.signature(network_task).parameters.items()
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(network_task).parameters.items()
         if name in Common.__annotations__
     ]
     signature = inspect.signature(builder)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    named = [each for each in own if each.kind is each.KEYWORD_ONLY]
-    parameters = [*(each for each in own if each not in named), *shared, *named]
+    declared = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    named = [parameter for parameter in declared if parameter.kind is parameter.KEYWORD_ONLY]
+    parameters = [*(parameter for parameter in declared if parameter not in named), *shared, *named]
     shown: Any = builder
     shown.__signature__ = signature.replace(parameters=parameters)
-    types = {each.name: each.annotation for each in parameters}
+    types = {parameter.name: parameter.annotation for parameter in parameters}
     shown.__annotations__ = types | {"return": signature.return_annotation}
     if builder.__doc__:  # there are none under ``python -OO``
-        shown.__doc__ = _explained(inspect.getdoc(builder) or "", [each.name for each in shared])
+        shown.__doc__ = _explained(inspect.getdoc(builder) or "", [parameter.name for parameter in shared])
     return builder
 
 

@@ -77,15 +77,15 @@ def checked_dtype(dtype: Any) -> np.dtype:
       ValueError: if ``dtype`` is not floating, or JAX would silently truncate it (float64 while x64 is off).
     """
     try:
-        found = jnp.dtype(dtype)
-        held = jax.dtypes.canonicalize_dtype(found)
+        wanted = jnp.dtype(dtype)
+        supported = jax.dtypes.canonicalize_dtype(wanted)
     except Exception:  # NumPy and JAX raise several types
         raise ValueError(f"expected a floating dtype for a model, such as 'float32', got {dtype!r}") from None
-    if not jnp.issubdtype(found, jnp.floating) or found.itemsize > 8:  # JAX has no long doubles
-        raise ValueError(f"expected a floating dtype for a model, got {found}")
-    if held != found:
-        raise ValueError(f"expected jax_enable_x64 to be on for a model in {found}, got it off")
-    return found
+    if not jnp.issubdtype(wanted, jnp.floating) or wanted.itemsize > 8:  # JAX has no long doubles
+        raise ValueError(f"expected a floating dtype for a model, got {wanted}")
+    if supported != wanted:
+        raise ValueError(f"expected jax_enable_x64 to be on for a model in {wanted}, got it off")
+    return wanted
 
 
 # Width of the frame around an image before the crop, in pixels.

@@ -214,9 +214,9 @@ def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tupl
         return
     y = jax.ShapeDtypeStruct((2, *labels[0]), labels[1])
     for name, judge in (("loss", loss), ("score", score)):
-        found = (2,) if judge is None else getattr(jax.eval_shape(judge, out, y), "shape", None)
-        if found != (2,):
-            raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {found} for b = 2")
+        shape = (2,) if judge is None else getattr(jax.eval_shape(judge, out, y), "shape", None)
+        if shape != (2,):
+            raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {shape} for b = 2")
 
 
 def _check_training(logits: Callable[..., Array], params: PyTree, x: jax.ShapeDtypeStruct, name: str) -> None:

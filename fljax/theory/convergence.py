@@ -349,8 +349,8 @@ def expected_subsets(rates: ArrayLike) -> Array:
     clients = len(gamma)
     others = jnp.ceil(gamma * (clients - 1) - 1e-6 * jnp.maximum(1, gamma * (clients - 1)))
     others = jnp.clip(others, 0, clients - 1)[:, None]
-    own = jnp.eye(clients, dtype=gamma.dtype)
-    return (own + (1 - own) * others / max(clients - 1, 1)) / (1 + others)
+    diagonal = jnp.eye(clients, dtype=gamma.dtype)
+    return (diagonal + (1 - diagonal) * others / max(clients - 1, 1)) / (1 + others)
 
 
 def _rounds(rounds: int, like: Array) -> Array:

@@ -106,7 +106,7 @@ def best_response(game: Game, contribution: Array, player: ArrayLike) -> Array:
     best = jnp.argmax(jax.vmap(utility)(grid))
     low, high = grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, POINTS - 1)]
     # Forward mode: an infinite derivative of another client's rate (at a contribution of 0) stays with that client.
-    return descent(lambda own: jax.jvp(utility, (own,), (jnp.ones_like(own),))[1], low, high)
+    return descent(lambda amount: jax.jvp(utility, (amount,), (jnp.ones_like(amount),))[1], low, high)
 
 
 def descent(slope: Callable[[Array], Array], low: Array, high: Array) -> Array:
@@ -181,7 +181,7 @@ def is_equilibrium(game: Game, contribution: ArrayLike, *, tolerance: float = 1e
 
 def _of(game: Game, contribution: Array, player: ArrayLike) -> Callable[[Array], Array]:
     """The utility of one client as a function of its own contribution."""
-    return lambda own: utilities(game, contribution.at[player].set(own))[player]
+    return lambda amount: utilities(game, contribution.at[player].set(amount))[player]
 
 
 def _vector(contribution: ArrayLike) -> Array:

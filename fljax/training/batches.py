@@ -76,7 +76,10 @@ def fetch(
     x, y = subset.examples.x[row], subset.examples.y[row]
     x = prepare(task, x, subset.moments)
     if key is not None and subset.noise is not None:
-        draw_one = lambda index: jax.random.normal(jax.random.fold_in(key, index), x.shape[1:], x.dtype)  # noqa: E731
+
+        def draw_one(index: Array) -> Array:
+            return jax.random.normal(jax.random.fold_in(key, index), x.shape[1:], x.dtype)
+
         number = row if subset.examples.number is None else subset.examples.number[row]
         x = x + subset.noise.astype(x.dtype) * jax.vmap(draw_one)(number)
     return x, y
@@ -170,8 +173,8 @@ def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Arr
     @jax.custom_batching.custom_vmap
     def rows(keys: Array, sizes: Array) -> Array:  # [n], [n] -> [n, capacity]
         def within(width: int) -> Array:
-            found = jax.vmap(lambda key, size: _shuffled(key, size, width))(keys, sizes)
-            return jnp.pad(found, ((0, 0), (0, capacity - width)))
+            permutations = jax.vmap(lambda key, size: _shuffled(key, size, width))(keys, sizes)
+            return jnp.pad(permutations, ((0, 0), (0, capacity - width)))
 
         longer = sum((jnp.max(sizes) > width).astype(jnp.int32) for width in widths[:-1])
         return jax.lax.switch(longer, [functools.partial(within, width) for width in widths])
@@ -180,7 +183,8 @@ def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Arr
     def _(axis_size: int, batched: list[bool], *arguments: Array) -> tuple[Array, bool]:
         # One switch for all clients, by the largest size; a vmapped switch would compute every branch.
         every = [
-            x if own else jnp.broadcast_to(x, (axis_size, *x.shape)) for x, own in zip(arguments, batched, strict=True)
+            x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+            for x, is_batched in zip(arguments, batched, strict=True)
         ]
         return rows(*(x.reshape(-1) for x in every)).reshape(axis_size, -1, capacity), True
 

@@ -95,7 +95,7 @@ def _names_image(row: str) -> bool:
 
 def is_leaf(place: Path) -> bool:
     """Whether a folder has LEAF's JSON files. Beside folders of images a JSON file must begin as LEAF's do."""
-    if not any(each.suffix.lower() in ENDINGS for each in place.glob("*/*")) and any(
+    if not any(file.suffix.lower() in ENDINGS for file in place.glob("*/*")) and any(
         _of_folder(folder) for folder in (place, place / "train")
     ):
         return True
@@ -104,18 +104,18 @@ def is_leaf(place: Path) -> bool:
 
 def names_users(place: Path) -> Path | None:
     """The first JSON file of a folder that begins as LEAF's do; None if there is none."""
-    return next((each for folder in (place, place / "train", place / "test") for each in _of_leaf(folder)), None)
+    return next((file for folder in (place, place / "train", place / "test") for file in _of_leaf(folder)), None)
 
 
 def _of_leaf(folder: Path) -> list[Path]:
     """The JSON files in a folder that begin as LEAF's do."""
-    return [each for each in _of_folder(folder) if b'"user' in _beginning(each)]
+    return [file for file in _of_folder(folder) if b'"user' in _beginning(file)]
 
 
 def _of_folder(folder: Path) -> list[Path]:
     """The JSON files in a folder, without hidden ones."""
-    found = [each for each in folder.glob("*") if each.suffix.lower() == ".json" and not each.name.startswith(".")]
-    return sorted(each for each in found if each.is_file())
+    files = [file for file in folder.glob("*") if file.suffix.lower() == ".json" and not file.name.startswith(".")]
+    return sorted(file for file in files if file.is_file())
 
 
 def _beginning(file: Path) -> bytes:
@@ -130,10 +130,10 @@ def _beginning(file: Path) -> bytes:
 def _images_of(place: Path, images: str | Path | None, example: str) -> Path:
     """The folder of the images whose names are rows."""
     if images is not None:
-        found = [place.parent / Path(images).expanduser(), place / Path(images).expanduser()]
+        folders = [place.parent / Path(images).expanduser(), place / Path(images).expanduser()]
     else:
-        found = [above / "raw" / "img_align_celeba" for above in (place, *place.resolve().parents[:2])]
-    for folder in found:
+        folders = [above / "raw" / "img_align_celeba" for above in (place, *place.resolve().parents[:2])]
+    for folder in folders:
         if folder.is_dir():
             return folder
     got = "no such folder" if images is None else f"no folder {shown(str(images))}"
@@ -159,13 +159,13 @@ def _files(place: Path) -> list[tuple[Path, bool]]:
         raise ValueError(
             f"expected LEAF's JSON files in the folders train and test, or in {shown(str(place))}, got {got}"
         )
-    found = [(file, test) for folder, test in parts for file in _of_folder(folder)]
-    if not found:
-        inside = [each for each in (*place.glob("*"), *place.glob("*/*")) if each.is_file()]
-        others = [each for each in sorted(inside) if each.suffix.lower() != ".json"]
+    files = [(file, test) for folder, test in parts for file in _of_folder(folder)]
+    if not files:
+        inside = [file for file in (*place.glob("*"), *place.glob("*/*")) if file.is_file()]
+        others = [file for file in sorted(inside) if file.suffix.lower() != ".json"]
         named = f", where there is {shown(str(others[0].relative_to(place)))}" if others else ""
         raise ValueError(f"expected a JSON file, or a folder of them, got none at {shown(str(place))}{named}")
-    return found
+    return files
 
 
 def _user_pieces(file: Path, test: bool) -> list[Piece]:
@@ -181,10 +181,10 @@ def _user_pieces(file: Path, test: bool) -> list[Piece]:
     counts = content.get("num_samples", [None] * len(users) if isinstance(users, list) else None)
     if not isinstance(users, list) or not isinstance(counts, list) or len(users) != len(counts):
         raise ValueError(f"expected users and num_samples of one length in {file}, got others")
-    times = Counter(each for each in users if isinstance(each, str))
-    if twice := [each for each, count in times.items() if count > 1]:
+    times = Counter(user for user in users if isinstance(user, str))
+    if twice := [user for user, count in times.items() if count > 1]:
         raise ValueError(f"expected different users in {file}, got {shown(twice[0])} {times[twice[0]]} times")
-    found = []
+    pieces = []
     for user, count in zip(users, counts, strict=True):
         rows = data.get(user) if isinstance(user, str) else None
         if not isinstance(rows, Mapping) or not all(isinstance(rows.get(key), list) for key in ("x", "y")):
@@ -196,11 +196,11 @@ def _user_pieces(file: Path, test: bool) -> list[Piece]:
                 f"expected {wanted} of the user {shown(user)} in {file}, got {len(x)} rows and {len(y)} labels"
             )
         if len(y):
-            found.append(Piece(x, y, np.full(len(y), user), test, f"rows of {shown(user)}"))  # type: ignore[arg-type]
-    if lacking := [each for each in data if each not in times]:
+            pieces.append(Piece(x, y, np.full(len(y), user), test, f"rows of {shown(user)}"))  # type: ignore[arg-type]
+    if lacking := [user for user in data if user not in times]:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise ValueError(f"expected all users of user_data in users in {file}, got none of {shown(lacking[0])}{more}")
-    return found
+    return pieces
 
 
 def _numbers(piece: Piece, shape: Sequence[int] | None) -> np.ndarray:
@@ -220,10 +220,10 @@ def _numbers(piece: Piece, shape: Sequence[int] | None) -> np.ndarray:
 def _tokens(rows: Any, number: Mapping[str, int], length: int) -> np.ndarray:
     if not all(isinstance(row, str) for row in rows):
         raise ValueError("expected texts as all rows, got numbers in some")
-    found = np.zeros((len(rows), length), np.int32)
-    for line, row in zip(found, rows, strict=True):
+    tokens = np.zeros((len(rows), length), np.int32)
+    for line, row in zip(tokens, rows, strict=True):
         line[: len(row)] = [number[letter] for letter in row]
-    return found
+    return tokens
 
 
 _CHANNELS = (1, 3)
@@ -275,11 +275,11 @@ def pfllib(
     if not files["train"]:
         raise ValueError(f"expected PFLlib's files train/0.npz, train/1.npz, ..., got none in {shown(str(path))}")
     try:
-        _check_all_read(place, [file for found in files.values() for file in found.values()])
+        _check_all_read(place, [file for numbered in files.values() for file in numbered.values()])
         pieces = [
             _client_piece(file, f"{part}/{file.name}", client, part == "test", move_channels)
-            for part, found in files.items()
-            for client, file in found.items()
+            for part, numbered in files.items()
+            for client, file in numbered.items()
         ]
         return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
     except ValueError as error:
@@ -300,17 +300,17 @@ def is_pfllib(place: Path) -> bool:
 
 def _numbered_files(folder: Path) -> dict[int, Path]:
     """The files of a folder whose names are whole numbers, by number, in ascending order."""
-    found = [each for each in sorted(folder.glob("*")) if each.suffix.lower() == ".npz"]
-    found = [each for each in found if each.stem.isascii() and each.stem.isdigit()]
-    return {int(each.stem): each for each in sorted(found, key=lambda file: int(file.stem))}
+    arrays = [file for file in sorted(folder.glob("*")) if file.suffix.lower() == ".npz"]
+    arrays = [file for file in arrays if file.stem.isascii() and file.stem.isdigit()]
+    return {int(file.stem): file for file in sorted(arrays, key=lambda file: int(file.stem))}
 
 
 def _check_all_read(place: Path, read: Sequence[Path]) -> None:
     """Raises a ValueError if the folder has files that look like those of clients, but are not read."""
-    inside = [each for pattern in ("*", "*/*") for each in place.glob(pattern) if each.suffix.lower() == ".npz"]
+    inside = [file for pattern in ("*", "*/*") for file in place.glob(pattern) if file.suffix.lower() == ".npz"]
     known = set(read)
-    others = [each.relative_to(place) for each in sorted(inside) if each not in known]
-    others = [each for each in others if not is_hidden(each) and each.parts[0] != _RAW]
+    others = [file.relative_to(place) for file in sorted(inside) if file not in known]
+    others = [file for file in others if not is_hidden(file) and file.parts[0] != _RAW]
     if not others:
         return
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -367,7 +367,7 @@ def _content(file: Path, name: str) -> Any:
             shape, _, dtype = read(stream)
             if dtype.kind != "O":
                 raise ValueError(f"an array of {dtype}")
-            found = array_of(read_pickle(stream.read()))
+            content = array_of(read_pickle(stream.read()))
     except pickle.UnpicklingError as error:
         raise ValueError(f"{expected}, which is read without running code, got {error}") from None
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, RuntimeError) as error:
@@ -375,6 +375,6 @@ def _content(file: Path, name: str) -> Any:
         raise ValueError(f"{expected}, got {said or type(error).__name__}") from None
     except Exception as error:  # a damaged file raises errors of many classes
         raise ValueError(f"{expected}, got a damaged one ({type(error).__name__})") from None
-    if not isinstance(found, ArrayOfObjects) or found.shape != () or shape != ():
-        raise ValueError(f"{expected}, got {_described(found)}")
-    return found.items[0]
+    if not isinstance(content, ArrayOfObjects) or content.shape != () or shape != ():
+        raise ValueError(f"{expected}, got {_described(content)}")
+    return content.items[0]

@@ -206,9 +206,8 @@ def mapped(
     """
     place = existing_file(path)
     try:
-        beside = lambda name: existing_file(place.parent / name)  # noqa: E731
-        y = _read_npy(beside(label), mapped=False)
-        owner = None if client is None else _read_npy(beside(client), mapped=False)
+        y = _read_npy(existing_file(place.parent / label), mapped=False)
+        owner = None if client is None else _read_npy(existing_file(place.parent / client), mapped=False)
         piece = Piece(_read_npy(place, mapped=True), y, owner, name="rows")
         return assemble([piece], classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
     except ValueError as error:
@@ -229,23 +228,23 @@ def opened_npz(place: Path) -> Iterator[Mapping[str, np.ndarray]]:
 
 def _read_npy(place: Path, *, mapped: bool) -> np.ndarray:
     try:
-        found = np.load(place, mmap_mode="r" if mapped else None, allow_pickle=False)
+        array = np.load(place, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"expected an array of numpy.save in {place.name}, got {csv_tables.one_line(error)}") from None
-    check_unchanged(found)
-    return found
+    check_unchanged(array)
+    return array
 
 
 def _test_file(place: Path, name: str, endings: Sequence[str]) -> Path:
     """The file of test rows beside a file of training rows."""
-    found = with_home(name)
+    file = with_home(name)
     with naming("test_file"):
-        found = existing_file(place.parent / found)
-        if ending(found) not in endings:
+        file = existing_file(place.parent / file)
+        if ending(file) not in endings:
             raise ValueError(f"expected a file that ends in {' or '.join(endings)}, got {shown(name)}")
-        if found.samefile(place):
+        if file.samefile(place):
             raise ValueError(f"expected another file than {place.name}, got the same one")
-    return found
+    return file
 
 
 def read_arrays(
@@ -266,14 +265,14 @@ def read_arrays(
       ValueError: if the file cannot be read, an array does not exist or has another length, or an array of features,
         labels or owners would not be read.
     """
-    with opened_npz(place) as found:
-        ends = {} if whole or features in found else _ENDS
-        split = {end: part for end, part in ends.items() if f"{features}{end}" in found} or {"": 2 * test}
+    with opened_npz(place) as stored:
+        ends = {} if whole or features in stored else _ENDS
+        split = {end: part for end, part in ends.items() if f"{features}{end}" in stored} or {"": 2 * test}
 
         def piece(end: str, part: int) -> Piece:
-            x, y = _array(found, f"{features}{end}"), _array(found, f"{label}{end}")
-            needed = client is not None and (part == 0 or f"{client}{end}" in found)
-            owner = _array(found, f"{client}{end}") if needed else None
+            x, y = _array(stored, f"{features}{end}"), _array(stored, f"{label}{end}")
+            needed = client is not None and (part == 0 or f"{client}{end}" in stored)
+            owner = _array(stored, f"{client}{end}") if needed else None
             if len(x) != len(y):
                 raise ValueError(
                     f"expected features and labels of the same number of rows, got {len(x)} in {features}{end} and "
@@ -282,16 +281,16 @@ def read_arrays(
             return Piece(x, y, owner, part == 2, ("rows", "validation rows", "test rows")[part], part == 1)
 
         pieces = [piece(end, part) for end, part in split.items()]
-        _check_all_read(found, [each for each in (features, label, client) if each is not None], split)
+        _check_all_read(stored, [name for name in (features, label, client) if name is not None], split)
         return pieces
 
 
-def _check_all_read(found: Mapping[str, np.ndarray], names: Sequence[str], split: Mapping[str, int]) -> None:
+def _check_all_read(stored: Mapping[str, np.ndarray], names: Sequence[str], split: Mapping[str, int]) -> None:
     """Raises a ValueError if a file has arrays of other parts than those of ``split``, or two of one part."""
     parts = list(split.values())
     twice = next((end for place, end in enumerate(split) if parts[place] in parts[:place]), None)
     unread = [
-        f"{name}_{word}" for word in PARTS for name in names if f"_{word}" not in split and f"{name}_{word}" in found
+        f"{name}_{word}" for word in PARTS for name in names if f"_{word}" not in split and f"{name}_{word}" in stored
     ]
     if twice is not None or unread:
         got = f"{names[0]}{twice}" if twice is not None else unread[0]
@@ -302,11 +301,11 @@ def _check_all_read(found: Mapping[str, np.ndarray], names: Sequence[str], split
         )
 
 
-def _array(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    if name not in found:
-        raise ValueError(unknown("array", name, sorted(found)))
+def _array(stored: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in stored:
+        raise ValueError(unknown("array", name, sorted(stored)))
     try:
-        array = found[name]
+        array = stored[name]
     except ValueError as error:
         if "pickle" not in str(error):
             raise

@@ -134,10 +134,10 @@ def draw_groups(
     """
     _check_shares(shares, len(sizes))
     counts = [largest_remainders(shares, population) for population in (clients, unseen)]
-    for each, (size, number) in enumerate(zip(sizes, np.sum(counts, axis=0), strict=True)):
+    for group, (size, number) in enumerate(zip(sizes, np.sum(counts, axis=0), strict=True)):
         if size < number * minimum:
             raise ValueError(
-                f"expected {minimum} samples for each of {number} clients of group {each}, got {size} in all"
+                f"expected {minimum} samples for each of {number} clients of group {group}, got {size} in all"
             )
     return np.concatenate([rng.permutation(np.repeat(np.arange(len(sizes), dtype=np.int32), n)) for n in counts])
 
@@ -154,7 +154,7 @@ def repair(rows: Sequence[np.ndarray], minimum: int) -> list[np.ndarray]:
     moves per client.
     """
     rows = list(rows)
-    sizes = np.array([len(each) for each in rows])
+    sizes = np.array([len(part) for part in rows])
     for client in np.flatnonzero(sizes < minimum):
         while sizes[client] < minimum:
             donor = int(np.argmax(sizes))
@@ -168,7 +168,7 @@ def repair(rows: Sequence[np.ndarray], minimum: int) -> list[np.ndarray]:
 
 def require(rows: Sequence[np.ndarray], minimum: int, remedy: str) -> None:
     """Raises a ValueError if a client has fewer than ``minimum`` rows."""
-    least = min(len(each) for each in rows)
+    least = min(len(part) for part in rows)
     if least < minimum:
         raise ValueError(f"expected at least {minimum} samples for each client, got one with {least}; {remedy}")
 
@@ -197,9 +197,9 @@ def split_rows(rows: Row, train_fraction: float, valid_fraction: float, rng: np.
     """Splits rows by a random permutation that is not stratified; of two rows or more, one at least is a test row."""
     rows = rng.permutation(rows)
     # Guarantee one training row first, then one test row, then apply the fraction.
-    kept = max(min(round(train_fraction * len(rows)), len(rows) - 1), min(1, len(rows)))
-    train, valid = _without_valid(rows[:kept], valid_fraction)
-    return Split(train, valid, rows[kept:])
+    count = max(min(round(train_fraction * len(rows)), len(rows) - 1), min(1, len(rows)))
+    train, valid = _without_valid(rows[:count], valid_fraction)
+    return Split(train, valid, rows[count:])
 
 
 def split_client(
@@ -221,8 +221,8 @@ def split_client(
       rng: draws the order of rows.
     """
     if made.test is None and test == "own":
-        found = split_rows(made.rows[client], train_fraction, 0.0, rng)
-        train, tests = found.train, found.test
+        split = split_rows(made.rows[client], train_fraction, 0.0, rng)
+        train, tests = split.train, split.test
     else:
         train = rng.permutation(made.rows[client])
         tests = train[:0] if made.test is None else made.test[client]
@@ -233,20 +233,25 @@ def split_client(
 
 
 def split_unseen(
-    split: Split, own: Row, made: Partition, train_fraction: float, valid_fraction: float, rng: np.random.Generator
+    split: Split,
+    unassigned: Row,
+    made: Partition,
+    train_fraction: float,
+    valid_fraction: float,
+    rng: np.random.Generator,
 ) -> Split:
     """The rows of an unseen client, of which some are training rows and some test rows, if it has two rows or more.
 
     Args:
       split: the client's rows by the partition.
-      own: all rows of a client without training rows, whom the partition gives none.
+      unassigned: all rows of a client without training rows, whom the partition gives none.
       made: the partition.
       train_fraction: as for ``federate``.
       valid_fraction: as for ``federate``.
       rng: draws the order of rows.
     """
     if not len(split.train):
-        return split_rows(np.concatenate([*split, own]), train_fraction, valid_fraction, rng)
+        return split_rows(np.concatenate([*split, unassigned]), train_fraction, valid_fraction, rng)
     if made.test is None or len(split.test):
         return split
     if made.valid is None:
