@@ -27,18 +27,15 @@ def flags(module: Any) -> Callable[[bool], dict[str, Any]]:
     Raises:
       ValueError: if ``__call__`` requires arguments other than examples and training keywords.
     """
-    parameters = list(inspect.signature(type(module).__call__).parameters.values())[2:]
-    for parameter in parameters:
-        optional = parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
-        if not optional and parameter.name not in (*TRAINING, *EVALUATING):
+    keywords = list(inspect.signature(type(module).__call__).parameters.values())[2:]
+    for keyword in keywords:
+        optional = keyword.default is not keyword.empty or keyword.kind in (keyword.VAR_POSITIONAL, keyword.VAR_KEYWORD)
+        if not optional and keyword.name not in (*TRAINING, *EVALUATING):
             raise ValueError(
                 f"expected {type(module).__name__} to be called with examples and optional arguments, got one that "
-                f"also needs {parameter.name!r}; valid names of a keyword for training are {_names()}"
+                f"also needs {keyword.name!r}; valid names of a keyword for training are {_names()}"
             )
-    names = [parameter.name for parameter in parameters]
+    names = [keyword.name for keyword in keywords]
     on = [name for name in TRAINING if name in names]
     off = [name for name in EVALUATING if name in names]
     return lambda training: dict.fromkeys(on, training) | dict.fromkeys(off, not training)

@@ -1,5 +1,4 @@
-"""Functions from stored examples to model inputs, ``Task.prepare``, and augmentation of training batches,
-``Task.augment``.
+"""Functions from stored examples to model inputs, ``Task.prepare``, and of training batches, ``Task.augment``.
 
 ``crop_flip`` frames images with raw black, as before standardising, and reads pixels by index. On a CPU this was faster
 than ``dynamic_slice``.

@@ -1,7 +1,6 @@
-"""Data in the files of other federated benchmarks, in which users own their examples: LEAF's JSON, and PFLlib's
-folders.
+"""Data in the files of other federated benchmarks: LEAF's JSON, and PFLlib's folders.
 
-PFLlib has two pickled files for each client.
+In both, users own their examples. PFLlib has two pickled files for each client.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from fljax.data.checks import is_hidden
 from fljax.data.datasets import Dataset
 from fljax.data.own.image_folders import ENDINGS, read_images
 from fljax.data.own.pickled_arrays import ArrayOfObjects, array_of, read_pickle
+from fljax.data.own.table_files import naming
 
 
 def leaf(
@@ -274,7 +274,7 @@ def pfllib(
     files = {part: _numbered_files(place / part) for part in ("train", "test")}
     if not files["train"]:
         raise ValueError(f"expected PFLlib's files train/0.npz, train/1.npz, ..., got none in {shown(str(path))}")
-    try:
+    with naming(place.name):
         _check_all_read(place, [file for numbered in files.values() for file in numbered.values()])
         pieces = [
             _client_piece(file, f"{part}/{file.name}", client, part == "test", move_channels)
@@ -282,8 +282,6 @@ def pfllib(
             for client, file in numbered.items()
         ]
         return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
-    except ValueError as error:
-        raise ValueError(f"{place.name}: {error}") from None
 
 
 def is_pfllib(place: Path) -> bool:

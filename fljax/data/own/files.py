@@ -205,13 +205,11 @@ def mapped(
       ValueError: if a file cannot be read, or does not fit the others.
     """
     place = existing_file(path)
-    try:
+    with naming(place.name):
         y = _read_npy(existing_file(place.parent / label), mapped=False)
         owner = None if client is None else _read_npy(existing_file(place.parent / client), mapped=False)
         piece = Piece(_read_npy(place, mapped=True), y, owner, name="rows")
         return assemble([piece], classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
-    except ValueError as error:
-        raise ValueError(f"{place.name}: {error}") from None
 
 
 @contextmanager
@@ -351,11 +349,8 @@ def medmnist(path: str | Path, *, classes: int | None = None) -> Dataset:
       ValueError: if the file cannot be read, or its arrays do not fit together.
     """
     place = existing_file(path)
-    try:
-        with opened_npz(place) as file:
-            return assemble([_medmnist_piece(file, part) for part in _MEDMNIST_PARTS], classes=classes)
-    except ValueError as error:
-        raise ValueError(f"{place.name}: {error}") from None
+    with naming(place.name), opened_npz(place) as file:
+        return assemble([_medmnist_piece(file, part) for part in _MEDMNIST_PARTS], classes=classes)
 
 
 def is_medmnist(place: Path) -> bool:

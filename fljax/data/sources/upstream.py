@@ -1,7 +1,6 @@
-"""Upstream's files of a data set: downloads with the addresses and checksums of TensorFlow Datasets (TFDS), and a
-cache.
+"""Upstream's files of a data set: downloads, with the addresses and checksums of TensorFlow Datasets, and a cache.
 
-TFDS's builders need TensorFlow to read most of these files; its download manager does not.
+The builders of TensorFlow Datasets (TFDS) need TensorFlow to read most of these files; its download manager does not.
 
 The cache is a folder of .npz files with parsed data sets, each with a file that holds its SHA-256. If one archive
 serves several data sets or options, the archive itself is cached instead. Cache errors do not stop a run: a file that
