@@ -138,8 +138,8 @@ def contribution_at(
             raise ValueError("expected a client that is no free rider for the ceiling 'max', got free riders only")
         ceiling = jnp.nanmax(contribution[..., others], axis=-1)
     rate = jnp.clip((jnp.asarray(induced_rate) * population - 1) / (population - 1), 0, 1)
-    found = ceiling * rate ** (1 / (1 - jnp.asarray(kappa)))
-    return jnp.broadcast_to(found, contribution.shape[:-1])
+    level = ceiling * rate ** (1 / (1 - jnp.asarray(kappa)))
+    return jnp.broadcast_to(level, contribution.shape[:-1])
 
 
 class Measure(NamedTuple):
@@ -196,26 +196,26 @@ def measure(
     seeds, population = np.shape(facts["size"])
     labels = Labels(range(seeds)) if labels is None else labels
     chosen = Measure(chosen) if isinstance(chosen, str) else chosen
-    found = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
-    if tables.is_named(found):
-        found = tables.by_seed(found, population, labels)
+    values = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
+    if tables.is_named(values):
+        values = tables.by_seed(values, population, labels)
     elif isinstance(chosen, Measure):
-        found = jnp.asarray(found)
-        if found.shape not in ((population,), (seeds, population)):
+        values = jnp.asarray(values)
+        if values.shape not in ((population,), (seeds, population)):
             raise ValueError(
                 f"expected the contribution {chosen.name!r} to have one number for each of {population} clients "
-                f"(and {seeds} seeds), got shape {found.shape}"
+                f"(and {seeds} seeds), got shape {values.shape}"
             )
     else:
-        found = _plain(found, population)
-    if found.ndim < 3:
-        found = jnp.broadcast_to(found, (seeds, population))
+        values = _plain(values, population)
+    if values.ndim < 3:
+        values = jnp.broadcast_to(values, (seeds, population))
     if isinstance(chosen, Measure) and chosen.free_riders:
         ids, level = chosen.free_riders, chosen.level
         if chosen.induced_rate is not None:
-            level = contribution_at(chosen.induced_rate, found, ids, kappa=chosen.kappa, ceiling=chosen.ceiling)
-        found = free_riders(found, ids, level)
-    return np.asarray(found)
+            level = contribution_at(chosen.induced_rate, values, ids, kappa=chosen.kappa, ceiling=chosen.ceiling)
+        values = free_riders(values, ids, level)
+    return np.asarray(values)
 
 
 def _values(chosen: Measure, facts: Mapping[str, Any]) -> Any:
@@ -224,7 +224,7 @@ def _values(chosen: Measure, facts: Mapping[str, Any]) -> Any:
         return tables.read_table(chosen.file)
     function = resolve(chosen.name, CONTRIBUTIONS, "contribution")
     asked = parameters_of(function)
-    lacking = [each for each in FACTS if each in asked and each not in facts and each not in chosen.options]
+    lacking = [fact for fact in FACTS if fact in asked and fact not in facts and fact not in chosen.options]
     if lacking:
         raise ValueError(
             f"expected a task with a score for the contribution {chosen.name!r}, which asks for {lacking[0]}, got one "
@@ -236,16 +236,16 @@ def _values(chosen: Measure, facts: Mapping[str, Any]) -> Any:
 def _plain(chosen: Any, population: int) -> Real[np.ndarray, " N"]:
     """One number for each client; a plain table does not say whether its rows are seeds or rounds."""
     try:
-        found = np.asarray(chosen)
+        numbers = np.asarray(chosen)
     except ValueError:  # a ragged list
-        found = np.empty((), object)
-    if found.dtype.kind not in "iuf":
+        numbers = np.empty((), object)
+    if numbers.dtype.kind not in "iuf":
         raise ValueError(f"expected one contribution for each of {population} clients, got {shown(chosen)}")
-    if found.ndim > 1:
-        raise tables.plain_table_error(found.shape)
-    if found.shape != (population,):
-        raise ValueError(f"expected one contribution for each of {population} clients, got shape {found.shape}")
-    return found.astype(jnp.result_type(float))
+    if numbers.ndim > 1:
+        raise tables.plain_table_error(numbers.shape)
+    if numbers.shape != (population,):
+        raise ValueError(f"expected one contribution for each of {population} clients, got shape {numbers.shape}")
+    return numbers.astype(jnp.result_type(float))
 
 
 # The arguments that measures of contributions may have.

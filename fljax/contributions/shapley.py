@@ -172,15 +172,15 @@ def _values(value: Value, members: Bool[Array, "M N"], batch_size: int | None) -
 
     def one(row: Array) -> Array:
         try:
-            found = jnp.asarray(value(row))
+            result = jnp.asarray(value(row))
         except _NEEDS_NUMBERS as error:
             raise ValueError(
                 "expected value to be a function of jax.numpy, which is mapped over coalitions, got one that needs the "
                 f"numbers themselves ({type(error).__name__}); jax.pure_callback calls code of the host"
             ) from error
-        if found.shape != ():
-            raise ValueError(f"expected value to give one number for a coalition, got shape {found.shape}")
-        return found if jnp.issubdtype(found.dtype, jnp.floating) else found.astype(jnp.result_type(float))
+        if result.shape != ():
+            raise ValueError(f"expected value to give one number for a coalition, got shape {result.shape}")
+        return result if jnp.issubdtype(result.dtype, jnp.floating) else result.astype(jnp.result_type(float))
 
     if batch_size is None or members.shape[0] <= batch_size:
         return jax.vmap(one)(members)

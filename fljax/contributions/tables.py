@@ -72,30 +72,30 @@ def by_seed(
       ValueError: if dimensions have other names, a label is unknown, is there twice or is missing, or entries are no
         numbers.
     """
-    found = _array_of(table)
-    dims = [str(each) for each in found.dims]
-    for each in dims:
-        if each not in DIMENSIONS:
-            raise ValueError(f"{unknown('dimension', each, DIMENSIONS)} of contributions")
+    array = _array_of(table)
+    dims = [str(name) for name in array.dims]
+    for name in dims:
+        if name not in DIMENSIONS:
+            raise ValueError(f"{unknown('dimension', name, DIMENSIONS)} of contributions")
     if "client" not in dims:
         raise ValueError(f"expected contributions with the dimension client, got {', '.join(dims) or 'one number'}")
-    if found.dtype.kind not in "iuf":
-        raise ValueError(f"expected contributions to be numbers, got {found.dtype}")
-    values = found.transpose(*(each for each in DIMENSIONS if each in dims)).values
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"expected contributions to be numbers, got {array.dtype}")
+    values = array.transpose(*(name for name in DIMENSIONS if name in dims)).values
     if "seed" in dims:
-        values = values[_places_of_seeds(_coordinate(found, "seed"), found.sizes["seed"], labels.seeds)]
+        values = values[_places_of_seeds(_coordinate(array, "seed"), array.sizes["seed"], labels.seeds)]
     else:
         values = np.broadcast_to(values, (len(labels.seeds), *values.shape))
     if "round" in dims:
-        values = values[:, _places_of_rounds(_coordinate(found, "round"), found.sizes["round"], labels.rounds)]
-    clients = _coordinate(found, "client")
+        values = values[:, _places_of_rounds(_coordinate(array, "round"), array.sizes["round"], labels.rounds)]
+    clients = _coordinate(array, "client")
     if clients is None and values.shape[-1] != population:
         raise ValueError(f"expected contributions of {population} clients, got {values.shape[-1]}")
     if clients is not None:
         nameless = [None] * len(labels.seeds)
         names = list(zip(labels.clients or nameless, labels.unseen or nameless, strict=True))
-        places = {each: _places_of_clients(clients, each[0], each[1], population) for each in dict.fromkeys(names)}
-        values = np.stack([row[..., places[each]] for row, each in zip(values, names, strict=True)])
+        places = {pair: _places_of_clients(clients, pair[0], pair[1], population) for pair in dict.fromkeys(names)}
+        values = np.stack([row[..., places[pair]] for row, pair in zip(values, names, strict=True)])
     return values.astype(jnp.result_type(float))
 
 
@@ -110,13 +110,13 @@ def by_round(contribution: Any) -> Any:
     """
     if not is_named(contribution):
         return contribution
-    found = _array_of(contribution)
-    if "seed" in found.dims:
+    array = _array_of(contribution)
+    if "seed" in array.dims:
         raise ValueError(
             "expected contributions with the dimensions round and client, since a builder makes one seed's algorithm, "
             "got seed; fljax.compare takes all three"
         )
-    return by_seed(found, found.sizes.get("client", 0), Labels((0,)))[0]
+    return by_seed(array, array.sizes.get("client", 0), Labels((0,)))[0]
 
 
 def plain_table_error(shape: tuple[int, ...]) -> ValueError:
@@ -147,13 +147,13 @@ def read_table(path: str) -> xr.DataArray:
         words = " ".join(str(error).split())
         raise ValueError(f"expected a CSV file of contributions, got {path!r} ({words})") from None
     try:
-        found = _of_frame(frame)
-        wrong = ~(np.isfinite(found.values) & (found.values >= 0))
+        array = _of_frame(frame)
+        wrong = ~(np.isfinite(array.values) & (array.values >= 0))
         if wrong.any():
-            raise ValueError(f"expected contributions to be finite and at least 0, got {found.values[wrong][0]}")
+            raise ValueError(f"expected contributions to be finite and at least 0, got {array.values[wrong][0]}")
     except ValueError as error:
         raise ValueError(f"{pathlib.Path(path).name}: {error}") from None
-    return found
+    return array
 
 
 def _array_of(table: Any) -> xr.DataArray:
@@ -170,30 +170,30 @@ def _array_of(table: Any) -> xr.DataArray:
 
 def _of_frame(frame: Any) -> xr.DataArray:
     """A long table, one row for each combination, as an array over the columns that it has."""
-    columns = [str(each) for each in frame.columns]
-    for each in columns:
-        if each not in (*DIMENSIONS, VALUE):
-            raise ValueError(unknown("column", each, (*DIMENSIONS, VALUE)))
-    lacking = [each for each in ("client", VALUE) if each not in columns]
+    columns = [str(column) for column in frame.columns]
+    for column in columns:
+        if column not in (*DIMENSIONS, VALUE):
+            raise ValueError(unknown("column", column, (*DIMENSIONS, VALUE)))
+    lacking = [column for column in ("client", VALUE) if column not in columns]
     if lacking:
         raise ValueError(f"expected the columns client and contribution, got no {' and no '.join(lacking)}")
     if not len(frame):
         raise ValueError("expected a row for each client, got none")
-    dims = [each for each in DIMENSIONS if each in columns]
-    labels = [[_label(each, label) for label in frame[each].tolist()] for each in dims]
-    places = [{label: place for place, label in enumerate(dict.fromkeys(each))} for each in labels]
+    dims = [column for column in DIMENSIONS if column in columns]
+    labels = [[_label(column, label) for label in frame[column].tolist()] for column in dims]
+    places = [{label: place for place, label in enumerate(dict.fromkeys(values))} for values in labels]
     shape = tuple(map(len, places))
-    at = [np.array([of[label] for label in each]) for of, each in zip(places, labels, strict=True)]
+    at = [np.array([of[label] for label in values]) for of, values in zip(places, labels, strict=True)]
     flat, rows, counts = np.unique(np.ravel_multi_index(at, shape), return_index=True, return_counts=True)
     where = f"expected one contribution for each {', '.join(dims)}, got"
     if counts.max() > 1:
-        twice = [each[rows[counts.argmax()]] for each in labels]
+        twice = [values[rows[counts.argmax()]] for values in labels]
         raise ValueError(f"{where} {_named(dims, twice)} twice")
     if len(flat) < math.prod(shape):
         absent = np.flatnonzero(np.append(flat, -1) != np.arange(len(flat) + 1))[0]
         lacking = [list(of)[place] for of, place in zip(places, np.unravel_index(absent, shape), strict=True)]
         raise ValueError(f"{where} none for {_named(dims, lacking)}")
-    values = np.array([_number(each) for each in frame[VALUE].tolist()])[rows].reshape(shape)
+    values = np.array([_number(value) for value in frame[VALUE].tolist()])[rows].reshape(shape)
     import xarray as xr
 
     return xr.DataArray(values, dict(zip(dims, map(list, places), strict=True)), dims)
@@ -222,30 +222,30 @@ def _coordinate(table: xr.DataArray, name: str) -> list[Any] | None:
     """The labels along a dimension; None if it has none."""
     if name not in table.coords:
         return None
-    found = np.atleast_1d(table.coords[name].values).tolist()
-    if len(set(found)) < len(found):
+    labels = np.atleast_1d(table.coords[name].values).tolist()
+    if len(set(labels)) < len(labels):
         raise ValueError(
-            f"expected different labels of {name}, got {shown(next(e for e in found if found.count(e) > 1))} twice"
+            f"expected different labels of {name}, got {shown(next(e for e in labels if labels.count(e) > 1))} twice"
         )
-    return found
+    return labels
 
 
-def _places_of_seeds(there: list[Any] | None, size: int, seeds: Sequence[int]) -> list[int]:
-    if there is None:
+def _places_of_seeds(listed: list[Any] | None, size: int, seeds: Sequence[int]) -> list[int]:
+    if listed is None:
         if size != len(seeds):
             raise ValueError(f"expected contributions of {len(seeds)} seeds, got {size}")
         return list(range(size))
     for seed in seeds:
-        if seed not in there:
+        if seed not in listed:
             raise ValueError(f"expected contributions of the seeds {_some(seeds)}, got none of {seed}")
-    return [there.index(seed) for seed in seeds]
+    return [listed.index(seed) for seed in seeds]
 
 
-def _places_of_rounds(there: list[Any] | None, size: int, rounds: int | None) -> np.ndarray:
+def _places_of_rounds(rows: list[Any] | None, size: int, rounds: int | None) -> np.ndarray:
     """The row of each round: the last one that is not later. Rounds after the last row are left out."""
     if size == 0:
         raise ValueError("expected contributions of at least one round, got none")
-    starts = np.asarray(range(size) if there is None else there)
+    starts = np.asarray(range(size) if rows is None else rows)
     if starts.dtype.kind not in "iu" or starts.min() != 0:
         got = shown(starts.min().item() if starts.dtype.kind in "iuf" else starts[0].item())
         raise ValueError(f"expected rounds to be whole numbers from 0 on, got {got} as the first one")
@@ -256,7 +256,7 @@ def _places_of_rounds(there: list[Any] | None, size: int, rounds: int | None) ->
 
 
 def _places_of_clients(
-    there: list[Any], names: tuple[Any, ...] | None, unseen: tuple[Any, ...] | None, population: int
+    labels: list[Any], names: tuple[Any, ...] | None, unseen: tuple[Any, ...] | None, population: int
 ) -> list[int]:
     """The place in a table of each client by id; labels are names of clients if all of them are, else ids.
 
@@ -264,21 +264,21 @@ def _places_of_clients(
     """
     by_name = {str(name): id for id, name in enumerate(names or ())}
     known = dict.fromkeys(map(str, unseen or ()), _UNSEEN) | by_name
-    as_names = [known.get(str(each)) for each in there]
-    as_ids = [None if (id := _as_id(each)) is None or id >= population else id for each in there]
-    if None not in (*as_names, *as_ids) and as_names != as_ids and not any(isinstance(each, str) for each in there):
+    as_names = [known.get(str(label)) for label in labels]
+    as_ids = [None if (id := _as_id(label)) is None or id >= population else id for label in labels]
+    if None not in (*as_names, *as_ids) and as_names != as_ids and not any(isinstance(label, str) for label in labels):
         raise ValueError(
-            f"expected labels of clients that are names or ids, got {_some(there)}, which are both and differ; names "
+            f"expected labels of clients that are names or ids, got {_some(labels)}, which are both and differ; names "
             "can be written as text, and values without the coordinate client are by id"
         )
-    found = as_ids if None in as_names and as_names.count(None) >= as_ids.count(None) else as_names
-    if None in found:
-        label = there[found.index(None)]
+    ids = as_ids if None in as_names and as_names.count(None) >= as_ids.count(None) else as_names
+    if None in ids:
+        label = labels[ids.index(None)]
         valid = f"ids from 0 to {population - 1}" + (f" or names ({_some(list(by_name))})" if by_name else "")
         close = nearest(str(label), by_name)
         question = "" if close is None else f" (did you mean {close!r}?)"
         raise ValueError(f"expected the labels of clients to be {valid}, got {shown(label)}{question}")
-    places = {id: place for place, id in enumerate(found) if id != _UNSEEN}
+    places = {id: place for place, id in enumerate(ids) if id != _UNSEEN}
     for id in range(population):
         if id not in places:
             label = id if names is None else names[id]

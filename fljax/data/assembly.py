@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown
-from fljax.data.arrays import check_finite
-from fljax.data.datasets import Dataset, check_rows, dataset
-from fljax.data.labels import is_missing, join_labels, number_labels, plain_labels
-from fljax.data.moments import centred
+from fljax.data.arrays import check_finite, is_missing, join_labels, number_labels, plain_labels
+from fljax.data.datasets import Dataset, centred, check_rows, dataset
 from fljax.protocol import Features
 
 # What users call the parts of a data set: for training (0), validation (1) and test (2).
@@ -67,11 +65,11 @@ def assemble(
     Raises:
       ValueError: if pieces do not fit together.
     """
-    pieces = [each for each in pieces if len(each.y)]
-    first = next((each for each in pieces if not (each.test or each.valid)), None)
+    pieces = [piece for piece in pieces if len(piece.y)]
+    first = next((piece for piece in pieces if not (piece.test or piece.valid)), None)
     if first is None:
         raise ValueError("expected at least one training row, got none")
-    ys = [plain_labels(each.y) for each in pieces]
+    ys = [plain_labels(piece.y) for piece in pieces]
     for piece, y in zip(pieces, ys, strict=True):
         check_rows(piece.x, y)
         check_finite(f"features of {piece.name}", piece.x, piece.owner)
@@ -81,15 +79,15 @@ def assemble(
                 f"labels {ys[0].dtype} {ys[0].shape}, got {piece.x.dtype} {piece.x.shape} and {y.dtype} {y.shape}"
             )
     count = len(class_names) if class_names is not None else classes
-    joined = join_labels(ys, [each.name for each in pieces], regression)
+    joined = join_labels(ys, [piece.name for piece in pieces], regression)
     labels = number_labels(joined, classes=count, regression=regression)
     owner, names = _numbers_of_owners(pieces)
-    part = np.concatenate([np.full(len(each.y), 2 if each.test else int(each.valid), np.int8) for each in pieces])
+    part = np.concatenate([np.full(len(piece.y), 2 if piece.test else int(piece.valid), np.int8) for piece in pieces])
     test = part == 2
     end = test if owner is None else test & ~np.isin(owner, owner[(part == 0) & (owner >= 0)])
     order = np.argsort(end, kind="stable")
     # One piece is taken as it is, since it may be a mapped file.
-    x = pieces[0].x if len(pieces) == 1 else np.concatenate([each.x for each in pieces])
+    x = pieces[0].x if len(pieces) == 1 else np.concatenate([piece.x for piece in pieces])
     standardise = standardise and x.ndim == 2 and x.dtype.kind in "fb"
     x, shift = centred(x) if standardise else (x, None)
     made = dataset(
@@ -118,8 +116,8 @@ def check_owners(pieces: Sequence[Piece]) -> None:
       ValueError: if one differs from an owner of training rows by capital letters, blanks, forms of accents or zeros of
         a number alone, or owners of validation rows have no training rows.
     """
-    training = _owners(pieces, lambda each: not (each.test or each.valid))
-    alone = [value for value in _owners(pieces, lambda each: each.test or each.valid) if value not in training]
+    training = _owners(pieces, lambda piece: not (piece.test or piece.valid))
+    alone = [value for value in _owners(pieces, lambda piece: piece.test or piece.valid) if value not in training]
     if not training or not alone:
         return
     alike = {_plain(value): value for value in training}
@@ -129,13 +127,13 @@ def check_owners(pieces: Sequence[Piece]) -> None:
                 "expected the clients of test and validation rows to be written as in the training rows, got "
                 f"{shown(value)} and {shown(alike[_plain(value)])}"
             )
-    lacking = [value for value in _owners(pieces, lambda each: each.valid) if value not in training]
+    lacking = [value for value in _owners(pieces, lambda piece: piece.valid) if value not in training]
     if lacking:
         raise ValueError(
             f"expected training rows of each client with validation rows, got none of {shown(lacking[0])}; leave the "
             "owners of validation rows out to make them the server's"
         )
-    tested = _owners(pieces, lambda each: each.test)
+    tested = _owners(pieces, lambda piece: piece.test)
     if 2 * len(alone) > len(tested):
         warnings.warn(
             f"{len(alone)} of the {len(tested)} clients with test rows have no training rows, e.g. {shown(alone[0])}; "
@@ -146,8 +144,8 @@ def check_owners(pieces: Sequence[Piece]) -> None:
 
 def _owners(pieces: Sequence[Piece], chosen: Callable[[Piece], bool]) -> dict[Any, None]:
     """The owners of chosen pieces, each once."""
-    having = [each.owner for each in pieces if np.ndim(each.owner) == 1 and chosen(each)]
-    return dict.fromkeys(each for owner in having for each in np.asarray(owner).tolist() if not is_missing(each))
+    having = [piece.owner for piece in pieces if np.ndim(piece.owner) == 1 and chosen(piece)]
+    return dict.fromkeys(name for owner in having for name in np.asarray(owner).tolist() if not is_missing(name))
 
 
 def _plain(value: Any) -> str:
@@ -163,31 +161,31 @@ def _form(x: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
 
 def _numbers_of_owners(pieces: Sequence[Piece]) -> tuple[np.ndarray | None, tuple[Any, ...] | None]:
     """The number of each row's owner, -1 for none; and the owners' names in order."""
-    training = [each for each in pieces if not (each.test or each.valid)]
-    having = [each for each in training if each.owner is not None]
+    training = [piece for piece in pieces if not (piece.test or piece.valid)]
+    having = [piece for piece in training if piece.owner is not None]
     if not having:
         return None, None
     if len(having) < len(training):
         raise ValueError("expected an owner for each training row, got some without")
-    for each in pieces:
-        if each.owner is not None and np.shape(each.owner) != (len(each.y),):
-            got = np.shape(each.owner)
-            raise ValueError(f"expected one owner for each of the {len(each.y)} {each.name}, got shape {got}")
-    values = [value for each in having for value in np.asarray(each.owner).tolist()]
+    for piece in pieces:
+        if piece.owner is not None and np.shape(piece.owner) != (len(piece.y),):
+            got = np.shape(piece.owner)
+            raise ValueError(f"expected one owner for each of the {len(piece.y)} {piece.name}, got shape {got}")
+    values = [value for piece in having for value in np.asarray(piece.owner).tolist()]
     if any(is_missing(value) for value in values):
         raise ValueError("expected an owner for each training row, got none (NaN) in some")
-    others = [each.owner for each in pieces if each.owner is not None and (each.test or each.valid)]
-    values += [value for each in others for value in np.asarray(each).tolist() if not is_missing(value)]
+    others = [piece.owner for piece in pieces if piece.owner is not None and (piece.test or piece.valid)]
+    values += [value for owners in others for value in np.asarray(owners).tolist() if not is_missing(value)]
     try:
         names = sorted(set(values))
     except TypeError:
         kinds = " and ".join(sorted({type(value).__name__ for value in values}))
         raise ValueError(f"expected owners of one kind, got {kinds}, e.g. {shown(values[0])}") from None
     number = {name: place for place, name in enumerate(names)}
-    found = [
-        np.full(len(each.y), -1, np.int32)
-        if each.owner is None
-        else np.array([number.get(value, -1) for value in np.asarray(each.owner).tolist()], np.int32)
-        for each in pieces
+    numbers = [
+        np.full(len(piece.y), -1, np.int32)
+        if piece.owner is None
+        else np.array([number.get(value, -1) for value in np.asarray(piece.owner).tolist()], np.int32)
+        for piece in pieces
     ]
-    return np.concatenate(found), tuple(names)
+    return np.concatenate(numbers), tuple(names)

@@ -1,4 +1,4 @@
-"""Checks of arguments that several modules of fljax.data share."""
+"""Checks of arguments that several modules of fljax.data share, and of paths of a user's own files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,50 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fljax.core.names import unknown
+from fljax.core.names import shown, unknown
 from fljax.core.values import as_number
-from fljax.data.paths import is_folder
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path with ``~`` replaced.
+
+    Raises:
+      ValueError: if there is no such file.
+    """
+    place = with_home(path)
+    if not is_file(place):
+        got = "a folder" if is_folder(place) else "nothing there"
+        raise ValueError(f"expected the path of a file, got {shown(str(path))} ({got})")
+    return place
+
+
+def with_home(path: str | Path) -> Path:
+    """The path with ``~`` replaced, if it means somebody's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def is_folder(place: Path) -> bool:
+    """Whether there is such a folder; False for names that no system has, too."""
+    try:
+        return place.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(place: Path) -> bool:
+    """Whether there is such a file; False for names that no system has, too."""
+    try:
+        return place.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_hidden(below: Path) -> bool:
+    """Whether a path below a user's folder is hidden, or of the folder that macOS adds to archives."""
+    return any(name.startswith(".") or name == "__MACOSX" for name in below.parts)
 
 
 def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:
@@ -51,16 +92,16 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
 
 def check_positive(name: str, value: Any) -> float:
     """Returns ``value`` as a finite float above 0, or raises a ValueError."""
-    found = as_number(value)
-    if found is None or not 0 < found < float("inf"):
+    number = as_number(value)
+    if number is None or not 0 < number < float("inf"):
         raise ValueError(f"expected {name} to be a finite number above 0, got {value!r}")
-    return found
+    return number
 
 
 def check_fraction(name: str, value: Any, *, zero: bool = True) -> float:
     """Returns ``value`` as a float in [0, 1), or in the open interval if ``zero`` is False, or raises a ValueError."""
     low = "[0, 1)" if zero else "(0, 1)"
-    found = as_number(value)
-    if found is None or not 0 <= found < 1 or (found == 0 and not zero):
+    number = as_number(value)
+    if number is None or not 0 <= number < 1 or (number == 0 and not zero):
         raise ValueError(f"expected {name} to be a fraction in {low}, got {value!r}")
-    return found
+    return number

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown, unknown
-from fljax.data.arrays import check_finite
+from fljax.data.arrays import check_finite, join_labels, number_labels, plain_labels
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate
-from fljax.data.labels import join_labels, number_labels, plain_labels
 from fljax.protocol import Federation
 
 PARTS = ("train", "valid", "test")
@@ -73,9 +72,9 @@ def dataset_from_clients(
     """
     if not isinstance(clients, Mapping) or not clients:
         raise ValueError(f"expected a mapping of each client to (x, y), with at least one client, got {shown(clients)}")
-    parts = [each for number, (name, given) in enumerate(clients.items()) for each in _parts(name, number, given)]
+    parts = [part for number, (name, rows) in enumerate(clients.items()) for part in _parts(name, number, rows)]
     _check_same_parts(parts, len(clients))
-    names = [each.name for each in parts]
+    names = [part.name for part in parts]
     if test_data is not None:
         parts.append(_part("test_data", -1, 2, "test", test_data))
         names.append("test_data")
@@ -100,16 +99,16 @@ class _Part(NamedTuple):
     y: np.ndarray
 
 
-def _parts(name: Any, number: int, given: Any) -> list[_Part]:
+def _parts(name: Any, number: int, rows: Any) -> list[_Part]:
     """The parts of one client's data."""
-    if not isinstance(given, Mapping):
-        return [_part(name, number, 0, "train", given)]
-    for key in given:
+    if not isinstance(rows, Mapping):
+        return [_part(name, number, 0, "train", rows)]
+    for key in rows:
         if key not in PARTS:
             raise ValueError(f"{unknown('part', str(key), PARTS)} of client {shown(name)}")
-    if "train" not in given:
+    if "train" not in rows:
         raise ValueError(f"expected training rows of each client ('train'), got none of client {shown(name)}")
-    return [_part(name, number, which, part, given[part]) for which, part in enumerate(PARTS) if part in given]
+    return [_part(name, number, which, part, rows[part]) for which, part in enumerate(PARTS) if part in rows]
 
 
 def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
@@ -150,7 +149,7 @@ def _join_features(parts: Sequence[np.ndarray], names: Sequence[Any]) -> np.ndar
     first = parts[0]
     for part, name in zip(parts, names, strict=True):
         if part.shape[1:] != first.shape[1:] or (part.dtype == np.uint8) != (first.dtype == np.uint8):
-            one, other = (f"rows {each.shape[1:]} of {each.dtype}" for each in (first, part))
+            one, other = (f"rows {rows.shape[1:]} of {rows.dtype}" for rows in (first, part))
             raise ValueError(
                 f"expected features alike in all clients, got {one} of {shown(names[0])} and {other} of {shown(name)}"
             )

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fljax.protocol import ClientData, Federation
-from fljax.protocol.lists import row_lists
+from fljax.protocol.lists import RowLists
 
 
 class ClientCounts(NamedTuple):
@@ -49,14 +49,14 @@ def count_clients(federation: Federation, classes: int | None) -> ClientCounts:
     groups = [federation.clients] if federation.unseen is None else [federation.clients, federation.unseen]
     orders = [np.argsort(np.asarray(group.id)) for group in groups]
     lists = [_rows(group, order, federation.lists) for group, order in zip(groups, orders, strict=True)]
-    trained = [rows for each in lists for rows in each]
+    trained = [rows for clients in lists for rows in clients]
 
     def sizes(part: str) -> np.ndarray:
-        found = []
+        counts = []
         for group, order in zip(groups, orders, strict=True):
             rows = group.parts.get(part)
-            found.append(np.zeros(len(order), int) if rows is None else np.asarray(rows.size)[order])
-        return np.concatenate(found)
+            counts.append(np.zeros(len(order), int) if rows is None else np.asarray(rows.size)[order])
+        return np.concatenate(counts)
 
     names = [*_names(federation.names.clients, len(orders[0]))]
     if federation.unseen is not None:
@@ -86,11 +86,11 @@ def name_text(name: Any) -> str:
 
 
 def _rows(group: ClientData, order: np.ndarray, lists: Any) -> list[np.ndarray]:
-    found = row_lists(group.train.index, group.train.size, lists)
-    return [found[place] for place in order]
+    rows = RowLists.of(group.train, lists).by_client()
+    return [rows[place] for place in order]
 
 
-def _names(given: Sequence[Any] | None, count: int) -> list[Any]:
+def _names(known: Sequence[Any] | None, count: int) -> list[Any]:
     """The given names, or numbers; a class without a row may have no name."""
-    names = list(given or ())
+    names = list(known or ())
     return [*names, *range(len(names), count)]

@@ -22,13 +22,11 @@ from fljax.data.arrays import (
     whole_numbers,
 )
 from fljax.data.checks import check_count, check_fraction, check_keywords, choose
-from fljax.data.datasets import Dataset, check_rows, dataset
+from fljax.data.datasets import Dataset, check_rows, dataset, training_moments
 from fljax.data.mapped_files import check_unchanged
-from fljax.data.moments import training_moments
-from fljax.data.partitions.assignment import Partition
+from fljax.data.partitions.assignment import Partition, Split, split_client, split_unseen
 from fljax.data.partitions.owners import Owners, Unseen, chosen_owners, count_seen, owners_of, rows_apart
 from fljax.data.partitions.partition import PARTITIONERS
-from fljax.data.partitions.splits import Split, split_client, split_unseen
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.protocol import Examples, Federation, Names
 from fljax.protocol.seeds import Seeds, seeds_of
@@ -104,7 +102,7 @@ def federate(
     check_fraction("held_fraction", held_fraction)
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
-    given = dataset.y  # the caller's labels, which may be on the host
+    own_labels = dataset.y  # the caller's labels, which may be on the host
     dataset = place(dataset, examples)
     on_host = isinstance(dataset.x, np.ndarray)
     owners = owners_of(dataset)
@@ -123,8 +121,8 @@ def federate(
         raise ValueError('expected test="own" for data whose clients have rows of their own to test on, got "global"')
     if test == "global" and "test" not in held:
         order = draw.permutation(pool)
-        kept = min(max(round(train_fraction * len(pool)), 1), len(pool) - 1)
-        pool, held["test"] = np.sort(order[:kept]), np.sort(order[kept:])
+        count = min(max(round(train_fraction * len(pool)), 1), len(pool) - 1)
+        pool, held["test"] = np.sort(order[:count]), np.sort(order[count:])
     if held_fraction > 0:
         order = draw.permutation(pool if part is None else pool[part[pool] == 0])
         held["validation"] = np.sort(order[: max(round(held_fraction * len(order)), 1)])
@@ -137,7 +135,7 @@ def federate(
         "deployment_fraction": valid_fraction,
         "unseen_owners": chosen,
     }
-    labels = np.asarray(given).astype(dataset.y.dtype)[pool]
+    labels = np.asarray(own_labels).astype(dataset.y.dtype)[pool]
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
     if made.noise is not None and dataset.vocabulary is not None:
         raise ValueError("expected a partition without noise on features for texts, got one with noise")
@@ -155,8 +153,8 @@ def federate(
         split = split_client(made, client, train_fraction, valid_fraction, test, draw)
         split = Split(*(numbers[rows] for rows in split))
         if client >= clients and test == "own" and (chosen is not None or made.owner is not None):
-            own = apart.unseen[client - clients] if chosen is not None else pool[:0]
-            split = split_unseen(split, own, made, train_fraction, valid_fraction, draw)
+            rows_of_owner = apart.unseen[client - clients] if chosen is not None else pool[:0]
+            split = split_unseen(split, rows_of_owner, made, train_fraction, valid_fraction, draw)
         splits.append(split)
     tables, store = [], ListStore()
     for group in (range(clients), range(clients, clients + unseen)):
@@ -176,8 +174,8 @@ def _names(dataset: Dataset, owner: np.ndarray | None, clients: int) -> Names:
     """The names of a federation whose clients are these owners, first the seen ones; None: clients are not owners."""
     if owner is None or dataset.owner_names is None:
         return Names(dataset.class_names)
-    found = tuple(dataset.owner_names[number] for number in owner.tolist())
-    return Names(dataset.class_names, found[:clients], found[clients:] or None)
+    names = tuple(dataset.owner_names[number] for number in owner.tolist())
+    return Names(dataset.class_names, names[:clients], names[clients:] or None)
 
 
 def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
@@ -243,11 +241,11 @@ def from_arrays(
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
     check_finite("features", x, owners)
     check_finite("labels", y, owners)
-    given, owners = owners, number_owners(owners)
-    names = tuple(np.unique(given[owners >= 0]).tolist())
+    numbers = number_owners(owners)
+    names = tuple(np.unique(owners[numbers >= 0]).tolist())
     size = len(y)
     if test_data is not None:
-        test_x, test_y = (np.asarray(each) for each in test_data)
+        test_x, test_y = (np.asarray(array) for array in test_data)
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
             raise ValueError(f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}")
         check_rows(test_x, test_y)
@@ -258,8 +256,8 @@ def from_arrays(
         if y.dtype.kind in "iu":  # joining int64 and uint64 would give floats
             y, test_y = whole_numbers("labels", y), whole_numbers("test labels", test_y)
         x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
-        owners = np.concatenate([owners, np.full(len(test_y), -1)])
-    made = dataset(x, y, owner=owners, classes=classes, train_size=size, vocabulary=vocabulary)
+        numbers = np.concatenate([numbers, np.full(len(test_y), -1)])
+    made = dataset(x, y, owner=numbers, classes=classes, train_size=size, vocabulary=vocabulary)
     made = made._replace(owner_names=names)
     return federate(made, options.pop("partition", "natural"), **options)
 
@@ -305,11 +303,11 @@ def _deal(
     if not isinstance(made, Partition):
         _check_lists(name, made)
         made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))
-    own = (made.rows, made.valid, made.test, made.deployment)
-    everything = [rows for lists in (*own, tuple(made.held.values())) for rows in lists or ()]
+    lists_of_clients = (made.rows, made.valid, made.test, made.deployment)
+    everything = [rows for lists in (*lists_of_clients, tuple(made.held.values())) for rows in lists or ()]
     used = np.concatenate(everything)
     limit = len(labels) + len(made.rotated)
-    served = [len(each) for each in own if each is not None]
+    served = [len(lists) for lists in lists_of_clients if lists is not None]
     wrong = [number for number in served if number != clients + unseen]
     if wrong:
         raise ValueError(f"expected the partition {name} to serve {clients + unseen} clients, got {wrong[0]}")
@@ -339,20 +337,20 @@ def _check_lists(name: str, made: Any) -> None:
 def _row_numbers(name: str, client: int, rows: Any) -> np.ndarray:
     """What a partition gives one client, as row numbers."""
     try:
-        found = np.asarray(rows)
+        numbers = np.asarray(rows)
     except ValueError:  # lists of different lengths
-        found = np.empty((1, 1), object)
-    found = np.atleast_2d(found) if found.ndim == 0 else found
-    fractional = found[:0].ravel()
-    if found.dtype.kind == "f":
-        fractional = found[~np.isfinite(found) | (found != np.floor(found))]
-    if found.ndim != 1 or len(fractional) or (found.size and found.dtype.kind not in "iuf"):
+        numbers = np.empty((1, 1), object)
+    numbers = np.atleast_2d(numbers) if numbers.ndim == 0 else numbers
+    fractional = numbers[:0].ravel()
+    if numbers.dtype.kind == "f":
+        fractional = numbers[~np.isfinite(numbers) | (numbers != np.floor(numbers))]
+    if numbers.ndim != 1 or len(fractional) or (numbers.size and numbers.dtype.kind not in "iuf"):
         got = f"{fractional[0]:g}" if len(fractional) else describe(rows)
         raise ValueError(
             f"expected the partition {name} to give each client a list of whole row numbers, got {got} "
             f"for client {client}"
         )
-    return found.astype(int)
+    return numbers.astype(int)
 
 
 def _with_rotated(x: Any, y: Any, rows: np.ndarray, numpy: Any) -> tuple[Any, Any]:

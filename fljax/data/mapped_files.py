@@ -39,8 +39,8 @@ class Stamp(NamedTuple):
         Raises:
           OSError: if it cannot be looked at.
         """
-        found = os.stat(path)
-        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
+        status = os.stat(path)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def check_unchanged(*arrays: Any) -> None:

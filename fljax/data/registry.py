@@ -1,44 +1,124 @@
-"""The registry of data sources by name, sources of one's own data by path or prefix, and ``load``."""
+"""The registry of data sources by name, sources of one's own data by path or prefix, and ``load``.
+
+The reader of a folder of one's own follows from the files in it.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fljax.core.arguments import is_required, parameters_of, takes_anything
 from fljax.core.names import resolve, shown
-from fljax.data.checks import check_keywords, choose
+from fljax.data.checks import check_keywords, choose, existing_file, is_folder, with_home
 from fljax.data.datasets import Dataset
-from fljax.data.own.client_files import array_folder, table_folder
-from fljax.data.own.files import arrays, mapped, table
-from fljax.data.own.folders import folder_source
+from fljax.data.own.benchmarks import is_leaf, is_pfllib, leaf, names_users, pfllib
+from fljax.data.own.client_files import ARRAYS, array_folder, files_in, part_folders, table_folder
+from fljax.data.own.csv_tables import one_line
+from fljax.data.own.files import arrays, is_medmnist, mapped, medmnist, table
+from fljax.data.own.image_folders import ENDINGS as IMAGES
 from fljax.data.own.image_folders import image_folder
-from fljax.data.own.leaf import leaf
-from fljax.data.own.pfllib import pfllib
-from fljax.data.paths import existing_file, is_folder, with_home
-from fljax.data.sources import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
-from fljax.data.sources.hugging_face import hugging_face_dataset
-from fljax.data.sources.medmnist import is_medmnist, medmnist
-from fljax.data.sources.tfds import tfds_dataset
+from fljax.data.own.table_files import ENDINGS as TABLES
+from fljax.data.sources import mnist, offline, photos, sent140, sst
+from fljax.data.sources.hubs import hugging_face_dataset, tfds_dataset
+
+# Folders between the folder and an image: train, client, class.
+_DEPTH = 3
+_READERS = (("tables", TABLES, table_folder), ("arrays", ARRAYS, array_folder))
+
+
+class _Kind(NamedTuple):
+    """Files of one kind in a folder.
+
+    Attributes:
+      name: what error messages call them.
+      example: one of them.
+      reader: makes a data set of the folder.
+    """
+
+    name: str
+    example: Path
+    reader: Callable[..., Dataset]
+
+
+def folder_source(place: Path) -> Callable[..., Dataset]:
+    """The function that makes a data set of a folder: PFLlib's or LEAF's files, tables, arrays or images.
+
+    Raises:
+      ValueError: if files are of several kinds, or the folder cannot be read.
+    """
+    try:
+        if is_pfllib(place):
+            return pfllib
+        kinds = [*_kinds_of_files(place)]
+    except OSError as error:
+        raise ValueError(f"expected a folder that can be read, got {one_line(error)}") from None
+    images = _of_images(place)
+    if not kinds:
+        if is_leaf(place):
+            return leaf
+        # Tables and arrays in other folders are refused by their reader, which says where they should be.
+        deep = [] if images else [*_deep(place)]
+        return deep[0].reader if deep else image_folder
+    kinds += images
+    users = names_users(place)
+    if users is not None:
+        kinds.append(_Kind("LEAF's JSON", users, leaf))
+    if len(kinds) > 1:
+        got = " and ".join(f"{kind.name} ({kind.example.relative_to(place).as_posix()})" for kind in kinds)
+        raise ValueError(
+            f"expected files of one kind in the folder {shown(place.name)}, got {got}; keep one kind in it, or name a "
+            "single file by its path"
+        )
+    return kinds[0].reader
+
+
+def _kinds_of_files(place: Path) -> Iterator[_Kind]:
+    """Tables and arrays, which may be files of clients."""
+    for name, endings, reader in _READERS:
+        files = [file for folder in (place, *part_folders(place)) for file in files_in(folder, endings)]
+        if files:
+            yield _Kind(name, files[0], reader)
+
+
+def _deep(place: Path) -> Iterator[_Kind]:
+    """Tables and arrays that are in other folders than those of clients' files."""
+    for folder in sorted(path for path in place.iterdir() if is_folder(path) and not path.name.startswith(".")):
+        for name, endings, reader in _READERS:
+            files = files_in(folder, endings)
+            if files:
+                yield _Kind(name, files[0], reader)
+
+
+def _of_images(place: Path) -> list[_Kind]:
+    for folder, inside, files in os.walk(place):
+        if len(Path(folder).relative_to(place).parts) >= _DEPTH:
+            inside.clear()
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        images = sorted(name for name in files if name.lower().endswith(IMAGES) and not name.startswith("."))
+        if images:
+            return [_Kind("images", Path(folder, images[0]), image_folder)]
+    return []
+
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
-    "digits": images.digits,
-    "fashion_mnist": images.fashion_mnist,
-    "mnist": images.mnist,
-    "mnist_5k": images.mnist_5k,
-    "emnist": emnist.emnist,
-    "cifar10": cifar.cifar10,
-    "cifar100": cifar.cifar100,
-    "svhn": svhn.svhn,
-    "tiny_imagenet": tiny_imagenet.tiny_imagenet,
+    "digits": offline.digits,
+    "fashion_mnist": mnist.fashion_mnist,
+    "mnist": mnist.mnist,
+    "mnist_5k": offline.mnist_5k,
+    "emnist": mnist.emnist,
+    "cifar10": photos.cifar10,
+    "cifar100": photos.cifar100,
+    "svhn": photos.svhn,
+    "tiny_imagenet": photos.tiny_imagenet,
     "sent140": sent140.sent140,
     "sst5": sst.sst5,
-    "synthetic": generated.synthetic,
-    "blobs": generated.blobs,
-    "two_means": generated.two_means,
+    "synthetic": offline.synthetic,
+    "blobs": offline.blobs,
+    "two_means": offline.two_means,
 }
 
 
@@ -56,9 +136,9 @@ def find_source(
     Raises:
       ValueError: if there is no such name, file or function.
     """
-    own = own_source(name)
-    if own is not None:
-        return own
+    source = own_source(name)
+    if source is not None:
+        return source
     try:
         return resolve(name, registry, "dataset", imports=imports)
     except ValueError as error:
@@ -170,7 +250,7 @@ def status(cache: str | Path | None = None) -> dict[str, str]:
     Args:
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
     """
-    found = dict.fromkeys(SOURCES, "generated, nothing to fetch")
-    for module in (images, emnist, cifar, svhn, tiny_imagenet, sent140, sst):
-        found |= module.status(cache)
-    return found
+    places = dict.fromkeys(SOURCES, "generated, nothing to fetch")
+    cached = (mnist.FASHION_MNIST, mnist.MNIST, photos.CIFAR10, photos.CIFAR100, photos.SVHN, photos.TINY_IMAGENET)
+    places |= {source.name: source.status(cache) for source in (*cached, sst.SST5)}
+    return places | offline.package_status() | mnist.emnist_status(cache) | sent140.sent140_status(cache)

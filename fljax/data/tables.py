@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from fljax.core.names import unknown
 from fljax.data.mapped_files import check_unchanged
 from fljax.protocol import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
-from fljax.protocol.lists import row_lists
+from fljax.protocol.lists import RowLists
 
 _PARTS = ("train", "valid", "test", "deployment")
 
@@ -34,8 +34,8 @@ class ListStore:
 
     def add(self, lists: Sequence[np.ndarray]) -> Rows:
         """The Rows of clients with these lists. A list that all of them share is stored once."""
-        size = np.fromiter((len(each) for each in lists), np.int32, len(lists))
-        if len(lists) > 1 and all(each is lists[0] for each in lists):
+        size = np.fromiter((len(rows) for rows in lists), np.int32, len(lists))
+        if len(lists) > 1 and all(rows is lists[0] for rows in lists):
             if id(lists[0]) not in self._shared:
                 self._shared[id(lists[0])] = lists[0], self._append(lists[:1], int(size[0]))
             start = np.full(len(lists), self._shared[id(lists[0])][1])
@@ -93,7 +93,7 @@ def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = F
     if part not in clients.parts:
         raise ValueError("expected a partition that chooses deployment rows, such as mixture with complement, got none")
     rows = clients.parts[part]
-    return row_lists(rows.index, rows.size, federation.lists)
+    return RowLists.of(rows, federation.lists).by_client()
 
 
 def pad(federation: Federation, n_max: int, *, fill: int = 0) -> Federation:
@@ -130,15 +130,14 @@ def stack(federations: Sequence[Federation]) -> Federation:
     federations = list(federations)
     if not federations:
         raise ValueError("expected at least one federation to stack, got none")
-    shapes = {_describe(each) for each in federations}
+    shapes = {_describe(federation) for federation in federations}
     if len(shapes) > 1:
         first, second = sorted(shapes)[:2]
         raise ValueError(f"expected federations alike in clients and held rows, got {first} beside {second}")
-    examples, offsets = _join([each.examples for each in federations])
-    lists, places = _join_lists([each.lists for each in federations], offsets)
-    moved = [_move(each, *by) for each, *by in zip(federations, offsets, places, strict=True)]
-    moved = [_with_noise(each, federations) for each in moved]
-    is_rows: Callable[[Any], bool] = lambda node: isinstance(node, Rows)  # noqa: E731
+    examples, offsets = _join([federation.examples for federation in federations])
+    lists, places = _join_lists([federation.lists for federation in federations], offsets)
+    moved = [_move(federation, *by) for federation, *by in zip(federations, offsets, places, strict=True)]
+    moved = [_with_noise(federation, federations) for federation in moved]
 
     def join(*nodes: Any) -> Any:
         if isinstance(nodes[0], Rows):
@@ -149,26 +148,26 @@ def stack(federations: Sequence[Federation]) -> Federation:
                 nodes = tuple(_lengthen(rows, longest, 0) for rows in nodes)
         return jax.tree.map(lambda *leaves: _compute(lambda numpy: jnp.asarray(numpy.stack(leaves))), *nodes)
 
-    parts = [(each.clients, each.unseen, dict(each.held)) for each in moved]
-    clients, unseen, held = jax.tree.map(join, *parts, is_leaf=is_rows)
-    names = shared_names([each.names for each in federations])
+    parts = [(federation.clients, federation.unseen, dict(federation.held)) for federation in moved]
+    clients, unseen, held = jax.tree.map(join, *parts, is_leaf=lambda node: isinstance(node, Rows))
+    names = shared_names([federation.names for federation in federations])
     return Federation(examples, clients, unseen, held, names, lists, _moments(federations), _features(federations))
 
 
 def _moments(federations: Sequence[Federation]) -> Moments | None:
     """The moments of all federations, ``[seeds, ...]``; 0 and 1 for those without."""
-    found = [each.moments for each in federations]
-    first = next((each for each in found if each is not None), None)
+    moments = [leaf.moments for leaf in federations]
+    first = next((leaf for leaf in moments if leaf is not None), None)
     if first is None:
         return None
     plain = Moments(jnp.zeros_like(first.mean), jnp.ones_like(first.std))
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(plain if each is None else each for each in found))
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(plain if leaf is None else leaf for leaf in moments))
 
 
 def _features(federations: Sequence[Federation]) -> Features | tuple[Features, ...]:
     """What raw features become; one for each federation if they differ."""
-    found = [features for each in federations for features in each_of(each.features)]
-    return found[0] if len(set(found)) == 1 else tuple(found)
+    by_federation = [features for federation in federations for features in each_of(federation.features)]
+    return by_federation[0] if len(set(by_federation)) == 1 else tuple(by_federation)
 
 
 def each_of(features: Features | tuple[Features, ...]) -> tuple[Features, ...]:
@@ -180,9 +179,14 @@ def shared_names(names: Sequence[Names]) -> Names:
     """The names that are the same in all federations; None in place of others."""
 
     def shared(values: list[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
-        return values[0] if all(each == values[0] for each in values) else None
+        return values[0] if all(value == values[0] for value in values) else None
 
-    return Names(*(shared([getattr(each, field) for each in names]) for field in ("classes", "clients", "unseen")))
+    return Names(
+        *(
+            shared([getattr(of_federation, field) for of_federation in names])
+            for field in ("classes", "clients", "unseen")
+        )
+    )
 
 
 def census(federation: Federation) -> Census:
@@ -227,7 +231,7 @@ def _map_rows(function: Callable[[Rows], Rows], federation: Federation) -> Feder
 
 
 def _describe(federation: Federation) -> str:
-    clients = [None if each is None else each.id.shape for each in (federation.clients, federation.unseen)]
+    clients = [None if group is None else group.id.shape for group in (federation.clients, federation.unseen)]
     x, y = federation.examples.x, federation.examples.y
     held, labels = sorted(federation.held), f"labels {y.dtype} {y.shape[1:]}"
     people = f"clients {clients[0]} with {'tables' if federation.lists is None else 'lists'}, unseen {clients[1]}"
@@ -240,16 +244,16 @@ def _join(parts: list[Examples]) -> tuple[Examples, list[int]]:
     unique: list[Examples] = []
     which = []
     for part in parts:
-        place = next((i for i, each in enumerate(unique) if _same(part, each)), len(unique))
+        place = next((i for i, examples in enumerate(unique) if _same(part, examples)), len(unique))
         if place == len(unique):
             unique.append(part)
         which.append(place)
     if len(unique) == 1:
         return unique[0], [0] * len(parts)
-    starts = np.cumsum([0] + [len(each.y) for each in unique])
-    for each in unique:
-        check_unchanged(each.x, each.y)
-    numpy: Any = np if all(isinstance(each.x, np.ndarray) for each in unique) else jnp
+    starts = np.cumsum([0] + [len(examples.y) for examples in unique])
+    for examples in unique:
+        check_unchanged(examples.x, examples.y)
+    numpy: Any = np if all(isinstance(examples.x, np.ndarray) for examples in unique) else jnp
     joined = Examples(numpy.concatenate([e.x for e in unique]), numpy.concatenate([e.y for e in unique]))
     return joined, [int(starts[place]) for place in which]
 
@@ -271,14 +275,14 @@ def _join_lists(parts: list[Any], offsets: list[int]) -> tuple[Any, list[int]]:
     """Concatenates lists of federations whose examples moved by ``offsets``; also returns where each part begins."""
     if parts[0] is None:
         return None, [0] * len(parts)
-    found: dict[tuple[int, int], int] = {}  # equal lists of equal examples are stored once
+    starts: dict[tuple[int, int], int] = {}  # equal lists of equal examples are stored once
     joined, places, total = [], [], 0
     for part, offset in zip(parts, offsets, strict=True):
-        if (id(part), offset) not in found:
-            found[id(part), offset] = total
+        if (id(part), offset) not in starts:
+            starts[id(part), offset] = total
             joined.append((part, offset))
             total += part.shape[0]
-        places.append(found[id(part), offset])
+        places.append(starts[id(part), offset])
     if total > np.iinfo(np.int32).max:
         raise ValueError(f"expected fewer than 2^31 rows of all federations, got {total}")
     return _compute(
@@ -303,7 +307,7 @@ def _move(federation: Federation, offset: int, place: int) -> Federation:
 
 def _with_noise(federation: Federation, others: list[Federation]) -> Federation:
     """Sets absent noise to zeros if another federation has noise, since stacking needs the same leaves."""
-    if all(each.clients.noise is None for each in others):
+    if all(other.clients.noise is None for other in others):
         return federation
 
     def filled(data: ClientData | None) -> ClientData | None:

@@ -117,7 +117,10 @@ def group_norm(
     wide = x.astype(jnp.float32 if x.dtype.itemsize < 4 else x.dtype).reshape(b, h, w, groups, c // groups)
     mean = wide.mean((1, 2, 4), keepdims=True)
     variance = jnp.maximum((wide * wide).mean((1, 2, 4), keepdims=True) - mean * mean, 0)
-    per_channel = lambda values: values.astype(wide.dtype).reshape(1, 1, 1, groups, c // groups)  # noqa: E731
+
+    def per_channel(values: Array) -> Array:
+        return values.astype(wide.dtype).reshape(1, 1, 1, groups, c // groups)
+
     factor = per_channel(scale) * lax.rsqrt(variance + epsilon)
     shift = per_channel(bias) - mean * factor
     return (wide * factor + shift).astype(x.dtype).reshape(x.shape)

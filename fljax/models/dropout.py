@@ -27,15 +27,15 @@ def flags(module: Any) -> Callable[[bool], dict[str, Any]]:
     Raises:
       ValueError: if ``__call__`` requires arguments other than examples and training keywords.
     """
-    parameters = list(inspect.signature(type(module).__call__).parameters.values())[2:]
-    for each in parameters:
-        optional = each.default is not each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        if not optional and each.name not in (*TRAINING, *EVALUATING):
+    keywords = list(inspect.signature(type(module).__call__).parameters.values())[2:]
+    for keyword in keywords:
+        optional = keyword.default is not keyword.empty or keyword.kind in (keyword.VAR_POSITIONAL, keyword.VAR_KEYWORD)
+        if not optional and keyword.name not in (*TRAINING, *EVALUATING):
             raise ValueError(
                 f"expected {type(module).__name__} to be called with examples and optional arguments, got one that "
-                f"also needs {each.name!r}; valid names of a keyword for training are {_names()}"
+                f"also needs {keyword.name!r}; valid names of a keyword for training are {_names()}"
             )
-    names = [each.name for each in parameters]
+    names = [keyword.name for keyword in keywords]
     on = [name for name in TRAINING if name in names]
     off = [name for name in EVALUATING if name in names]
     return lambda training: dict.fromkeys(on, training) | dict.fromkeys(off, not training)
@@ -73,19 +73,19 @@ def check_linen(module: nn.Module, begin: Callable[[], Any], train: Callable[[An
 
 def _layers(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, bool]]]:
     """Returns the result of a call, and for each dropout layer that the call runs: its name, and whether it is off."""
-    found: list[tuple[str, bool]] = []
+    layers: list[tuple[str, bool]] = []
 
     def look(run: Any, args: Any, kwargs: Any, context: Any) -> Any:
         layer, method = context.module, context.method_name
         if method == "__call__" and _rate(layer) > 0 and hasattr(layer, "deterministic"):
             # The method is bound, so its signature has exactly the arguments of this call.
-            given = inspect.signature(getattr(layer, method)).bind_partial(*args, **kwargs).arguments
-            off = given.get("deterministic")
-            found.append((type(layer).__name__, bool(layer.deterministic if off is None else off)))
+            arguments = inspect.signature(getattr(layer, method)).bind_partial(*args, **kwargs).arguments
+            off = arguments.get("deterministic")
+            layers.append((type(layer).__name__, bool(layer.deterministic if off is None else off)))
         return run(*args, **kwargs)
 
     with nn.intercept_methods(look):
-        return call(), found
+        return call(), layers
 
 
 def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable[[], nnx.Module]) -> None:
@@ -98,11 +98,11 @@ def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable
     """
     paths = [path for path, node in nnx.iter_graph(module) if _rate(node) > 0 and hasattr(node, "deterministic")]
 
-    def traced(kept: Any) -> str:
+    def traced(active: Any) -> str:
         def run() -> Any:
             model = training()
             for path, node in nnx.iter_graph(model):
-                if path in paths and path != kept:
+                if path in paths and path != active:
                     setattr(node, _rate_name(node), 0.0)
             return call(model)
 

@@ -1,22 +1,186 @@
-"""What all networks of images and features have in common: their options, and how a flax module becomes a Task."""
+"""What all built-in networks have in common: their options, checks of their sizes, layers, and initial parameters.
+
+``network_task`` makes a Task of a flax module. Sizes and rates are checked before anything is traced. ``Convolution``
+and ``GroupNorm`` are parameters, under flax's names, of layers that compute in the layout of ``planes``.
+``initialised`` draws the initial parameters, by flax's rules or by those of PyTorch.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, ParamSpec, TypedDict
+from typing import Any, Literal, ParamSpec, TypedDict, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, Key, PyTree
 
-from fljax.models.augment import named_augmentation
-from fljax.models.initialisation import Initialisation, initialised
-from fljax.models.prepare import checked_dtype
-from fljax.models.task import task_from_module
+from fljax.models.prepare import checked_dtype, named_augmentation
+from fljax.models.task import LARGEST_ARRAY, task_from_module
 from fljax.protocol import Task
+
+
+class Convolution(nn.Module):
+    """Kernel ``[size, size, channels, width]`` and bias ``[width]``, named and initialised as in ``nn.Conv``."""
+
+    width: int
+    size: int
+
+    @nn.compact
+    def __call__(self, channels: int) -> tuple[Array, Array]:
+        shape = (self.size, self.size, channels, self.width)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        return kernel, self.param("bias", nn.initializers.zeros_init(), (self.width,))
+
+
+class GroupNorm(nn.Module):
+    """Scale and bias ``[width]``, named and initialised as in ``nn.GroupNorm``."""
+
+    @nn.compact
+    def __call__(self, width: int) -> tuple[Array, Array]:
+        scale = self.param("scale", nn.initializers.ones_init(), (width,))
+        return scale, self.param("bias", nn.initializers.zeros_init(), (width,))
+
+
+def check_widths(name: str, widths: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the widths of layers as a tuple of whole numbers above 0.
+
+    Raises:
+      ValueError: if a width is not such a number, or exceeds ``LARGEST_ARRAY``.
+    """
+    for width in widths:
+        if isinstance(width, bool) or not hasattr(width, "__index__") or not 0 < width.__index__() <= LARGEST_ARRAY:
+            raise ValueError(f"expected {name} of whole numbers from 1 to {LARGEST_ARRAY}, got {width!r}")
+    return tuple(width.__index__() for width in widths)
+
+
+def check_blocks(blocks: Sequence[Sequence[Any]]) -> tuple[tuple[int, ...], ...]:
+    """Returns blocks of layers; each block is a tuple of widths.
+
+    Raises:
+      ValueError: if there is no block, a block is empty, or a width is not a whole number above 0.
+    """
+    if not blocks or not all(blocks):
+        raise ValueError(f"expected blocks of at least one layer each, got {[list(block) for block in blocks]}")
+    return tuple(check_widths("blocks", block) for block in blocks)
+
+
+def check_image(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape of an image, ``(height, width, channels)`` or ``(height, width)``.
+
+    Raises:
+      ValueError: if it has another number of axes, or looks as if the channels came first.
+    """
+    sizes = tuple(shape)
+    if len(sizes) not in (2, 3):
+        raise ValueError(f"expected an input shape (height, width, channels), got {sizes}")
+    if len(sizes) == 3 and sizes[0] in (1, 3, 4) and sizes[1] == sizes[2] > 4:
+        raise ValueError(
+            f"expected an input shape (height, width, channels), got {sizes}, whose channels are first; "
+            "numpy.moveaxis(x, 1, -1) moves those of images x to the end"
+        )
+    return sizes
+
+
+def check_convolution(shape: Sequence[int], kernel: int, groups: int | None) -> None:
+    """Checks the kernel size for images of this shape, and the number of groups of the normalisation.
+
+    Raises:
+      ValueError: if one of them is not a whole number above 0, or the kernel is above ``2 min(height, width) - 1``.
+    """
+    check_widths("kernel and groups", (kernel, 1 if groups is None else groups))
+    widest = 2 * min(shape[:2]) - 1
+    if kernel > widest:
+        raise ValueError(f"expected a kernel of at most {widest} for images of {shape[0]} x {shape[1]}, got {kernel}")
+
+
+def check_rate(name: str, rate: float) -> float:
+    """Returns a dropout rate.
+
+    Raises:
+      ValueError: if the rate is not in [0, 1).
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"expected {name} to be at least 0 and below 1, got {rate!r}")
+    return rate
+
+
+Initialisation = Literal["flax", "framework"]
+
+# What flax calls the products of an LSTM: of the input (i) or of the state (h), for each of four gates.
+_GATES = frozenset(first + gate for first in "ih" for gate in "ifgo")
+
+
+def initialised(task: Task, initialisation: Initialisation) -> Task:
+    """The task with initial parameters that are drawn in the named way.
+
+    "flax": as the layers of flax draw them. Kernels are normal with the variance ``1 / fan_in``, biases are 0, and
+    embeddings of width d are normal with the variance ``1 / d``. Kernels of an LSTM's state are those of "framework".
+
+    "framework": as the layers of PyTorch, the framework of most published code, draw them.
+
+    - Dense layers and convolutions: kernels and biases are ``U(-b, b)`` with ``b = 1 / sqrt(fan_in)``, where fan_in is
+      the product of all lengths of the kernel but the last. The norm of a kernel is that of flax's divided by 1.73.
+    - LSTM layers: kernels are ``U(-b, b)`` with ``b = 1 / sqrt(hidden)``. PyTorch adds two biases, each ``U(-b, b)``; a
+      bias here is their sum.
+    - Embeddings: ``N(0, 1)``.
+    - Scales and biases of a normalisation: 1 and 0, as in flax.
+
+    Args:
+      task: a built-in model; layers are known by flax's names for their parameters.
+      initialisation: "flax" or "framework".
+
+    Returns:
+      The task. Equal arguments give the same one, so compiled programs are reused.
+
+    Raises:
+      ValueError: if ``initialisation`` is not a valid name.
+
+    Source: PyTorch's documentation of ``torch.nn.Linear``, ``Conv2d``, ``LSTM`` and ``Embedding``.
+    """
+    if initialisation == "flax":
+        return task
+    if initialisation != "framework":
+        raise ValueError(
+            f"expected a known initialisation, got {initialisation!r}; valid names are 'flax', 'framework'"
+        )
+    return task._replace(init=_framework(task.init))
+
+
+@functools.lru_cache(maxsize=256)
+def _framework(init: Callable[..., Any]) -> Callable[..., Any]:
+    def framework(key: Key[Array, ""]) -> PyTree:
+        return redraw(key, init(key))
+
+    return framework
+
+
+def redraw(key: Key[Array, ""], params: PyTree) -> PyTree:
+    """Parameters as PyTorch draws them (``initialised``), in the structure and dtypes of ``params``."""
+    flat: dict[tuple[str, ...], Array] = cast(Any, flatten_dict(params))
+    redrawn = dict(flat)
+    for number, (path, leaf) in enumerate(sorted(flat.items())):
+        leaf_key = jax.random.fold_in(key, number)
+        *layer, name = path
+        kernel = flat.get((*layer, "kernel"))
+        if name == "embedding":
+            drawn = jax.random.normal(leaf_key, leaf.shape, jnp.float32)
+        elif name in ("kernel", "bias") and kernel is not None:
+            gate = layer[-1] in _GATES
+            bound = 1 / math.sqrt(kernel.shape[-1] if gate else math.prod(kernel.shape[:-1]))
+            times = 2 if gate and name == "bias" else 1
+            drawn = jax.random.uniform(leaf_key, (times, *leaf.shape), jnp.float32, -bound, bound).sum(axis=0)
+        else:
+            continue
+        # As by flax, all dtypes get the same numbers.
+        redrawn[path] = drawn.astype(leaf.dtype)
+    return unflatten_dict(redrawn)
+
 
 P = ParamSpec("P")
 
@@ -56,7 +220,7 @@ def network_task(
 
     Raises:
       ValueError: if ``input_shape`` is no sequence, or ``initialisation`` is not a valid name
-        (``fljax.models.initialisation`` has both rules).
+        (``initialised`` has both rules).
     """
     if isinstance(input_shape, str) or not isinstance(input_shape, Iterable):
         raise ValueError(f"expected input_shape to be the shape of one example, such as (28, 28), got {input_shape!r}")
@@ -85,20 +249,20 @@ def network(builder: Callable[P, Task]) -> Callable[P, Task]:
     """
     hints = typing.get_type_hints(network_task)
     shared = [
-        each.replace(annotation=hints[name])
-        for name, each in inspect.signature(network_task).parameters.items()
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(network_task).parameters.items()
         if name in Common.__annotations__
     ]
     signature = inspect.signature(builder)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    named = [each for each in own if each.kind is each.KEYWORD_ONLY]
-    parameters = [*(each for each in own if each not in named), *shared, *named]
+    declared = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    named = [parameter for parameter in declared if parameter.kind is parameter.KEYWORD_ONLY]
+    parameters = [*(parameter for parameter in declared if parameter not in named), *shared, *named]
     shown: Any = builder
     shown.__signature__ = signature.replace(parameters=parameters)
-    types = {each.name: each.annotation for each in parameters}
+    types = {parameter.name: parameter.annotation for parameter in parameters}
     shown.__annotations__ = types | {"return": signature.return_annotation}
     if builder.__doc__:  # there are none under ``python -OO``
-        shown.__doc__ = _explained(inspect.getdoc(builder) or "", [each.name for each in shared])
+        shown.__doc__ = _explained(inspect.getdoc(builder) or "", [parameter.name for parameter in shared])
     return builder
 
 

@@ -13,9 +13,18 @@ import flax.linen as nn
 from jaxtyping import Array
 
 from fljax.models import trunk
-from fljax.models.checks import check_blocks, check_convolution, check_image, check_rate, check_widths
-from fljax.models.layers import Convolution, GroupNorm
-from fljax.models.network import Common, network, network_task
+from fljax.models.network import (
+    Common,
+    Convolution,
+    GroupNorm,
+    check_blocks,
+    check_convolution,
+    check_image,
+    check_rate,
+    check_widths,
+    network,
+    network_task,
+)
 from fljax.models.product import dot_general
 from fljax.models.resnet import ResNet18
 from fljax.models.text import bilstm, text_cnn

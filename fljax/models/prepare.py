@@ -1,15 +1,21 @@
-"""``Task.prepare``: functions from stored examples to model inputs."""
+"""Functions from stored examples to model inputs, ``Task.prepare``, and of training batches, ``Task.augment``.
+
+``crop_flip`` frames images with raw black, as before standardising, and reads pixels by index. On a CPU this was faster
+than ``dynamic_slice``.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Key, Real
+
+from fljax.core.names import unknown
 
 
 def standardise(mean: Any = 0.0, std: Any = 1.0, *, dtype: Any = jnp.float32) -> Callable[[Array], Array]:
@@ -70,12 +76,82 @@ def checked_dtype(dtype: Any) -> np.dtype:
       ValueError: if ``dtype`` is not floating, or JAX would silently truncate it (float64 while x64 is off).
     """
     try:
-        found = jnp.dtype(dtype)
-        held = jax.dtypes.canonicalize_dtype(found)
+        wanted = jnp.dtype(dtype)
+        supported = jax.dtypes.canonicalize_dtype(wanted)
     except Exception:  # NumPy and JAX raise several types
         raise ValueError(f"expected a floating dtype for a model, such as 'float32', got {dtype!r}") from None
-    if not jnp.issubdtype(found, jnp.floating) or found.itemsize > 8:  # JAX has no long doubles
-        raise ValueError(f"expected a floating dtype for a model, got {found}")
-    if held != found:
-        raise ValueError(f"expected jax_enable_x64 to be on for a model in {found}, got it off")
-    return found
+    if not jnp.issubdtype(wanted, jnp.floating) or wanted.itemsize > 8:  # JAX has no long doubles
+        raise ValueError(f"expected a floating dtype for a model, got {wanted}")
+    if supported != wanted:
+        raise ValueError(f"expected jax_enable_x64 to be on for a model in {wanted}, got it off")
+    return wanted
+
+
+# Width of the frame around an image before the crop, in pixels.
+FRAME = 4
+
+
+def crop_flip(
+    key: Key[Array, ""], x: Real[Array, "b h w *channels"], black: Real[Array, "*#channels"] | float = 0.0
+) -> Real[Array, "b h w *channels"]:
+    """A random crop and a horizontal flip of each image: IAFL's augmentation of CIFAR's training images.
+
+    Each image gets a frame of 4 pixels on every side. A window of the original size is cut out at one of the 9 x 9
+    positions with equal probability, and mirrored left to right with probability 1/2. Each image has its own draw.
+
+    Args:
+      key: the key of this batch.
+      x: prepared images, ``[b, h, w, channels]`` or ``[b, h, w]``.
+      black: value of a black pixel in prepared units, the colour of the frame.
+
+    Returns:
+      Images of the same shape and dtype. Feature noise is added before augmentation, so the frame has no noise.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
+    """
+    b, h, w = x.shape[:3]
+    place, mirror = jax.random.split(key)
+    offset = jax.random.randint(place, (b, 2), -FRAME, FRAME + 1)
+    flipped = jax.random.bernoulli(mirror, 0.5, (b, 1))
+    row = offset[:, :1] + jnp.arange(h)[None]
+    column = offset[:, 1:] + jnp.where(flipped, jnp.arange(w)[None, ::-1], jnp.arange(w)[None])
+    # Each pixel is read once: on a CPU this took a quarter of the time of one dynamic_slice per image.
+    image = jnp.arange(b)[:, None, None]
+    read = x[image, jnp.clip(row, 0, h - 1)[:, :, None], jnp.clip(column, 0, w - 1)[:, None, :]]
+    inside = ((row >= 0) & (row < h))[:, :, None] & ((column >= 0) & (column < w))[:, None, :]
+    rest = x.shape[3:]
+    frame = jnp.broadcast_to(jnp.asarray(black, x.dtype), rest).reshape(1, 1, 1, *rest)
+    return jnp.where(inside.reshape(b, h, w, *(1 for _ in rest)), read, frame)
+
+
+AUGMENTATIONS: dict[str, Callable[..., Array]] = {"crop_flip": crop_flip}
+
+
+def named_augmentation(
+    augment: str | Callable[..., Array] | None, input_shape: Sequence[int], prepare: Callable[[Array], Array] | None
+) -> Callable[..., Array] | None:
+    """``Task.augment`` by name; functions and None are returned unchanged.
+
+    The frame of "crop_flip" is ``prepare`` of a raw zero, as if the raw image had been framed in black. (If ``prepare``
+    depends on the pixel, the value of the first pixel is used.) Equal arguments return the same function.
+
+    Raises:
+      ValueError: if the name is unknown, or the input is not an image.
+    """
+    if augment is None or callable(augment):
+        return augment
+    if augment not in AUGMENTATIONS:
+        raise ValueError(unknown("augmentation", str(augment), AUGMENTATIONS))
+    shape = tuple(input_shape)
+    if len(shape) not in (2, 3):
+        raise ValueError(f"expected images for the augmentation {augment}, got inputs of shape {shape}")
+    return _with_black(AUGMENTATIONS[augment], shape, prepare)
+
+
+@functools.lru_cache(maxsize=256)
+def _with_black(function: Callable[..., Array], shape: tuple[int, ...], prepare: Any) -> Callable[..., Array]:
+    def augment(key: Key[Array, ""], x: Array) -> Array:
+        black = 0.0 if prepare is None else prepare(jnp.zeros((1, *shape), jnp.uint8))[0, 0, 0]
+        return function(key, x, black)
+
+    return augment

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from fljax.core import gpu_rules
 from fljax.models import channels_last, lines, planes
-from fljax.models.layers import Convolution, GroupNorm
+from fljax.models.network import Convolution, GroupNorm
 from fljax.models.trunk import Layer
 
 WIDTHS = (64, 128, 256, 512)

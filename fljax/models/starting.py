@@ -1,10 +1,15 @@
-"""Warm starts: tasks whose models start from given parameters, and parameters from files."""
+"""Tasks whose models start from given parameters, parameters from files, and tasks with frozen leaves.
+
+Freezing is fine-tuning of a part of a model, such as adapters on a fixed backbone. Initial parameters and frozen leaves
+are arrays in a ``jax.tree_util.Partial`` of a Task, so in a ``Plan`` they are arguments of the program.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from fljax.core import trees
-from fljax.protocol import Task
+from fljax.protocol import Task, roles
 
 
 def start_from(task: Task, params: PyTree) -> Task:
@@ -32,19 +37,19 @@ def start_from(task: Task, params: PyTree) -> Task:
     Raises:
       ValueError: if ``params`` differ in a leaf; the sentence names the first one.
     """
-    given = jax.tree.map(jnp.asarray, params)
+    initial = jax.tree.map(jnp.asarray, params)
     expected = jax.eval_shape(task.init, jax.random.key(0))
-    want, got = _by_path(expected), _by_path(given)
+    want, got = _by_path(expected), _by_path(initial)
     for path in {**want, **got}:
         if path not in want or path not in got or _form(want[path]) != _form(got[path]):
-            there, here = (_form(each[path]) if path in each else "no such leaf" for each in (want, got))
-            raise ValueError(f"expected initial parameters like those of the task, {path} as {there}, got {here}")
-    if jax.tree.structure(expected) != jax.tree.structure(given):
+            wanted_form, here = (_form(leaves[path]) if path in leaves else "no such leaf" for leaves in (want, got))
+            raise ValueError(f"expected initial parameters like those of the task, {path} as {wanted_form}, got {here}")
+    if jax.tree.structure(expected) != jax.tree.structure(initial):
         raise ValueError(
             f"expected initial parameters of the structure {jax.tree.structure(expected)}, "
-            f"got {jax.tree.structure(given)}"
+            f"got {jax.tree.structure(initial)}"
         )
-    return task._replace(init=jax.tree_util.Partial(give, given))
+    return task._replace(init=jax.tree_util.Partial(give, initial))
 
 
 def is_given(task: Task) -> bool:
@@ -78,17 +83,17 @@ def params_of(arrays: Mapping[str, Any], task: Task, where: str) -> PyTree:
     Raises:
       ValueError: if arrays are missing or not of the task.
     """
-    found = {_without_collection(path, arrays): each for path, each in arrays.items()}
+    by_name = {_without_collection(path, arrays): array for path, array in arrays.items()}
     expected = jax.eval_shape(task.init, jax.random.key(0))
     names = trees.paths_of(expected)
     for name in names:
-        if name not in found:
-            raise ValueError(f"expected {name!r} among the arrays of {where!r}, got {', '.join(found) or 'none'}")
-    for name in found:
+        if name not in by_name:
+            raise ValueError(f"expected {name!r} among the arrays of {where!r}, got {', '.join(by_name) or 'none'}")
+    for name in by_name:
         if name not in names:
             raise ValueError(f"expected no arrays in {where!r} but {', '.join(names)}, got {name!r}")
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(expected)]
-    leaves = [_typed(found[name], dtype) for name, dtype in zip(names, dtypes, strict=True)]
+    leaves = [_typed(by_name[name], dtype) for name, dtype in zip(names, dtypes, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(expected), leaves)
 
 
@@ -127,7 +132,7 @@ def _by_path(tree: PyTree) -> dict[str, Any]:
 def _without_collection(path: str, arrays: Mapping[str, Any]) -> str:
     """The path inside flax's collections, if all arrays are in one."""
     collections = ("params/", "batch_stats/")
-    if all(each.startswith(collections) for each in arrays):
+    if all(name.startswith(collections) for name in arrays):
         return path.partition("/")[2]
     return path
 
@@ -145,3 +150,77 @@ def _form(leaf: Any) -> str:
 def give(params: PyTree, key: Key[Array, ""]) -> PyTree:
     """The ``init`` of a task that starts from ``params``, whatever the key."""
     return params
+
+
+def freeze(task: Task, params: PyTree, chosen: Callable[[str], bool], *, draw: bool = True) -> Task:
+    """The task with some leaves fixed at their values in ``params``; the others are its params.
+
+    Frozen leaves are held once, for all clients and seeds: they are not trained, stacked by client, or sent. In a
+    ``Plan`` they are arguments of the compiled program, so backbones of equal shapes share a program. An ``Algorithm``
+    that is built outside a ``Plan`` holds them as constants of its programs.
+
+    Args:
+      task: a task without frozen leaves.
+      params: values of all leaves, such as pretrained ones, like ``task.init(key)``.
+      chosen: maps a leaf's path, such as ``"backbone/Dense_0/kernel"``, to whether the leaf is frozen. Running averages
+        of ``statistics="frozen"`` are frozen, too.
+      draw: whether the trained leaves start from ``task.init``, different for each seed; False: from ``params``.
+
+    Returns:
+      A task whose params are like ``params``, with None in place of frozen leaves.
+
+    Raises:
+      ValueError: if the shapes of ``params`` are not those of the task, if no leaf or every leaf is chosen, if a chosen
+        leaf is a running average that training moves, or if the task has frozen leaves already.
+    """
+    if isinstance(task.logits, jax.tree_util.Partial):
+        raise ValueError("expected a task without frozen leaves, got one that freeze made; choose all leaves at once")
+    params = jax.tree.map(jnp.asarray, params)
+    _check_shapes(task, params)
+    paths = trees.paths_of(params)
+    leaf_roles = roles.roles_of(task, params)
+    mask = tuple(role == "frozen" or bool(chosen(path)) for path, role in zip(paths, leaf_roles, strict=True))
+    if moving := [path for path, role, yes in zip(paths, leaf_roles, mask, strict=True) if yes and role == "statistic"]:
+        raise ValueError(
+            f"expected frozen running averages to stay as they are in training, got {moving[0]!r}; make the task with "
+            "task_from_module(..., statistics='frozen')"
+        )
+    if not any(mask) or all(mask):
+        raise ValueError(
+            f"expected some leaves to be frozen, and not all, got {sum(mask)} of {len(mask)}; valid names are "
+            f"{', '.join(paths)}"
+        )
+    fixed, trained = trees.split(params, mask)
+    return task._replace(
+        init=_Drawn(task.init, mask) if draw else jax.tree_util.Partial(give, trained),
+        logits=jax.tree_util.Partial(_Merged(task.logits), fixed),
+        features=None if task.features is None else jax.tree_util.Partial(_Merged(task.features), fixed),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Merged:
+    """A function of all leaves, called with frozen and trained leaves apart. Equal functions share programs."""
+
+    function: Callable[..., Array]
+
+    def __call__(self, frozen: PyTree, params: PyTree, *arguments: Any, **keywords: Any) -> Array:
+        return self.function(trees.merge(frozen, params), *arguments, **keywords)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
+    """``init`` without the frozen leaves."""
+
+    init: Callable[[Key[Array, ""]], PyTree]
+    frozen: tuple[bool, ...]
+
+    def __call__(self, key: Key[Array, ""]) -> PyTree:
+        return trees.split(self.init(key), self.frozen)[1]
+
+
+def _check_shapes(task: Task, params: PyTree) -> None:
+    expected = jax.eval_shape(task.init, jax.random.key(0))
+    shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (expected, params)]
+    if jax.tree.structure(expected) != jax.tree.structure(params) or shapes[0] != shapes[1]:
+        raise ValueError(f"expected params like those of the task, {shapes[0]}, got {shapes[1]}")

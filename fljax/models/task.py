@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -13,13 +13,13 @@ from flax import errors, nnx
 from jaxtyping import Array, Key, PyTree
 
 from fljax.core import trees
-from fljax.models.checks import check_parameters
-from fljax.models.linen import linen_functions
 from fljax.models.losses import correct, cross_entropy
-from fljax.models.modules import random_in_training_only
-from fljax.models.nnx import nnx_functions
+from fljax.models.modules import linen_functions, nnx_functions, random_in_training_only
 from fljax.models.prepare import checked_dtype, pixels_to_floats
 from fljax.protocol import AnyArray, Role, Task, TrainingBatch, TrainingKey, roles
+
+# JAX indexes arrays with 32-bit integers.
+LARGEST_ARRAY = 2**31 - 1
 
 
 def task_from_module(
@@ -85,7 +85,7 @@ def task_from_module(
         dropout that stays off in training, or returns logits not of shape ``[b, classes]``; if no parameter is in the
         head; or if loss or score is not one number per sample.
     """
-    arguments = (
+    arguments = _Arguments(
         module,
         (1, *example_x.shape[1:]),
         jax.dtypes.canonicalize_dtype(example_x.dtype),
@@ -103,26 +103,38 @@ def task_from_module(
     try:
         hash(arguments)
     except TypeError:
-        return _build.__wrapped__(*arguments)
-    return _build(*arguments)
+        return _build.__wrapped__(arguments)
+    return _build(arguments)
+
+
+class _Arguments(NamedTuple):
+    """The arguments of ``task_from_module``, with shapes and dtypes in place of examples; equal ones make equal tasks.
+
+    Attributes:
+      shape: of one stored example, with a batch axis of 1.
+      stored: its dtype.
+      labels: the shape of one label, and its dtype; None: unknown.
+      compute: dtype of activations.
+    """
+
+    module: Any
+    shape: tuple[int, ...]
+    stored: Any
+    classes: int | None
+    loss: Callable | None
+    score: Callable | None
+    labels: tuple[tuple[int, ...], Any] | None
+    prepare: Callable | None
+    augment: Callable | None
+    head: Callable[[str], bool] | None
+    statistics: str
+    dtype: Any
+    compute: Any
 
 
 @functools.lru_cache(maxsize=256)
-def _build(
-    module: Any,
-    shape: tuple[int, ...],
-    stored: Any,
-    classes: int | None,
-    loss: Callable | None,
-    score: Callable | None,
-    labels: tuple[tuple[int, ...], Any] | None,
-    prepare: Callable | None,
-    augment: Callable | None,
-    head: Callable[[str], bool] | None,
-    statistics: str,
-    dtype: Any,
-    compute: Any,
-) -> Task:
+def _build(arguments: _Arguments) -> Task:
+    module, shape, stored, classes, loss, score, labels, prepare, augment, head, statistics, dtype, compute = arguments
     if statistics not in ("averaged", "frozen"):
         raise ValueError(f"expected statistics to be averaged or frozen, got {statistics!r}")
     prepare = pixels_to_floats(dtype) if prepare is None else prepare
@@ -161,7 +173,7 @@ def _build(
         return z.reshape(z.shape[0], -1) if z.ndim != 2 else z
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
-    check_parameters(params)
+    _check_parameters(params)
     with random_in_training_only(module):
         out = jax.eval_shape(logits, params, x)
     if (loss is None or classes is not None) and (len(out.shape) != 2 or classes not in (None, out.shape[1])):
@@ -202,9 +214,9 @@ def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tupl
         return
     y = jax.ShapeDtypeStruct((2, *labels[0]), labels[1])
     for name, judge in (("loss", loss), ("score", score)):
-        found = (2,) if judge is None else getattr(jax.eval_shape(judge, out, y), "shape", None)
-        if found != (2,):
-            raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {found} for b = 2")
+        shape = (2,) if judge is None else getattr(jax.eval_shape(judge, out, y), "shape", None)
+        if shape != (2,):
+            raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {shape} for b = 2")
 
 
 def _check_training(logits: Callable[..., Array], params: PyTree, x: jax.ShapeDtypeStruct, name: str) -> None:
@@ -237,3 +249,14 @@ def _roles(
         return "head" if head is not None and head(name) else "trained"
 
     return lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: role(path), tree)
+
+
+def _check_parameters(params: PyTree) -> None:
+    """Raises a ValueError if a parameter array has more entries than JAX can index; only shapes are read."""
+    for leaf in jax.tree.leaves(params):
+        entries = 1
+        for length in leaf.shape:
+            entries *= length
+        if entries > LARGEST_ARRAY:
+            shape = list(leaf.shape)
+            raise ValueError(f"expected parameters of at most {LARGEST_ARRAY} entries each, got an array of {shape}")

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fljax.models.checks import check_rate, check_widths
-from fljax.models.initialisation import Initialisation, initialised
+from fljax.models.network import Initialisation, check_rate, check_widths, initialised
 from fljax.models.product import dot_general
 from fljax.models.task import task_from_module
 from fljax.protocol import Task
@@ -36,8 +35,8 @@ class Recurrent(nn.Module):
         length = _lengths(tokens)
         last = []
         # Reverse the token ids before the embedding, rather than the vectors after it.
-        for name, each in (("forward", tokens), ("backward", _reversed(tokens, length))):
-            x = embed(each)
+        for name, words in (("forward", tokens), ("backward", _reversed(tokens, length))):
+            x = embed(words)
             # Start in the dtype of the embedding; the cell's default start is always float32.
             start = (jnp.zeros((x.shape[0], self.hidden), x.dtype),) * 2
             # PyTorch's initialisation; flax's orthogonal kernels take seconds, as each needs a decomposition.
@@ -92,7 +91,7 @@ class Windows(nn.Module):
         # Pad with zeros after the last word, so that a text shorter than the kernel still has one window.
         x = jnp.pad(x, ((0, 0), (0, max(self.kernels) - 1), (0, 0)))
         b, steps = tokens.shape
-        found = []
+        pooled = []
         for i, width in enumerate(self.kernels):
             # A convolution over time is a dense layer on windows: one product, fast even with kernels per client.
             window = jnp.concatenate([x[:, k : k + steps] for k in range(width)], axis=-1)
@@ -100,8 +99,8 @@ class Windows(nn.Module):
             y = layer(window.reshape(b * steps, -1)).reshape(b, steps, self.maps)
             begins = place <= jnp.maximum(length - width, 0)[:, None]
             # ReLU outputs are at least 0, so a 0 at an invalid window does not change the maximum.
-            found.append(jnp.max(jnp.where(begins[..., None], nn.relu(y), 0), axis=1))
-        return jnp.concatenate(found, axis=-1)
+            pooled.append(jnp.max(jnp.where(begins[..., None], nn.relu(y), 0), axis=1))
+        return jnp.concatenate(pooled, axis=-1)
 
 
 class TextCnn(nn.Module):

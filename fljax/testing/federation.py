@@ -10,7 +10,7 @@ import numpy as np
 
 from fljax.core import trees
 from fljax.protocol import ClientData, Examples, Federation, Rows, Spans
-from fljax.protocol.lists import row_lists
+from fljax.protocol.lists import RowLists
 from fljax.testing.task import CLASSES, FEATURES
 
 # Sizes by client id; the second half of each line belongs to the unseen clients.
@@ -88,7 +88,7 @@ def with_lists(federation: Federation, between: int) -> Federation:
     def move(rows: Rows) -> Rows:
         nonlocal total
         start = []
-        for own in row_lists(rows.index, rows.size, None):
+        for own in RowLists.of(rows, None).by_client():
             start.append(total)
             parts.append(np.append(own, between).astype(np.int32))
             total += len(own) + 1
@@ -109,7 +109,7 @@ def change_client(federation: Federation, id: int, factor: float = -2) -> Federa
     position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
     x, clients = np.array(federation.examples.x), federation.clients
     for rows in clients.parts.values():
-        x[row_lists(rows.index, rows.size, federation.lists)[position]] *= factor
+        x[RowLists.of(rows, federation.lists).by_client()[position]] *= factor
     return federation._replace(examples=federation.examples._replace(x=jnp.asarray(x)))
 
 
@@ -125,5 +125,5 @@ def client_rows(federation: Federation, id: int, part: str = "train") -> tuple[n
     """The examples ``(x, y)`` of one seen client, for NumPy."""
     position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
     rows = getattr(federation.clients, part)
-    index = row_lists(rows.index, rows.size, federation.lists)[position]
+    index = RowLists.of(rows, federation.lists).by_client()[position]
     return np.asarray(federation.examples.x)[index], np.asarray(federation.examples.y)[index]

@@ -10,26 +10,33 @@ from fljax.theory.clients import (
     surrogate_minimum,
 )
 from fljax.theory.convergence import (
+    Errors,
     Setting,
+    expected_models,
+    expected_subsets,
     induced_rates,
     learning_rates,
     propagation_bound,
     propagation_term,
+    quadratic_errors,
     recovery_bound,
     recovery_limit,
     recovery_terms,
     recovery_weights,
 )
-from fljax.theory.equilibrium import Equilibrium, nash, relative_equilibria, symmetric_equilibrium
 from fljax.theory.game import (
+    Equilibrium,
     Game,
     best_responses,
     deviation_gains,
     is_equilibrium,
+    nash,
     plain_game,
+    relative_equilibria,
     rewards,
     saturating,
     solo_contribution,
+    symmetric_equilibrium,
     utilities,
 )
 from fljax.theory.mixtures import (
@@ -53,7 +60,6 @@ from fljax.theory.pair import (
     local_minimum,
     separation_point,
 )
-from fljax.theory.propagation import Errors, expected_models, expected_subsets, quadratic_errors
 
 __all__ = [
     "Equilibrium",

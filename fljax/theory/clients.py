@@ -117,13 +117,13 @@ def local_minima(local_means: ArrayLike) -> Minima:
     Raises:
       ValueError: if there is no local mean, or one is not finite.
     """
-    given = _means(local_means)
-    order = np.argsort(given, kind="stable")
+    all_means = _means(local_means)
+    order = np.argsort(all_means, kind="stable")
     # Merge local means that differ only by rounding.
-    starts = np.flatnonzero(np.diff(given[order], prepend=-np.inf) > 8 * np.spacing(np.abs(given).max()))
-    first, count = order[starts], np.diff(starts, append=len(given))
-    means = given[first]
-    found: list[tuple[int, float, float]] = []  # (index in means, side, log distance)
+    starts = np.flatnonzero(np.diff(all_means[order], prepend=-np.inf) > 8 * np.spacing(np.abs(all_means).max()))
+    first, count = order[starts], np.diff(starts, append=len(all_means))
+    means = all_means[first]
+    minima: list[tuple[int, float, float]] = []  # (index in means, side, log distance)
 
     def slope(w: NumpyArray) -> NumpyArray:
         d = w[..., None] - means
@@ -148,24 +148,24 @@ def local_minima(local_means: ArrayLike) -> Minima:
         for j in np.flatnonzero((sign[:-1] < 0) & (sign[1:] >= 0)):
             w = optimize.root_scalar(lambda w: slope(np.asarray(w)), bracket=(grid[j], grid[j + 1]), xtol=1e-15).root
             near = int(np.argmin(np.abs(w - means)))
-            found.append((near, np.sign(w - means[near]), np.log(np.abs(w - means[near]))))
+            minima.append((near, np.sign(w - means[near]), np.log(np.abs(w - means[near]))))
         # |g'| <= 1/4, so close to a local mean the slope has the same sign as at the local mean.
         for mean, side, edge_sign in ((place, 1.0, sign[0]), (place + 1, -1.0, sign[-1])):
             if side * at_mean[mean] < 0 < side * edge_sign:
-                low = min(log_size[mean] + np.log(4 / len(given)) - 1, np.log(edge) - 1)
-                high = min(low + np.log(len(given)) + 2, np.log(edge))  # suffices if the other means are far away
+                low = min(log_size[mean] + np.log(4 / len(all_means)) - 1, np.log(edge) - 1)
+                high = min(low + np.log(len(all_means)) + 2, np.log(edge))  # suffices if the other means are far away
                 if side * slope_beside(high, mean, side) < 0:
                     high = np.log(edge)
                 root = optimize.root_scalar(slope_beside, args=(mean, side), bracket=(low, high), xtol=1e-12).root
-                found.append((mean, side, root))
+                minima.append((mean, side, root))
     for mean in np.flatnonzero(at_mean == 0):
         inside = 0 < mean < len(means) - 1
         e = min(margin[mean - 1], margin[mean]) if inside else 0.0
         if not inside or (slope(means[mean] - e) < 0 < slope(means[mean] + e)):
-            found.append((int(mean), 0.0, -np.inf))
-    place, side, log_distance = (np.array(column) for column in zip(*found, strict=True))
+            minima.append((int(mean), 0.0, -np.inf))
+    place, side, log_distance = (np.array(column) for column in zip(*minima, strict=True))
     w = means[place] + side * np.exp(log_distance)
-    height = objective(w, given)
+    height = objective(w, all_means)
     order = np.lexsort((w, height))
     return Minima(w[order], height[order], first[place][order], side[order], log_distance[order])
 

@@ -89,8 +89,8 @@ def mixture_errors(
     together = group[:, None] == group  # [m, j]
     everybody = n / n.sum()
     elsewhere = np.where(together, 0, everybody).sum(-1)
-    own = np.where(together, n, 0)
-    cluster = own / own.sum(-1, keepdims=True)
+    cluster_sizes = np.where(together, n, 0)
+    cluster = cluster_sizes / cluster_sizes.sum(-1, keepdims=True)
 
     def pooled(shares: NumpyArray, samples: NumpyArray) -> NumpyArray:
         mine = np.diagonal(shares)
@@ -100,7 +100,7 @@ def mixture_errors(
     return MixtureErrors(
         local=noise_variance / n,
         federated=pooled(np.broadcast_to(everybody, together.shape), n.sum()) + (elsewhere * difference) ** 2,
-        cluster=pooled(cluster, own.sum(-1)),
+        cluster=pooled(cluster, cluster_sizes.sum(-1)),
     )
 
 
@@ -133,7 +133,7 @@ def equal_mixture_errors(
     Source: IP-FL, equation 6.
     """
     m1, m2, n, v, b, s2 = np.broadcast_arrays(
-        *(np.asarray(each, np.float64) for each in (own, other, samples, within_variance, difference, noise_variance))
+        *(np.asarray(value, np.float64) for value in (own, other, samples, within_variance, difference, noise_variance))
     )
     m = m1 + m2
     return MixtureErrors(
@@ -155,7 +155,7 @@ def cluster_gain(
 
     Source: IP-FL, section 3, after equation 6.
     """
-    m1, n, v, s2 = (np.asarray(each, np.float64) for each in (own, samples, within_variance, noise_variance))
+    m1, n, v, s2 = (np.asarray(value, np.float64) for value in (own, samples, within_variance, noise_variance))
     return (1 - 1 / m1) * (s2 / n - v)
 
 
@@ -194,10 +194,12 @@ def simulate_mixture(
     together = group == group[client]
     shift = np.where(together, 0.0, difference if group[client] else -difference)  # b of a client's cluster minus m's
     is_client = np.arange(len(n)) == client
-    own = np.where(together, n, 0.0)
-    weights = np.stack([is_client, n / n.sum(), own / own.sum()])
+    cluster_sizes = np.where(together, n, 0.0)
+    weights = np.stack([is_client, n / n.sum(), cluster_sizes / cluster_sizes.sum()])
     numbers = (weights, shift, np.sqrt(noise_variance / n), np.sqrt(within_variance))
-    errors = _runs(jax.random.split(key, runs), jnp.asarray(is_client), *(jnp.asarray(each, float) for each in numbers))
+    errors = _runs(
+        jax.random.split(key, runs), jnp.asarray(is_client), *(jnp.asarray(number, float) for number in numbers)
+    )
     return MixtureErrors(*np.asarray(errors).T)
 
 

@@ -8,6 +8,7 @@ unpadded computation, because batch positions are drawn in ``[0, size)`` and mas
 from fljax.training.batches import (
     SHORTEST,
     Batches,
+    Stream,
     draw,
     draw_distinct,
     fetch,
@@ -15,6 +16,7 @@ from fljax.training.batches import (
     prepare,
     shuffle,
     shuffles,
+    stream,
 )
 from fljax.training.evaluation import (
     AT_ONCE,
@@ -49,7 +51,6 @@ from fljax.training.steps import (
     with_correction,
 )
 from fljax.training.stopping import StopAlone, check_stop, train_until
-from fljax.training.streams import Stream, stream
 
 __all__ = [
     "AT_ONCE",

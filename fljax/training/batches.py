@@ -3,10 +3,13 @@
 Batches without replacement are drawn by Floyd's method: no sort, and a cost that does not depend on the client's size.
 Off the CPU all picks are made at once, with the same positions. Permutations sort one word per row, random bits above
 and the position below, in an array about as long as the largest client of the chunk needs.
+
+``Stream`` has the named random streams of one client in one round.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 from typing import NamedTuple
 
@@ -17,6 +20,29 @@ from jaxtyping import Array, Bool, Int, Key
 from fljax.protocol import Moments, Rows, Subset, Task
 from fljax.protocol.lists import least_rows
 from fljax.training.settings import Local
+
+
+class Stream(enum.IntEnum):
+    """The use of a random stream. Values are part of every run's identity: never renumber.
+
+    ``train`` draws from BATCHES and STEPS. Streams with equal values belong to different algorithms.
+    """
+
+    BATCHES = 0  # which rows each batch has
+    STEPS = 1  # augmentation, noise and dropout in each step
+    LOSS = 2  # noise of the features while a loss on training rows is measured
+    CONTROL_VARIATE = 2
+    PERSONAL_MODEL = 2
+    PROTOTYPES = 2
+    MIXING_WEIGHTS = 2
+    WORK = 2  # how much a straggler trains
+    TUNING = 3  # steps before the loss is measured
+
+
+def stream(key: Key[Array, ""], use: Stream) -> Key[Array, ""]:
+    """The key of a named stream: ``fold_in(key, use)``."""
+    return jax.random.fold_in(key, int(use))
+
 
 # Long index lists are shuffled in arrays of their capacity, half of it, and so on; no array is shorter than this.
 SHORTEST = 192
@@ -50,7 +76,10 @@ def fetch(
     x, y = subset.examples.x[row], subset.examples.y[row]
     x = prepare(task, x, subset.moments)
     if key is not None and subset.noise is not None:
-        draw_one = lambda index: jax.random.normal(jax.random.fold_in(key, index), x.shape[1:], x.dtype)  # noqa: E731
+
+        def draw_one(index: Array) -> Array:
+            return jax.random.normal(jax.random.fold_in(key, index), x.shape[1:], x.dtype)
+
         number = row if subset.examples.number is None else subset.examples.number[row]
         x = x + subset.noise.astype(x.dtype) * jax.vmap(draw_one)(number)
     return x, y
@@ -144,8 +173,8 @@ def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Arr
     @jax.custom_batching.custom_vmap
     def rows(keys: Array, sizes: Array) -> Array:  # [n], [n] -> [n, capacity]
         def within(width: int) -> Array:
-            found = jax.vmap(lambda key, size: _shuffled(key, size, width))(keys, sizes)
-            return jnp.pad(found, ((0, 0), (0, capacity - width)))
+            permutations = jax.vmap(lambda key, size: _shuffled(key, size, width))(keys, sizes)
+            return jnp.pad(permutations, ((0, 0), (0, capacity - width)))
 
         longer = sum((jnp.max(sizes) > width).astype(jnp.int32) for width in widths[:-1])
         return jax.lax.switch(longer, [functools.partial(within, width) for width in widths])
@@ -154,7 +183,8 @@ def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Arr
     def _(axis_size: int, batched: list[bool], *arguments: Array) -> tuple[Array, bool]:
         # One switch for all clients, by the largest size; a vmapped switch would compute every branch.
         every = [
-            x if own else jnp.broadcast_to(x, (axis_size, *x.shape)) for x, own in zip(arguments, batched, strict=True)
+            x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+            for x, is_batched in zip(arguments, batched, strict=True)
         ]
         return rows(*(x.reshape(-1) for x in every)).reshape(axis_size, -1, capacity), True
 

@@ -51,7 +51,10 @@ def evaluate(
     def sums(position: Array) -> tuple[Array, Array | None]:
         x, y = fetch(task, subset, position, key)
         logits = predict(x)
-        add = lambda values: jnp.sum(jnp.where(position < size, values, 0))  # noqa: E731
+
+        def add(values: Array) -> Array:
+            return jnp.sum(jnp.where(position < size, values, 0))
+
         loss = per_sample(task.loss(logits, y), len(position), "loss")
         if task.score is None:
             return add(loss), None
@@ -61,12 +64,15 @@ def evaluate(
     if parts <= 1:
         loss, score = sums(jnp.arange(capacity))
     else:
-        each = -(-capacity // parts)
-        places = jnp.arange(parts * each).reshape(parts, each)
+        length = -(-capacity // parts)
+        places = jnp.arange(parts * length).reshape(parts, length)
         if parts >= LONG if ragged is None else ragged:
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(sums, places[0]))
-            more = lambda part, total: jax.tree.map(jnp.add, total, sums(places[part]))  # noqa: E731
-            loss, score = repeat(-(-size // each), more, nothing, most=parts)
+
+            def more(part: Array, total: PyTree) -> PyTree:
+                return jax.tree.map(jnp.add, total, sums(places[part]))
+
+            loss, score = repeat(-(-size // length), more, nothing, most=parts)
         else:
             loss, score = jax.tree.map(jnp.sum, jax.lax.map(sums, places))
     count = size.astype(loss.dtype)

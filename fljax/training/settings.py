@@ -108,7 +108,7 @@ def bypass_statistics(task: Task, inner: optax.GradientTransformation) -> optax.
 
 def check_options(name: str, builder: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raises a ValueError for an option that the optimizer does not have, and for NaN."""
-    valid = [each for each in parameters_of(builder) if each != "learning_rate"]
+    valid = [parameter for parameter in parameters_of(builder) if parameter != "learning_rate"]
     for option, value in options.items():
         if option not in valid and not takes_anything(builder):
             raise ValueError(f"{unknown('option', option, valid)} for the optimizer {name}")

@@ -12,11 +12,10 @@ from fljax.core import trees
 from fljax.core.errors import at_step
 from fljax.core.values import Allowed, Count, NonNegative, admitted
 from fljax.protocol import Subset, Task
-from fljax.training.batches import draw
+from fljax.training.batches import Stream, draw, stream
 from fljax.training.evaluation import evaluate
 from fljax.training.settings import Local
 from fljax.training.steps import Trained, stepping
-from fljax.training.streams import Stream, stream
 
 
 class StopAlone(NamedTuple):
@@ -37,8 +36,8 @@ class StopAlone(NamedTuple):
 
 def check_stop(stop: Any) -> StopAlone | None:
     """``stop`` with numbers of Python; raises a ValueError if it is no ``StopAlone`` of allowed values, or None."""
-    found: StopAlone | None = admitted("stop", stop, Allowed(records=(StopAlone,), none=True))
-    return found
+    checked: StopAlone | None = admitted("stop", stop, Allowed(records=(StopAlone,), none=True))
+    return checked
 
 
 class _Course(NamedTuple):
@@ -46,7 +45,7 @@ class _Course(NamedTuple):
 
     done: Int[Array, ""]  # steps
     carry: PyTree  # parameters and optimizer state
-    kept: PyTree  # the parameters of the least loss
+    best: PyTree  # the parameters of the least loss
     at: Int[Array, ""]  # the steps after which they were found
     least: Array
     waited: Int[Array, ""]  # evaluations since then
@@ -101,14 +100,14 @@ def train_until(
     def some(course: _Course) -> _Course:
         done = jnp.minimum(course.done + jnp.maximum(unit, 1), total)
         carry = jax.lax.fori_loop(course.done, done, one, course.carry)
-        found = loss(carry[0])
-        is_better = (found < course.least - stop.minimum_change) | ~is_judged
-        kept = trees.where(is_better, carry[0], course.kept)
+        value = loss(carry[0])
+        is_better = (value < course.least - stop.minimum_change) | ~is_judged
+        best = trees.where(is_better, carry[0], course.best)
         waited = jnp.where(is_better, 0, course.waited + 1)
-        least = jnp.where(is_better, found, course.least)
-        return _Course(done, carry, kept, jnp.where(is_better, done, course.at), least, waited)
+        least = jnp.where(is_better, value, course.least)
+        return _Course(done, carry, best, jnp.where(is_better, done, course.at), least, waited)
 
     zero, first = jnp.zeros((), jnp.int32), loss(params)
     least = jnp.where(jnp.isnan(first), jnp.inf, first)
     course = jax.lax.while_loop(goes_on, some, _Course(zero, carry, params, zero, least, zero))
-    return Trained(course.kept, course.at)
+    return Trained(course.best, course.at)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fljax.data.sources import download
+from fljax.data.sources import upstream
 
 
 def pretend(monkeypatch, remote):
@@ -21,4 +21,4 @@ def pretend(monkeypatch, remote):
             return {name: self.folder / f"hashed_{name}" for name in urls}
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(download, "reachable", lambda url: True)
+    monkeypatch.setattr(upstream, "reachable", lambda url: True)

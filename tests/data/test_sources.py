@@ -12,9 +12,9 @@ import pytest
 
 from fljax.data import Dataset, load, status
 from fljax.data.registry import SOURCES
-from fljax.data.sources import download, images
-from fljax.data.sources.cache import cache_folder, read_cached, write_cached
-from fljax.data.sources.idx import read_idx
+from fljax.data.sources import mnist, offline, upstream
+from fljax.data.sources.mnist import read_idx
+from fljax.data.sources.upstream import cache_folder, read_cached, write_cached
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
@@ -135,7 +135,7 @@ def test_digits_are_those_of_scikit_learn(found, monkeypatch, tmp_path):
     if not found:
         elsewhere = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: elsewhere)
-    levels, labels = images._grey_levels()
+    levels, labels = offline._grey_levels()
     for ours, theirs in ((levels, expected.images), (labels, expected.target)):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         assert ours.tobytes() == theirs.tobytes()
@@ -247,7 +247,7 @@ def test_files_that_do_not_fit_together_are_named(tmp_path):
 def test_a_folder_given_is_never_answered_from_the_cache(tmp_path, monkeypatch):
     write_family(tmp_path / "system")
     write_family(tmp_path / "own", train=4)
-    monkeypatch.setattr(images, "_MNIST", images._MNIST._replace(folders=(str(tmp_path / "system"),)))
+    monkeypatch.setattr(mnist, "MNIST", mnist.MNIST._replace(folders=(str(tmp_path / "system"),)))
     assert load("mnist").train_size == 6
     assert load("mnist", folder=tmp_path / "own").train_size == 4
 
@@ -259,7 +259,7 @@ def test_a_folder_given_is_never_answered_from_the_cache(tmp_path, monkeypatch):
 def system(tmp_path, monkeypatch):
     folder = tmp_path / "system"
     write_family(folder)
-    monkeypatch.setattr(images, "_FASHION_MNIST", images._FASHION_MNIST._replace(folders=(str(folder),)))
+    monkeypatch.setattr(mnist, "FASHION_MNIST", mnist.FASHION_MNIST._replace(folders=(str(folder),)))
     return folder
 
 
@@ -358,7 +358,7 @@ def test_download_goes_through_tfds_and_our_parser(tmp_path, monkeypatch):
             return {name: self.folder / f"hashed_{name}" for name in urls}
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(download, "reachable", lambda url: True)
+    monkeypatch.setattr(upstream, "reachable", lambda url: True)
     made = load("mnist")
     assert seen["checksums"] == 4
     np.testing.assert_array_equal(made.x[:6, ..., 0], kept["train"][0])
@@ -366,7 +366,7 @@ def test_download_goes_through_tfds_and_our_parser(tmp_path, monkeypatch):
 
 
 def test_status_uses_no_network(monkeypatch):
-    monkeypatch.setattr(images, "_FASHION_MNIST", images._FASHION_MNIST._replace(folders=()))
+    monkeypatch.setattr(mnist, "FASHION_MNIST", mnist.FASHION_MNIST._replace(folders=()))
     monkeypatch.setattr("socket.socket", None)
     report = status()
     assert set(report) == set(SOURCES)

@@ -1,4 +1,7 @@
-"""Warm starts: ``models.start_from``, parameters from files, ``simulate(initial_model=...)`` and configs."""
+"""Warm starts: ``models.start_from``, parameters from files, ``simulate(initial_model=...)`` and configs.
+
+Frozen leaves are held once, never trained, stacked or sent.
+"""
 
 from __future__ import annotations
 
@@ -15,38 +18,41 @@ from flax import serialization
 
 from fljax import config as configuration
 from fljax import data, engine, models
-from fljax.algorithms import fedavg
+from fljax.algorithms import fedavg, fedbn, scaffold
 from fljax.core import trees
 from fljax.engine.programs.program import partition_plan
+from fljax.engine.programs.shapes import measure
 from fljax.experiments import run as experiment
 from fljax.experiments.inputs import initial_models
+from fljax.models import freeze, task_from_module
+from fljax.protocol import roles
 from fljax.training import Local
 from tests.toys.quick import quick_programs
 
-FEDERATION = data.federate(data.load("blobs"), "iid", clients=4)
-X = FEDERATION.examples.x
-LOCAL = Local(0.1, 8, steps=2)
+STARTING_FEDERATION = data.federate(data.load("blobs"), "iid", clients=4)
+STARTING_X = STARTING_FEDERATION.examples.x
+STARTING_LOCAL = Local(0.1, 8, steps=2)
 
 
-class Net(nn.Module):
+class Net_starting(nn.Module):
     @nn.compact
     def __call__(self, x: Any, train: bool = False) -> Any:
         x = nn.BatchNorm(use_running_average=not train)(nn.Dense(5)(x.reshape(x.shape[0], -1)))
         return nn.Dense(3)(x)
 
 
-NET = models.task_from_module(Net(), X[:1], classes=3)
-TASK = models.logistic_regression(X.shape[1:], 3)
-PARAMS = TASK.init(jax.random.key(7))
+NET = models.task_from_module(Net_starting(), STARTING_X[:1], classes=3)
+TASK = models.logistic_regression(STARTING_X.shape[1:], 3)
+STARTING_PARAMS = TASK.init(jax.random.key(7))
 
 
-def _plan(task: Any = TASK) -> engine.Plan:
-    return engine.Plan(fedavg, {"task": task, "local": LOCAL, "clients_per_round": None})
+def _plan_starting(task: Any = TASK) -> engine.Plan:
+    return engine.Plan(fedavg, {"task": task, "local": STARTING_LOCAL, "clients_per_round": None})
 
 
 def _simulate(plan: Any, **arguments: Any) -> Any:
     given: dict[str, Any] = {"rounds": 0, "seeds": 2} | arguments
-    return engine.simulate(plan, FEDERATION, **given)
+    return engine.simulate(plan, STARTING_FEDERATION, **given)
 
 
 def _assert_same(found: Any, expected: Any) -> None:
@@ -54,40 +60,47 @@ def _assert_same(found: Any, expected: Any) -> None:
 
 
 def test_every_seed_starts_from_the_parameters() -> None:
-    result = _simulate(_plan(), initial_model=PARAMS)
+    result = _simulate(_plan_starting(), initial_model=STARTING_PARAMS)
     for seed in (0, 1):
-        _assert_same(result.deployed(2, seed=seed), PARAMS)
-    _assert_same(engine.common_models(result.deployed), jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), PARAMS))
-    same = models.start_from(TASK, PARAMS)
-    _assert_same(_simulate(fedavg(same, LOCAL, clients_per_round=None)).deployed(1), PARAMS)
-    alone = engine.standalone(same, FEDERATION, LOCAL._replace(learning_rate=1e-30), seeds=2, keep_models=True)
+        _assert_same(result.deployed(2, seed=seed), STARTING_PARAMS)
+    _assert_same(
+        engine.common_models(result.deployed), jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), STARTING_PARAMS)
+    )
+    same = models.start_from(TASK, STARTING_PARAMS)
+    _assert_same(_simulate(fedavg(same, STARTING_LOCAL, clients_per_round=None)).deployed(1), STARTING_PARAMS)
+    alone = engine.standalone(
+        same, STARTING_FEDERATION, STARTING_LOCAL._replace(learning_rate=1e-30), seeds=2, keep_models=True
+    )
     first = jax.tree.map(lambda leaf: leaf[1, 3], alone.params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-20), first, PARAMS)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-20), first, STARTING_PARAMS)
 
 
 def test_other_parameters_do_not_recompile() -> None:
-    other = jax.tree.map(lambda leaf: leaf + 1, PARAMS)
-    specs = [partition_plan(_plan(models.start_from(TASK, each)), FEDERATION) for each in (PARAMS, other)]
+    other = jax.tree.map(lambda leaf: leaf + 1, STARTING_PARAMS)
+    specs = [
+        partition_plan(_plan_starting(models.start_from(TASK, each)), STARTING_FEDERATION)
+        for each in (STARTING_PARAMS, other)
+    ]
     assert specs[0][0] == specs[1][0]
-    assert trees.size(specs[0][1].traced) >= trees.size(PARAMS)
+    assert trees.size(specs[0][1].traced) >= trees.size(STARTING_PARAMS)
 
 
 def test_what_does_not_fit_is_one_sentence() -> None:
-    path = trees.paths_of(PARAMS)[0]
-    leaves, structure = jax.tree.flatten(PARAMS)
+    path = trees.paths_of(STARTING_PARAMS)[0]
+    leaves, structure = jax.tree.flatten(STARTING_PARAMS)
     wrong = jax.tree.unflatten(structure, [leaves[0][..., None], *leaves[1:]])
     with pytest.raises(ValueError, match=rf"like those of the task, {path} as float32\[.*\], got float32\[.*, 1\]"):
         models.start_from(TASK, wrong)
-    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), STARTING_PARAMS)
     with pytest.raises(ValueError, match=rf"{path} as float32\[.*\], got bfloat16"):
-        _simulate(_plan(), initial_model=half)
+        _simulate(_plan_starting(), initial_model=half)
     with pytest.raises(ValueError, match=rf"{path} as float32\[.*\], got no such leaf"):
         models.start_from(TASK, {})
     with pytest.raises(ValueError, match=r"got an Algorithm.*; build it of fljax\.models\.start_from\(task, params\)"):
-        _simulate(fedavg(TASK, LOCAL, clients_per_round=None), initial_model=PARAMS)
-    state = _simulate(_plan()).state
+        _simulate(fedavg(TASK, STARTING_LOCAL, clients_per_round=None), initial_model=STARTING_PARAMS)
+    state = _simulate(_plan_starting()).state
     with pytest.raises(ValueError, match=r"expected at most one of initial, .*, and initial_model, got both"):
-        _simulate(_plan(), initial_model=PARAMS, initial=state)
+        _simulate(_plan_starting(), initial_model=STARTING_PARAMS, initial=state)
 
 
 @pytest.mark.parametrize("task", [TASK, NET])
@@ -117,7 +130,7 @@ def test_files_of_parameters(task: Any, tmp_path: pathlib.Path) -> None:
 
 
 def test_collections_of_flax(tmp_path: pathlib.Path) -> None:
-    variables = Net().init(jax.random.key(0), X[:1])
+    variables = Net_starting().init(jax.random.key(0), STARTING_X[:1])
     (tmp_path / "a.msgpack").write_bytes(serialization.to_bytes(variables))
     found = models.load_params(tmp_path / "a.msgpack", NET)
     np.testing.assert_array_equal(found["BatchNorm_0"]["mean"], variables["batch_stats"]["BatchNorm_0"]["mean"])
@@ -165,3 +178,126 @@ def test_configs(tmp_path: pathlib.Path) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             initial_models.with_initial(task, initial, seed)
+
+
+FROZEN_FEDERATION = data.federate(data.load("blobs"), "iid", clients=4)
+FROZEN_X = FROZEN_FEDERATION.examples.x
+FROZEN_LOCAL = Local(0.1, 8, steps=2)
+
+
+class Net_frozen(nn.Module):
+    def setup(self) -> None:
+        self.backbone, self.norm, self.head = nn.Dense(16), nn.BatchNorm(), nn.Dense(3)
+        self.adapter = nn.Dense(16, kernel_init=nn.initializers.zeros)
+
+    def features(self, x: Any, train: bool = False) -> Any:
+        x = self.norm(self.backbone(x.reshape(x.shape[0], -1)), use_running_average=not train)
+        return x + self.adapter(nn.relu(x))
+
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        return self.head(self.features(x, train))
+
+
+WHOLE = task_from_module(
+    Net_frozen(), FROZEN_X[:1], classes=3, statistics="frozen", head=lambda path: path.startswith("head/")
+)
+FROZEN_PARAMS = WHOLE.init(jax.random.key(5))
+
+
+def _backbone(path: str) -> bool:
+    return path.startswith(("backbone/", "norm/"))
+
+
+def _plan_frozen(task: Any, build: Any = fedavg) -> engine.Plan:
+    return engine.Plan(build, {"task": task, "local": FROZEN_LOCAL, "clients_per_round": None})
+
+
+def test_params_are_the_trained_leaves() -> None:
+    task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
+    params = task.init(jax.random.key(5))
+    assert [each.shape for each in jax.tree.leaves(params)] == [(16,), (16, 16), (3,), (16, 3)]
+    np.testing.assert_allclose(task.logits(params, FROZEN_X[:5]), WHOLE.logits(FROZEN_PARAMS, FROZEN_X[:5]), rtol=1e-6)
+    assert task.roles is not None
+    assert task.roles(params)["head"] == {"kernel": "head", "bias": "head"}
+    # Drawn anew for each seed, or as given.
+    assert not np.allclose(task.init(jax.random.key(6))["head"]["kernel"], FROZEN_PARAMS["head"]["kernel"])
+    given = freeze(WHOLE, FROZEN_PARAMS, _backbone, draw=False).init(jax.random.key(6))
+    np.testing.assert_array_equal(given["head"]["kernel"], FROZEN_PARAMS["head"]["kernel"])
+
+
+@pytest.mark.thorough
+def test_training_equals_training_of_the_whole_model_whose_backbone_has_no_gradient() -> None:
+    task = freeze(WHOLE, FROZEN_PARAMS, _backbone, draw=False)
+    result = engine.simulate(_plan_frozen(task), FROZEN_FEDERATION, rounds=2)
+
+    def logits(params: Any, x: Any, key: Any = None) -> Any:
+        return WHOLE.logits(
+            {name: jax.lax.stop_gradient(part) if _backbone(f"{name}/") else part for name, part in params.items()},
+            x,
+            key,
+        )
+
+    still = WHOLE._replace(logits=logits, init=lambda key: FROZEN_PARAMS)
+    expected = engine.simulate(_plan_frozen(still), FROZEN_FEDERATION, rounds=2)
+    np.testing.assert_allclose(result.metrics.test_loss, expected.metrics.test_loss, rtol=1e-5)
+    for name in ("adapter", "head"):
+        for one, other in zip(
+            jax.tree.leaves(result.deployed(0)[name]), jax.tree.leaves(expected.deployed(0)[name]), strict=True
+        ):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_leaves_are_neither_stacked_nor_sent() -> None:
+    spec, inputs = partition_plan(_plan_frozen(freeze(WHOLE, FROZEN_PARAMS, _backbone), scaffold), FROZEN_FEDERATION)
+    trained = trees.bytes_of(freeze(WHOLE, FROZEN_PARAMS, _backbone).init(jax.random.key(0)))
+    shapes = measure(spec, inputs, 1)
+    assert shapes.model == trained
+    assert shapes.wire.up == 2 * trained  # the update, and the change of the control variate
+    # One copy among the arguments of the program, though logits and features hold the arrays.
+    frozen = trees.size(FROZEN_PARAMS) - trees.size(freeze(WHOLE, FROZEN_PARAMS, _backbone).init(jax.random.key(0)))
+    assert WHOLE.features is not None
+    assert sum(np.size(leaf) for leaf in inputs.traced if np.ndim(leaf)) == frozen
+
+
+def test_init_may_be_traced_again_and_again() -> None:
+    task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
+    shapes = [jax.eval_shape(task.init, jax.random.key(0)) for _ in range(2)]
+    assert shapes[0] == shapes[1]
+    assert len(roles.roles_of(task, shapes[0])) == 4
+
+
+def test_backbones_of_equal_shapes_share_a_program() -> None:
+    first, second = (freeze(WHOLE, WHOLE.init(jax.random.key(seed)), _backbone) for seed in (1, 2))
+    specs = [partition_plan(_plan_frozen(task), FROZEN_FEDERATION)[0] for task in (first, second)]
+    assert specs[0] == specs[1]
+    losses = [
+        engine.simulate(_plan_frozen(task), FROZEN_FEDERATION, rounds=1).metrics.test_loss for task in (first, second)
+    ]
+    assert not np.allclose(losses[0], losses[1])
+
+
+def test_an_algorithm_without_a_plan() -> None:
+    task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
+    found = engine.simulate(fedavg(task, FROZEN_LOCAL, clients_per_round=None), FROZEN_FEDERATION, rounds=1)
+    np.testing.assert_allclose(
+        found.metrics.test_loss,
+        engine.simulate(_plan_frozen(task), FROZEN_FEDERATION, rounds=1).metrics.test_loss,
+        rtol=1e-5,
+    )
+
+
+def test_errors() -> None:
+    task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
+    with pytest.raises(ValueError, match="choose all leaves at once"):
+        freeze(task, FROZEN_PARAMS, _backbone)
+    with pytest.raises(ValueError, match=r"not all, got 10 of 10; valid names are adapter/bias"):
+        freeze(WHOLE, FROZEN_PARAMS, lambda path: True)
+    moving = task_from_module(Net_frozen(), FROZEN_X[:1], classes=3)
+    with pytest.raises(ValueError, match=r"got 'norm/mean'; make the task with .*statistics='frozen'"):
+        freeze(moving, FROZEN_PARAMS, _backbone)
+    with pytest.raises(ValueError, match="got 0 of 10"):
+        freeze(moving, FROZEN_PARAMS, lambda path: False)
+    with pytest.raises(ValueError, match="expected params like those of the task"):
+        freeze(WHOLE, {**FROZEN_PARAMS, "head": {"kernel": jnp.zeros((16, 4)), "bias": jnp.zeros(4)}}, _backbone)
+    with pytest.raises(ValueError, match="expected own to be layers, statistics or names of leaves, got 'x'"):
+        fedbn(WHOLE, FROZEN_LOCAL, own=("x",))

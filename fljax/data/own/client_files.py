@@ -10,12 +10,12 @@ from typing import Any
 
 from fljax.core.names import shown
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
+from fljax.data.checks import is_file, is_folder, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.csv_tables import TextForm, numbers_or_text
 from fljax.data.own.files import read_arrays
 from fljax.data.own.frames import Columns
 from fljax.data.own.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
-from fljax.data.paths import is_file, is_folder, with_home
 
 ARRAYS = (".npz",)
 # Files about a folder that hold no data, and what systems and Spark leave in a folder.
@@ -87,7 +87,7 @@ def table_folder(
     place = _folder(path)
     with naming(place.name):
         files = client_files(place, ENDINGS)
-        if part is not None and any(each.test for each in files):
+        if part is not None and any(file.test for file in files):
             raise ValueError("expected part, a column that says which rows are test rows, or a folder test, got both")
         pictures = image_paths(columns, image_folder, size)
     form = TextForm(encoding, separator, decimal)
@@ -135,10 +135,12 @@ def array_folder(
         for file in files:
             name = _below(file.place, place)
             with naming(name):
-                own = read_arrays(file.place, features, label, None, whole=file.place.parent != place, test=file.test)
-                if not file.test and not any(len(each.y) for each in own if not (each.test or each.valid)):
+                rows = read_arrays(file.place, features, label, None, whole=file.place.parent != place, test=file.test)
+                if not file.test and not any(len(piece.y) for piece in rows if not (piece.test or piece.valid)):
                     raise ValueError("expected at least one training row, got none")
-            pieces += [each._replace(owner=[file.client] * len(each.y), name=f"{each.name} of {name}") for each in own]
+            pieces += [
+                piece._replace(owner=[file.client] * len(piece.y), name=f"{piece.name} of {name}") for piece in rows
+            ]
         check_owners(pieces)
         return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
 
@@ -147,14 +149,14 @@ def files_in(folder: Path, endings: Iterable[str]) -> list[Path]:
     """The files in a folder whose names have one of these ends, in alphabetical order, without hidden ones."""
     if not is_folder(folder):
         return []
-    return sorted(each for each in _visible(folder) if ending(each) in endings and is_file(each))
+    return sorted(file for file in _visible(folder) if ending(file) in endings and is_file(file))
 
 
 def part_folders(place: Path) -> list[Path]:
     """The folders in a folder that are called like a part of a data set, such as train, in small or capital letters."""
     if not is_folder(place):
         return []
-    return sorted(each for each in _visible(place) if each.name.lower() in PARTS and is_folder(each))
+    return sorted(folder for folder in _visible(place) if folder.name.lower() in PARTS and is_folder(folder))
 
 
 def client_files(place: Path, endings: Sequence[str]) -> list[TableFile]:
@@ -164,62 +166,64 @@ def client_files(place: Path, endings: Sequence[str]) -> list[TableFile]:
       ValueError: if files are not as ``table_folder`` says.
     """
     direct = files_in(place, endings)
-    split = {each: files_in(each, endings) for each in part_folders(place) if each.name.lower() in ("train", "test")}
+    split = {
+        folder: files_in(folder, endings) for folder in part_folders(place) if folder.name.lower() in ("train", "test")
+    }
     split = {folder: files for folder, files in split.items() if files}
     train, test = (
-        [each for folder, files in split.items() if folder.name.lower() == name for each in files]
+        [file for folder, files in split.items() if folder.name.lower() == name for file in files]
         for name in ("train", "test")
     )
     if direct and split:
         _refuse_form([direct[0], *(files[0] for files in split.values())], place, endings)
-    unread = [*_unread(place, [*direct, *split]), *(each for item in split.items() for each in _unread(*item))]
+    unread = [*_unread(place, [*direct, *split]), *(file for item in split.items() for file in _unread(*item))]
     if unread:
         _refuse_form(unread[:1], place, endings)
     if not direct and not train:
         got = f"{_below(test[0], place)} alone" if test else "none"
         raise ValueError(f"expected files ({', '.join(endings)}) with training rows, got {got}")
-    parts = [each for each in direct if _stem(each).lower() in PARTS]
+    parts = [file for file in direct if _stem(file).lower() in PARTS]
     if parts:
-        names = " and ".join(each.name for each in parts)
+        names = " and ".join(file.name for file in parts)
         raise ValueError(
             f"expected a file for each client, got {names}; for two files of one data set name the first one and say "
             "test_file"
         )
-    found = [*((each, False) for each in [*direct, *train]), *((each, True) for each in test)]
+    listed = [*((file, False) for file in [*direct, *train]), *((file, True) for file in test)]
     seen: dict[tuple[str, bool], Path] = {}
-    for each, of_test in found:
-        other = seen.setdefault((_stem(each), of_test), each)
-        if other != each:
-            got = " and ".join(_below(file, place) for file in (other, each))
+    for file, of_test in listed:
+        other = seen.setdefault((_stem(file), of_test), file)
+        if other != file:
+            got = " and ".join(_below(path, place) for path in (other, file))
             raise ValueError(f"expected one file for each client, got {got}")
-    _check_names([each for each, _ in found], place)
-    names = _client_names([_stem(each) for each, _ in found])
-    return [TableFile(each, of_test, name) for (each, of_test), name in zip(found, names, strict=True)]
+    _check_names([file for file, _ in listed], place)
+    names = _client_names([_stem(file) for file, _ in listed])
+    return [TableFile(file, of_test, name) for (file, of_test), name in zip(listed, names, strict=True)]
 
 
 def _visible(folder: Path) -> list[Path]:
     """What is in a folder, except hidden files and what systems and programs leave there."""
-    return sorted(each for each in folder.iterdir() if not each.name.startswith(".") and each.name not in _LEFT)
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in _LEFT)
 
 
 def _unread(folder: Path, read: Sequence[Path]) -> list[Path]:
     """The files of a folder that would not be read: other ones than ``read``, and the first one in each folder."""
-    pointers = {each.with_name(f"{each.name}.dvc") for each in read}  # DVC's, of files that are here
-    others = [each for each in _visible(folder) if each not in read and each not in pointers]
-    found = [next(_files_below(each), None) if is_folder(each) else each for each in others]
-    return [each for each in found if each is not None and not _ABOUT.fullmatch(each.name)]
+    pointers = {path.with_name(f"{path.name}.dvc") for path in read}  # DVC's, of files that are here
+    others = [path for path in _visible(folder) if path not in read and path not in pointers]
+    firsts = [next(_files_below(path), None) if is_folder(path) else path for path in others]
+    return [file for file in firsts if file is not None and not _ABOUT.fullmatch(file.name)]
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    for each in _visible(folder):
-        if is_folder(each):
-            yield from _files_below(each)
-        elif not _ABOUT.fullmatch(each.name):
-            yield each
+    for path in _visible(folder):
+        if is_folder(path):
+            yield from _files_below(path)
+        elif not _ABOUT.fullmatch(path.name):
+            yield path
 
 
 def _refuse_form(files: Sequence[Path], place: Path, endings: Sequence[str]) -> None:
-    got = " and ".join(_below(each, place) for each in files)
+    got = " and ".join(_below(file, place) for file in files)
     if len(files) == 1:
         gone = files[0].is_symlink() and not files[0].exists()
         advice = "a link to a file that is not here; fetch it, e.g. with git annex or DVC"
@@ -233,10 +237,10 @@ def _refuse_form(files: Sequence[Path], place: Path, endings: Sequence[str]) -> 
 def _check_names(files: Sequence[Path], place: Path) -> None:
     """Raises a ValueError if the names of two files differ by the name of a part alone: north_train and north_test."""
     seen: dict[str, Path] = {}
-    for each in files:
-        other = seen.setdefault(_WITH_PART.sub("", _stem(each)), each)
-        if _stem(other) != _stem(each):
-            got = " and ".join(_below(file, place) for file in (other, each))
+    for file in files:
+        other = seen.setdefault(_WITH_PART.sub("", _stem(file)), file)
+        if _stem(other) != _stem(file):
+            got = " and ".join(_below(path, place) for path in (other, file))
             raise ValueError(
                 f"expected one name for each client, got {got}; put training and test rows of a client into files of "
                 "one name in the folders train and test"

@@ -68,7 +68,7 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)
-            found = pandas.read_csv(
+            table = pandas.read_csv(
                 place,
                 encoding=encoding,
                 sep=separator,
@@ -97,16 +97,16 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
         ) from None
     except OSError as error:
         raise ValueError(f"expected a file that can be read, got {one_line(error)}") from None
-    found = _named_columns(found, _line_of_names(place, form))
-    _check_separator(list(found.columns), list(kinds), separator)
+    table = _named_columns(table, _line_of_names(place, form))
+    _check_separator(list(table.columns), list(kinds), separator)
     for name, kind in kinds.items():
-        if name in found.columns:
-            texts = [text.removeprefix(_MARK) for text in found[name].tolist()]
+        if name in table.columns:
+            texts = [text.removeprefix(_MARK) for text in table[name].tolist()]
             if kind != "text":  # blanks at the ends, and accents apart from their letters, make no other value
                 texts = [unicodedata.normalize("NFC", text).strip() for text in texts]
             texts = [text or None for text in texts]
-            found = found.assign(**{name: pandas.Series(texts, found.index, object)})
-    return found
+            table = table.assign(**{name: pandas.Series(texts, table.index, object)})
+    return table
 
 
 def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, decimal: str = ".") -> list[Any]:
@@ -126,12 +126,12 @@ def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, 
     """
     import pandas
 
-    found = list(tables)
+    made = list(tables)
     for name, kind in _kinds(columns).items():
-        having = [place for place, table in enumerate(found) if name in table.columns]
+        having = [place for place, table in enumerate(made) if name in table.columns]
         if not having:
             continue
-        parts = [found[place][name] for place in having]
+        parts = [made[place][name] for place in having]
         joined = numbers_or_text(pandas.concat(parts), kind, decimal)
         files = [names[place] for place in having]
         if kind != "text" and joined.dtype == object:
@@ -140,10 +140,10 @@ def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, 
             _check_kinds(parts, joined, files, name, decimal)
         start = 0
         for place in having:
-            end = start + len(found[place])
-            found[place] = found[place].assign(**{name: joined.iloc[start:end]})
+            end = start + len(made[place])
+            made[place] = made[place].assign(**{name: joined.iloc[start:end]})
             start = end
-    return found
+    return made
 
 
 def _check_forms(parts: Sequence[Any], files: Sequence[str], name: Any, decimal: str) -> None:
@@ -190,10 +190,10 @@ def _line_of_names(place: Path, form: TextForm) -> list[str]:
     with opened(place, "rt", encoding=encoding, newline="") as file:
         rows = csv.reader(file, delimiter=form.separator, skipinitialspace=True)
         try:
-            row = next((each for each in rows if len(each) > 1 or any(map(str.strip, each))), [])
+            row = next((cells for cells in rows if len(cells) > 1 or any(map(str.strip, cells))), [])
         except csv.Error as error:
             raise ValueError(f"expected a line of names, got {one_line(error)}") from None
-    return [each.strip() for each in row]
+    return [cells.strip() for cells in row]
 
 
 def _named_columns(table: Any, written: Sequence[str]) -> Any:
@@ -259,18 +259,18 @@ def numbers_or_text(column: Any, kind: Kind, decimal: str = ".") -> Any:
     """
     import pandas
 
-    texts = [each for each in column.tolist() if each is not None]
+    texts = [text for text in column.tolist() if text is not None]
     if kind == "text" or not texts or len(texts) < len(column):
         return column
-    if kind != "number" and all(_WHOLE.fullmatch(each) for each in texts):
-        return pandas.Series(np.array([int(each) for each in texts], np.int64), column.index)
+    if kind != "number" and all(_WHOLE.fullmatch(text) for text in texts):
+        return pandas.Series(np.array([int(text) for text in texts], np.int64), column.index)
     if kind == "label" and set(texts) <= {"True", "False"}:
-        return pandas.Series(np.array([each == "True" for each in texts]), column.index)
-    if kind != "id" and (decimal == "." or not any("." in each for each in texts)):
-        texts = [each.replace(decimal, ".") for each in texts]
-        written = kind == "number" or any("." in each for each in texts)
-        if written and all(_DECIMAL.fullmatch(each) for each in texts):
-            return pandas.Series(np.array([float(each) for each in texts]), column.index)
+        return pandas.Series(np.array([text == "True" for text in texts]), column.index)
+    if kind != "id" and (decimal == "." or not any("." in text for text in texts)):
+        texts = [text.replace(decimal, ".") for text in texts]
+        written = kind == "number" or any("." in text for text in texts)
+        if written and all(_DECIMAL.fullmatch(text) for text in texts):
+            return pandas.Series(np.array([float(text) for text in texts]), column.index)
     return column
 
 

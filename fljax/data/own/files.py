@@ -1,4 +1,8 @@
-"""Data sets in files of one's own: tables (.csv, .parquet) and arrays (.npz, .npy), named in a config by their path."""
+"""Data sets in files of one's own, named in a config by their path: tables, arrays, and the files of MedMNIST.
+
+Tables are .csv and .parquet, arrays .npz and .npy. MedMNIST's ``.npz`` files are images of medicine with the parts
+train, val and test that their authors chose.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ import numpy as np
 
 from fljax.core.names import shown, unknown
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
+from fljax.data.checks import existing_file, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.mapped_files import check_unchanged
 from fljax.data.own import csv_tables
 from fljax.data.own.csv_tables import TextForm
 from fljax.data.own.frames import Columns
 from fljax.data.own.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
-from fljax.data.paths import existing_file, with_home
 
 # The parts whose arrays stand in one file, by the ends of their names.
 _ENDS = {"_train": 0, "_val": 1, "_valid": 1, "_validation": 1, "_test": 2}
@@ -201,14 +205,11 @@ def mapped(
       ValueError: if a file cannot be read, or does not fit the others.
     """
     place = existing_file(path)
-    try:
-        beside = lambda name: existing_file(place.parent / name)  # noqa: E731
-        y = _read_npy(beside(label), mapped=False)
-        owner = None if client is None else _read_npy(beside(client), mapped=False)
+    with naming(place.name):
+        y = _read_npy(existing_file(place.parent / label), mapped=False)
+        owner = None if client is None else _read_npy(existing_file(place.parent / client), mapped=False)
         piece = Piece(_read_npy(place, mapped=True), y, owner, name="rows")
         return assemble([piece], classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
-    except ValueError as error:
-        raise ValueError(f"{place.name}: {error}") from None
 
 
 @contextmanager
@@ -225,23 +226,23 @@ def opened_npz(place: Path) -> Iterator[Mapping[str, np.ndarray]]:
 
 def _read_npy(place: Path, *, mapped: bool) -> np.ndarray:
     try:
-        found = np.load(place, mmap_mode="r" if mapped else None, allow_pickle=False)
+        array = np.load(place, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"expected an array of numpy.save in {place.name}, got {csv_tables.one_line(error)}") from None
-    check_unchanged(found)
-    return found
+    check_unchanged(array)
+    return array
 
 
 def _test_file(place: Path, name: str, endings: Sequence[str]) -> Path:
     """The file of test rows beside a file of training rows."""
-    found = with_home(name)
+    file = with_home(name)
     with naming("test_file"):
-        found = existing_file(place.parent / found)
-        if ending(found) not in endings:
+        file = existing_file(place.parent / file)
+        if ending(file) not in endings:
             raise ValueError(f"expected a file that ends in {' or '.join(endings)}, got {shown(name)}")
-        if found.samefile(place):
+        if file.samefile(place):
             raise ValueError(f"expected another file than {place.name}, got the same one")
-    return found
+    return file
 
 
 def read_arrays(
@@ -262,14 +263,14 @@ def read_arrays(
       ValueError: if the file cannot be read, an array does not exist or has another length, or an array of features,
         labels or owners would not be read.
     """
-    with opened_npz(place) as found:
-        ends = {} if whole or features in found else _ENDS
-        split = {end: part for end, part in ends.items() if f"{features}{end}" in found} or {"": 2 * test}
+    with opened_npz(place) as stored:
+        ends = {} if whole or features in stored else _ENDS
+        split = {end: part for end, part in ends.items() if f"{features}{end}" in stored} or {"": 2 * test}
 
         def piece(end: str, part: int) -> Piece:
-            x, y = _array(found, f"{features}{end}"), _array(found, f"{label}{end}")
-            needed = client is not None and (part == 0 or f"{client}{end}" in found)
-            owner = _array(found, f"{client}{end}") if needed else None
+            x, y = _array(stored, f"{features}{end}"), _array(stored, f"{label}{end}")
+            needed = client is not None and (part == 0 or f"{client}{end}" in stored)
+            owner = _array(stored, f"{client}{end}") if needed else None
             if len(x) != len(y):
                 raise ValueError(
                     f"expected features and labels of the same number of rows, got {len(x)} in {features}{end} and "
@@ -278,16 +279,16 @@ def read_arrays(
             return Piece(x, y, owner, part == 2, ("rows", "validation rows", "test rows")[part], part == 1)
 
         pieces = [piece(end, part) for end, part in split.items()]
-        _check_all_read(found, [each for each in (features, label, client) if each is not None], split)
+        _check_all_read(stored, [name for name in (features, label, client) if name is not None], split)
         return pieces
 
 
-def _check_all_read(found: Mapping[str, np.ndarray], names: Sequence[str], split: Mapping[str, int]) -> None:
+def _check_all_read(stored: Mapping[str, np.ndarray], names: Sequence[str], split: Mapping[str, int]) -> None:
     """Raises a ValueError if a file has arrays of other parts than those of ``split``, or two of one part."""
     parts = list(split.values())
     twice = next((end for place, end in enumerate(split) if parts[place] in parts[:place]), None)
     unread = [
-        f"{name}_{word}" for word in PARTS for name in names if f"_{word}" not in split and f"{name}_{word}" in found
+        f"{name}_{word}" for word in PARTS for name in names if f"_{word}" not in split and f"{name}_{word}" in stored
     ]
     if twice is not None or unread:
         got = f"{names[0]}{twice}" if twice is not None else unread[0]
@@ -298,11 +299,11 @@ def _check_all_read(found: Mapping[str, np.ndarray], names: Sequence[str], split
         )
 
 
-def _array(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    if name not in found:
-        raise ValueError(unknown("array", name, sorted(found)))
+def _array(stored: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in stored:
+        raise ValueError(unknown("array", name, sorted(stored)))
     try:
-        array = found[name]
+        array = stored[name]
     except ValueError as error:
         if "pickle" not in str(error):
             raise
@@ -313,3 +314,78 @@ def _array(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     if not array.ndim:
         raise ValueError(f"expected one entry for each row in the array {name!r}, got a single value")
     return array
+
+
+_MEDMNIST_PARTS = ("train", "val", "test")
+_MEDMNIST_NAMES = tuple(f"{part}_{kind}" for part in _MEDMNIST_PARTS for kind in ("images", "labels"))
+
+
+def medmnist(path: str | Path, *, classes: int | None = None) -> Dataset:
+    """A file of MedMNIST, of any size of images, as it is downloaded.
+
+    In a config::
+
+        [data]
+        dataset = "pathmnist.npz"  # beside the config
+        partition = "dirichlet"
+        clients = 20
+
+    The file has the arrays ``train_images``, ``train_labels``, ``val_images``, ``val_labels``, ``test_images`` and
+    ``test_labels``. Clients share the training rows. The rows of ``val`` are the server's, ``held["validation"]``,
+    and those of ``test`` are the global test set, ``held["test"]`` (``test = "global"`` tests all clients on it).
+
+    Args:
+      path: the file.
+      classes: number of classes, if some class has no row.
+
+    Images are uint8 ``[n, height, width, channels]``, with one channel if they are grey; images in three dimensions
+    become ``[n, depth, height, width, 1]``. Labels ``[n, 1]`` become ``[n]``. ChestMNIST has several labels for each
+    row, ``[n, 14]``, which need a model of one's own.
+
+    Source: Yang et al., "MedMNIST v2: A large-scale lightweight benchmark for 2D and 3D biomedical image
+    classification", Scientific Data, 2023.
+
+    Raises:
+      ValueError: if the file cannot be read, or its arrays do not fit together.
+    """
+    place = existing_file(path)
+    with naming(place.name), opened_npz(place) as file:
+        return assemble([_medmnist_piece(file, part) for part in _MEDMNIST_PARTS], classes=classes)
+
+
+def is_medmnist(place: Path) -> bool:
+    """Whether a file has the six arrays of MedMNIST."""
+    try:
+        with zipfile.ZipFile(place) as file:
+            return {f"{name}.npy" for name in _MEDMNIST_NAMES} <= set(file.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def _medmnist_piece(file: Mapping[str, np.ndarray], part: str) -> Piece:
+    """The rows of one part."""
+    images, labels = _numeric_array(file, f"{part}_images"), _numeric_array(file, f"{part}_labels")
+    if images.ndim not in (3, 4, 5) or images.dtype != np.uint8:
+        raise ValueError(
+            f"expected uint8 images [n, height, width] or [n, height, width, 3] in {part}_images, got {images.dtype} "
+            f"{list(images.shape)}"
+        )
+    # Only images in colour have channels; MedMNIST's images in three dimensions are grey.
+    coloured = images.ndim == 5 or (images.ndim == 4 and images.shape[-1] in (1, 3))
+    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    return Piece(
+        images if coloured else images[..., None],
+        labels,
+        test=part == "test",
+        name=f"rows of {part}",
+        valid=part == "val",
+    )
+
+
+def _numeric_array(file: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    try:
+        return file[name]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        raise ValueError(f"expected numbers in the array {name}, got Python objects") from None

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import nearest, shown, unknown
+from fljax.data.arrays import Labels, is_missing, number_labels
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
-from fljax.data.datasets import Dataset, dataset
+from fljax.data.datasets import Dataset, centred, dataset, stored_standardised, with_moments
 from fljax.data.federation import federate
-from fljax.data.labels import Labels, is_missing, number_labels
-from fljax.data.moments import centred, stored_standardised, with_moments
 from fljax.protocol import Features, Federation
 
 # The number of columns that an error message names.
@@ -154,9 +153,9 @@ def read_columns(
         if rows is None or column != client:
             check_column(table, column)
     chosen = [name for name in table.columns if name not in apart] if features is None else list(features)
-    given = [name for name in chosen if name in apart]
-    if given:
-        raise ValueError(f"expected features without the columns of label, client and part, got {shown(given[0])}")
+    twice = [name for name in chosen if name in apart]
+    if twice:
+        raise ValueError(f"expected features without the columns of label, client and part, got {shown(twice[0])}")
     if not len(table) or not (chosen or images):
         raise ValueError(
             f"expected a table with at least one row and one column of features, got {len(table)} rows and the columns "
@@ -219,7 +218,7 @@ def _with_test_rows(x: np.ndarray, labels: Labels, rows: RowsOfFiles, vocabulary
 
     def piece(chosen: np.ndarray, test: bool) -> Piece:
         whose = None if rows.owner is None else rows.owner[chosen].tolist()
-        whose = None if whose is None or all(each is None for each in whose) else whose
+        whose = None if whose is None or all(owner is None for owner in whose) else whose
         return Piece(x[chosen], labels.y[chosen], whose, test, "test rows" if test else "rows")
 
     pieces = [piece(~rows.test, False), piece(rows.test, True)]
@@ -244,8 +243,8 @@ def as_frame(frame: Any) -> Any:
         if names is None or isinstance(frame, str):
             raise ValueError(f"expected a table with columns, such as a pandas DataFrame, got {shown(frame)}")
     columns = {name: np.asarray(frame[name]) for name in names}
-    flat = {name: list(each) if each.ndim > 1 else each for name, each in columns.items()}
-    lengths = {name: len(each) for name, each in flat.items()}
+    flat = {name: list(values) if values.ndim > 1 else values for name, values in columns.items()}
+    lengths = {name: len(values) for name, values in flat.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"expected columns of equal lengths, got {lengths}")
     return pandas.DataFrame(flat)
@@ -294,8 +293,8 @@ def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vo
 def _narrow(x: np.ndarray) -> np.ndarray:
     """Features as float32; numbers beyond its range stay, for the check of the data set."""
     with np.errstate(over="ignore"):
-        found = x.astype(np.float32)
-    return found if np.isfinite(found).all() else x.astype(np.float64)
+        narrow = x.astype(np.float32)
+    return narrow if np.isfinite(narrow).all() else x.astype(np.float64)
 
 
 def _labels(table: Any, label: Any, classes: int | None, regression: bool | None) -> Labels:
@@ -303,17 +302,17 @@ def _labels(table: Any, label: Any, classes: int | None, regression: bool | None
         for column in label:
             check_complete(table[column], column)
         columns = [table[column].to_numpy() for column in label]
-        if any(each.dtype.kind not in "biuf" for each in columns):
+        if any(values.dtype.kind not in "biuf" for values in columns):
             raise ValueError(f"expected numbers in several columns of labels, got others in {list(label)}")
-        return number_labels(np.stack([each.astype(np.float32) for each in columns], axis=1))
+        return number_labels(np.stack([values.astype(np.float32) for values in columns], axis=1))
     column = table[label]
     check_complete(column, label)
     if hasattr(column, "cat") and not regression:
         used = column.cat.remove_unused_categories()
         codes = used.cat.codes.to_numpy().astype(np.int32)
         names = used.cat.categories.tolist()
-        found = number_labels(codes, classes=len(names) if classes is None else classes)
-        return found._replace(names=tuple(names))
+        labels = number_labels(codes, classes=len(names) if classes is None else classes)
+        return labels._replace(names=tuple(names))
     return number_labels(_plain(column), classes=classes, regression=regression)
 
 
@@ -335,7 +334,7 @@ def _numbered(column: Any, name: str | None) -> tuple[np.ndarray, tuple[Any, ...
 
 def _which(column: Any, name: str) -> np.ndarray:
     check_complete(column, name)
-    values = [str(each) for each in column.tolist()]
+    values = [str(value) for value in column.tolist()]
     for value in dict.fromkeys(values):
         if value.lower() not in PARTS:
             raise ValueError(f"{unknown('part', value, ('train', 'valid', 'test'))} in the column {name!r}")
@@ -346,7 +345,7 @@ def check_complete(column: Any, name: Any) -> None:
     """Raises a ValueError if a column has no value in some rows."""
     missing = int(column.isna().sum())
     if not missing and column.dtype == object:
-        missing = sum(is_missing(each) for each in column.tolist())
+        missing = sum(is_missing(value) for value in column.tolist())
     if missing:
         row = int(np.argmax(column.isna().to_numpy()))
         raise ValueError(

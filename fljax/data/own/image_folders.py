@@ -12,8 +12,8 @@ import numpy as np
 from fljax.core.arguments import is_whole
 from fljax.core.names import shown
 from fljax.data.assembly import PARTS, Piece, assemble
+from fljax.data.checks import is_hidden
 from fljax.data.datasets import Dataset
-from fljax.data.paths import is_hidden
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 # Parts of the path client/class/image.
@@ -56,16 +56,18 @@ def image_folder(
     if not place.is_dir():
         raise ValueError(f"expected a folder of images, got none at {shown(str(path))}")
     check_size(size)
-    labels = [(owner, part, each) for owner, part, above in _above_classes(place, client) for each in _folders(above)]
-    found = [_Image(image, label.name, owner, part) for owner, part, label in labels for image in _images(label)]
-    _check_all_read(place, [label for *_, label in labels], {each.path for each in found}, client)
-    images = read_images([each.path for each in found], size)
+    labels = [
+        (owner, part, folder) for owner, part, above in _above_classes(place, client) for folder in _folders(above)
+    ]
+    files = [_Image(image, label.name, owner, part) for owner, part, label in labels for image in _images(label)]
+    _check_all_read(place, [label for *_, label in labels], {file.path for file in files}, client)
+    images = read_images([file.path for file in files], size)
     pieces = []
     for part, name in enumerate(("images", "validation images", "test images")):
-        rows = [number for number, each in enumerate(found) if each.part == part]
+        rows = [number for number, file in enumerate(files) if file.part == part]
         if rows:
-            owners = np.array([found[row].owner for row in rows]) if client else None
-            labels = [found[row].label for row in rows]
+            owners = np.array([files[row].owner for row in rows]) if client else None
+            labels = [files[row].label for row in rows]
             pieces.append(Piece(images[rows], labels, owners, part == 2, name, part == 1))
     return assemble(pieces, classes=classes)
 
@@ -88,34 +90,34 @@ def _above_classes(place: Path, client: bool) -> list[tuple[str | None, int, Pat
     tops = _parts(place) or [(0, place)]
     if not client:
         return [(None, part, top) for part, top in tops]
-    owners = [(part, each) for part, top in tops for each in _folders(top)]
-    below = {each: _parts(each) for _, each in owners}
+    owners = [(part, owner) for part, top in tops for owner in _folders(top)]
+    below = {owner: _parts(owner) for _, owner in owners}
     if not any(below.values()):
-        return [(each.name, part, each) for part, each in owners]
-    for each, parts in below.items():
-        if not parts or each.parent != place:
-            got = f"none in {shown(each.name)}" if not parts else shown(parts[0][1].relative_to(place).as_posix())
+        return [(owner.name, part, owner) for part, owner in owners]
+    for owner, parts in below.items():
+        if not parts or owner.parent != place:
+            got = f"none in {shown(owner.name)}" if not parts else shown(parts[0][1].relative_to(place).as_posix())
             raise ValueError(
                 f"expected folders of the parts, such as train and test, in all clients or none, got {got}"
             )
-    return [(each.name, part, inside) for each, parts in below.items() for part, inside in parts]
+    return [(owner.name, part, inside) for owner, parts in below.items() for part, inside in parts]
 
 
 def _parts(place: Path) -> list[tuple[int, Path]]:
     """The parts of a data set that the folders in a folder are, if all of them have names of parts."""
     inside = _folders(place)
-    known = all(each.name.lower() in PARTS for each in inside)
-    return [(PARTS[each.name.lower()], each) for each in inside] if known else []
+    known = all(folder.name.lower() in PARTS for folder in inside)
+    return [(PARTS[folder.name.lower()], folder) for folder in inside] if known else []
 
 
 def _images(place: Path) -> list[Path]:
     """The images in a folder."""
-    inside = [each for each in place.iterdir() if each.suffix.lower() in ENDINGS]
-    return sorted(each for each in inside if not is_hidden(Path(each.name)))
+    inside = [file for file in place.iterdir() if file.suffix.lower() in ENDINGS]
+    return sorted(file for file in inside if not is_hidden(Path(file.name)))
 
 
 def _folders(place: Path) -> list[Path]:
-    return sorted(each for each in place.iterdir() if each.is_dir() and not is_hidden(Path(each.name)))
+    return sorted(folder for folder in place.iterdir() if folder.is_dir() and not is_hidden(Path(folder.name)))
 
 
 def _check_all_read(place: Path, classes: Sequence[Path], read: set[Path], client: bool) -> None:
@@ -124,18 +126,18 @@ def _check_all_read(place: Path, classes: Sequence[Path], read: set[Path], clien
         f"expected images in {'folder/client/class/image' if client else 'folder/class/image'} ({', '.join(ENDINGS)})"
     )
     files = _files_below(place)
-    others = [each for each in files if each.suffix.lower() in ENDINGS and each not in read]
+    others = [file for file in files if file.suffix.lower() in ENDINGS and file not in read]
     if others:
         name = others[0].relative_to(place)
         more = f" and {len(others) - 1} more in other places" if len(others) > 1 else ""
         advice = "" if client or len(name.parts) != _WITH_CLIENT else "; client = true reads folder/client/class/image"
         raise ValueError(f"{wanted}, got {shown(name.as_posix())}{more}{advice}")
-    lost = next((each for each in files if each.is_symlink() and not each.exists()), None)
+    lost = next((file for file in files if file.is_symlink() and not file.exists()), None)
     if lost is not None:
         got = shown(lost.relative_to(place).as_posix())
         raise ValueError(f"expected files and folders, got a link to nothing, {got}")
-    empty = set(classes) - {each.parent for each in read}
-    unread = [each for each in files if each.parent in empty]
+    empty = set(classes) - {file.parent for file in read}
+    unread = [file for file in files if file.parent in empty]
     if unread:
         folder, name = shown(unread[0].parent.relative_to(place).as_posix()), unread[0].name
         more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
@@ -146,24 +148,28 @@ def _check_all_read(place: Path, classes: Sequence[Path], read: set[Path], clien
 
 def _files_below(place: Path) -> list[Path]:
     """All files that are not hidden, and links to nothing."""
-    found, seen = [], set[str]()
+    files_below, seen = [], set[str]()
     for folder, inside, files in os.walk(place, followlinks=True):
-        inside[:] = sorted(each for each in inside if not is_hidden(Path(each)))
+        inside[:] = sorted(name for name in inside if not is_hidden(Path(name)))
         if (real := os.path.realpath(folder)) in seen:  # a link to a folder above
             inside.clear()
             continue
         seen.add(real)
-        found += [Path(folder, each) for each in sorted(files) if not is_hidden(Path(each))]
-    return found
+        files_below += [Path(folder, name) for name in sorted(files) if not is_hidden(Path(name))]
+    return files_below
 
 
 def check_size(size: Any) -> None:
     """Raises a ValueError if a size of images is not None or two whole numbers from 1."""
     if size is None:
         return
-    given = list(size) if isinstance(size, Sequence | np.ndarray) and not isinstance(size, str) else size
-    if not isinstance(given, list) or len(given) != 2 or not all(is_whole(each) and each >= 1 for each in given):
-        raise ValueError(f"expected size as [height, width], two whole numbers from 1, got {shown(given)}")
+    lengths = list(size) if isinstance(size, Sequence | np.ndarray) and not isinstance(size, str) else size
+    if (
+        not isinstance(lengths, list)
+        or len(lengths) != 2
+        or not all(is_whole(length) and length >= 1 for length in lengths)
+    ):
+        raise ValueError(f"expected size as [height, width], two whole numbers from 1, got {shown(lengths)}")
 
 
 def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
@@ -177,7 +183,7 @@ def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray
     except ImportError:
         raise ValueError("expected Pillow to read images, got none; install it (pip install pillow)") from None
     check_size(size)
-    found: list[np.ndarray] = []
+    images: list[np.ndarray] = []
     for path in paths:
         try:
             with Image.open(path) as image:
@@ -190,13 +196,13 @@ def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             said = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise ValueError(f"expected an image, got {shown(str(path))} ({said})") from None
-        if found and pixels.shape[:2] != found[0].shape[:2]:
-            one, other = ("x".join(map(str, each.shape[:2])) for each in (found[0], pixels))
+        if images and pixels.shape[:2] != images[0].shape[:2]:
+            one, other = ("x".join(map(str, array.shape[:2])) for array in (images[0], pixels))
             raise ValueError(
                 f"expected images of one size or the option size=[height, width], got {one} and {other} in "
                 f"{shown(str(path))}"
             )
-        found.append(pixels)
-    if all(each.ndim == 2 for each in found):
-        return np.stack(found)[..., None]
-    return np.stack([each if each.ndim == 3 else np.repeat(each[..., None], 3, axis=2) for each in found])
+        images.append(pixels)
+    if all(array.ndim == 2 for array in images):
+        return np.stack(images)[..., None]
+    return np.stack([array if array.ndim == 3 else np.repeat(array[..., None], 3, axis=2) for array in images])

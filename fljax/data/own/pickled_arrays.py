@@ -55,7 +55,7 @@ def array_of(value: Any) -> Any:
     if not isinstance(value, _Array):
         return value
     shape = value.shape
-    axes = shape if isinstance(shape, tuple) and all(type(each) is int and each >= 0 for each in shape) else None
+    axes = shape if isinstance(shape, tuple) and all(type(length) is int and length >= 0 for length in shape) else None
     if axes is None or max(axes, default=0) >= _LONGEST_AXIS or not isinstance(value.dtype, _Dtype):
         raise pickle.UnpicklingError("an array without a shape or a dtype")
     if value.dtype.is_object():
@@ -105,10 +105,10 @@ class _Dtype:
         text = _TEXT.fullmatch(self.code)
         if not text and not _BOUNDED.fullmatch(self.code):
             raise pickle.UnpicklingError(f"an array of the dtype {self.code[:20]!r}")
-        found = np.dtype(f"{self.order}{self.code}")
-        if self.size not in (-1, found.itemsize):
+        dtype = np.dtype(f"{self.order}{self.code}")
+        if self.size not in (-1, dtype.itemsize):
             raise pickle.UnpicklingError(f"an array of the dtype {self.code!r} with {self.size} bytes for each value")
-        return found
+        return dtype
 
 
 class _Array:
@@ -136,9 +136,9 @@ def _reconstruct(*_: Any) -> _Array:
 def _frombuffer(data: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> _Array:
     if order not in ("C", "F") or axes is not None:
         raise pickle.UnpicklingError(f"an array in the order {str(order)[:20]!r} of axes")
-    found = _Array()
-    found.__setstate__((1, shape, dtype, order == "F", data))
-    return found
+    array = _Array()
+    array.__setstate__((1, shape, dtype, order == "F", data))
+    return array
 
 
 def _bytes(text: Any = "", encoding: Any = "latin1") -> bytes:
@@ -171,8 +171,8 @@ class _Called:
     def __init__(self, module: str, name: str) -> None:
         self.name = (module, name)
 
-    def __call__(self, *given: Any) -> Any:
-        return _KNOWN[self.name](*given)
+    def __call__(self, *arguments: Any) -> Any:
+        return _KNOWN[self.name](*arguments)
 
     def __setstate__(self, state: Any) -> None:
         raise pickle.UnpicklingError(f"a pickle that changes {'.'.join(self.name)}")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown
+from fljax.data.checks import is_file, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own import csv_tables
 from fljax.data.own.csv_tables import TextForm
@@ -25,7 +26,6 @@ from fljax.data.own.frames import (
     read_columns,
 )
 from fljax.data.own.image_folders import check_size, read_images
-from fljax.data.paths import is_file, with_home
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 
@@ -101,7 +101,7 @@ def read_files(
     Raises:
       ValueError: if a file cannot be read, or files do not fit together; the sentence names the file.
     """
-    tables = [_read(each, columns, form) for each in files]
+    tables = [_read(file, columns, form) for file in files]
     split = any(file.test for file in files)
     full = [len(table) > 0 or not file.test or file.client is None for file, table in zip(files, tables, strict=True)]
     files, tables = list(itertools.compress(files, full)), list(itertools.compress(tables, full))
@@ -157,14 +157,14 @@ def _read_parquet(place: Path) -> Any:
 
 def _with_numbers(files: Sequence[TableFile], tables: Sequence[Any], columns: Columns, form: TextForm) -> list[Any]:
     """The tables, with numbers in place of texts of CSV files; Parquet has types of its own."""
-    found = list(tables)
+    numbered = list(tables)
     texts = [place for place, file in enumerate(files) if ending(file.place) != ".parquet"]
     made = csv_tables.with_numbers(
-        [found[place] for place in texts], [_name(files[place]) for place in texts], columns, form.decimal
+        [numbered[place] for place in texts], [_name(files[place]) for place in texts], columns, form.decimal
     )
     for place, table in zip(texts, made, strict=True):
-        found[place] = table
-    return found
+        numbered[place] = table
+    return numbered
 
 
 def _alike(files: Sequence[TableFile], tables: Sequence[Any], columns: Columns) -> list[Any]:
@@ -181,33 +181,33 @@ def _alike(files: Sequence[TableFile], tables: Sequence[Any], columns: Columns) 
     used = list(tables[0].columns)
     if chosen:
         used = list(dict.fromkeys([*named, *(columns.features or ())]))
-    found = []
+    alike = []
     for file, table in zip(files, tables, strict=True):
         with naming(_name(file)):
             if not len(table):
                 raise ValueError("expected at least one row, got none")
             written = {str(name).strip().lower() for name in table.columns}
             absent = columns.client if file.test and str(columns.client).lower() not in written else None
-            own = [name for name in used if name != absent]
-            missing = [name for name in own if name not in table.columns]
+            names = [name for name in used if name != absent]
+            missing = [name for name in names if name not in table.columns]
             more = [name for name in table.columns if name not in used and not chosen]
             if missing or more:
                 got = [f"none named {_listed(missing)}"] * bool(missing) + [f"{_listed(more)} more"] * bool(more)
                 raise ValueError(f"expected the columns of {_name(files[0])}, got {' and '.join(got)}")
-            kept = table if list(table.columns) == own else table[own]
-            gaps = kept.isna().to_numpy().any(axis=0)
-            for name, gap in zip(own, gaps, strict=True):
+            part = table if list(table.columns) == names else table[names]
+            gaps = part.isna().to_numpy().any(axis=0)
+            for name, gap in zip(names, gaps, strict=True):
                 if gap:
-                    check_complete(kept[name], name)
-            found.append(kept)
+                    check_complete(part[name], name)
+            alike.append(part)
     several = len(label_columns(columns.label)) > 1
     strict = [columns.client] if several or columns.regression is not None else [columns.client, columns.label]
-    types = [dict(table.dtypes) for table in found]
+    types = [dict(table.dtypes) for table in alike]
     for name in used:
-        different = {str(each[name]) for each in types if name in each}
+        different = {str(kinds[name]) for kinds in types if name in kinds}
         if len(different) > 1 or "category" in different:
-            _check_kinds(files, found, name, whole=name in strict, feature=name not in named)
-    return found
+            _check_kinds(files, alike, name, whole=name in strict, feature=name not in named)
+    return alike
 
 
 def _check_kinds(files: Sequence[TableFile], tables: Sequence[Any], name: Any, *, whole: bool, feature: bool) -> None:
@@ -258,8 +258,8 @@ def _owners(files: Sequence[TableFile], tables: Sequence[Any], client: str | Non
     for file, table in zip(files, tables, strict=True):
         known = file.client is None and client in table.columns
         lists.append(table[client].tolist() if known else [file.client] * len(table))
-    joined = [each for own in lists for each in own]
-    plain = {type(each) for each in joined} <= {int}
+    joined = [owner for owners in lists for owner in owners]
+    plain = {type(owner) for owner in joined} <= {int}
     return pandas.Series(joined, dtype=None if plain else object)
 
 
@@ -275,15 +275,15 @@ def _images(files: Sequence[TableFile], tables: Sequence[Any], column: Any, pict
             wrong = next((cell for cell in cells if not isinstance(cell, str)), None)
             if wrong is not None:
                 raise ValueError(f"expected paths of image files in the column {column!r}, got {shown(wrong)}")
-            found = [base / cell for cell in cells]
-            missing = [path for path in found if not is_file(path)]
+            images = [base / cell for cell in cells]
+            missing = [path for path in images if not is_file(path)]
             if missing:
                 raise ValueError(
                     f"expected the image files that the column {column!r} names, got no file at "
-                    f"{shown(str(missing[0]))} ({len(missing)} of {len(found)} are missing); paths begin in the folder "
-                    "of the table, or in image_folder="
+                    f"{shown(str(missing[0]))} ({len(missing)} of {len(images)} are missing); paths begin in the "
+                    "folder of the table, or in image_folder="
                 )
-            paths.extend(found)
+            paths.extend(images)
     return read_images(paths, pictures.size)
 
 

@@ -1,4 +1,4 @@
-"""The type Partition, which assigns rows to clients, and helpers for partitioners."""
+"""The type Partition, which assigns rows to clients, helpers for partitioners, and the parts of a client's rows."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ def draw_groups(
     """
     _check_shares(shares, len(sizes))
     counts = [largest_remainders(shares, population) for population in (clients, unseen)]
-    for each, (size, number) in enumerate(zip(sizes, np.sum(counts, axis=0), strict=True)):
+    for group, (size, number) in enumerate(zip(sizes, np.sum(counts, axis=0), strict=True)):
         if size < number * minimum:
             raise ValueError(
-                f"expected {minimum} samples for each of {number} clients of group {each}, got {size} in all"
+                f"expected {minimum} samples for each of {number} clients of group {group}, got {size} in all"
             )
     return np.concatenate([rng.permutation(np.repeat(np.arange(len(sizes), dtype=np.int32), n)) for n in counts])
 
@@ -154,7 +154,7 @@ def repair(rows: Sequence[np.ndarray], minimum: int) -> list[np.ndarray]:
     moves per client.
     """
     rows = list(rows)
-    sizes = np.array([len(each) for each in rows])
+    sizes = np.array([len(part) for part in rows])
     for client in np.flatnonzero(sizes < minimum):
         while sizes[client] < minimum:
             donor = int(np.argmax(sizes))
@@ -168,7 +168,7 @@ def repair(rows: Sequence[np.ndarray], minimum: int) -> list[np.ndarray]:
 
 def require(rows: Sequence[np.ndarray], minimum: int, remedy: str) -> None:
     """Raises a ValueError if a client has fewer than ``minimum`` rows."""
-    least = min(len(each) for each in rows)
+    least = min(len(part) for part in rows)
     if least < minimum:
         raise ValueError(f"expected at least {minimum} samples for each client, got one with {least}; {remedy}")
 
@@ -183,3 +183,85 @@ def _check_shares(shares: Sequence[float], groups: int) -> None:
             raise ValueError(f"expected shares that are numbers from 0 to 1, got {share!r}")
     if abs(sum(shares) - 1) > 1e-6:
         raise ValueError(f"expected shares with the sum 1, got {sum(shares):.7g}")
+
+
+class Split(NamedTuple):
+    """The rows of one client, by what they are for."""
+
+    train: Row
+    valid: Row
+    test: Row
+
+
+def split_rows(rows: Row, train_fraction: float, valid_fraction: float, rng: np.random.Generator) -> Split:
+    """Splits rows by a random permutation that is not stratified; of two rows or more, one at least is a test row."""
+    rows = rng.permutation(rows)
+    # Guarantee one training row first, then one test row, then apply the fraction.
+    count = max(min(round(train_fraction * len(rows)), len(rows) - 1), min(1, len(rows)))
+    train, valid = _without_valid(rows[:count], valid_fraction)
+    return Split(train, valid, rows[count:])
+
+
+def split_client(
+    made: Partition,
+    client: int,
+    train_fraction: float,
+    valid_fraction: float,
+    test: str,
+    rng: np.random.Generator,
+) -> Split:
+    """The rows of a client of a partition; the partition's own validation and test rows stay what they are.
+
+    Args:
+      made: the partition.
+      client: the client's place in it.
+      train_fraction: as for ``federate``.
+      valid_fraction: as for ``federate``.
+      test: "own", or "global" if clients have no test rows of their own.
+      rng: draws the order of rows.
+    """
+    if made.test is None and test == "own":
+        split = split_rows(made.rows[client], train_fraction, 0.0, rng)
+        train, tests = split.train, split.test
+    else:
+        train = rng.permutation(made.rows[client])
+        tests = train[:0] if made.test is None else made.test[client]
+    if made.valid is not None:
+        return Split(train, made.valid[client], tests)
+    train, valid = _without_valid(train, valid_fraction)
+    return Split(train, valid, tests)
+
+
+def split_unseen(
+    split: Split,
+    unassigned: Row,
+    made: Partition,
+    train_fraction: float,
+    valid_fraction: float,
+    rng: np.random.Generator,
+) -> Split:
+    """The rows of an unseen client, of which some are training rows and some test rows, if it has two rows or more.
+
+    Args:
+      split: the client's rows by the partition.
+      unassigned: all rows of a client without training rows, whom the partition gives none.
+      made: the partition.
+      train_fraction: as for ``federate``.
+      valid_fraction: as for ``federate``.
+      rng: draws the order of rows.
+    """
+    if not len(split.train):
+        return split_rows(np.concatenate([*split, unassigned]), train_fraction, valid_fraction, rng)
+    if made.test is None or len(split.test):
+        return split
+    if made.valid is None:
+        return split_rows(np.concatenate([split.train, split.valid]), train_fraction, valid_fraction, rng)
+    return split_rows(split.train, train_fraction, 0.0, rng)._replace(valid=split.valid)
+
+
+def _without_valid(
+    train: Row, valid_fraction: float
+) -> tuple[Int[np.ndarray, " training"], Int[np.ndarray, " validation"]]:
+    """Training rows without the share of them that is for validation, and that share."""
+    valid = max(min(round(valid_fraction * len(train)), len(train) - 1), 0)
+    return train[valid:], train[:valid]

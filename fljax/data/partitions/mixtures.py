@@ -131,13 +131,13 @@ def block_mixture(
     check_fraction("holdout", holdout)
     pools = _class_pools(labels, blocks, classes, rng)
     position, population = relative_order(clients, unseen)
-    own = position * blocks // population
-    start = -(-own * population // blocks)  # the first position of the block: ceil(own * population / blocks)
-    end = -(-(own + 1) * population // blocks)
+    block = position * blocks // population
+    start = -(-block * population // blocks)  # the first position of the block: ceil(own * population / blocks)
+    end = -(-(block + 1) * population // blocks)
     share = (position - start + 0.5) / (end - start)
     weights = np.repeat(((1 - share) / (blocks - 1))[:, None], blocks, axis=1)
-    weights[np.arange(everybody), own] = share
-    return _deal(pools, weights, None, size, holdout, minimum, rng)._replace(group=own.astype(np.int32))
+    weights[np.arange(everybody), block] = share
+    return _deal(pools, weights, None, size, holdout, minimum, rng)._replace(group=block.astype(np.int32))
 
 
 @checked
@@ -178,13 +178,13 @@ def class_clusters(
     position, population = relative_order(clients, unseen)
     group = position * clusters // population
     rows, held = [np.zeros(0, int)] * everybody, {}
-    for each in range(clusters):
-        pool = rng.permutation(np.flatnonzero(labels // k == each))
-        kept = int(holdout * len(pool))
-        if kept:
-            held[f"distribution_{each}"] = pool[:kept]
-        inside = np.flatnonzero(group == each)
-        for client, part in zip(inside, np.array_split(pool[kept:], max(len(inside), 1)), strict=False):
+    for cluster in range(clusters):
+        pool = rng.permutation(np.flatnonzero(labels // k == cluster))
+        reserved = int(holdout * len(pool))
+        if reserved:
+            held[f"distribution_{cluster}"] = pool[:reserved]
+        inside = np.flatnonzero(group == cluster)
+        for client, part in zip(inside, np.array_split(pool[reserved:], max(len(inside), 1)), strict=False):
             rows[client] = part
     require(rows, minimum, "use fewer clients, fewer classes per client or a smaller minimum")
     return Partition(tuple(rows), group=group.astype(np.int32), held=held)
@@ -199,7 +199,7 @@ def _first_share(pattern: str, clients: int, unseen: int, rng: np.random.Generat
     match = re.fullmatch(r"(\d+):(\d+)", str(pattern))
     if match is None or sum(map(int, match.groups())) != 100:
         raise ValueError(f"{unknown('pattern', str(pattern), _PATTERNS)}; other percentages must sum to 100")
-    low, high = (int(each) / 100 for each in match.groups())
+    low, high = (int(percentage) / 100 for percentage in match.groups())
     return np.where(position < population / 2, low, high)
 
 
@@ -277,7 +277,7 @@ def _deal(
     # Cut each pool into the training rows of all clients, then their test rows, then their deployment rows.
     cuts = np.concatenate([train, new - deployed, deployed]).T
     parts = [take(pool, cut) for pool, cut in zip(pools, cuts, strict=True)]
-    pieces = [rng.permutation(np.concatenate(each)) for each in zip(*parts, strict=True)]
+    pieces = [rng.permutation(np.concatenate(parts_of_client)) for parts_of_client in zip(*parts, strict=True)]
     first, second, third = (tuple(pieces[start : start + everybody]) for start in range(0, 3 * everybody, everybody))
     return Partition(
         first,
@@ -309,9 +309,9 @@ def _turn(split: Partition, turned: np.ndarray, n: int) -> Partition:
     place = np.arange(n)
     place[rotated] = n + np.arange(len(rotated))
     return split._replace(
-        rows=tuple(place[each] for each in split.rows),
-        test=None if split.test is None else tuple(place[each] for each in split.test),
-        deployment=None if split.deployment is None else tuple(place[each] for each in split.deployment),
-        held={name: place[each] for name, each in split.held.items()},
+        rows=tuple(place[rows] for rows in split.rows),
+        test=None if split.test is None else tuple(place[rows] for rows in split.test),
+        deployment=None if split.deployment is None else tuple(place[rows] for rows in split.deployment),
+        held={name: place[rows] for name, rows in split.held.items()},
         rotated=rotated,
     )

@@ -84,10 +84,10 @@ def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
         check_count("unseen", unseen, 0)
         return None
     if isinstance(unseen, str) and unseen == "test":
-        found = np.setdiff1d(owners.tested, owners.validated)
-        if not len(found):
+        tested = np.setdiff1d(owners.tested, owners.validated)
+        if not len(tested):
             raise ValueError("expected owners whose rows are all test rows for unseen='test', got none")
-        return found
+        return tested
     if isinstance(unseen, str) or not isinstance(unseen, Sequence | np.ndarray):
         raise ValueError(f"expected unseen to be a number of clients, a list of owners or 'test', got {shown(unseen)}")
     if not len(unseen):
@@ -97,25 +97,25 @@ def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
         raise ValueError("expected data whose rows have owners, to choose unseen clients by name, got data without")
     names = {number if owners.names is None else owners.names[number]: number for number in everybody}
     texts = {str(name): number for name, number in names.items()}
-    given = np.asarray(unseen).tolist() if isinstance(unseen, np.ndarray) else list(unseen)
-    found = [_number(each, names, texts) for each in given]
-    if len(set(found)) < len(found):
-        twice = next(each for place, each in enumerate(given) if found[place] in found[:place])
+    asked = np.asarray(unseen).tolist() if isinstance(unseen, np.ndarray) else list(unseen)
+    numbers = [_number(name, names, texts) for name in asked]
+    if len(set(numbers)) < len(numbers):
+        twice = next(name for place, name in enumerate(asked) if numbers[place] in numbers[:place])
         raise ValueError(f"expected different owners as unseen clients, got {shown(twice)} twice")
-    return np.sort(found)
+    return np.sort(numbers)
 
 
-def _number(given: Any, names: dict[Any, int], texts: dict[str, int]) -> int:
+def _number(name: Any, names: dict[Any, int], texts: dict[str, int]) -> int:
     """The number of the owner that the user calls so."""
-    plain = isinstance(given, str | int | float) and not isinstance(given, bool)
-    number = names.get(given) if plain else None
-    number = texts.get(str(given)) if number is None else number
+    plain = isinstance(name, str | int | float) and not isinstance(name, bool)
+    number = names.get(name) if plain else None
+    number = texts.get(str(name)) if number is None else number
     if number is not None:
         return number
     listed = ", ".join(list(texts)[:_NAMED]) + (f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else "")
-    close = nearest(str(given), texts)
+    close = nearest(str(name), texts)
     question = "" if close is None else f" (did you mean {close!r}?)"
-    raise ValueError(f"expected one of the owners {listed} as an unseen client, got {shown(given)}{question}")
+    raise ValueError(f"expected one of the owners {listed} as an unseen client, got {shown(name)}{question}")
 
 
 def count_seen(owners: Owners, unseen: Unseen, chosen: np.ndarray | None) -> int:
@@ -134,16 +134,18 @@ def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held
     Raises:
       ValueError: if the server has validation rows and a share of the training rows, ``held_fraction``, is asked for.
     """
-    tests, part, own = _are_tests(dataset), dataset.part, list[np.ndarray]()
+    tests, part, unseen_rows = _are_tests(dataset), dataset.part, list[np.ndarray]()
     upstream = np.arange(len(tests)) >= dataset.train_size
     free, global_tests = np.ones(len(tests), bool), upstream
     if dataset.owner is not None:
         owner = np.asarray(dataset.owner)
         free = (owner < 0) | np.isin(owner, owners.tested)
         if chosen is not None:
-            found = rows_by_owner(owner, np.arange(len(owner)), chosen)
-            own = [each if number in owners.tested else each[:0] for each, number in zip(found, chosen, strict=True)]
-            taken = np.concatenate(own)
+            owned = rows_by_owner(owner, np.arange(len(owner)), chosen)
+            unseen_rows = [
+                rows if number in owners.tested else rows[:0] for rows, number in zip(owned, chosen, strict=True)
+            ]
+            taken = np.concatenate(unseen_rows)
             free[taken] = upstream[taken] = False
         global_tests = upstream | (free & tests)
     validation = np.flatnonzero(free & ~tests & (np.asarray(part) == 1)) if part is not None else np.zeros(0, int)
@@ -151,4 +153,4 @@ def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held
         raise ValueError(
             f"expected held_fraction of 0 for data with validation rows of the server, got {held_fraction}"
         )
-    return RowsApart(own, validation, np.flatnonzero(global_tests))
+    return RowsApart(unseen_rows, validation, np.flatnonzero(global_tests))

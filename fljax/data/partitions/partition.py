@@ -145,13 +145,13 @@ def dirichlet(
     counts = np.zeros((len(totals), everybody), int)
     for _ in range(_DRAWS):
         counts[:] = 0
-        for each, total in enumerate(totals):
+        for label, total in enumerate(totals):
             is_open = counts.sum(axis=0) < len(labels) / everybody
             p = rng.dirichlet(np.full(everybody, beta)) * is_open
             if p.sum() <= 0:  # underflow: the limit of a small beta
                 p = np.zeros(everybody)
                 p[rng.choice(np.flatnonzero(is_open) if is_open.any() else everybody)] = 1
-            counts[each] = cut(p / p.sum(), total)
+            counts[label] = cut(p / p.sum(), total)
         if counts.sum(axis=0).min() >= minimum:
             break
     pieces = [take(rng.permutation(np.flatnonzero(labels == c)), row) for c, row in enumerate(counts)]
@@ -248,13 +248,13 @@ def classes_per_client(
         if sizes.min() >= minimum:
             break
     pieces: list[list[np.ndarray]] = [[] for _ in range(everybody)]
-    for each in range(count):
-        holders = np.flatnonzero(holds[:, each])
+    for label in range(count):
+        holders = np.flatnonzero(holds[:, label])
         if len(holders):
-            parts = np.array_split(rng.permutation(np.flatnonzero(labels == each)), len(holders))
+            parts = np.array_split(rng.permutation(np.flatnonzero(labels == label)), len(holders))
             for holder, part in zip(holders, parts, strict=True):
                 pieces[holder].append(part)
-    rows = [np.concatenate(each) for each in pieces]
+    rows = [np.concatenate(parts) for parts in pieces]
     require(rows, minimum, "use fewer clients, a larger k or a smaller minimum")
     return Partition(tuple(rows))
 
@@ -304,9 +304,9 @@ def cluster_labels(
     blocks = np.array_split(np.arange(count), groups)
     members = [np.flatnonzero(np.isin(labels, block)) for block in blocks]
     if shares is not None:
-        group = draw_groups(shares, [len(each) for each in members], clients, unseen, minimum, rng)
+        group = draw_groups(shares, [len(rows_of_group) for rows_of_group in members], clients, unseen, minimum, rng)
         return _deal_groups(members, group, rng)
-    room = np.array([len(each) // minimum for each in members])
+    room = np.array([len(rows_of_group) // minimum for rows_of_group in members])
     if room.sum() < everybody:
         raise ValueError(
             f"expected room for {everybody} clients with at least {minimum} samples each, "
@@ -322,8 +322,8 @@ def cluster_labels(
 def _deal_groups(members: Sequence[np.ndarray], group: np.ndarray, rng: np.random.Generator) -> Partition:
     """Divides the rows of each group evenly among its clients."""
     rows = [np.zeros(0, int)] * len(group)
-    for each, pool in enumerate(members):
-        inside = np.flatnonzero(group == each)
+    for number, pool in enumerate(members):
+        inside = np.flatnonzero(group == number)
         if len(inside):
             for client, part in zip(inside, np.array_split(rng.permutation(pool), len(inside)), strict=True):
                 rows[client] = part
@@ -378,8 +378,8 @@ def natural(
     ordered = np.concatenate([np.sort(chosen[:clients]), np.sort(others)])
     lists: list[tuple[np.ndarray, ...] | None] = []
     for which in range(3):
-        found = rows_by_owner(owner, np.flatnonzero(part == which), ordered)
-        lists.append(found if which == 0 or any(map(len, found)) else None)
+        by_owner = rows_by_owner(owner, np.flatnonzero(part == which), ordered)
+        lists.append(by_owner if which == 0 or any(map(len, by_owner)) else None)
     assert lists[0] is not None
     return Partition(lists[0], lists[2], valid=lists[1], owner=ordered.astype(np.int32))
 

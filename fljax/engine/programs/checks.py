@@ -18,7 +18,7 @@ from fljax.engine.devices import eager
 from fljax.engine.programs.program import Inputs, Spec
 from fljax.engine.programs.shapes import first_algorithm, first_run
 from fljax.protocol import Federation, Task
-from fljax.protocol.lists import row_lists
+from fljax.protocol.lists import RowLists
 
 
 def check_labels(task: Task, federation: Federation) -> None:
@@ -82,7 +82,7 @@ def _ids(clients: Any) -> np.ndarray:
 
 def _owned(rows: Any, lists: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
     """(Position of the owner, row) of the first wrong row of some clients; empty if there is none."""
-    for place, own in enumerate(row_lists(rows.index, rows.size, lists)):
+    for place, own in enumerate(RowLists.of(rows, lists).by_client()):
         if wrong[own].any():
             return [(place, int(own[wrong[own]][0]))]
     return []

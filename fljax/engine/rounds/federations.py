@@ -8,7 +8,7 @@ global model is judged once.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from fljax.protocol import (
     Subset,
     Vectors,
 )
+from fljax.protocol.lists import RowLists
 from fljax.training.evaluation import SIDE_BY_SIDE
 
 
@@ -148,50 +149,30 @@ def same_tests(federation: Federation) -> bool:
     For stacked federations: whether this holds in each of them. False if no seen client has test rows.
     """
     populations = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    lists = None if federation.lists is None else np.asarray(federation.lists)
-    tables = [_TestRows.of(clients.test.index, clients.test.size, lists) for clients in populations]
-    return all(_same([table.of_seed(i) for table in tables]) for i in range(len(tables[0].size)))
-
-
-class _TestRows(NamedTuple):
-    """Test rows on the host: ``place`` says where the list of a client begins in ``table``."""
-
-    table: np.ndarray  # flat
-    place: np.ndarray  # [federations, clients] or, of one seed, [clients]
-    size: np.ndarray
-
-    @classmethod
-    def of(cls, index: Any, size: Any, lists: np.ndarray | None) -> _TestRows:
-        size = np.asarray(size)
-        size = size.reshape(-1, size.shape[-1])
-        if isinstance(index, Spans):
-            assert lists is not None
-            return cls(lists, np.asarray(index.start).reshape(size.shape), size)
-        table = np.asarray(index)
-        return cls(table.reshape(-1), np.arange(size.size).reshape(size.shape) * table.shape[-1], size)
-
-    def of_seed(self, seed: int) -> _TestRows:
-        return _TestRows(self.table, self.place[seed], self.size[seed])
+    tests = [RowLists.of(clients.test, federation.lists) for clients in populations]
+    return all(_same(tests, place) for place in range(len(tests[0].size)))
 
 
 # Lists of rows that are compared at a time on the host.
 _COMPARED = 1024
 
 
-def _same(tables: list[_TestRows]) -> bool:
-    first = np.flatnonzero(tables[0].size)
+def _same(tests: list[RowLists], place: int) -> bool:
+    """Whether all clients of one federation with test rows have the same; ``place`` is that of the federation."""
+    seen = tests[0]
+    first = np.flatnonzero(seen.size[place])
     if not first.size:
         return False
-    count, start = int(tables[0].size[first[0]]), int(tables[0].place[first[0]])
-    real = tables[0].table[start : start + count]  # without padding
-    for table, place, size in tables:
-        there = size > 0
-        if np.any(size[there] != count):
+    count, begin = int(seen.size[place, first[0]]), int(seen.start[place, first[0]])
+    expected = seen.table[begin : begin + count]  # without padding
+    for table, starts, sizes, _ in tests:
+        has_tests = sizes[place] > 0
+        if np.any(sizes[place][has_tests] != count):
             return False
-        place = np.unique(place[there])  # a list that clients share is stored once
-        if np.any(table[place] != real[0]):
+        start = np.unique(starts[place][has_tests])  # a list that clients share is stored once
+        if np.any(table[start] != expected[0]):
             return False
-        for some in np.split(place, range(_COMPARED, len(place), _COMPARED)):
-            if np.any(table[some[:, None] + np.arange(count)[None, :]] != real[None, :]):
+        for some in np.split(start, range(_COMPARED, len(start), _COMPARED)):
+            if np.any(table[some[:, None] + np.arange(count)[None, :]] != expected[None, :]):
                 return False
     return True

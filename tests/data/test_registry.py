@@ -7,11 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from fljax.data.own.benchmarks import leaf
 from fljax.data.own.client_files import array_folder, table_folder
-from fljax.data.own.folders import folder_source
 from fljax.data.own.image_folders import image_folder
-from fljax.data.own.leaf import leaf
-from fljax.data.registry import find_source
+from fljax.data.registry import find_source, folder_source
 
 LEAF = json.dumps({"users": ["u"], "num_samples": [1], "user_data": {"u": {"x": [[1]], "y": [0]}}})
 

@@ -1,0 +1,364 @@
+"""Colour images in upstream's formats, written here: CIFAR byte by byte, SVHN by SciPy, Tiny ImageNet by Pillow.
+
+And files that are damaged.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from fljax.data import load, status
+from tests.data.remote import pretend
+
+CIFAR_NAMES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLJAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def batches():
+    """Images ``[n, 32, 32, 3]`` and labels of each file, three in a batch and two in the test batch."""
+    rng = np.random.default_rng(0)
+    sizes = [3, 3, 3, 3, 3, 2]
+    return {
+        name: (rng.integers(0, 256, (n, 32, 32, 3), np.uint8), rng.integers(0, 10, n))
+        for name, n in zip(CIFAR_NAMES, sizes, strict=True)
+    }
+
+
+def planes(x):
+    """Upstream's order: all of red, all of green, all of blue."""
+    return b"".join(image[:, :, channel].tobytes() for image in x for channel in range(3))
+
+
+def binary(x, y):
+    return b"".join(bytes([label]) + planes(image[None]) for image, label in zip(x, y, strict=True))
+
+
+def write_cifar(folder, batches, packed=False):
+    """Upstream's archive, or the folder that it unpacks to, in ``folder``."""
+    files = {f"cifar-10-batches-bin/{name}.bin": binary(*batch) for name, batch in batches.items()}
+    files["cifar-10-batches-bin/readme.html"] = b"<html>"
+    folder.mkdir(parents=True, exist_ok=True)
+    if packed:
+        name = "cifar-10-binary.tar.gz"
+        with tarfile.open(folder / name, "w:gz") as archive:
+            for path, content in files.items():
+                member = tarfile.TarInfo(path)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        return folder / name
+    for path, content in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(content)
+    return folder / "cifar-10-batches-bin"
+
+
+def check_cifar(made, batches):
+    assert made.x.shape == (17, 32, 32, 3)
+    assert made.x.dtype == np.uint8
+    assert made.x.flags.c_contiguous
+    assert (made.classes, made.train_size) == (10, 15)
+    np.testing.assert_array_equal(made.x, np.concatenate([batches[name][0] for name in CIFAR_NAMES]))
+    np.testing.assert_array_equal(made.y, np.concatenate([batches[name][1] for name in CIFAR_NAMES]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_upstreams_format_is_read(tmp_path, batches, packed):
+    written = write_cifar(tmp_path / "files", batches, packed)
+    check_cifar(load("cifar10", folder=tmp_path / "files"), batches)
+    if not packed:
+        check_cifar(load("cifar10", folder=written), batches)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_damaged_binary_files_are_named_in_one_sentence(tmp_path, batches):
+    folder = write_cifar(tmp_path, batches)
+    path = folder / "data_batch_4.bin"
+    whole = path.read_bytes()
+    for content, match in [
+        (whole[:-1], "data_batch_4"),
+        (b"", "data_batch_4"),
+        (whole[: 2 * 3073], r"one length, got lengths \[3, 3, 3, 2, 3\]"),
+        (b"\x0a" + whole[1:], r"labels in 0\.\.9, got 10 in .*data_batch_4"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=match):
+            load("cifar10", folder=tmp_path)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"expected the file data_batch_4\.bin"):
+        load("cifar10", folder=tmp_path)
+
+
+def test_the_archive_that_is_read_is_named(tmp_path, batches):
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"another format")
+    with pytest.raises(ValueError, match="expected cifar-10-binary") as caught:
+        load("cifar10", folder=tmp_path)
+    assert str(caught.value) == (
+        "expected cifar-10-binary.tar.gz (upstream's page calls it 'CIFAR-10 binary version'), unpacked or not, in the "
+        f"folder {tmp_path}, got neither it nor its files"
+    )
+    with pytest.raises(ValueError, match=r"expected cifar-100-binary\.tar\.gz .*'CIFAR-100 binary version'"):
+        load("cifar100", folder=tmp_path)
+
+
+def test_damaged_archives_are_named_in_one_sentence(tmp_path, batches):
+    path = write_cifar(tmp_path, batches, packed=True)
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"<html>not found</html>", b""):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"damaged one in .*cifar-10-binary") as caught:
+            load("cifar10", folder=tmp_path)
+        assert "\n" not in str(caught.value)
+    del batches["test_batch"]
+    write_cifar(tmp_path, batches, packed=True)
+    with pytest.raises(ValueError, match=r"expected the file test_batch\.bin in the archive"):
+        load("cifar10", folder=tmp_path)
+
+
+def test_a_download_is_parsed_and_cached(tmp_path, monkeypatch, batches):
+    write_cifar(tmp_path / "remote", batches, packed=True)
+    pretend(monkeypatch, tmp_path / "remote")
+    assert status()["cifar10"].startswith("not here")
+    first = load("cifar10")
+    check_cifar(first, batches)
+    assert "cached in" in status()["cifar10"]
+    pretend(monkeypatch, tmp_path / "nowhere")
+    second = load("cifar10")
+    check_cifar(second, batches)
+    assert (first.mean, first.std) == (second.mean, second.std)
+
+
+# --- CIFAR-100 ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hundred():
+    """Images, coarse and fine labels of each file."""
+    rng = np.random.default_rng(1)
+    sizes = {"train": 7, "test": 4}
+    return {
+        name: (rng.integers(0, 256, (n, 32, 32, 3), np.uint8), rng.integers(0, 20, n), rng.integers(0, 100, n))
+        for name, n in sizes.items()
+    }
+
+
+def write_hundred(folder, hundred, packed=False):
+    files = {"file.txt~": b""}
+    for name, (x, coarse, fine) in hundred.items():
+        records = zip(x, coarse, fine, strict=True)
+        files[f"{name}.bin"] = b"".join(bytes([c, f]) + planes(image[None]) for image, c, f in records)
+    folder.mkdir(parents=True, exist_ok=True)
+    if packed:
+        with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as archive:
+            for name, content in files.items():
+                member = tarfile.TarInfo(f"cifar-100-binary/{name}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        return folder
+    inside = folder / "cifar-100-binary"
+    inside.mkdir()
+    for name, content in files.items():
+        (inside / name).write_bytes(content)
+    return inside
+
+
+def check_hundred(made, hundred):
+    assert (made.x.shape, made.x.dtype) == ((11, 32, 32, 3), np.uint8)
+    assert (made.classes, made.train_size) == (100, 7)
+    np.testing.assert_array_equal(made.x, np.concatenate([hundred[name][0] for name in ("train", "test")]))
+    np.testing.assert_array_equal(made.y, np.concatenate([hundred[name][2] for name in ("train", "test")]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_fine_labels_of_cifar_100(tmp_path, hundred, packed):
+    written = write_hundred(tmp_path / "files", hundred, packed)
+    check_hundred(load("cifar100", folder=tmp_path / "files"), hundred)
+    check_hundred(load("cifar100", folder=written), hundred)
+
+
+def test_damaged_files_of_cifar_100_are_named_in_one_sentence(tmp_path, hundred):
+    path = write_hundred(tmp_path, hundred) / "test.bin"
+    whole = path.read_bytes()
+    for content, match in [
+        (whole[:-1], r"records of 3074 bytes, got 12295 bytes in .*test\.bin"),
+        (b"\x00\x64" + whole[2:], r"labels in 0\.\.99, got 100 in .*test\.bin"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=match):
+            load("cifar100", folder=tmp_path)
+
+
+def test_cifar_100_is_cached_apart_from_cifar_10(tmp_path, monkeypatch, hundred):
+    pretend(monkeypatch, write_hundred(tmp_path / "remote", hundred, packed=True))
+    check_hundred(load("cifar100"), hundred)
+    assert "cached in" in status()["cifar100"]
+    assert status()["cifar10"].startswith("not here")
+    pretend(monkeypatch, tmp_path / "nowhere")
+    check_hundred(load("cifar100"), hundred)
+
+
+def write_svhn(folder, **changes):
+    """Images along the last axis and labels 1..10 in a column, compressed, as upstream writes them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng, kept = np.random.default_rng(0), []
+    for part, n in (("train", 12), ("test", 5)):
+        x = rng.integers(0, 256, (32, 32, 3, n), np.uint8)
+        y = np.arange(n, dtype=np.uint8)[:, None] % 10 + 1
+        arrays = {"X": x, "y": y} | (changes if part == "train" else {})
+        savemat(folder / f"{part}_32x32.mat", arrays, do_compression=True)
+        kept.append((x, y))
+    return kept
+
+
+def check_svhn(made, kept):
+    assert (made.x.shape, made.x.dtype) == ((17, 32, 32, 3), np.uint8)
+    assert made.x.flags.c_contiguous
+    assert (made.classes, made.train_size) == (10, 12)
+    np.testing.assert_array_equal(made.x[13], kept[1][0][..., 1])
+    np.testing.assert_array_equal(made.x[:12], np.moveaxis(kept[0][0], 3, 0))
+    # 1, ..., 9, and the digit 0 for 10.
+    np.testing.assert_array_equal(made.y, [*range(1, 10), 0, 1, 2, 1, 2, 3, 4, 5])
+
+
+def test_upstreams_files_are_read(tmp_path):
+    kept = write_svhn(tmp_path / "files")
+    check_svhn(load("svhn", folder=tmp_path / "files"), kept)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_download_without_the_extra_images_is_cached(tmp_path, monkeypatch):
+    kept = write_svhn(tmp_path / "remote")  # has no extra_32x32.mat
+    pretend(monkeypatch, tmp_path / "remote")
+    assert status()["svhn"].startswith("not here")
+    check_svhn(load("svhn"), kept)
+    assert "cached in" in status()["svhn"]
+    pretend(monkeypatch, tmp_path / "nowhere")
+    check_svhn(load("svhn"), kept)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"y": np.zeros((12, 1), np.uint8)}, r"labels in 1\.\.10, got labels in 0\.\.0"),
+        ({"y": np.ones((11, 1), np.uint8)}, r"and y \(11, 1\)"),
+        ({"X": np.zeros((32, 32, 3, 12))}, "got X float64"),
+        ({"X": np.zeros((12, 32, 32, 3), np.uint8)}, "expected X uint8"),
+    ],
+)
+def test_other_arrays_are_named_in_one_sentence(tmp_path, changes, match):
+    write_svhn(tmp_path, **changes)
+    with pytest.raises(ValueError, match=match) as caught:
+        load("svhn", folder=tmp_path)
+    assert "train_32x32.mat" in str(caught.value)
+
+
+def test_damaged_files_are_named_in_one_sentence(tmp_path):
+    write_svhn(tmp_path)
+    path = tmp_path / "test_32x32.mat"
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"<html>not found</html>", b"", whole[:300] + b"\xff" * 40 + whole[340:]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"damaged one in .*test_32x32\.mat") as caught:
+            load("svhn", folder=tmp_path)
+        assert "\n" not in str(caught.value)
+    savemat(path, {"Z": np.zeros(3)})
+    with pytest.raises(ValueError, match="arrays X and y, got others"):
+        load("svhn", folder=tmp_path)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"expected the file test_32x32\.mat in the folder"):
+        load("svhn", folder=tmp_path)
+
+
+Image = pytest.importorskip("PIL.Image")
+TINY_IMAGENET_NAMES = ["n02124075", "n01443537", "n04067472"]  # not sorted, as upstream's are not
+
+
+def save(path, colour, size=64):
+    """One colour all over, which JPEG keeps up to rounding; a single number makes a grey image."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB" if isinstance(colour, tuple) else "L", (size, size), colour).save(path, "JPEG")
+
+
+def colour(label, i):
+    return (80 * label, 40 * i, 200)
+
+
+def write_tiny_imagenet(folder):
+    inside = folder / "tiny-imagenet-200"
+    for label, name in enumerate(TINY_IMAGENET_NAMES):
+        for i in range(2):
+            save(inside / "train" / name / "images" / f"{name}_{i}.JPEG", colour(label, i))
+        (inside / "train" / name / f"{name}_boxes.txt").write_text(f"{name}_0.JPEG\t0\t0\t63\t63\n")
+    (inside / "wnids.txt").write_text("\n".join(TINY_IMAGENET_NAMES))
+    (inside / "words.txt").write_text("n00001740\tentity\n")
+    lines = []
+    for i, label in enumerate((2, 0, 1, 1)):
+        save(inside / "val" / "images" / f"val_{i}.JPEG", 50 if i == 3 else colour(label, 3))
+        lines.append(f"val_{i}.JPEG\t{TINY_IMAGENET_NAMES[label]}\t0\t32\t44\t62\n")
+    (inside / "val" / "val_annotations.txt").write_text("".join(lines))
+    save(inside / "test" / "images" / "test_0.JPEG", colour(0, 0))
+    return inside
+
+
+def check_tiny_imagenet(made):
+    assert (made.x.shape, made.x.dtype) == ((10, 64, 64, 3), np.uint8)
+    assert (made.classes, made.train_size) == (3, 6)
+    np.testing.assert_array_equal(made.y, [0, 0, 1, 1, 2, 2, 2, 0, 1, 1])
+    expected = [colour(label, i) for label in range(3) for i in range(2)]
+    expected += [*(colour(label, 3) for label in (2, 0, 1)), (50, 50, 50)]
+    middle = made.x[:, 32, 32].astype(int)
+    assert np.abs(middle - np.array(expected)).max() <= 3
+
+
+def test_upstreams_folder_is_read_and_cached(tmp_path):
+    assert status()["tiny_imagenet"].startswith("not here: give folder=")
+    with pytest.raises(ValueError, match=r"expected tiny_imagenet on this machine, got nothing; give folder="):
+        load("tiny_imagenet")
+    inside = write_tiny_imagenet(tmp_path / "files")
+    check_tiny_imagenet(load("tiny_imagenet", folder=tmp_path / "files"))
+    assert "cached in" in status()["tiny_imagenet"]
+    check_tiny_imagenet(load("tiny_imagenet"))
+    check_tiny_imagenet(load("tiny_imagenet", folder=inside))
+
+
+def test_what_is_wrong_is_named_in_one_sentence(tmp_path):
+    inside = write_tiny_imagenet(tmp_path)
+    table = inside / "val" / "val_annotations.txt"
+    whole = table.read_text()
+    for content, match in [
+        ("", "empty table"),
+        (whole + "val_9.JPEG\tn99\t0\t0\t1\t1\n", "'n99' for a class in line 5"),
+        (whole + "<html>\n", "'' for a class in line 5"),
+        (whole + f"val_9.JPEG\t{TINY_IMAGENET_NAMES[0]}\n", r"got none or a damaged one in .*val_9\.JPEG"),
+    ]:
+        table.write_text(content)
+        with pytest.raises(ValueError, match=match) as caught:
+            load("tiny_imagenet", folder=tmp_path)
+        assert "\n" not in str(caught.value)
+    table.write_text(whole)
+    image = inside / "train" / TINY_IMAGENET_NAMES[1] / "images" / f"{TINY_IMAGENET_NAMES[1]}_1.JPEG"
+    for content in (b"<html>", image.read_bytes()[:400]):
+        image.write_bytes(content)
+        with pytest.raises(ValueError, match="damaged one in"):
+            load("tiny_imagenet", folder=tmp_path)
+    save(image, (1, 2, 3), size=32)
+    with pytest.raises(ValueError, match="images of 64 x 64, got 32 x 32"):
+        load("tiny_imagenet", folder=tmp_path)
+    (inside / "wnids.txt").write_text("\n".join([*TINY_IMAGENET_NAMES, TINY_IMAGENET_NAMES[0]]))
+    with pytest.raises(ValueError, match="name of each class once"):
+        load("tiny_imagenet", folder=tmp_path)
+    (inside / "wnids.txt").write_text("n99\n")
+    with pytest.raises(ValueError, match="images of the class n99, got none"):
+        load("tiny_imagenet", folder=tmp_path)
+    (inside / "wnids.txt").unlink()
+    with pytest.raises(ValueError, match=r"expected the file wnids\.txt in the folder"):
+        load("tiny_imagenet", folder=tmp_path)
