@@ -15,7 +15,7 @@ from fljax.core import trees
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.round import train_one
+from fljax.engine.rounds.round import RoundOptions, train_one
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import Algorithm, Cohort, Federation, Seat, seen_from, unlabelled
 from fljax.protocol.rounds import is_per_client
@@ -291,9 +291,9 @@ def drops_what_is_not_finite(case: Bench) -> None:
 
     @functools.partial(jax.jit, compiler_options=quick_options(), static_argnames="gone")
     def step(data: Federation, state: State, gone: bool) -> State:
-        how: dict[str, Any] = {} if gone else {"non_finite": "drop"}
+        options = RoundOptions(non_finite="freeze" if gone else "drop")
         chosen = algorithm._replace(select=absent) if gone else algorithm
-        return engine.one_round(chosen, data, Layout(16, 1, 16), state, **how)[0]
+        return engine.one_round(chosen, data, Layout(16, 1, 16), state, options=options)[0]
 
     found = step(by_id(spoil_client(federation(), who)), case.start(), False)
     assert_finite(found)

@@ -15,6 +15,7 @@ from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold, standalone
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.round import RoundOptions
 from fljax.engine.rounds.states import initial_state
 from fljax.protocol import Algorithm, Federation, Task
 from fljax.results.non_finite import Divergence, NotFinite
@@ -273,11 +274,13 @@ def test_nothing_stops_a_run_in_which_all_is_finite(federation: Federation) -> N
 
 
 @pytest.mark.unchecked
-@pytest.mark.parametrize("function", [engine.simulate, engine.estimate])
-def test_a_name_that_does_not_exist(federation: Federation, function: Any) -> None:
-    sentence = "expected a known non_finite, got 'drip'; valid names are freeze, drop, stop"
+def test_a_name_that_does_not_exist(federation: Federation) -> None:
+    sentence, wrong = "expected a known non_finite, got 'drip'; valid names are freeze, drop, stop", "drip"
     with pytest.raises(ValueError, match=sentence):
-        function(fedavg(TASK, LOCAL), federation, rounds=1, non_finite="drip")
+        engine.simulate(fedavg(TASK, LOCAL), federation, rounds=1, non_finite=wrong)  # type: ignore[arg-type]
+    schedule = engine.Schedule(1, non_finite=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=sentence):
+        engine.estimate(fedavg(TASK, LOCAL), federation, schedule)
 
 
 def count(jaxpr: Any, name: str) -> int:
@@ -297,7 +300,8 @@ def test_freezing_looks_at_no_message(federation: Federation) -> None:
     state = jax.eval_shape(lambda: initial_state(algorithm, data, jnp.uint32(0)))
 
     def looks(non_finite: Any) -> int:
-        step = lambda state: engine.one_round(algorithm, data, Layout(2, 1, 5), state, non_finite=non_finite)  # noqa: E731
+        options = RoundOptions(non_finite=non_finite)
+        step = lambda state: engine.one_round(algorithm, data, Layout(2, 1, 5), state, options=options)  # noqa: E731
         return count(jax.make_jaxpr(step)(state), "is_finite")
 
     leaves = len(jax.tree.leaves(jax.eval_shape(TASK.init, jax.random.key(0))))

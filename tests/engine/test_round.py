@@ -18,6 +18,7 @@ from fljax.engine.loop import standalone_models
 from fljax.engine.programs.execution import Sizes
 from fljax.engine.rounds.federations import by_id, census, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.round import RoundOptions
 from fljax.engine.rounds.states import initial_state
 from fljax.protocol import Federation
 from fljax.training import Local
@@ -174,7 +175,9 @@ def test_everybody_is_as_if_all_were_named() -> None:
     state = initial_state(algorithm, data, jnp.uint32(3))
 
     def step(everybody: bool) -> Any:
-        return jax.jit(lambda state: engine.one_round(algorithm, data, Layout(3, 1, 5), state, None, None, everybody))
+        return jax.jit(
+            lambda state: engine.one_round(algorithm, data, Layout(3, 1, 5), state, options=RoundOptions(everybody))
+        )
 
     found, expected = step(True)(state), step(False)(state)
     jax.tree.map(np.testing.assert_array_equal, found, expected)

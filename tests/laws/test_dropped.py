@@ -13,6 +13,7 @@ import pytest
 from fljax import engine
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.round import RoundOptions
 from fljax.engine.rounds.states import initial_state
 from fljax.protocol import Federation, unlabelled
 from fljax.results.non_finite import NonFinite
@@ -50,7 +51,7 @@ class Programs:
         @functools.partial(jax.jit, compiler_options=QUICK)
         def step(data: Federation, state: Any, who: Any) -> Any:
             algorithm = wrap(self.algorithm, who)
-            return engine.one_round(algorithm, by_id(data), layout, state, non_finite=non_finite)
+            return engine.one_round(algorithm, by_id(data), layout, state, options=RoundOptions(non_finite=non_finite))
 
         return step
 

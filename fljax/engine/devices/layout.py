@@ -173,11 +173,14 @@ def shardings(state: Any, devices: int, lead: int) -> Any:
       devices: more than one.
       lead: the number of axes in front of one client's arrays: 1, or 2 with an axis of runs.
     """
-    put = lambda spec: NamedSharding(mesh(devices), spec)  # noqa: E731
-    divided = lambda tree: jax.tree.map(lambda leaf: put(division(leaf, devices, lead)), tree)  # noqa: E731
-    whole = jax.tree.map(lambda leaf: put(PartitionSpec()), state)
+    everywhere = NamedSharding(mesh(devices), PartitionSpec())
+
+    def divided(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: NamedSharding(mesh(devices), division(leaf, devices, lead)), tree)
+
+    whole = jax.tree.map(lambda leaf: everywhere, state)
     server = jax.tree.map(
-        lambda part: divided(part) if is_per_client(part) else put(PartitionSpec()), state.server, is_leaf=is_per_client
+        lambda part: divided(part) if is_per_client(part) else everywhere, state.server, is_leaf=is_per_client
     )
     return whole._replace(clients=divided(state.clients), server=server)
 
@@ -191,6 +194,15 @@ def state_shardings(states: PyTree, layout: Layout, lead: int = 2) -> Any:
     if layout.devices == 1 or layout.runs_apart or mesh(layout.devices).is_multi_process:
         return jax.tree.map(lambda leaf: sharding(layout.devices), states)
     return shardings(states, layout.devices, lead)
+
+
+def with_shardings(shapes: PyTree, shardings: PyTree) -> PyTree:
+    """Shapes of arrays that devices hold in this way; for programs that are traced before there are arrays."""
+
+    def struct(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(struct, shapes, shardings)
 
 
 def place_state(states: PyTree, layout: Layout) -> PyTree:

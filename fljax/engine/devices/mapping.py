@@ -18,6 +18,7 @@ another.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -149,7 +150,10 @@ def fold_lanes(
     whole = jax.jit((lambda xs: one_by_one(function, xs)) if lanes == 1 else jax.vmap(function))
     if devices == 1:
         row = row.reshape(chunks, lanes)
-        read = lambda turn: trees.take(xs, jnp.where(row[turn] < count, row[turn], order[-1]))  # noqa: E731
+
+        def read(turn: Array) -> PyTree:
+            return trees.take(xs, jnp.where(row[turn] < count, row[turn], order[-1]))
+
         return _in_turn(whole, add_up, read, row < count, row, count, turns, rematerialise)
     ordered = cost is not None
     row = row.reshape(devices, chunks, lanes)
@@ -205,7 +209,7 @@ def _on_devices(
 
         # A number that is known is kept as one: reverse mode needs it.
         turns_here = share if isinstance(turns, int) else own_turns[device]
-        function = lambda x: call(closed_over, x)  # noqa: E731
+        function = functools.partial(call, closed_over)
         sums, kept = _in_turn(function, add_up, read, real, place, place.size, turns_here, rematerialise)
         return jax.lax.psum(sums, AXIS), kept
 
@@ -254,9 +258,10 @@ def _table(leaf: Any) -> Any:
 
 def _rows(xs: PyTree, index: Array) -> PyTree:
     """``trees.take``, also of rows that are ``Picked``."""
-    take: Callable[[Any], Any] = lambda leaf: trees.take(  # noqa: E731
-        _table(leaf), leaf.rows[index] if isinstance(leaf, Picked) else index
-    )
+
+    def take(leaf: Any) -> Any:
+        return trees.take(_table(leaf), leaf.rows[index] if isinstance(leaf, Picked) else index)
+
     return jax.tree.map(take, xs, is_leaf=_is_picked)
 
 
@@ -273,7 +278,10 @@ def _with_arguments(
     A function that runs on one of several devices must be given arrays; it cannot close over those of all devices.
     """
     leaves, structure = jax.tree.flatten(example)
-    flat = lambda *leaves: function(jax.tree.unflatten(structure, leaves))  # noqa: E731
+
+    def flat(*leaves: Any) -> Any:
+        return function(jax.tree.unflatten(structure, leaves))
+
     program, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
 
     def call(closed_over: list[Any], x: Any) -> Any:

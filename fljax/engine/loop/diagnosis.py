@@ -27,7 +27,7 @@ from fljax.engine.programs import jit, program
 from fljax.engine.programs.program import Inputs, Spec, algorithm_of, is_stacked
 from fljax.engine.programs.shapes import Shapes
 from fljax.engine.rounds.federations import as_vectors, with_shared, without_shared
-from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import State
 from fljax.protocol import Labelled
 from fljax.results import Reference, Result
@@ -109,7 +109,8 @@ def _again(spec: Spec, layout: Layout, inputs: Inputs, state: State, place: Arra
     """Ids of a round's cohort ``[S]``, and whether each row is not finite, for the seed at a place."""
     algorithm, federation = algorithm_of(spec, inputs, place)
     own = trees.take(state, place)._replace(round=round, diverged=jnp.full((), -1, jnp.int32))
-    _, info = one_round(algorithm, as_vectors(federation), layout, own, round, None, spec.everybody, non_finite="stop")
+    options = RoundOptions(spec.everybody, non_finite="stop")
+    _, info = one_round(algorithm, as_vectors(federation), layout, own, round, options=options)
     ids: Any = info["cohort_id"]
     marks: Any = info["not_finite"]
     return ids.values, marks.values

@@ -27,9 +27,8 @@ class History:
     """
 
     def __init__(self, folder: pathlib.Path | None = None, rounds: int = 0, evaluations: int = 0) -> None:
-        within = lambda name: None if folder is None else folder / name  # noqa: E731
-        self._records = Series(within(_RECORDS), rounds)
-        self._scores = Series(within(_EVALUATIONS), evaluations)
+        self._records = Series(None if folder is None else folder / _RECORDS, rounds)
+        self._scores = Series(None if folder is None else folder / _EVALUATIONS, evaluations)
         self._axes: dict[str, dict[str, tuple[str, ...] | None]] = {_RECORDS: {}, _EVALUATIONS: {}}
         self._evaluated: list[int] = []
 

@@ -54,9 +54,9 @@ def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
         """What a function reads of one client in ``federation.clients``, which is in ``federation.unseen``, too."""
         if clients is None:
             return ()
-        struct = lambda shape, dtype: jax.ShapeDtypeStruct(tuple(shape), dtype)  # noqa: E731
+        struct = jax.ShapeDtypeStruct
         index = [struct((1, rows.index.shape[-1]), np.int32) for rows in clients.parts.values()]
-        x, y = (struct(each.shape, each.dtype) for each in federation.examples[:2])
+        x, y = (struct(tuple(array.shape), array.dtype) for array in federation.examples[:2])
 
         def program(index: list[Any], x: Any, y: Any, traced: Any, by_seed: Any, state: Any) -> Any:
             parts = {part: Rows(own, zero[None]) for part, own in zip(clients.parts, index, strict=True)}

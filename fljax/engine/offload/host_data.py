@@ -169,7 +169,10 @@ def only_client(inputs: Inputs, state: State, seed: int, client: int, unseen: bo
         found = _moved(federation, seed, client, unseen)
     else:
         axis = federation.clients.id.ndim - 1
-        take = lambda leaf: jax.lax.slice_in_dim(jnp.asarray(leaf), client, client + 1, axis=axis)  # noqa: E731
+
+        def take(leaf: Any) -> jax.Array:
+            return jax.lax.slice_in_dim(jnp.asarray(leaf), client, client + 1, axis=axis)
+
         population: Any = federation.unseen if unseen else federation.clients
         found = _alone(federation, jax.tree.map(take, population), unseen)
     if unseen:

@@ -17,6 +17,8 @@ from fljax.engine.rounds import evaluate
 from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
 from fljax.engine.rounds.round import (
     Chosen,
+    CohortClients,
+    RoundOptions,
     TrainedCohort,
     able_clients,
     asked_clients,
@@ -45,6 +47,21 @@ class ClientBlock(NamedTuple):
     id: Int[Array, " B"]
     data: Federation | None
     kept: PyTree
+
+
+class Selection(NamedTuple):
+    """The ballots of a round, the number of polled clients, and the cohort."""
+
+    ballots: PyTree
+    polled: Array
+    chosen: Chosen
+
+
+class TrainedBlocks(NamedTuple):
+    """The sums over all rows of a cohort, and its blocks without their sums."""
+
+    total: Total
+    blocks: list[TrainedCohort]
 
 
 def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[Any, Federation]:
@@ -93,8 +110,8 @@ def begin_clients(
 @jit.program(static_argnames=("layout",), donate_argnames=("table",))
 def put_clients(layout: Layout, table: PyTree, run: Array, id: Array, clients: PyTree) -> PyTree:
     """The Clients of all runs, with those of some clients of one run."""
-    put = lambda all, new: all.at[run, id].set(new)  # noqa: E731
-    states = State(run, run, (), jax.tree.map(put, table, clients), (), run)
+    clients = jax.tree.map(lambda all, new: all.at[run, id].set(new), table, clients)
+    states = State(run, run, (), clients, (), run)
     return place_state(states, layout).clients
 
 
@@ -109,23 +126,26 @@ def ask(spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, s
 
 @jit.program(static_argnames=("spec", "layout", "rows"))
 def select(
-    spec: Spec, layout: Layout, rows: int, inputs: Inputs, run: Array, states: State, found: PyTree
+    spec: Spec, layout: Layout, rows: int, inputs: Inputs, run: Array, states: State, answers: PyTree
 ) -> tuple[PyTree, Array, Chosen]:
-    """The ballots of a round, the number of polled clients, and the cohort.
+    """The fields of a ``Selection``.
 
-    ``found`` are the ballots of a poll; None: nobody was polled. The cohort is filled up with empty rows to a multiple
-    of ``rows``.
+    ``answers`` are the ballots of a poll; None: nobody was polled. The cohort is filled up with empty rows to a
+    multiple of ``rows``.
     """
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     size = federation.clients.train.size
     able = able_clients(size, None, spec.everybody)
     ballots, polled = state.ballots, jnp.zeros((), jnp.int32)
-    if found is not None:
-        ballots, polled = new_ballots(algorithm, able, found, state.ballots), asked_clients(algorithm, able)
+    if answers is not None:
+        ballots, polled = new_ballots(algorithm, able, answers, state.ballots), asked_clients(algorithm, able)
     chosen = choose(algorithm, size, state, state.round, ballots, able)
     free = -chosen.row.shape[0] % rows
-    fill = lambda leaf: jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (free, *leaf.shape[1:]))])  # noqa: E731
+
+    def fill(leaf: Array) -> Array:
+        return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (free, *leaf.shape[1:]))])
+
     cohort = jax.tree.map(fill, chosen.cohort)
     real = jnp.arange(cohort.present.shape[0]) < chosen.row.shape[0]
     cohort = cohort._replace(present=cohort.present & real)
@@ -158,7 +178,10 @@ def train_block(
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     data, kept = data_of(federation, some), _kept(states, run, some)
     count = some.id.shape[0]
-    part = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, count)  # noqa: E731
+
+    def part(leaf: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(leaf, first, count)
+
     own = Chosen(
         chosen.server,
         jax.tree.map(part, chosen.cohort),
@@ -168,7 +191,8 @@ def train_block(
         {},
     )
     place = jnp.arange(count, dtype=jnp.int32)
-    trained = train(algorithm, data, layout, state.seed, state.round, own, kept, place, True, False, spec.non_finite)
+    rows, options = CohortClients(place, kept), RoundOptions(skip=True, non_finite=spec.non_finite)
+    trained = train(algorithm, data, layout, state.seed, state.round, own, rows, options)
     if some.kept is None:
         return trained
     return trained._replace(clients=keep_everywhere(trained.clients, layout))  # the host reads the states that it keeps
@@ -188,30 +212,33 @@ def finish(
     inputs: Inputs,
     run: Array,
     states: State,
-    ballots: PyTree,
-    chosen: Chosen,
-    total: Total,
-    trained: list[TrainedCohort],
+    selection: Selection,
+    trained: TrainedBlocks,
 ) -> tuple[State, Array, Info]:
     """The states after the round of one run, which of the cohort's ``rows`` have a new Client, and Info.
 
-    ``trained`` are the blocks without their sums; their ``clients`` are None where the states are on the host.
+    The blocks of ``trained`` have None in place of ``clients`` where the states are on the host.
     """
+    (ballots, _, chosen), (total, blocks) = selection, trained
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
-    cut = lambda leaf: leaf[:rows]  # noqa: E731
-    joined = lambda *leaves: cut(jnp.concatenate(leaves))  # noqa: E731
-    records, bad = (jax.tree.map(joined, *each) for each in ([t.rows for t in trained], [t.bad for t in trained]))
-    broken = jnp.any(jnp.stack([each.broken for each in trained]))
+
+    def cut(leaf: Array) -> Array:
+        return leaf[:rows]
+
+    def joined(*leaves: Array) -> Array:
+        return cut(jnp.concatenate(leaves))
+
+    records, bad = (jax.tree.map(joined, *each) for each in ([t.rows for t in blocks], [t.bad for t in blocks]))
+    broken = jnp.any(jnp.stack([block.broken for block in blocks]))
     chosen = chosen._replace(cohort=jax.tree.map(cut, chosen.cohort), row=cut(chosen.row))
     whole = TrainedCohort(total, records, None, bad, broken)
     held = held_data(federation, layout)
     after, counts, info = close(algorithm, held, state, state.round, ballots, chosen, whole, spec.non_finite)
-    put = lambda all, new: all.at[run].set(new)  # noqa: E731
-    parts = jax.tree.map(put, states._replace(clients=()), after)
+    parts = jax.tree.map(lambda all, new: all.at[run].set(new), states._replace(clients=()), after)
     clients = states.clients
-    if trained[0].clients is not None:
-        new = jax.tree.map(joined, *[each.clients for each in trained])
+    if blocks[0].clients is not None:
+        new = jax.tree.map(joined, *[block.clients for block in blocks])
         row = jnp.where(counts, chosen.row, federation.clients.id.shape[0])
         clients = jax.tree.map(lambda all, new: all.at[run, row].set(new, mode="drop"), clients, new)
     states = place_state(parts._replace(clients=clients), layout)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.core import trees
-from fljax.engine.devices.layout import Layout, put_state, replicate, sharding, state_shardings
+from fljax.engine.devices.layout import Layout, put_state, replicate, sharding, state_shardings, with_shardings
 from fljax.engine.devices.memory import QUICK, Memory, made_bytes
 from fljax.engine.offload import programs
 from fljax.engine.offload.client_blocks import AHEAD, BlockSize, BlockSizes, Pipeline, splits_read_by
@@ -84,10 +85,13 @@ class OffloadRun(NamedTuple):
         """States of all runs before round 0; the clients' are arrays of NumPy if they stay on the host."""
         runs, given = len(self.seeds), (self.spec, self.layout, self.inputs)
         servers = [programs.begin_server(*given, self._run(run), self.seeds[run]) for run in range(runs)]
-        blank = lambda leaf, numpy: numpy.zeros((runs, *leaf.shape), leaf.dtype)  # noqa: E731
+
+        def blank(numpy: Any, tree: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: numpy.zeros((runs, *leaf.shape), leaf.dtype), tree)
+
         zeros, frozen = jnp.zeros((runs,), jnp.int32), jnp.full((runs,), -1, jnp.int32)
-        ballots = jax.tree.map(lambda leaf: blank(leaf, jnp), self.state.ballots)
-        clients = jax.tree.map(lambda leaf: blank(leaf, np if self.on_host else jnp), self.state.clients)
+        ballots = blank(jnp, self.state.ballots)
+        clients = blank(np if self.on_host else jnp, self.state.clients)
         state = self.placed(State(jnp.array(self.seeds), zeros, _stacked(servers), clients, ballots, frozen))
         if jax.tree.leaves(clients):
             for run, server in enumerate(servers):
@@ -119,12 +123,10 @@ class OffloadRun(NamedTuple):
         """``count`` rounds after ``done``; records ``[runs, count, ...]``."""
         infos: list[list[Info]] = [[] for _ in range(len(self.seeds))]
         for turn in range(count):
-            for run, own in enumerate(infos):
+            for run, run_infos in enumerate(infos):
                 state, info = self._round(state, run, done + turn)
-                own.append(info)
-        stack = lambda *leaves: np.stack(leaves)  # noqa: E731
-        by_run = [jax.tree.map(stack, *jax.device_get(own)) for own in infos]
-        return state, jax.tree.map(stack, *by_run)
+                run_infos.append(info)
+        return state, _stacked_on_host([_stacked_on_host(jax.device_get(run_infos)) for run_infos in infos])
 
     def again(self, states: State, run: int, round: int) -> Info:
         """The records of one round of one run, computed once more; the states stay as they are."""
@@ -135,15 +137,17 @@ class OffloadRun(NamedTuple):
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
         """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
-        found = [self._evaluate(state, run) for run in range(len(self.seeds))]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(found))
+        scores = [self._evaluate(state, run) for run in range(len(self.seeds))]
+        return _stacked_on_host(jax.device_get(scores))
 
     def _round(self, state: State, run: int, round: int) -> tuple[State, Info]:
         given = self.spec, self.layout
         rows = self.moves.train.clients
         asked = self._poll(state, run) if self.polled and round % self.polled == 0 else None
         small = self._small(state)
-        ballots, polled, chosen = programs.select(*given, rows, self.inputs, self._run(run), small, asked)
+        selected = programs.select(*given, rows, self.inputs, self._run(run), small, asked)
+        selection = programs.Selection(*selected)
+        chosen = selection.chosen
         ids = np.asarray(chosen.trains)
         pipeline, trained, new = Pipeline(), list[TrainedCohort](), list[PyTree]()
         total: Any = None
@@ -155,12 +159,13 @@ class OffloadRun(NamedTuple):
             then = None
             if self.on_host:
                 _start_copy(each.clients)
-                then = lambda clients=each.clients: new.append(jax.tree.map(np.asarray, clients))  # noqa: E731
+                then = functools.partial(_append_to, new, each.clients)
             pipeline.begun(each.broken, then)
             trained.append(each._replace(total=None, clients=None if self.on_host else each.clients))
         pipeline.finish()
+        blocks = programs.TrainedBlocks(total, trained)
         after, counts, info = programs.finish(
-            *given, self.cohort, self.inputs, self._run(run), small, ballots, chosen, total, trained
+            *given, self.cohort, self.inputs, self._run(run), small, selection, blocks
         )
         if self.on_host:
             if jax.tree.leaves(new):
@@ -168,7 +173,7 @@ class OffloadRun(NamedTuple):
                 some = jax.tree.map(lambda *leaves: np.concatenate(leaves)[counted], *new)
                 _write(state.clients, run, np.asarray(chosen.row)[counted], some)
             after = after._replace(clients=state.clients)
-        return after, {**info, "polled": polled}
+        return after, {**info, "polled": selection.polled}
 
     def _poll(self, state: State, run: int) -> PyTree:
         small, found = self._small(state), list[PyTree]()
@@ -184,24 +189,26 @@ class OffloadRun(NamedTuple):
 
     def _evaluate(self, state: State, run: int) -> dict[str, Labelled]:
         small, given = self._small(state), (self.spec, self.layout, self.inputs, self._run(run))
-        seen: list[PyTree] = []
-        unseen: list[PyTree] = []
-        if self.scope.seen:
-            judge = lambda some: programs.judge_block(*given, small, some)  # noqa: E731
-            keep = lambda place, scores: seen.append(_first(scores, len(place)))  # noqa: E731
-            self._blocks(run, state, self.moves.judge_seen, judge, keep)
-        if self.scope.unseen and self.inputs.federation.unseen is not None:
-            judge = lambda some: programs.judge_unseen(*given, small, some)  # noqa: E731
-            keep = lambda place, scores: unseen.append(_first(scores, len(place)))  # noqa: E731
-            self._blocks(run, None, self.moves.judge_unseen, judge, keep)
+
+        def judged(judge: Callable[..., PyTree], state: State | None, size: BlockSize) -> PyTree:
+            scores: list[PyTree] = []
+
+            def keep(place: np.ndarray, block_scores: PyTree) -> None:
+                scores.append(_first(block_scores, len(place)))
+
+            self._blocks(run, state, size, lambda block: judge(*given, small, block), keep)
+            return _joined(scores) if scores else {}
+
+        seen = judged(programs.judge_block, state, self.moves.judge_seen) if self.scope.seen else {}
+        has_unseen = self.scope.unseen and self.inputs.federation.unseen is not None
+        unseen = judged(programs.judge_unseen, None, self.moves.judge_unseen) if has_unseen else {}
         first = None
         if self.scope.once:
             size = np.asarray(self.inputs.federation.clients.test.size)
             size = size.reshape(-1, size.shape[-1])
-            judged = np.array([np.argmax(size[run % len(size)] > 0)], np.int32)
-            first = self._some(state, run, judged, self.moves.judge_once)
-        found = (_joined(parts) if parts else {} for parts in (seen, unseen))
-        return programs.judge_rest(*given, small, *found, first)
+            place = np.array([np.argmax(size[run % len(size)] > 0)], np.int32)
+            first = self._some(state, run, place, self.moves.judge_once)
+        return programs.judge_rest(*given, small, seen, unseen, first)
 
     def _blocks(
         self,
@@ -260,6 +267,16 @@ def _stacked(trees: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
+def _stacked_on_host(trees: list[PyTree]) -> PyTree:
+    """The same, of arrays on the host."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def _append_to(blocks: list[PyTree], tree: PyTree) -> None:
+    """Appends the arrays of ``tree`` on the host."""
+    blocks.append(jax.tree.map(np.asarray, tree))
+
+
 def _first(tree: PyTree, count: int) -> PyTree:
     """The first rows of every leaf."""
     return jax.tree.map(lambda leaf: leaf[:count], tree)
@@ -311,9 +328,7 @@ def _traced(run: OffloadRun) -> Iterator[Any]:
 
     states = jax.tree.map(lambda leaf: struct(leaf, runs), run.state)._replace(seed=struct(run.seeds))
     states = states._replace(clients=() if run.on_host else states.clients)
-    held = state_shardings(states, run.layout)
-    put = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)  # noqa: E731
-    states = jax.tree.map(put, states, held)
+    states = with_shardings(states, state_shardings(states, run.layout))
     server = jax.tree.map(struct, run.state.server)
     if jax.tree.leaves(run.state.clients):
         begun = _example(run, run.moves.begin)
@@ -324,14 +339,15 @@ def _traced(run: OffloadRun) -> Iterator[Any]:
         yield programs.ask.trace(*given, run.inputs, place, states, _example(run, run.moves.poll))
     selected = programs.select.trace(*given, run.moves.train.clients, run.inputs, place, states, polled)
     yield selected
-    ballots, _, chosen = jax.tree.map(struct, selected.out_info)
+    selection = programs.Selection(*jax.tree.map(struct, selected.out_info))
+    chosen = selection.chosen
     some = _example(run, run.moves.train)
     trained = programs.train_block.trace(*given, run.inputs, place, states, chosen, place, some)
     yield trained
     out = jax.tree.map(struct, trained.out_info)
-    each = out._replace(total=None, clients=None if run.on_host else out.clients)
-    blocks = [each] * (chosen.row.shape[0] // run.moves.train.clients)
-    yield programs.finish.trace(*given, run.cohort, run.inputs, place, states, ballots, chosen, out.total, blocks)
+    block = out._replace(total=None, clients=None if run.on_host else out.clients)
+    blocks = programs.TrainedBlocks(out.total, [block] * (chosen.row.shape[0] // run.moves.train.clients))
+    yield programs.finish.trace(*given, run.cohort, run.inputs, place, states, selection, blocks)
     if run.scope.seen:
         yield programs.judge_block.trace(*given, run.inputs, place, states, _example(run, run.moves.judge_seen))
     if run.scope.unseen and run.moves.judge_unseen.clients and run.inputs.federation.unseen is not None:
@@ -342,6 +358,5 @@ def _example(run: OffloadRun, move: BlockSize) -> ClientBlock:
     """A block with the shapes of such a move."""
     kept = None
     if move.kept:
-        blank = lambda leaf: np.zeros((move.clients, *leaf.shape[1:]), leaf.dtype)  # noqa: E731
-        kept = jax.tree.map(blank, run.state.clients)
+        kept = jax.tree.map(lambda leaf: np.zeros((move.clients, *leaf.shape[1:]), leaf.dtype), run.state.clients)
     return run.moved(0, np.zeros(move.clients, np.int32), move, kept)

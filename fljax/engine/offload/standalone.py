@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -66,18 +67,21 @@ def _of_run(
     spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, data: HostData, run: int, seed: Array
 ) -> Reference:
     def everybody(population: Population, purpose: Purpose, keep: bool) -> Any:
-        move, found, pipeline = _move(spec, inputs, data, population, layout), list[Any](), Pipeline()
+        move, blocks, pipeline = _move(spec, inputs, data, population, layout), list[Any](), Pipeline()
+
+        def append(models: StandaloneModels, real: int) -> None:
+            blocks.append(jax.tree.map(lambda leaf: np.asarray(leaf)[:real], models))
+
         for first in range(0, population.clients, move.clients):
             place = np.minimum(np.arange(first, first + move.clients), population.clients - 1)
             pipeline.make_room()
-            own = data.block(population, run % len(population.id), place, move.parts, move.capacity)
-            some = jax.device_put(own) if layout.devices == 1 else replicate(own, layout.devices)
-            each = train_block_alone(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, some)
+            block = data.block(population, run % len(population.id), place, move.parts, move.capacity)
+            block = jax.device_put(block) if layout.devices == 1 else replicate(block, layout.devices)
+            models = train_block_alone(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, block)
             real = min(move.clients, population.clients - first)
-            cut = lambda leaf, real=real: np.asarray(leaf)[:real]  # noqa: E731
-            pipeline.begun(each, lambda each=each, cut=cut: found.append(jax.tree.map(cut, each)))
+            pipeline.begun(models, functools.partial(append, models, real))
         pipeline.finish()
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
 
     seen = everybody(data.seen, Purpose.STANDALONE, keep_models)
     return reference_of(seen, None if data.unseen is None else everybody(data.unseen, Purpose.UNSEEN_STANDALONE, False))

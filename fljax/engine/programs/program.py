@@ -15,14 +15,14 @@ from fljax.core import trees, values
 from fljax.core.describing import describe, describe_items, html_table, name_of
 from fljax.data.mapped_files import check_unchanged
 from fljax.engine.devices import eager
-from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings
+from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings, with_shardings
 from fljax.engine.devices.mapping import map_lanes
 from fljax.engine.programs import jit
 from fljax.engine.programs.declared import as_declared, share_partials
 from fljax.engine.rounds import errors
 from fljax.engine.rounds import evaluate as evaluation
 from fljax.engine.rounds.federations import as_vectors, by_id, same_tests, with_least, with_shared, without_shared
-from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import Algorithm, Federation, Info, Labelled
 from fljax.results.non_finite import NonFinite
@@ -122,7 +122,10 @@ class Inputs(NamedTuple):
 def on_devices(inputs: Inputs, layout: Layout) -> Inputs:
     """Inputs whose arrays are on every device, once for all programs."""
     check_unchanged(inputs.federation.examples.x, inputs.federation.examples.y)
-    move = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf  # noqa: E731
+
+    def move(leaf: Any) -> Any:
+        return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
     return replicate(inputs._replace(federation=jax.tree.map(move, inputs.federation)), layout.devices)
 
 
@@ -294,12 +297,9 @@ def run_rounds(
 
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, Info]:
         def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
+            options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
             # Under jit, so that one trace serves for the shapes and for the loop.
-            step = jax.jit(
-                lambda state, round: one_round(
-                    algorithm, data, layout, state, round, None, spec.everybody, non_finite=spec.non_finite
-                )
-            )
+            step = jax.jit(lambda state, round: one_round(algorithm, data, layout, state, round, options=options))
             if eager.is_on():
                 return eager.rounds(step, state, first, count, capacity)
             shapes = jax.eval_shape(step, state, first)[1]
@@ -353,9 +353,7 @@ def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: 
     zero = jnp.int32(0)
     begun = start.trace(spec, layout, inputs, seeds)
     yield begun
-    held = state_shardings(begun.out_info, layout)
-    shape = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)  # noqa: E731
-    state = jax.tree.map(shape, begun.out_info, held)
+    state = with_shardings(begun.out_info, state_shardings(begun.out_info, layout))
     yield run_rounds.trace(spec, layout, capacity, inputs, state, zero, zero)
     yield evaluate.trace(spec, layout, inputs, state, zero)
 

@@ -83,7 +83,9 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         return state, cohort, down, ballot, algorithm.task.init(jax.random.key(0))
 
     state, cohort, down, ballot, model = jax.eval_shape(begin, traced, by_seed, data)
-    row = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)  # noqa: E731
+
+    def row(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
 
     def one_client(traced: list[Any], by_seed: Any, data: Federation, server: Any, kept: Any, own: Any) -> PyTree:
         algorithm = spec.algorithm(traced, by_seed)

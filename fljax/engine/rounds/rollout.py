@@ -11,7 +11,7 @@ from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.errors import wrapped
 from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.federations import as_vectors, by_id
-from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import Algorithm, Federation, unlabelled
 
@@ -64,9 +64,10 @@ def rollout(
     population = federation.clients.id.shape[0]
     state = initial_state(algorithm, federation, jnp.asarray(seed, jnp.uint32)) if initial is None else initial
     layout = Layout(clients or population, 1, population)
+    options = RoundOptions(skip=False, rematerialise=rematerialise)
 
     def step(state: State, _: None) -> tuple[State, dict[str, Array]]:
-        state, info = one_round(algorithm, federation, layout, state, skip=False, rematerialise=rematerialise)
+        state, info = one_round(algorithm, federation, layout, state, options=options)
         return state, unlabelled(info)
 
     return jax.lax.scan(step, state, None, length=rounds)

@@ -32,6 +32,29 @@ from fljax.protocol.sums import Part, Total, add_up, as_streamed
 from fljax.results.non_finite import NonFinite
 
 
+class RoundOptions(NamedTuple):
+    """How a round is computed, and what happens to values that are not finite (static).
+
+    Attributes:
+      everybody: whether all clients are known to have training samples; the check is then skipped.
+      skip: whether chunks of clients without work are skipped; reverse mode cannot differentiate this. None: True if
+        seeds are not batched.
+      rematerialise: whether reverse mode recomputes each chunk of clients instead of storing its intermediate results.
+      non_finite: what happens to clients whose message or new state is not finite (see ``is_not_finite`` below).
+        "freeze": nothing else. "drop": they are absent for the aggregation and keep their state; Info has ``dropped``
+        [S] and their number ``dropped_messages``. "stop": the state before the round is kept; Info has
+        ``not_finite`` [S].
+    """
+
+    everybody: bool = False
+    skip: bool | None = None
+    rematerialise: bool = False
+    non_finite: NonFinite = "freeze"
+
+
+AS_USUAL = RoundOptions()
+
+
 def one_round(
     algorithm: Algorithm,
     federation: Federation,
@@ -39,10 +62,7 @@ def one_round(
     state: State,
     round: Int[Array, ""] | None = None,
     available: Bool[Array, " N"] | None = None,
-    everybody: bool = False,
-    skip: bool | None = None,
-    rematerialise: bool = False,
-    non_finite: NonFinite = "freeze",
+    options: RoundOptions = AS_USUAL,
 ) -> tuple[State, Info]:
     """Poll, select, train, aggregate.
 
@@ -54,14 +74,7 @@ def one_round(
       round: equals ``state.round``. A separate argument when states of several seeds are batched, so that the decision
         to poll is not batched.
       available: ``[N]`` by id, the clients that could take part; clients without training samples never do. None: all.
-      everybody: whether all clients are known to have training samples; the check is then skipped.
-      skip: whether chunks of clients without work are skipped; reverse mode cannot differentiate this. None: True if
-        seeds are not batched.
-      rematerialise: whether reverse mode recomputes each chunk of clients instead of storing its intermediate results.
-      non_finite: what happens to clients whose message or new state is not finite (see ``is_not_finite`` below).
-        "freeze": nothing else. "drop": they are absent for the aggregation and keep their state; Info has ``dropped``
-        [S] and their number ``dropped_messages``. "stop": the state before the round is kept; Info has
-        ``not_finite`` [S].
+      options: how the round is computed.
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
@@ -71,26 +84,25 @@ def one_round(
     """
     round = state.round if round is None else round
     size = federation.clients.train.size
-    able = able_clients(size, available, everybody)
+    able = able_clients(size, available, options.everybody)
     ballots, polled = state.ballots, jnp.zeros((), jnp.int32)
     if algorithm.poll is not None:
 
         def ask() -> PyTree:
-            found = poll(algorithm, federation, state.seed, round, state.server, state.clients, layout)
-            return new_ballots(algorithm, able, found, state.ballots)
+            answers = poll(algorithm, federation, state.seed, round, state.server, state.clients, layout)
+            return new_ballots(algorithm, able, answers, state.ballots)
 
         due = round % algorithm.poll.every == 0
         ballots = ask() if algorithm.poll.every == 1 else jax.lax.cond(due, ask, lambda: state.ballots)
         polled = jnp.where(due, asked_clients(algorithm, able), 0)
 
     chosen = choose(algorithm, size, state, round, ballots, able)
-    kept = trees.take(state.clients, chosen.trains)
-    skip = layout.seeds == 1 if skip is None else skip
-    trained = train(
-        algorithm, federation, layout, state.seed, round, chosen, kept, chosen.trains, skip, rematerialise, non_finite
-    )
+    rows = CohortClients(chosen.trains, trees.take(state.clients, chosen.trains))
+    if options.skip is None:
+        options = options._replace(skip=layout.seeds == 1)
+    trained = train(algorithm, federation, layout, state.seed, round, chosen, rows, options)
     held = held_data(federation, layout)
-    after, counts, info = close(algorithm, held, state, round, ballots, chosen, trained, non_finite)
+    after, counts, info = close(algorithm, held, state, round, ballots, chosen, trained, options.non_finite)
     after = after._replace(clients=trees.set_rows(state.clients, chosen.row, counts, trained.clients))
     if layout.devices > 1:
         after = jax.lax.with_sharding_constraint(after, shardings(after, layout.devices, 1))
@@ -115,6 +127,18 @@ class Chosen(NamedTuple):
     trains: Int[Array, " S"]
     cost: Int[Array, " S"]
     info: Info
+
+
+class CohortClients(NamedTuple):
+    """The clients ``Chosen.trains`` that the rows of a cohort train.
+
+    Attributes:
+      place: ``[S]``, their places in the federation.
+      states: the Client of each, stacked.
+    """
+
+    place: Int[Array, " S"]
+    states: PyTree
 
 
 class TrainedCohort(NamedTuple):
@@ -147,10 +171,10 @@ def able_clients(size: Int[Array, " N"], available: Bool[Array, " N"] | None, ev
     return able if everybody else able.only(size > 0)
 
 
-def new_ballots(algorithm: Algorithm, able: Available, found: PyTree, before: PyTree) -> PyTree:
-    """The ballots after a poll that gave ``found``, by id; who was not asked keeps the one before."""
+def new_ballots(algorithm: Algorithm, able: Available, answers: PyTree, before: PyTree) -> PyTree:
+    """The ballots after a poll that gave ``answers``, by id; who was not asked keeps the one before."""
     asked = _asked(algorithm, able)
-    return found if asked.among is None else trees.where_rows(asked.among, found, before)
+    return answers if asked.among is None else trees.where_rows(asked.among, answers, before)
 
 
 def asked_clients(algorithm: Algorithm, able: Available) -> Int[Array, ""]:
@@ -240,41 +264,34 @@ def train(
     seed: Array,
     round: Array,
     chosen: Chosen,
-    kept: PyTree,
-    place: Int[Array, " S"],
-    skip: bool,
-    rematerialise: bool,
-    non_finite: NonFinite,
+    clients: CohortClients,
+    options: RoundOptions,
 ) -> TrainedCohort:
-    """Trains the cohort.
-
-    ``kept`` has the Client of each row, and ``place`` its place in ``federation``: that of the client
-    ``chosen.trains``.
-    """
+    """Trains the cohort, or some of its rows."""
+    non_finite = options.non_finite
     aggregate = as_streamed(algorithm.aggregate)
     seats = Seat(round, chosen.trains, chosen.cohort.slot)
     server_rows, server_of = own_server(algorithm, chosen.server, layout.devices, seats)
 
     def one(row: tuple[Array, Array, Array, PyTree, Any]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
-        place, slot, present, own, server_row = row
+        place, slot, present, state, server_row = row
         client, server = trees.take(federation.clients, place), server_of(server_row)
-        up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
-        bad: Any = () if non_finite == "freeze" else present & is_not_finite(up, new, own)
+        up, new = train_one(algorithm, federation, seed, round, server, client, slot, state)
+        bad: Any = () if non_finite == "freeze" else present & is_not_finite(up, new, state)
         present = present & ~bad if non_finite == "drop" else present
         seat = Seat(round, client.id, slot)
         part, record = aggregate.contribute(seen_from(server, seat), seat, up)
-        kept = trees.where(present, record, trees.zeros_like(record)), trees.where(present, new, own)
-        return (part, present), (*kept, bad)
+        record = trees.where(present, record, trees.zeros_like(record))
+        return (part, present), (record, trees.where(present, new, state), bad)
 
     def sums(summands: tuple[Part, Array], real: Array) -> Total:
         parts, present = summands
         return add_up(parts, present & real)
 
-    xs = (place, chosen.cohort.slot, chosen.cohort.present, kept, server_rows)
-    total, (rows, trained, bad) = fold_lanes(
-        one, sums, xs, layout.clients, layout.devices, chosen.cost, skip=skip, rematerialise=rematerialise
-    )
-    return TrainedCohort(total, rows, trained, bad, trees.any_new_nonfinite(trained, kept))
+    xs = (clients.place, chosen.cohort.slot, chosen.cohort.present, clients.states, server_rows)
+    how: dict[str, Any] = {"skip": options.skip, "rematerialise": options.rematerialise}
+    total, (rows, trained, bad) = fold_lanes(one, sums, xs, layout.clients, layout.devices, chosen.cost, **how)
+    return TrainedCohort(total, rows, trained, bad, trees.any_new_nonfinite(trained, clients.states))
 
 
 def is_not_finite(up: PyTree, new: PyTree, own: PyTree) -> Bool[Array, ""]:

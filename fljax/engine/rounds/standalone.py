@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
@@ -147,7 +148,7 @@ def train_alone(
             trained = training.train(key, start, own.train, **how).params
         else:
             trained = training.train_until(key, start, own.train, own.valid, **how, stop=plan.stop).params
-        predict = lambda x: plan.task.logits(trained, x)  # noqa: E731
+        predict = functools.partial(plan.task.logits, trained)
         threshold, _ = training.evaluate(plan.task, predict, own.train, key=training.stream(key, Stream.LOSS))
         loss, accuracy = training.counted_scores(*training.evaluate(plan.task, predict, own.test), counts)
         valid = None
