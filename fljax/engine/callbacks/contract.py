@@ -63,11 +63,14 @@ def _never_called(at_start: bool, replays: bool) -> Callback:
     def callback(block: Block) -> bool:
         return False
 
-    found: Any = callback
-    found.at_start = at_start
+    def no_history(blocks: Sequence[Block]) -> None:
+        return None
+
+    marked: Any = callback
+    marked.at_start = at_start
     if replays:
-        found.replay = lambda blocks: None
-    return found
+        marked.replay = no_history
+    return marked
 
 
 def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
