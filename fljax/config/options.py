@@ -126,7 +126,7 @@ def _check_together(config: Config) -> None:
 
 
 def _check_stop(metric: str, data: Data) -> None:
-    from fljax.metrics.names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
+    from fljax.metrics.registry import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
 
     check_metric("stop.metric", metric, OF_ONE_EVALUATION, data)
 

@@ -22,7 +22,7 @@ from fljax.experiments.inputs.plans import build_plan, reads_requirement
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, Tell, resolve_cells
 from fljax.experiments.outputs.following import Watch
 from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
-from fljax.metrics.names import OF_LOSSES, SCALARS
+from fljax.metrics.registry import OF_LOSSES, SCALARS
 from fljax.protocol import Federation
 from fljax.results import Reference, judged_by
 from fljax.results.differences import flat

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.report.tables import Row, last_values, mean_and_std, summary
+from fljax.metrics import over_seeds
+from fljax.report.tables import Row, last_values, summary
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.sweeps import axes_of
 
@@ -79,7 +80,7 @@ def _difference(there: xr.Dataset, base: str, here: xr.Dataset, row: Row) -> tup
     if first is None or second is None:
         return None
     if np.array_equal(there["seed"].values, here["seed"].values):
-        mean, std, _ = mean_and_std(second - first)
+        mean, std, _ = over_seeds(second - first)
     else:
-        mean, std = mean_and_std(second)[0] - mean_and_std(first)[0], math.nan
+        mean, std = over_seeds(second).mean - over_seeds(first).mean, math.nan
     return (mean, std) if math.isfinite(mean) else None

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fljax.metrics import over_seeds
 from fljax.report.clusters import cluster_panels
 from fljax.report.style import (
     INK,
@@ -164,8 +165,8 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
         kept = np.isfinite(values).any(axis=0)
         if not kept.any():
             continue
-        masked = np.ma.masked_invalid(values[:, kept])
-        mean, spread = masked.mean(axis=0), np.ma.filled(masked.std(axis=0, ddof=1), 0.0)
+        mean, std, _ = over_seeds(values[:, kept])
+        spread = np.nan_to_num(std)
         marker = "o" if kept.sum() < 3 else None
         axes.plot(
             rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=printable(algorithm)

@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
+from fljax.metrics import over_seeds
 from fljax.report.best_cells import number
 from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
 from fljax.report.tables import NOT_SHARES, title
 from fljax.results.endings import at_end
-from fljax.results.sweeps import Best, axes_of, best, mean_over_seeds
+from fljax.results.sweeps import Best, axes_of, best
 
 
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
@@ -115,8 +116,8 @@ def _lines(
     seeds, crossed = metrics.sizes["seed"], False
     for label, values in tables.items():
         look = looks[label]
-        mean = mean_over_seeds(values)
-        spread = np.ma.masked_invalid(values).std(axis=-1, ddof=1).filled(0) if seeds > 1 else None
+        mean, std, _ = over_seeds(values, axis=-1)
+        spread = np.nan_to_num(std) if seeds > 1 else None
         joined = look.dash if np.issubdtype(metrics[name].dtype, np.number) else "none"
         shown = {"color": look.colour, "linestyle": joined, "lw": 2, "marker": "o", "markersize": 4}
         if spread is None:
@@ -151,7 +152,7 @@ def _maps(
     heads = {label: fitted(printable(label, 400), 0.85 * width, 11, bold=True) for label in tables}
     height += 0.2 * max((head.count("\n") for head in heads.values()), default=0)
     figure = Figure(figsize=(width * columns + 1, height * rows + 0.8), layout="constrained")
-    means = {label: mean_over_seeds(values) for label, values in tables.items()}
+    means = {label: over_seeds(values, axis=-1).mean for label, values in tables.items()}
     finite = np.concatenate([mean[np.isfinite(mean)] for mean in means.values()] or [np.zeros(1)])
     low, high = float(finite.min()), float(finite.max())
     image: Any = None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.metrics.headings import main_columns
+from fljax.metrics.summaries import main_columns, over_seeds
 from fljax.results.endings import end_of
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
@@ -88,7 +88,7 @@ def summary(metrics: xr.Dataset) -> list[Row]:
             values = last_values(metrics, str(algorithm), name)
             if values is not None:
                 last = int(metrics["evaluated_round"].values[end_of(metrics, str(algorithm))])
-                rows.append(Row(str(algorithm), name, *mean_and_std(values), len(values), last))
+                rows.append(Row(str(algorithm), name, *over_seeds(values), len(values), last))
     return rows
 
 
@@ -177,11 +177,3 @@ def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | 
         return None
     values = metrics[name].sel(algorithm=algorithm).transpose("seed", "evaluated_round").values
     return np.asarray(values, float)[:, end_of(metrics, algorithm)] if values.shape[1] else None
-
-
-def mean_and_std(values: np.ndarray) -> tuple[float, float, int]:
-    """Mean, standard deviation (n - 1) and count of the finite values."""
-    finite = values[np.isfinite(values)]
-    mean = float(finite.mean()) if finite.size else math.nan
-    std = float(finite.std(ddof=1)) if finite.size > 1 else math.nan
-    return mean, std, int(finite.size)

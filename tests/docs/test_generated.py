@@ -20,7 +20,7 @@ from fljax.config import keys
 from fljax.config.keys import Named
 from fljax.config.reading import read
 from fljax.core.arguments import parameters_of
-from fljax.metrics.names import METRICS
+from fljax.metrics.registry import METRICS
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -13,7 +13,7 @@ from fljax import config as configuration
 from fljax import report, results
 from fljax.config.sweeping import parse_grid
 from fljax.experiments import run, sweep
-from fljax.metrics.clusters import align_clusters
+from fljax.metrics.summaries import align_clusters
 from fljax.report.style import recorded
 from fljax.report.tables import when
 from fljax.results import folders

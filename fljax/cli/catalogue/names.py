@@ -31,7 +31,7 @@ _REGISTRIES = {
     "callbacks": ("fljax.engine.callbacks", "CALLBACKS"),
     "partitions": ("fljax.data", "PARTITIONERS"),
     "models": ("fljax.models", "MODELS"),
-    "metrics": ("fljax.metrics.names", "METRICS"),
+    "metrics": ("fljax.metrics.registry", "METRICS"),
 }
 
 

@@ -98,7 +98,7 @@ def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
       ValueError: if a chosen metric has no numbers.
     """
     from fljax.core.names import unknown
-    from fljax.metrics.headings import main_columns
+    from fljax.metrics.summaries import main_columns
     from fljax.report.tables import title
 
     for name in chosen:

@@ -51,7 +51,7 @@ def watch(
 def table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
     from fljax.core.describing import duration
-    from fljax.metrics.headings import main_columns
+    from fljax.metrics.summaries import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
     found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation")

@@ -67,7 +67,10 @@ def stop_when(reached: Callable[[Block], bool]) -> Callback:
 
 
 def _mean(values: NumpyArray) -> float | None:
-    """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity)."""
+    """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity).
+
+    ``metrics.over_seeds`` leaves infinity out; a line about progress must not hide that a run diverges.
+    """
     known = np.asarray(values, float)[~np.isnan(values)]
     mean = float(known.mean()) if known.size else math.nan
     return mean if math.isfinite(mean) else None

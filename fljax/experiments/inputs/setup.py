@@ -26,7 +26,7 @@ from fljax.engine.rounds.alone import Initial
 from fljax.experiments.inputs.clustering import ByF1
 from fljax.experiments.inputs.initial_models import with_initial
 from fljax.experiments.inputs.requirements import Requirement, needs_validation, requirement_of
-from fljax.metrics.names import OF_LOSSES, OF_ONE_EVALUATION
+from fljax.metrics.registry import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.protocol import Algorithm, Federation, Names, Task
 from fljax.results.non_finite import NonFinite
 from fljax.training import Local, StopAlone
