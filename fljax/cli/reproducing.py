@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from fljax.config import Config
     from fljax.published.beside import Compared
-    from fljax.published.cells import Cell
     from fljax.published.runs import TableRun
-    from fljax.published.tables import Published
+    from fljax.published.tables import Cell, Published
 
 OUT, QUICK = "reproduced", "quick"
 
@@ -71,8 +70,8 @@ def sources_of(table: str, rows: Sequence[Published], options: Options) -> list[
     Raises:
       ConfigError: if the number of seeds is out of range.
     """
-    from fljax.published.cells import cell_of
     from fljax.published.runs import load_run, rows_of, table_runs
+    from fljax.published.tables import cell_of
 
     wanted = {cell_of(row) for row in rows}
     changes = [] if options.seeds is None else [f"seeds={options.seeds}"]
@@ -108,7 +107,7 @@ def numbers_of(
       ValueError: if a folder has results of another config or version.
     """
     from fljax.published.beside import Compared, beside
-    from fljax.published.cells import cell_of
+    from fljax.published.tables import cell_of
 
     found: dict[Cell, Compared] = {}
     places: dict[Cell, pathlib.Path] = {}
@@ -163,7 +162,7 @@ def _run(context: Context, source: Source, options: Options) -> xr.Dataset:
 
 
 def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
-    """Writes our numbers as measured cells (``fljax.published.cells``), with the dates of their results.
+    """Writes our numbers as measured cells (``fljax.published.tables``), with the dates of their results.
 
     Args:
       path: a CSV file; numbers of the same places are replaced.
@@ -177,7 +176,7 @@ def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell,
       ValueError: if the file has other content, or cannot be written.
     """
     from fljax.core.version import __version__
-    from fljax.published.cells import Measured, cell_of, save_cells
+    from fljax.published.tables import Measured, cell_of, save_cells
     from fljax.results import folders
 
     cells = []

@@ -27,8 +27,8 @@ from fljax.config.keys import (
 from fljax.config.offers import OFFERS
 from fljax.config.resolving import check_requirement
 from fljax.contributions.measures import FACTS
-from fljax.core.arguments import parameters_of, takes_anything
 from fljax.core.names import shown, unknown
+from fljax.core.signatures import parameters_of, takes_anything
 
 
 class Registries(NamedTuple):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fljax.core.arguments import is_required, parameters_of, takes_anything
 from fljax.core.names import resolve, shown
+from fljax.core.signatures import is_required, parameters_of, takes_anything
 from fljax.data.checks import check_keywords, choose
 from fljax.data.datasets import Dataset
 from fljax.data.own.client_files import array_folder, table_folder

@@ -20,8 +20,8 @@ from fljax import config as configuration
 from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
 from fljax.core import processes
-from fljax.core.arguments import is_whole
-from fljax.core.describing import html_table
+from fljax.core.names import html_table
+from fljax.core.signatures import is_whole
 from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks.contract import Callback

@@ -17,8 +17,7 @@ from fljax import training
 from fljax.algorithms import REGISTRY
 from fljax.contributions.tables import is_named
 from fljax.core import processes
-from fljax.core.describing import describe
-from fljax.core.names import shown
+from fljax.core.names import describe, shown
 from fljax.experiments.inputs.setup import OptOut, Setup
 from fljax.protocol import Federation, Task
 from fljax.results import folders

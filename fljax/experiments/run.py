@@ -14,9 +14,8 @@ import xarray as xr
 from fljax import results
 from fljax.config import Config, dumps
 from fljax.core import processes
-from fljax.core.describing import cost_in_words
 from fljax.core.errors import during
-from fljax.core.names import about_algorithm
+from fljax.core.names import about_algorithm, cost_in_words
 from fljax.engine import (
     Block,
     Memory,

@@ -12,8 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fljax.published.cells import Cell, cell_of
-from fljax.published.tables import plain_label, read, tables
+from fljax.published.tables import Cell, cell_of, plain_label, read, tables
 from fljax.published.verdicts import AGREES, DIFFERS, NOT_RUN, SLACK, Verdict
 
 # Our or a paper's means by cell.

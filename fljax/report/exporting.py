@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from fljax.core.names import file_name, unknown
 from fljax.report.drawing import figures
-from fljax.report.fonts import fonts_for, texts_of
+from fljax.report.style import fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, digits_of, pivot, summary, when
 from fljax.results.non_finite import diverged_seeds

@@ -13,11 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from fljax.report.best_cells import best_rows
 from fljax.report.drawing import picture
-from fljax.report.fonts import font_note, fonts_for, texts_of
+from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
-from fljax.report.tables import Row, cell, pivot, summary, title, when
+from fljax.report.tables import Row, best_rows, cell, pivot, summary, title, when
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.sweeps import axes_of, best

@@ -13,9 +13,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from fljax.metrics import over_seeds
-from fljax.report.best_cells import number
 from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
-from fljax.report.tables import NOT_SHARES, title
+from fljax.report.tables import NOT_SHARES, number, title
 from fljax.results.endings import at_end
 from fljax.results.sweeps import Best, axes_of, best
 

@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
-from fljax.core.describing import html_table
+from fljax.core.names import html_table
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
 from fljax.metrics.summaries import over_seeds
 from fljax.protocol import Labelled

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.core.describing import name_of
-from fljax.core.names import unknown
+from fljax.core.names import name_of, unknown
 from fljax.protocol import Algorithm
 from fljax.testing import laws
 from fljax.testing.bench import POPULATION, Bench, Case, federation

@@ -8,8 +8,8 @@ from typing import Any
 
 from fljax.cli.catalogue.docstrings import docstring_of, first_sentence
 from fljax.config import shipped
-from fljax.core.arguments import accepts
 from fljax.core.names import nearest, resolve, shown, unknown
+from fljax.core.signatures import accepts
 
 # The singular of each kind.
 KINDS = {

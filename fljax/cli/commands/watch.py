@@ -50,7 +50,7 @@ def watch(
 
 def table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
-    from fljax.core.describing import duration
+    from fljax.core.names import duration
     from fljax.metrics.summaries import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
@@ -74,7 +74,7 @@ def table(state: RunState) -> Table:
 
 def headline(state: RunState) -> str:
     """The state of a run in one line."""
-    from fljax.core.describing import duration
+    from fljax.core.names import duration
 
     if not state.running:
         return f"{state.name}: {'finished' if state.finished else 'ended before it was finished'}"

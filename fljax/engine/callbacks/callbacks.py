@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fljax.core.describing import duration
+from fljax.core.names import duration
 from fljax.engine.callbacks.contract import Block, Callback
 from fljax.protocol import NumpyArray
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fljax.core.arguments import is_whole
 from fljax.core.names import unknown
+from fljax.core.signatures import is_whole
 from fljax.engine.callbacks.contract import Block
 from fljax.metrics.registry import OF_ONE_EVALUATION, is_lower_better
 

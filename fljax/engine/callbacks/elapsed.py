@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 
-from fljax.core.describing import duration
+from fljax.core.names import duration
 
 
 @contextlib.contextmanager

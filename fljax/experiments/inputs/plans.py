@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax import contributions
-from fljax.core.arguments import accepts, arguments_for, is_required
+from fljax.core.signatures import accepts, arguments_for, is_required
 from fljax.engine import Plan, as_declared
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup

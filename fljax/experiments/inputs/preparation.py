@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fljax.contributions import Labels
-from fljax.core.arguments import argument_of, parameters_of
-from fljax.core.describing import name_of
+from fljax.core.names import name_of
+from fljax.core.signatures import argument_of, parameters_of
 from fljax.data import row_numbers
 from fljax.experiments.inputs import clustering
 from fljax.experiments.inputs.requirements import Given, clients_of, with_requirement

@@ -16,8 +16,8 @@ import numpy as np
 from fljax import algorithms, data, models, scenarios
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments, requirement_arguments
 from fljax.contributions import Contribution, Measure
-from fljax.core.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.core.names import about_algorithm, resolve, unknown
+from fljax.core.signatures import accepts, arguments_for, is_required, parameters_of
 from fljax.data.registry import find_source
 from fljax.engine import Execution, Plan, StopEarly, stop_early
 from fljax.engine import callbacks as tracking
