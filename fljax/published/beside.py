@@ -151,10 +151,10 @@ def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
 def _of_client(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
     """``[seed]``: accuracy of the client in the row's split; papers count clients from 1."""
     accuracy = _over_rounds(metrics, label, "test_accuracy", "client")
-    own = int(row.split.removeprefix("client")) - 1
-    if accuracy is None or own not in metrics["client"].values:
+    client = int(row.split.removeprefix("client")) - 1
+    if accuracy is None or client not in metrics["client"].values:
         return None
-    return accuracy[:, end_of(metrics, label), metrics["client"].values.tolist().index(own)]
+    return accuracy[:, end_of(metrics, label), metrics["client"].values.tolist().index(client)]
 
 
 def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
@@ -163,11 +163,11 @@ def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray |
     cluster = int(row.metric.partition("[c")[2].removesuffix("]"))
     if accuracy is None or cluster >= accuracy.shape[2]:
         return None
-    own = align_clusters(accuracy)[:, end_of(metrics, label), cluster]
+    by_distribution = align_clusters(accuracy)[:, end_of(metrics, label), cluster]
     if row.split.startswith(BEST):
-        return np.asarray(formulas.maximum_accuracy(own))
+        return np.asarray(formulas.maximum_accuracy(by_distribution))
     distribution = ord(row.split[-1]) - ord("A")
-    return own[:, distribution] if distribution < own.shape[1] else None
+    return by_distribution[:, distribution] if distribution < by_distribution.shape[1] else None
 
 
 def _over_clients(metrics: xr.Dataset, label: str, row: Published) -> float:

@@ -45,15 +45,15 @@ class Published(NamedTuple):
 
 def tables() -> dict[str, str]:
     """Names of the published tables, with paper, tables and datasets."""
-    found = {}
+    descriptions = {}
     for file in sorted(importlib.resources.files("fljax").joinpath("published").iterdir(), key=lambda file: file.name):
         if file.name.endswith(".csv"):
             name = file.name.removesuffix(".csv")
             rows = read(name)
             datasets = ", ".join(dict.fromkeys(row.dataset for row in rows))
             numbers = ", ".join(dict.fromkeys(row.table.replace("Table", "Table ") for row in rows))
-            found[name] = f"{rows[0].paper}, {numbers}: {datasets}"
-    return found
+            descriptions[name] = f"{rows[0].paper}, {numbers}: {datasets}"
+    return descriptions
 
 
 def read(name: str) -> list[Published]:
@@ -90,11 +90,11 @@ def select(names: Sequence[str], dataset: str | None = None, partition: str | No
     about = [row for row in rows if dataset in (None, row.dataset)]
     # "Dir(0.5)" is a partition, and also part of another partition's name.
     exactly = [row for row in about if row.partition == partition]
-    found = exactly or [row for row in about if partition is None or partition in row.partition]
-    if not found:
+    chosen = exactly or [row for row in about if partition is None or partition in row.partition]
+    if not chosen:
         offered = sorted({f"{row.dataset}, {row.partition}" for row in rows})
         raise ValueError(f"expected rows about {dataset}, {partition}, got none; there are {'; '.join(offered)}")
-    return found
+    return chosen
 
 
 def plain_metric(metric: str) -> str:

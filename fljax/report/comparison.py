@@ -63,23 +63,23 @@ def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
             raise ValueError(f"expected folders of fljax run, got {name!r}, which is of fljax sweep")
     (first, metrics), *_ = runs.items()
     known = [str(each) for each in metrics["algorithm"].values]
-    found: list[Compared] = []
-    for name, own in runs.items():
-        marks = diverged_seeds(own)
-        for row in summary(own):
+    compared: list[Compared] = []
+    for name, of_run in runs.items():
+        marks = diverged_seeds(of_run)
+        for row in summary(of_run):
             base = row.algorithm if row.algorithm in known else known[0]
             same = name == first and base == row.algorithm
-            difference = None if same else _difference(metrics, base, own, row)
+            difference = None if same else _difference(metrics, base, of_run, row)
             difference = None if difference is None else Difference(*difference, (first, base))
-            found.append(Compared(name, row, difference, marks.get(row.algorithm, "")))
-    return found
+            compared.append(Compared(name, row, difference, marks.get(row.algorithm, "")))
+    return compared
 
 
-def _difference(there: xr.Dataset, base: str, here: xr.Dataset, row: Row) -> tuple[float, float] | None:
-    first, second = last_values(there, base, row.metric), last_values(here, row.algorithm, row.metric)
+def _difference(reference: xr.Dataset, base: str, metrics: xr.Dataset, row: Row) -> tuple[float, float] | None:
+    first, second = last_values(reference, base, row.metric), last_values(metrics, row.algorithm, row.metric)
     if first is None or second is None:
         return None
-    if np.array_equal(there["seed"].values, here["seed"].values):
+    if np.array_equal(reference["seed"].values, metrics["seed"].values):
         mean, std, _ = over_seeds(second - first)
     else:
         mean, std = over_seeds(second).mean - over_seeds(first).mean, math.nan

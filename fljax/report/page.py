@@ -7,6 +7,7 @@ import html
 import io
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -152,7 +153,10 @@ def note(rows: list[Row]) -> str:
 def _diverged(metrics: xr.Dataset) -> list[str]:
     if "diverged" not in metrics:
         return []
-    who = lambda algorithm, seed: in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)  # noqa: E731
+
+    def who(algorithm: Any, seed: Any) -> str:
+        return in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)
+
     return [
         f'<p class="warning">{html.escape(str(algorithm))}, seed {seed}: diverged in round {int(round_)}'
         f"{who(algorithm, seed)}.</p>"

@@ -30,7 +30,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     drawn = sorted(names, key=lambda name: (metrics.sizes[name] < 2, names.index(name)))[:2]
     if len(drawn) == 2 and metrics.sizes[drawn[1]] < 2:
         drawn = drawn[:1]
-    chosen = {each.algorithm: each for each in best(metrics, metric) if each.criterion == metric}
+    chosen = {choice.algorithm: choice for choice in best(metrics, metric) if choice.criterion == metric}
     labels = [label for label in map(str, metrics["algorithm"].values) if label in chosen]
     tables = {label: _slice(metrics, metric, label, drawn, chosen[label]) for label in labels}
     if len(drawn) == 1:
@@ -42,7 +42,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
     note = f"at each algorithm's best {', '.join(rest)}" if rest else ""
     wide = 0.95 * figure.get_figwidth()
-    text = "\n".join(fitted(printable(each, 200), wide, 14, bold=True) for each in (heading, note) if each)
+    text = "\n".join(fitted(printable(words, 200), wide, 14, bold=True) for words in (heading, note) if words)
     if text:
         figure.suptitle(text, fontsize=14, fontweight="bold", color=INK)
     return figure
@@ -95,8 +95,8 @@ def is_logarithmic(values: np.ndarray) -> bool:
     ordered = np.sort(np.asarray(values, float))
     if len(ordered) < 3 or ordered[0] <= 0:
         return False
-    spread = lambda steps: np.std(steps) / np.mean(steps)  # noqa: E731
-    return bool(spread(np.diff(np.log(ordered))) < spread(np.diff(ordered)))
+    ratios, differences = np.diff(np.log(ordered)), np.diff(ordered)
+    return bool(np.std(ratios) / np.mean(ratios) < np.std(differences) / np.mean(differences))
 
 
 def _lines(
@@ -185,8 +185,8 @@ def _maps(
 
 def _best(metrics: xr.Dataset, names: Sequence[str], chosen: Best) -> list[int]:
     """Positions of the best cell on the given axes; 0 on an axis that makes no difference."""
-    place = lambda name: metrics[name].values.tolist().index(chosen.cell[name])  # noqa: E731
-    return [0 if chosen.cell[name] is None else place(name) for name in names]
+    cell = chosen.cell
+    return [0 if cell[name] is None else metrics[name].values.tolist().index(cell[name]) for name in names]
 
 
 def _is_share(metric: str) -> bool:
