@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.metrics.clusters import align_clusters
-from fljax.report.tables import last_values, mean_and_std
+from fljax.metrics.summaries import align_clusters, over_seeds
+from fljax.report.tables import last_values
 from fljax.results import folders
 from fljax.results.endings import end_of
 
@@ -42,14 +42,14 @@ def lines_of(run: str, metrics: xr.Dataset, records: xr.Dataset) -> Iterator[Lin
         for name in sorted(map(str, metrics)):
             values = last_values(metrics, algorithm, name)
             if values is not None and np.isfinite(values).any():
-                yield Line(run, algorithm, name, *mean_and_std(values))
+                yield Line(run, algorithm, name, *over_seeds(values))
         for name, values in clusters(metrics, algorithm).items():
-            yield Line(run, algorithm, name, *mean_and_std(values))
+            yield Line(run, algorithm, name, *over_seeds(values))
         for name in TOKENS:
             if name in records:
                 amounts = records[name].sel(algorithm=algorithm).transpose("seed", ...).values
                 if np.isfinite(amounts).any():
-                    yield Line(run, algorithm, name, *mean_and_std(np.nansum(amounts, axis=(1, 2))))
+                    yield Line(run, algorithm, name, *over_seeds(np.nansum(amounts, axis=(1, 2))))
 
 
 def clusters(metrics: xr.Dataset, algorithm: str) -> dict[str, np.ndarray]:

@@ -17,8 +17,7 @@ from pathlib import Path
 from fljax import __version__
 from fljax.published import tables
 from fljax.published.beside import Compared, beside
-from fljax.published.cells import Measured, cell_of, read_cells, save_cells
-from fljax.published.tables import Published
+from fljax.published.tables import Measured, Published, cell_of, read_cells, save_cells
 from fljax.results import folders
 
 CELLS = Path(__file__).resolve().parent / "results" / "cells"

@@ -24,10 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fljax.config import Config, load
+from fljax.metrics import over_seeds
 from fljax.published import beside as reproduce
 from fljax.published import tables as published_tables
 from fljax.published import verdicts
-from fljax.report.tables import last_values, mean_and_std
+from fljax.report.tables import last_values
 from fljax.results import folders
 from fljax.results.endings import end_of
 
@@ -119,7 +120,7 @@ def numbers_of(trial: Trial, folder: Path) -> list[Number]:
             values = last_values(metrics, label, name)
             if values is None:
                 continue
-            mean, std, seeds = mean_and_std(values)
+            mean, std, seeds = over_seeds(values)
             rounds = int(metrics["evaluated_round"].values[end_of(metrics, label)])
             if seeds:
                 found.append(Number(trial.name, label, name, mean, std, seeds, rounds, date))

@@ -23,8 +23,7 @@ from fljax.cli.entry import app
 from fljax.config import keys
 from fljax.config.builders import OFFERS
 from fljax.config.forms import LARGEST_INTEGER
-from fljax.metrics import registry
-from fljax.metrics.names import METRICS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
+from fljax.metrics.registry import METRICS, OVER_CLIENTS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
 
 KEYS = pathlib.Path(__file__).parent.parent / "config_keys.toml"
 
@@ -191,7 +190,7 @@ that need validation rows or records. `fljax list metrics` prints this page.
 
 
 def _over_clients() -> dict[str, str]:
-    return {name: each.sentence for name, each in registry.OVER_CLIENTS.items()}
+    return {name: metric.sentence for name, metric in OVER_CLIENTS.items()}
 
 
 # Lists by the words for what is listed, each with where a config names it.

@@ -20,8 +20,8 @@ from fljax import training
 from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.core import trees
-from fljax.core.arguments import is_whole
 from fljax.core.loops import repeat
+from fljax.core.signatures import is_whole
 from fljax.core.values import Count, CountOrZero, NonNegative, Share, checked
 from fljax.protocol import Algorithm, LocalData, Role, Rows, Seat, Subset, Task, roles
 from fljax.protocol.messages import Report, Sent

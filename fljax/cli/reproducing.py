@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from fljax.config import Config
     from fljax.published.beside import Compared
-    from fljax.published.cells import Cell
     from fljax.published.runs import TableRun
-    from fljax.published.tables import Published
+    from fljax.published.tables import Cell, Published
 
 OUT, QUICK = "reproduced", "quick"
 
@@ -47,8 +46,8 @@ def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions)
     Raises:
       ConfigError: if the number of seeds is out of range.
     """
-    from fljax.published.cells import cell_of
     from fljax.published.runs import load_run, rows_of, table_runs
+    from fljax.published.tables import cell_of
 
     wanted = {cell_of(row) for row in rows}
     changes = [] if options.seeds is None else [f"seeds={options.seeds}"]
@@ -84,7 +83,7 @@ def numbers_of(
       ValueError: if a folder has results of another config or version.
     """
     from fljax.published.beside import Compared, beside
-    from fljax.published.cells import cell_of
+    from fljax.published.tables import cell_of
 
     found: dict[Cell, Compared] = {}
     places: dict[Cell, pathlib.Path] = {}
@@ -139,7 +138,7 @@ def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Data
 
 
 def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
-    """Writes our numbers as measured cells (``fljax.published.cells``), with the dates of their results.
+    """Writes our numbers as measured cells (``fljax.published.tables``), with the dates of their results.
 
     Args:
       path: a CSV file; numbers of the same places are replaced.
@@ -153,7 +152,7 @@ def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell,
       ValueError: if the file has other content, or cannot be written.
     """
     from fljax.core.version import __version__
-    from fljax.published.cells import Measured, cell_of, save_cells
+    from fljax.published.tables import Measured, cell_of, save_cells
     from fljax.results import folders
 
     cells = []

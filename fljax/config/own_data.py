@@ -14,8 +14,8 @@ from fljax.config import resolved as checks
 from fljax.config.errors import ConfigError
 from fljax.config.forms import unseen_clients
 from fljax.config.keys import Data
-from fljax.core.arguments import parameters_of
 from fljax.core.names import shown, unknown
+from fljax.core.signatures import parameters_of
 
 if TYPE_CHECKING:
     from fljax.data.partitions.owners import Owners

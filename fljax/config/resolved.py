@@ -37,8 +37,8 @@ from fljax.config.keys import (
     Scenario,
 )
 from fljax.contributions.measures import FACTS
-from fljax.core.arguments import parameters_of, takes_anything
 from fljax.core.names import shown, unknown
+from fljax.core.signatures import parameters_of, takes_anything
 
 _Named = TypeVar("_Named", bound=Named)
 
@@ -160,7 +160,7 @@ def _check_together(config: Config) -> None:
 
 
 def _check_stop(metric: str, data: Data) -> None:
-    from fljax.metrics.names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
+    from fljax.metrics.registry import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
 
     check_metric("stop.metric", metric, OF_ONE_EVALUATION, data)
 

@@ -27,8 +27,8 @@ from jaxtyping import Float, Int, Real
 
 from fljax.contributions import tables
 from fljax.contributions.tables import Labels
-from fljax.core.arguments import arguments_for, parameters_of
 from fljax.core.names import resolve, shown
+from fljax.core.signatures import arguments_for, parameters_of
 from fljax.protocol import AnyArray
 
 if TYPE_CHECKING:

@@ -40,7 +40,10 @@ def repeat(
       The carry after the last iteration.
     """
     if until is not None:
-        step: Body = lambda turn, held: _with_end(until, body(turn, held[1]))  # noqa: E731
+
+        def step(turn: Array, ended_and_carry: PyTree) -> PyTree:
+            return _with_end(until, body(turn, ended_and_carry[1]))
+
         return _loop(jnp.asarray(count), step, _with_end(until, carry), most)[1]
     if isinstance(count, int | np.integer):
         whole = min(int(count), most)

@@ -1,18 +1,23 @@
-"""Looking up names that users write, and error messages with suggestions.
+"""Names that users write, looked up or refused with a suggestion, and short texts about values.
 
 ``resolve`` is the only function that imports what a config names. ``fljax.config`` passes ``imports`` down to it, and
 it reads FLJAX_NO_IMPORT itself. After ``load(..., imports=False)`` a Config holds names of registries only.
+
+``describe`` is for ``repr`` and for files that say how a run was made. It reads only shapes and types of arrays, so
+tracers and shapes without arrays are described as well as arrays.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
+import html
 import importlib
 import os
 import sys
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +26,7 @@ from fljax.core.errors import AlgorithmError
 # Import paths are refused if this environment variable is set to anything except the empty text or 0.
 NO_IMPORT = "FLJAX_NO_IMPORT"
 _LONGEST_SHOWN = 200
+_MOST_SHOWN = 5  # entries of a sequence
 # The beginning of a note that names the algorithm in which an error appeared.
 ABOUT_ALGORITHM = "algorithm "
 
@@ -125,17 +131,17 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool 
             f"expected {known}, got the import path {shown(name)}, and import paths "
             f"are refused here (by --no-import or {NO_IMPORT}; fljax doctor follows them with --import only)"
         )
-    found = _module(module_name, name, kind)
+    target = _module(module_name, name, kind)
     for attribute in path.split("."):
         try:
-            found = getattr(found, attribute)
+            target = getattr(target, attribute)
         except AttributeError:
-            public = [each for each in dir(found) if not each.startswith("_")]
+            public = [entry for entry in dir(target) if not entry.startswith("_")]
             close = nearest(attribute, public)
             question = f" (did you mean {close!r}?)" if close is not None else ""
             message = f"expected {with_article(kind)} called {attribute!r} in {module_name!r}, got {name!r}{question}"
             raise ValueError(message) from None
-    return found
+    return target
 
 
 def _module(module_name: str, name: str, kind: str) -> Any:
@@ -171,3 +177,82 @@ def _current_directory_importable() -> Iterator[None]:
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
+
+
+# --- Short texts about values --------------------------------------------------------------------------------
+
+
+def describe(value: Any) -> str:
+    """A value in a few words: ``0.1``, ``float32[5]``, ``Local(learning_rate=0.1, batch_size=8)``, ``fedavg``.
+
+    Of a NamedTuple, fields that are functions or have their default value are left out.
+    """
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value)
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if hasattr(value, "_fields"):
+        fields = {name: getattr(value, name) for name in value._fields}
+        defaults: Mapping[str, Any] = getattr(value, "_field_defaults", {})
+        changed = {
+            name: field
+            for name, field in fields.items()
+            if not callable(field) and not (name in defaults and _is_equal(field, defaults[name]))
+        }
+        return f"{type(value).__name__}({describe_items(changed)})"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {describe(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        more = ", ..." if len(value) > _MOST_SHOWN else ""
+        return "(" + ", ".join(map(describe, value[:_MOST_SHOWN])) + more + ")"
+    return name_of(value) if callable(value) else type(value).__name__
+
+
+def describe_items(values: Mapping[str, Any]) -> str:
+    """``name=value, ...`` with short values."""
+    return ", ".join(f"{name}={describe(value)}" for name, value in values.items())
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, also inside ``functools.partial``; of another callable, that of its type."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def html_table(heads: Sequence[str], lines: Sequence[Sequence[str]], caption: str = "") -> str:
+    """A table as HTML, with all texts escaped."""
+    above = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>" for line in lines)
+    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _is_equal(value: Any, default: Any) -> bool:
+    plain = value is None or isinstance(value, bool | int | float | str | tuple)
+    return value is default or (plain and type(value) is type(default) and value == default)
+
+
+def cost_in_words(metrics: Mapping[Any, Any]) -> str:
+    """A run's mapping to devices and its seconds, from its metrics."""
+    clients, devices = int(metrics["execution_clients"]), int(metrics["execution_devices"])
+    words = {"trial": "trial", "compile": "compiling", "train": "training", "evaluate": "evaluation"}
+    spent = {word: float(metrics[f"seconds_{purpose}"]) for purpose, word in words.items()}
+    times = ", ".join(f"{word} {seconds:.1f} s" for word, seconds in spent.items() if seconds > 0)
+    at_a_time = "one client" if clients == 1 else f"{clients} clients"
+    where = "one device" if devices == 1 else f"each of {devices} devices"
+    return f"{at_a_time} at a time on {where}; {times}"
+
+
+def duration(seconds: float) -> str:
+    """``8 s``, ``3 min 20 s``, ``2 h 5 min``: whole seconds up to an hour, whole minutes above."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

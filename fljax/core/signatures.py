@@ -1,18 +1,77 @@
-"""What the signatures of builders say: the types of options, and which options are records.
+"""What signatures of builders say: their parameters, the types of options, and which values an annotation allows.
+
+Builders are algorithms, scenarios, models, data sets, partitions and measures of contributions. An experiment offers
+values by parameter name, and a builder receives those it has names for (``arguments_for``).
 
 Hyper-parameters that belong together are one NamedTuple (IP-FL's ``Tokens``). A parameter annotated with one is a table
 in a config: its keys are checked as options are, and a Config holds the table.
+
+``allowed_by`` reads an annotation for ``fljax.core.values``, which checks the values of users.
 """
 
 from __future__ import annotations
 
 import collections.abc
 import inspect
+import math
+import numbers
+import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import AbstractArray
+
+from fljax.core.names import with_article
+
+# --- Parameters ----------------------------------------------------------------------------------------------
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value that a user gives is a whole number of Python or NumPy, and no bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The function's keyword parameters, by name, without ``**options``."""
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {name: entry for name, entry in inspect.signature(function).parameters.items() if entry.kind in kinds}
+
+
+def takes_anything(function: Callable[..., Any]) -> bool:
+    """Whether the function has ``**options`` and so accepts any keyword."""
+    return any(entry.kind is entry.VAR_KEYWORD for entry in inspect.signature(function).parameters.values())
+
+
+def accepts(function: Callable[..., Any], name: str) -> bool:
+    """Whether the function accepts a keyword argument of this name."""
+    return name in parameters_of(function) or takes_anything(function)
+
+
+def is_required(function: Callable[..., Any], name: str) -> bool:
+    """Whether the function has a parameter of this name without a default."""
+    parameter = parameters_of(function).get(name)
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def arguments_for(
+    function: Callable[..., Any], offered: Mapping[str, Any], given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The subset of ``offered`` that ``function`` has parameters for, overridden and extended by ``given``."""
+    names = parameters_of(function)
+    return {name: value for name, value in offered.items() if name in names} | dict(given or {})
+
+
+def argument_of(function: Callable[..., Any], given: Mapping[str, Any], name: str, otherwise: Any) -> Any:
+    """The given argument, or the parameter's default, or ``otherwise`` if the function has no such parameter."""
+    parameters = parameters_of(function)
+    return given.get(name, parameters[name].default if name in parameters else otherwise)
+
+
+# --- Annotations ---------------------------------------------------------------------------------------------
 
 
 def plain_type(annotation: Any) -> Any:
@@ -52,9 +111,8 @@ def is_record(annotation: Any) -> bool:
 def _has_no_value_in_toml(annotation: Any) -> bool:
     """Whether a type is that of arrays (a number that may be traced) or of functions, which only Python can give."""
     import jax  # imported here, since reading a config's keys does not need it
-    from jaxtyping import AbstractArray
 
-    if collections.abc.Callable in (annotation, typing.get_origin(annotation)):
+    if Callable in (annotation, typing.get_origin(annotation)):
         return True
     return isinstance(annotation, type) and issubclass(annotation, jax.Array | AbstractArray)
 
@@ -75,8 +133,8 @@ def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict
     function = inspect.unwrap(getattr(builder, "func", builder))
     usual = {**vars(typing), **vars(collections.abc), **{name: getattr(jaxtyping, name) for name in _ARRAYS}}
     module = sys.modules.get(function.__module__)  # None: a class from a pickle, or of a module that is not registered
-    own = vars(module) if is_record(function) and module is not None else getattr(function, "__globals__", {})
-    names = {**usual, **own}
+    of_module = vars(module) if is_record(function) and module is not None else getattr(function, "__globals__", {})
+    names = {**usual, **of_module}
 
     def resolved(annotation: Any) -> Any:
         holder = types.SimpleNamespace(__annotations__={"annotation": annotation})
@@ -86,4 +144,175 @@ def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict
             return Any
 
     parameters = inspect.signature(builder).parameters.values()
-    return {each.name: Any if each.annotation is each.empty else resolved(each.annotation) for each in parameters}
+    return {entry.name: Any if entry.annotation is entry.empty else resolved(entry.annotation) for entry in parameters}
+
+
+# --- Allowed values ------------------------------------------------------------------------------------------
+
+
+class Range(NamedTuple):
+    """The numbers that a parameter allows: finite ones from ``least`` to ``most``.
+
+    Attributes:
+      least: no number is below it.
+      most: no number is above it.
+      above: whether ``least`` itself is refused.
+      below: whether ``most`` itself is refused.
+      infinite: whether infinite numbers are allowed.
+      unknown: whether NaN is allowed, for what is not known.
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+    below: bool = False
+    infinite: bool = False
+    unknown: bool = False
+
+    def allows(self, x: np.ndarray) -> bool:
+        """Whether all numbers are allowed."""
+        inside = (x > self.least if self.above else x >= self.least) & (x < self.most if self.below else x <= self.most)
+        fits = inside & (self.infinite | np.isfinite(x))
+        return bool((fits | (self.unknown & np.isnan(x))).all())
+
+    def words(self) -> str:
+        """The range in a sentence; empty if it has no bounds."""
+        if math.isinf(self.least) and math.isinf(self.most):
+            return ""
+        if math.isinf(self.most):
+            return f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
+        if self.above or self.below:
+            return f"in {'(' if self.above else '['}{self.least:g}, {self.most:g}{')' if self.below else ']'}"
+        return f"from {self.least:g} to {self.most:g}"
+
+
+ALL = Range()
+
+
+class Allowed(NamedTuple):
+    """What an annotation allows, in parts.
+
+    Attributes:
+      anything: whether it says nothing that can be checked.
+      none: None.
+      truth: True and False.
+      number: one number; "whole": one whole number; None: neither.
+      axes: of arrays of numbers: the least and the largest number of axes; None: no arrays.
+      whole_entries: whether entries of arrays are whole numbers.
+      sequences: whether arrays stand for sequences of Python's, whose whole entries shape the program.
+      names: the names.
+      records: the classes of NamedTuples.
+      others: further classes, such as ``str``; functions are ``Callable``.
+      bounds: of numbers and of entries of arrays.
+    """
+
+    anything: bool = False
+    none: bool = False
+    truth: bool = False
+    number: Literal["any", "whole"] | None = None
+    axes: tuple[int, float] | None = None
+    whole_entries: bool = False
+    sequences: bool = False
+    names: tuple[str, ...] = ()
+    records: tuple[Any, ...] = ()
+    others: tuple[Any, ...] = ()
+    bounds: Range = ALL
+
+
+def allowed_by(annotation: Any, bounds: Range = ALL) -> Allowed:
+    """What an annotation allows. A range inside one member of a union holds for all of them."""
+    if typing.get_origin(annotation) is Annotated:
+        annotation, *extras = typing.get_args(annotation)
+        return allowed_by(annotation, next((extra for extra in extras if isinstance(extra, Range)), bounds))
+    allowed = Allowed(bounds=bounds)
+    for part in parts_of(annotation):
+        inner = allowed_by(part, bounds) if typing.get_origin(part) is Annotated else _one(part)
+        allowed = either(allowed, inner)
+    return allowed
+
+
+def either(first: Allowed, second: Allowed) -> Allowed:
+    """What either allows; a number of any kind includes whole ones."""
+    number = "any" if "any" in (first.number, second.number) else first.number or second.number
+    axes = [counts for counts in (first.axes, second.axes) if counts is not None]
+    return Allowed(
+        first.anything or second.anything,
+        first.none or second.none,
+        first.truth or second.truth,
+        number,  # type: ignore[arg-type]
+        (min(low for low, _ in axes), max(high for _, high in axes)) if axes else None,
+        first.whole_entries or second.whole_entries,
+        bool(axes) and all(side.sequences for side in (first, second) if side.axes is not None),
+        first.names + second.names,
+        first.records + second.records,
+        first.others + second.others,
+        first.bounds if second.bounds == ALL else second.bounds,
+    )
+
+
+_WHOLE = ("Int", "Integer", "UInt")
+
+
+def _one(part: Any) -> Allowed:
+    """What a member of a union allows."""
+    origin, inside = typing.get_origin(part), typing.get_args(part)
+    if part is None or part is type(None):
+        return Allowed(none=True)
+    if part is bool:
+        return Allowed(truth=True)
+    if part is int:
+        return Allowed(number="whole")
+    if part is float:
+        return Allowed(number="any")
+    if origin is Literal and all(isinstance(name, str) for name in inside):
+        return Allowed(names=inside)
+    if is_record(part):
+        return Allowed(records=(part,))
+    if part is str:
+        return Allowed(others=(str,))
+    if os.PathLike in (part, origin):
+        return Allowed(others=(os.PathLike,))
+    if Callable in (part, origin):
+        return Allowed(others=(Callable,))
+    if isinstance(part, type) and issubclass(part, AbstractArray):
+        words = str(part.dim_str).split()
+        some = sum(word.startswith(("*", "...")) for word in words)
+        kind = getattr(part.dtype, "__name__", "")
+        if kind in ("Bool", "Key"):
+            return Allowed(anything=True)
+        if not words:
+            return Allowed(number="whole" if kind in _WHOLE else "any")
+        return Allowed(axes=(len(words) - some, math.inf if some else len(words)), whole_entries=kind in _WHOLE)
+    if origin is Sequence and inside and inside[0] is not Any:
+        entry = _one(inside[0])
+        if entry.number is not None:
+            return Allowed(axes=(1, 1), whole_entries=entry.number == "whole", sequences=True)
+        if entry.axes is not None:
+            low, high = entry.axes
+            return Allowed(axes=(low + 1, high + 1), whole_entries=entry.whole_entries, sequences=True)
+        if inside[0] is str:
+            return Allowed(others=(Sequence,))
+    return Allowed(anything=True)
+
+
+def in_words(allowed: Allowed) -> str:
+    """What is allowed, for a sentence: ``one number from 0 to 1 or None``."""
+    bounds = f" {text}" if (text := allowed.bounds.words()) else ""
+    said = allowed.bounds.infinite or allowed.bounds.unknown or math.isfinite(allowed.bounds.most)
+    finite = "" if said else "finite "
+    one = "a whole number" if allowed.number == "whole" else f"one {finite}number"
+    parts = [f"{one}{bounds}"] if allowed.number else []
+    if allowed.axes is not None:
+        low, high = allowed.axes
+        axes = f"{low:g}" if low == high else f"{low:g} or more" if math.isinf(high) else f"{low:g} or {high:g}"
+        entries = f"{'whole ' if allowed.whole_entries else finite}numbers{bounds}"
+        parts.append(f"an array of {entries} with {axes} {'axis' if axes == '1' else 'axes'}")
+    parts += [*allowed.names]
+    parts += ["True", "False"] if allowed.truth else []
+    parts += [with_article(record.__name__) for record in allowed.records]
+    parts += [_WORDS[kind] for kind in dict.fromkeys(allowed.others)]
+    parts += ["None"] if allowed.none else []
+    return f"{', '.join(parts[:-1])} or {parts[-1]}" if len(parts) > 1 else parts[0]
+
+
+_WORDS = {str: "text", os.PathLike: "a path", Callable: "a function", Sequence: "a list of names"}

@@ -28,10 +28,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax.core.allowed_values import ALL, Allowed, Range, allowed_by, either, words
-from fljax.core.arguments import parameters_of, takes_anything
 from fljax.core.names import nearest, shown, unknown
-from fljax.core.signatures import annotations_of
+from fljax.core.signatures import (
+    ALL,
+    Allowed,
+    Range,
+    allowed_by,
+    annotations_of,
+    either,
+    in_words,
+    parameters_of,
+    takes_anything,
+)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -60,15 +68,15 @@ def checked(build: Callable[_P, _R]) -> Callable[_P, _R]:
     signature = inspect.signature(build)
 
     @functools.wraps(build)
-    def builder(*given: _P.args, **named: _P.kwargs) -> _R:
+    def builder(*arguments: _P.args, **named: _P.kwargs) -> _R:
         try:
-            bound = signature.bind(*given, **named)
+            bound = signature.bind(*arguments, **named)
         except TypeError:
             valid = parameters_of(build)
-            for each in () if takes_anything(build) else named:
-                if each not in valid:
-                    raise ValueError(f"{build.__name__}: {unknown('parameter', each, valid)}") from None
-            return build(*given, **named)  # Python's own error names the builder and the parameter
+            for name in () if takes_anything(build) else named:
+                if name not in valid:
+                    raise ValueError(f"{build.__name__}: {unknown('parameter', name, valid)}") from None
+            return build(*arguments, **named)  # Python's own error names the builder and the parameter
         allowed = allowances(builder)
         for name, value in bound.arguments.items():
             if name in allowed:  # not *arguments and **options
@@ -95,10 +103,10 @@ _ALLOWANCES: weakref.WeakKeyDictionary[Any, dict[str, Allowed]] = weakref.WeakKe
 def allowances(build: Callable[..., Any]) -> dict[str, Allowed]:
     """What each parameter of a builder, or each field of a NamedTuple, allows. A default of None allows None."""
     if build not in _ALLOWANCES:
-        found = annotations_of(build, extras=True)
+        annotations = annotations_of(build, extras=True)
         _ALLOWANCES[build] = {
-            name: either(allowed_by(found[name]), Allowed(none=each.default is None))
-            for name, each in parameters_of(build).items()
+            name: either(allowed_by(annotations[name]), Allowed(none=parameter.default is None))
+            for name, parameter in parameters_of(build).items()
         }
     return _ALLOWANCES[build]
 
@@ -120,11 +128,11 @@ def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed
     for name in given.keys() & allowed.keys():
         admitted(name, given[name], allowed[name])
     for name in by_seed.keys() & allowed.keys():
-        each = allowed[name]
-        inner = [(0, 0)] * (each.number is not None) + ([each.axes] if each.axes is not None else [])
+        by_run = allowed[name]
+        inner = [(0, 0)] * (by_run.number is not None) + ([by_run.axes] if by_run.axes is not None else [])
         if inner:
             axes = 1 + min(low for low, _ in inner), 1 + max(high for _, high in inner)
-            admitted(name, by_seed[name], each._replace(number=None, axes=axes))
+            admitted(name, by_seed[name], by_run._replace(number=None, axes=axes))
 
 
 def admitted(name: str, value: Any, allowed: Allowed) -> Any:
@@ -153,7 +161,7 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
         raise _refused(name, value, allowed)
     if isinstance(value, numbers.Number | list | tuple | range) or hasattr(value, "__array__"):
         return _admitted_numbers(name, value, allowed)
-    kinds = tuple(each for each in allowed.others if each is not Callable)
+    kinds = tuple(kind for kind in allowed.others if kind is not Callable)
     if (Callable in allowed.others and callable(value)) or (kinds and isinstance(value, kinds)):
         return value
     raise _refused(name, value, allowed)
@@ -162,37 +170,41 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
 def _admitted_fields(name: str, record: Any) -> Any:
     """The record itself, or one with numbers of Python in place of NumPy's."""
     allowed = allowances(type(record))
-    values = {each: getattr(record, each) for each in record._fields}
-    found = {each: admitted(f"{name}.{each}", value, allowed[each]) for each, value in values.items()}
-    changed = {each: value for each, value in found.items() if value is not values[each]}
+    values = record._asdict()
+    checked_values = {field: admitted(f"{name}.{field}", value, allowed[field]) for field, value in values.items()}
+    changed = {field: value for field, value in checked_values.items() if value is not values[field]}
     return record._replace(**changed) if changed else record
 
 
 def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
     """One number or several, traced or not."""
-    if isinstance(value, list | tuple) and Sequence in allowed.others and all(isinstance(each, str) for each in value):
+    if (
+        isinstance(value, list | tuple)
+        and Sequence in allowed.others
+        and all(isinstance(entry, str) for entry in value)
+    ):
         return value
     if isinstance(value, int) and abs(value) >= 2**63 and allowed.number is not None:  # NumPy has no such numbers
         if allowed.bounds.least <= value <= allowed.bounds.most:
             return value
         raise _refused(name, value, allowed)
-    found = _concrete(value)
-    if found is None:  # traced: its numbers are unknown
+    array = _concrete(value)
+    if array is None:  # traced: its numbers are unknown
         if _traced_fits(value, allowed):
             return value
         raise _refused(name, value, allowed)
-    kind = found.dtype.kind
-    if kind not in "biuf" or not _fits(found.ndim, allowed):
+    kind = array.dtype.kind
+    if kind not in "biuf" or not _fits(array.ndim, allowed):
         raise _refused(name, value, allowed)
-    whole = allowed.whole_entries if found.ndim else allowed.number == "whole"
-    if (whole and kind not in "iu" and found.size) or (found.ndim == 0 and kind == "b"):
+    whole = allowed.whole_entries if array.ndim else allowed.number == "whole"
+    if (whole and kind not in "iu" and array.size) or (array.ndim == 0 and kind == "b"):
         raise _refused(name, value, allowed)
-    if not allowed.bounds.allows(found.astype(float) if kind in "bf" else found):
+    if not allowed.bounds.allows(array.astype(float) if kind in "bf" else array):
         raise _refused(name, value, allowed)
-    if found.ndim == 0 and (whole or isinstance(value, np.generic | np.ndarray)):
-        return found.item()
+    if array.ndim == 0 and (whole or isinstance(value, np.generic | np.ndarray)):
+        return array.item()
     is_static = allowed.sequences and allowed.whole_entries
-    return tuple(found.tolist()) if is_static and isinstance(value, jax.Array | list | tuple) else value
+    return tuple(array.tolist()) if is_static and isinstance(value, jax.Array | list | tuple) else value
 
 
 def _traced_fits(value: Any, allowed: Allowed) -> bool:
@@ -212,10 +224,10 @@ def _traced_fits(value: Any, allowed: Allowed) -> bool:
 
 def check_flags(name: str, array: Any) -> None:
     """Raises a ValueError if an array holds anything but zeros and ones; traced numbers are not checked."""
-    found = _concrete(array)
-    if found is None:
+    entries = _concrete(array)
+    if entries is None:
         return
-    wrong = found[(found != 0) & (found != 1)]
+    wrong = entries[(entries != 0) & (entries != 1)]
     if wrong.size:
         raise ValueError(f"expected {name} to hold zeros and ones, got {wrong[0]}")
 
@@ -224,16 +236,16 @@ def as_number(value: Any) -> float | None:
     """A number of Python, NumPy or JAX as a float; None for all other values, bools and traced numbers included."""
     if isinstance(value, str | bytes | bool | list | tuple):
         return None
-    found = _concrete(value)
-    return float(found) if found is not None and found.ndim == 0 and found.dtype.kind in "iuf" else None
+    array = _concrete(value)
+    return float(array) if array is not None and array.ndim == 0 and array.dtype.kind in "iuf" else None
 
 
 def as_whole(value: Any) -> int | None:
     """A whole number of Python, NumPy or JAX; None for all other values, 2.0, bools and traced numbers included."""
     if isinstance(value, str | bytes | bool | list | tuple):
         return None
-    found = _concrete(value)
-    return int(found) if found is not None and found.ndim == 0 and found.dtype.kind in "iu" else None
+    array = _concrete(value)
+    return int(array) if array is not None and array.ndim == 0 and array.dtype.kind in "iu" else None
 
 
 def _concrete(value: Any) -> np.ndarray | None:
@@ -241,13 +253,13 @@ def _concrete(value: Any) -> np.ndarray | None:
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
         return np.empty((), object)  # random keys
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except (jax.errors.TracerArrayConversionError, RuntimeError):  # traced, or not all on this process
         return None
     except (TypeError, ValueError):
         return np.empty((), object)
-    narrow = found.dtype.kind == "V" and jnp.issubdtype(found.dtype, jnp.floating)  # bfloat16, which NumPy lacks
-    return found.astype(np.float32) if narrow else found
+    narrow = array.dtype.kind == "V" and jnp.issubdtype(array.dtype, jnp.floating)  # bfloat16, which NumPy lacks
+    return array.astype(np.float32) if narrow else array
 
 
 def _fits(axes: int, allowed: Allowed) -> bool:
@@ -258,7 +270,7 @@ def _fits(axes: int, allowed: Allowed) -> bool:
 
 
 def _refused(name: str, value: Any, allowed: Allowed, question: str = "") -> ValueError:
-    return ValueError(f"expected {name} to be {words(allowed)}, got {_shown(value)}{question}")
+    return ValueError(f"expected {name} to be {in_words(allowed)}, got {_shown(value)}{question}")
 
 
 def _shown(value: Any) -> str:

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.core.arguments import arguments_for, parameters_of, takes_anything
-from fljax.core.describing import describe
-from fljax.core.names import shown, unknown
+from fljax.core.names import describe, shown, unknown
+from fljax.core.signatures import arguments_for, parameters_of, takes_anything
 from fljax.data.arrays import (
     check_classes,
     check_finite,

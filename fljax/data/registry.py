@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fljax.core.arguments import is_required, parameters_of, takes_anything
 from fljax.core.names import resolve, shown
+from fljax.core.signatures import is_required, parameters_of, takes_anything
 from fljax.data.checks import check_keywords, choose, existing_file, is_folder, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.benchmarks import is_leaf, is_pfllib, leaf, names_users, pfllib

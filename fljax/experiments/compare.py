@@ -26,10 +26,9 @@ from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
 from fljax.contributions.tables import is_named
 from fljax.core import processes
-from fljax.core.arguments import is_whole
-from fljax.core.describing import describe
 from fljax.core.locks import locked
-from fljax.core.names import shown
+from fljax.core.names import describe, shown
+from fljax.core.signatures import is_whole
 from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks.contract import Callback

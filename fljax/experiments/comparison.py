@@ -23,8 +23,8 @@ import numpy as np
 import xarray as xr
 
 from fljax.contributions import Measure
-from fljax.core.describing import html_table
 from fljax.core.files import read_npz, write
+from fljax.core.names import html_table
 from fljax.data import stack
 from fljax.engine import Execution, Models, Plan, checksum_of, plan_identity
 from fljax.engine.programs.program import Inputs, Spec, partition_plan

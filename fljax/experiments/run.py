@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from fljax import results
 from fljax.config import Config, dumps
 from fljax.core import processes
-from fljax.core.describing import cost_in_words
-from fljax.core.names import about_algorithm
+from fljax.core.names import about_algorithm, cost_in_words
 from fljax.engine import Block, Memory, Plan, estimate, estimate_standalone, progress_of, simulate
 from fljax.engine.programs.execution import debug_mode
 from fljax.experiments import outlines

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core import processes
-from fljax.core.arguments import arguments_for
 from fljax.core.files import read_npz, write_npz
+from fljax.core.signatures import arguments_for
 from fljax.engine import Block, StopEarly, replay
 from fljax.engine.callbacks import scalars_of
 from fljax.engine.callbacks.contract import Callback, is_called_at_start

@@ -38,7 +38,7 @@ from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
 from fljax.experiments.programs import check as check_plans
 from fljax.experiments.programs import world_key
 from fljax.experiments.running import CallbackBuilder, Saving
-from fljax.metrics.names import OF_LOSSES, SCALARS
+from fljax.metrics.registry import OF_LOSSES, SCALARS
 from fljax.results import Results, folders
 from fljax.results.endings import Parts
 from fljax.results.events import OnEvent

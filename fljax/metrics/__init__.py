@@ -1,4 +1,4 @@
-"""Metrics of clients: pure functions whose last axis is the clients; NumPy and JAX alike.
+"""Metrics of clients: pure functions whose last axis is the clients (NumPy and JAX alike), and statistics over seeds.
 
 Functions are imported at first use: who asks for the names of metrics does not wait for SciPy.
 """
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fljax.metrics.formulas import ipr_accuracy as ipr_accuracy
     from fljax.metrics.formulas import ipr_loss as ipr_loss
     from fljax.metrics.formulas import maximum_accuracy as maximum_accuracy
-    from fljax.metrics.formulas import mean as mean
     from fljax.metrics.formulas import opt_outs as opt_outs
     from fljax.metrics.formulas import participation_rate as participation_rate
     from fljax.metrics.formulas import pearson_correlation as pearson_correlation
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from fljax.metrics.formulas import preferred_model_accuracy as preferred_model_accuracy
     from fljax.metrics.formulas import standard_deviation as standard_deviation
     from fljax.metrics.formulas import standard_error as standard_error
+    from fljax.metrics.summaries import Summary as Summary
+    from fljax.metrics.summaries import mean as mean
+    from fljax.metrics.summaries import over_seeds as over_seeds
 
 _FORMULAS = (
     "ROUNDING",
@@ -42,7 +44,6 @@ _FORMULAS = (
     "ipr_accuracy",
     "ipr_loss",
     "maximum_accuracy",
-    "mean",
     "opt_outs",
     "participation_rate",
     "pearson_correlation",
@@ -52,13 +53,16 @@ _FORMULAS = (
     "standard_deviation",
     "standard_error",
 )
+_SUMMARIES = ("Summary", "mean", "over_seeds")
 
 
 def __getattr__(name: str) -> Any:
     if name in _FORMULAS:
         return getattr(importlib.import_module("fljax.metrics.formulas"), name)
+    if name in _SUMMARIES:
+        return getattr(importlib.import_module("fljax.metrics.summaries"), name)
     raise AttributeError(f"module 'fljax.metrics' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return list(_FORMULAS)
+    return sorted((*_FORMULAS, *_SUMMARIES))

@@ -12,7 +12,6 @@ The papers' comparisons differ and are kept as printed: INCFL and MaxFL require 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -381,9 +380,3 @@ def _spread(values: Any, axis: int) -> tuple[Any, Any]:
     off = xp.where(valid, values - _mean(xp, values, valid)[..., None], 0.0)
     variance = xp.sum(off * off, axis=-1) / xp.maximum(n - 1, 1)
     return xp.where(n > 1, xp.sqrt(variance), xp.nan), xp.maximum(n, 1)
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the values that are known; None if there are none."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

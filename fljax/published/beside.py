@@ -1,7 +1,7 @@
 """Published tables beside our results.
 
 IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Our clusters have the numbers of their matched
-distributions (``fljax.metrics.clusters.align_clusters``). For a split "best-distribution", both numbers are on the
+distributions (``fljax.metrics.summaries.align_clusters``). For a split "best-distribution", both numbers are on the
 distribution where the cluster's model is best. The split names the paper's distribution; ours may be another one.
 """
 
@@ -15,10 +15,10 @@ import numpy as np
 import xarray as xr
 
 from fljax import metrics as formulas
-from fljax.metrics.clusters import align_clusters
+from fljax.metrics.summaries import align_clusters, over_seeds
 from fljax.published.tables import Published, plain_label, plain_metric
 from fljax.published.verdicts import DEVIATION_OVER_CLIENTS, STANDARD_DEVIATION, STANDARD_ERROR, spread
-from fljax.report.tables import last_values, mean_and_std
+from fljax.report.tables import last_values
 from fljax.results.endings import end_of
 from fljax.results.non_finite import diverged_seeds
 
@@ -105,7 +105,7 @@ def _compared(metrics: xr.Dataset, row: Published, marks: Mapping[str, str]) -> 
     values = _ours(metrics, label, row)
     if values is None:
         return Compared(row, math.nan, math.nan, f"the results have no {METRICS[plain_metric(row.metric)].name}")
-    mean, std, seeds = mean_and_std(values)
+    mean, std, seeds = over_seeds(values)
     spreads = {
         STANDARD_DEVIATION: std,
         STANDARD_ERROR: std / math.sqrt(max(seeds, 1)),
@@ -151,10 +151,10 @@ def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
 def _of_client(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
     """``[seed]``: accuracy of the client in the row's split; papers count clients from 1."""
     accuracy = _over_rounds(metrics, label, "test_accuracy", "client")
-    own = int(row.split.removeprefix("client")) - 1
-    if accuracy is None or own not in metrics["client"].values:
+    client = int(row.split.removeprefix("client")) - 1
+    if accuracy is None or client not in metrics["client"].values:
         return None
-    return accuracy[:, end_of(metrics, label), metrics["client"].values.tolist().index(own)]
+    return accuracy[:, end_of(metrics, label), metrics["client"].values.tolist().index(client)]
 
 
 def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
@@ -163,11 +163,11 @@ def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray |
     cluster = int(row.metric.partition("[c")[2].removesuffix("]"))
     if accuracy is None or cluster >= accuracy.shape[2]:
         return None
-    own = align_clusters(accuracy)[:, end_of(metrics, label), cluster]
+    by_distribution = align_clusters(accuracy)[:, end_of(metrics, label), cluster]
     if row.split.startswith(BEST):
-        return np.asarray(formulas.maximum_accuracy(own))
+        return np.asarray(formulas.maximum_accuracy(by_distribution))
     distribution = ord(row.split[-1]) - ord("A")
-    return own[:, distribution] if distribution < own.shape[1] else None
+    return by_distribution[:, distribution] if distribution < by_distribution.shape[1] else None
 
 
 def _over_clients(metrics: xr.Dataset, label: str, row: Published) -> float:
@@ -180,7 +180,7 @@ def _over_clients(metrics: xr.Dataset, label: str, row: Published) -> float:
     if values is None:
         return math.nan
     spreads = np.asarray(formulas.standard_deviation(values[:, end_of(metrics, label)], axis=-1))
-    return abs(factor) * mean_and_std(spreads)[0]
+    return abs(factor) * over_seeds(spreads).mean
 
 
 def _over_rounds(metrics: xr.Dataset, label: str, name: str, *dims: str) -> np.ndarray | None:

@@ -12,8 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fljax.published.cells import Cell, cell_of
-from fljax.published.tables import plain_label, read, tables
+from fljax.published.tables import Cell, cell_of, plain_label, read, tables
 from fljax.published.verdicts import AGREES, DIFFERS, NOT_RUN, SLACK, Verdict
 
 # Our or a paper's means by cell.
@@ -95,13 +94,13 @@ def judge(claim: Claim, numbers: Numbers, instead: bool = False) -> Judged:
       numbers: means in the paper's units by cell; labels of algorithms count without case and punctuation.
       instead: whether to evaluate it on the other data set, which the claim must name.
     """
-    by_label = {each._replace(algorithm=plain_label(each.algorithm)): mean for each, mean in numbers.items()}
-    found = {
+    by_label = {cell._replace(algorithm=plain_label(cell.algorithm)): mean for cell, mean in numbers.items()}
+    means = {
         label: by_label.get(claim.cell(plain_label(label), instead), math.nan)
         for label in (claim.algorithm, *claim.others)
     }
-    present = {label: mean for label, mean in found.items() if not math.isnan(mean)}
-    missing = [label for label in found if label not in present]
+    present = {label: mean for label, mean in means.items() if not math.isnan(mean)}
+    missing = [label for label in means if label not in present]
     if missing:
         what = "no numbers" if not present else f"no number of {', '.join(missing)}"
         return Judged(claim, Verdict(NOT_RUN, what), present)
@@ -150,12 +149,12 @@ def parse_claims(text: str) -> tuple[Claim, ...]:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"expected claims in TOML, got an error: {error}") from None
-    found = tuple(_claim(each, number) for number, each in enumerate(raw.get("claims", ()), 1))
-    names = [each.name for each in found]
+    claims = tuple(_claim(table, number) for number, table in enumerate(raw.get("claims", ()), 1))
+    names = [claim.name for claim in claims]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"expected a name of its own for every claim, got {', '.join(twice)} twice")
-    return found
+    return claims
 
 
 def _claim(raw: Mapping[str, Any], number: int) -> Claim:
@@ -165,23 +164,23 @@ def _claim(raw: Mapping[str, Any], number: int) -> Claim:
         valid = ", ".join((*COMPARISONS, *BOUNDS))
         raise ValueError(f"expected one of {valid} in {where}, got {', '.join(forms) or 'none'}")
     form = forms[0]
-    given = {key: value for key, value in raw.items() if key != form}
+    options = {key: value for key, value in raw.items() if key != form}
     valid = set(Claim._fields) - {"form", "others", "bound"}
-    if set(given) - valid:
-        raise ValueError(f"expected other keys than {', '.join(sorted(set(given) - valid))} in {where}")
-    lacking = sorted(valid - set(Claim._field_defaults) - set(given))
+    if set(options) - valid:
+        raise ValueError(f"expected other keys than {', '.join(sorted(set(options) - valid))} in {where}")
+    lacking = sorted(valid - set(Claim._field_defaults) - set(options))
     if lacking:
         raise ValueError(f"expected {', '.join(lacking)} in {where}, got none")
-    if form in BOUNDS and "by" in given:
+    if form in BOUNDS and "by" in options:
         raise ValueError(f"expected by with greater_than or less_than in {where}, got {form}")
-    if given.get("in_print", AGREES) not in (AGREES, DIFFERS):
-        raise ValueError(f"expected in_print to be {AGREES} or {DIFFERS} in {where}, got {given['in_print']!r}")
-    if "instead" in given:
-        if set(given["instead"]) != set(Instead._fields):
-            raise ValueError(f"expected instead with dataset and partition in {where}, got {given['instead']!r}")
-        given["instead"] = Instead(**given["instead"])
-    own: dict[str, Any] = {"others": tuple(raw[form])} if form in COMPARISONS else {"bound": float(raw[form])}
-    return Claim(**given, **own, form=form)
+    if options.get("in_print", AGREES) not in (AGREES, DIFFERS):
+        raise ValueError(f"expected in_print to be {AGREES} or {DIFFERS} in {where}, got {options['in_print']!r}")
+    if "instead" in options:
+        if set(options["instead"]) != set(Instead._fields):
+            raise ValueError(f"expected instead with dataset and partition in {where}, got {options['instead']!r}")
+        options["instead"] = Instead(**options["instead"])
+    comparison: dict[str, Any] = {"others": tuple(raw[form])} if form in COMPARISONS else {"bound": float(raw[form])}
+    return Claim(**options, **comparison, form=form)
 
 
 def _holds(claim: Claim, numbers: Mapping[str, float]) -> bool:

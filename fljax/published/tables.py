@@ -1,20 +1,27 @@
-"""Published tables as printed in the papers, one CSV file each in ``fljax/published``.
+"""Numbers of tables as CSV files: the papers' as printed (``fljax/published``), ours in ``benchmarks/results/cells``.
 
-The columns are paper, table, dataset, partition, split (the owner of the test data), algorithm, metric, mean and
-``std``. ``std`` is the printed spread (empty if there is none).
+The columns of a printed table are paper, table, dataset, partition, split (the owner of the test data), algorithm,
+metric, mean and ``std``. ``std`` is the printed spread (empty if there is none).
+
+Our whole results are too large to commit, so their cells are. A cell is one number of one algorithm, in the paper's
+units. The columns are those of ``Measured``.
 """
 
 from __future__ import annotations
 
 import csv
+import datetime
 import importlib.resources
+import io
 import math
+import pathlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fljax.core.names import unknown
+from fljax.core.files import write
+from fljax.core.names import shown, unknown
 
 
 class Published(NamedTuple):
@@ -38,15 +45,15 @@ class Published(NamedTuple):
 
 def tables() -> dict[str, str]:
     """Names of the published tables, with paper, tables and datasets."""
-    found = {}
-    for file in sorted(importlib.resources.files("fljax").joinpath("published").iterdir(), key=lambda each: each.name):
+    descriptions = {}
+    for file in sorted(importlib.resources.files("fljax").joinpath("published").iterdir(), key=lambda file: file.name):
         if file.name.endswith(".csv"):
             name = file.name.removesuffix(".csv")
             rows = read(name)
             datasets = ", ".join(dict.fromkeys(row.dataset for row in rows))
             numbers = ", ".join(dict.fromkeys(row.table.replace("Table", "Table ") for row in rows))
-            found[name] = f"{rows[0].paper}, {numbers}: {datasets}"
-    return found
+            descriptions[name] = f"{rows[0].paper}, {numbers}: {datasets}"
+    return descriptions
 
 
 def read(name: str) -> list[Published]:
@@ -58,7 +65,7 @@ def read(name: str) -> list[Published]:
     folder = importlib.resources.files("fljax").joinpath("published")
     file = folder.joinpath(f"{name}.csv")
     if not re.fullmatch(r"\w+", name) or not file.is_file():
-        names = [each.name.removesuffix(".csv") for each in folder.iterdir() if each.name.endswith(".csv")]
+        names = [path.name.removesuffix(".csv") for path in folder.iterdir() if path.name.endswith(".csv")]
         raise ValueError(unknown("table", name, sorted(names)))
     lines = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
     digits = _digits(lines)
@@ -83,11 +90,11 @@ def select(names: Sequence[str], dataset: str | None = None, partition: str | No
     about = [row for row in rows if dataset in (None, row.dataset)]
     # "Dir(0.5)" is a partition, and also part of another partition's name.
     exactly = [row for row in about if row.partition == partition]
-    found = exactly or [row for row in about if partition is None or partition in row.partition]
-    if not found:
+    chosen = exactly or [row for row in about if partition is None or partition in row.partition]
+    if not chosen:
         offered = sorted({f"{row.dataset}, {row.partition}" for row in rows})
         raise ValueError(f"expected rows about {dataset}, {partition}, got none; there are {'; '.join(offered)}")
-    return found
+    return chosen
 
 
 def plain_metric(metric: str) -> str:
@@ -102,12 +109,15 @@ def plain_label(label: str) -> str:
 
 def _digits(lines: Sequence[Mapping[str, str]]) -> dict[str, float]:
     """One unit of the last decimal by metric; transcriptions drop final zeros, so that most numbers decide."""
-    found: dict[str, Counter[int]] = {}
+    decimals: dict[str, Counter[int]] = {}
     for line in lines:
-        own = found.setdefault(line["metric"], Counter())
+        counts = decimals.setdefault(line["metric"], Counter())
         if not math.isnan(_number(line["mean"])):
-            own[len(line["mean"].partition(".")[2])] += 1
-    return {metric: 10.0 ** -max(own, key=lambda each: (own[each], each), default=0) for metric, own in found.items()}
+            counts[len(line["mean"].partition(".")[2])] += 1
+    return {
+        metric: 10.0 ** -max(counts, key=lambda number, c=counts: (c[number], number), default=0)
+        for metric, counts in decimals.items()
+    }
 
 
 def _number(text: str) -> float:
@@ -115,3 +125,126 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:  # empty, or "undefined"
         return math.nan
+
+
+# --- Our cells -----------------------------------------------------------------------------------------------
+
+
+class Cell(NamedTuple):
+    """The place of a number in published tables; the fields are those of ``Published``."""
+
+    paper: str
+    table: str
+    dataset: str
+    partition: str
+    split: str
+    algorithm: str
+    metric: str
+
+
+class Measured(NamedTuple):
+    """One of our numbers.
+
+    Attributes:
+      cell: its place; the data set may be another one than the paper's.
+      mean: over seeds.
+      std: the paper's kind of spread (``fljax.published.verdicts.spread``); NaN if it is not known.
+      seeds: the number of seeds.
+      rounds: after how many rounds.
+      date: of the run, as 2026-11-21.
+      note: from where the number is.
+    """
+
+    cell: Cell
+    mean: float
+    std: float
+    seeds: int
+    rounds: int
+    date: str
+    note: str
+
+
+COLUMNS = (*Cell._fields, *Measured._fields[1:])
+
+
+def cell_of(row: Published) -> Cell:
+    """The place of a printed number."""
+    return Cell(row.paper, row.table, row.dataset, row.partition, row.split, row.algorithm, row.metric)
+
+
+def read_cells(path: pathlib.Path) -> list[Measured]:
+    """Reads a file of measured cells.
+
+    Raises:
+      ValueError: if the file cannot be read, has other columns, or a line has an error, or a cell is there twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or "not UTF-8"
+        raise ValueError(f"expected a CSV file of measured cells, got {str(path)!r} ({said})") from None
+    lines = list(csv.reader(text.splitlines()))
+    if not lines or tuple(lines[0]) != COLUMNS:
+        got = shown(",".join(lines[0])) if lines else "an empty file"
+        raise ValueError(f"expected the columns {','.join(COLUMNS)} in {str(path)!r}, got {got}")
+    return _once([_measured(line, f"line {place} of {str(path)!r}") for place, line in enumerate(lines[1:], 2)], path)
+
+
+def read_folder(folder: pathlib.Path) -> list[Measured]:
+    """The cells of all CSV files in a folder, by name of the file.
+
+    Raises:
+      ValueError: as ``read_cells``, or if two files have the same cell.
+    """
+    return _once([cell for path in sorted(folder.glob("*.csv")) for cell in read_cells(path)], folder)
+
+
+def save_cells(path: pathlib.Path, cells: Sequence[Measured]) -> None:
+    """Writes cells into a file; of those that it already has, the same places are replaced and others stay.
+
+    Raises:
+      ValueError: if the file has other content, or cannot be written.
+    """
+    before = read_cells(path) if path.exists() else []
+    merged = {measured.cell: measured for measured in (*before, *cells)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, _text(merged.values()).encode())
+    except OSError as error:
+        said = getattr(error.__cause__, "strerror", None) or error.strerror or error
+        raise ValueError(f"expected a place for measured cells, got {str(path)!r} ({said})") from None
+
+
+def _once(cells: list[Measured], where: pathlib.Path) -> list[Measured]:
+    seen: set[Cell] = set()
+    for measured in cells:
+        if measured.cell in seen:
+            raise ValueError(f"expected every cell once in {str(where)!r}, got {', '.join(measured.cell)} twice")
+        seen.add(measured.cell)
+    return cells
+
+
+def _text(cells: Iterable[Measured]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for measured in cells:
+        numbers = ["" if math.isnan(value) else f"{value:.6g}" for value in (measured.mean, measured.std)]
+        writer.writerow([*measured.cell, *numbers, *measured[3:]])
+    return out.getvalue()
+
+
+def _measured(line: Sequence[str], where: str) -> Measured:
+    if len(line) != len(COLUMNS):
+        raise ValueError(f"expected {len(COLUMNS)} values in {where}, got {len(line)}")
+    place, rest = Cell(*line[: len(Cell._fields)]), line[len(Cell._fields) :]
+    try:
+        mean, std = float(rest[0]), float(rest[1] or "nan")
+        seeds, rounds = int(rest[2]), int(rest[3])
+        datetime.date.fromisoformat(rest[4])
+    except ValueError as error:
+        raise ValueError(f"expected numbers and a date in {where}, got {shown(','.join(rest[:5]))} ({error})") from None
+    if not math.isfinite(mean) or std < 0 or min(seeds, rounds) < 1:
+        got = shown(",".join(rest[:4]))
+        raise ValueError(f"expected a finite mean, a spread from 0, seeds and rounds from 1 in {where}, got {got}")
+    return Measured(place, mean, std, seeds, rounds, rest[4], rest[5])

@@ -106,8 +106,8 @@ def rank_correlation(published: Sequence[float], ours: Sequence[float]) -> float
         return math.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some versions warn where all numbers are the same
-        found: Any = kendalltau(*zip(*both, strict=True), variant="b")
-    return float(found.statistic)
+        correlation: Any = kendalltau(*zip(*both, strict=True), variant="b")
+    return float(correlation.statistic)
 
 
 class Column(NamedTuple):
@@ -138,10 +138,10 @@ def summarise_columns(numbers: Sequence[tuple[Published, float]]) -> list[Column
     for row, mean in numbers:
         place = (f"{row.paper}, {row.table}", row.dataset, row.partition, row.split, row.metric)
         columns.setdefault(place, []).append((row, mean))
-    found = []
-    for (table, dataset, partition, split, metric), own in columns.items():
-        words = [judge_number(row, mean).word for row, mean in own]
-        tau = rank_correlation([row.mean for row, _ in own], [mean for _, mean in own])
+    summaries = []
+    for (table, dataset, partition, split, metric), pairs in columns.items():
+        words = [judge_number(row, mean).word for row, mean in pairs]
+        tau = rank_correlation([row.mean for row, _ in pairs], [mean for _, mean in pairs])
         agrees, differs, not_run = (words.count(word) for word in (AGREES, DIFFERS, NOT_RUN))
-        found.append(Column(table, (dataset, partition, split), metric, agrees, differs, not_run, tau))
-    return found
+        summaries.append(Column(table, (dataset, partition, split), metric, agrees, differs, not_run, tau))
+    return summaries

@@ -9,19 +9,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fljax.report.best_cells import best_rows as best_rows
     from fljax.report.clients import data_picture as data_picture
     from fljax.report.drawing import figures as figures
     from fljax.report.drawing import picture as picture
-    from fljax.report.fonts import font_note as font_note
-    from fljax.report.fonts import fonts_for as fonts_for
-    from fljax.report.fonts import texts_of as texts_of
     from fljax.report.live import follow as follow
     from fljax.report.page import write as write
     from fljax.report.page import write_page as write_page
+    from fljax.report.style import font_note as font_note
+    from fljax.report.style import fonts_for as fonts_for
+    from fljax.report.style import texts_of as texts_of
     from fljax.report.sweeps import sweep_picture as sweep_picture
     from fljax.report.tables import Overview as Overview
     from fljax.report.tables import Row as Row
+    from fljax.report.tables import best_rows as best_rows
     from fljax.report.tables import overview as overview
     from fljax.report.tables import pivot as pivot
     from fljax.report.tables import summary as summary
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 _HOME = {
     "Overview": "tables",
     "Row": "tables",
-    "best_rows": "best_cells",
+    "best_rows": "tables",
     "data_picture": "clients",
     "figures": "drawing",
-    "font_note": "fonts",
-    "fonts_for": "fonts",
+    "font_note": "style",
+    "fonts_for": "style",
     "follow": "live",
     "overview": "tables",
     "picture": "drawing",
     "pivot": "tables",
     "summary": "tables",
-    "texts_of": "fonts",
+    "texts_of": "style",
     "sweep_picture": "sweeps",
     "write": "page",
     "write_page": "page",

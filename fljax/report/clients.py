@@ -68,7 +68,7 @@ def _map(figure: Figure, axes: Axes, counts: ClientCounts) -> None:
     bar = figure.colorbar(image, ax=axes, pad=0.01)
     bar.set_label("training rows (white: none)", fontsize=9.5, color=INK)
     bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    names = [_short(each) for each in counts.classes]
+    names = [_short(label) for label in counts.classes]
     if len(names) <= 30:
         axes.set_yticks(range(len(names)), names)
     else:
@@ -81,7 +81,7 @@ def _map(figure: Figure, axes: Axes, counts: ClientCounts) -> None:
 def _boxes(axes: Axes, counts: ClientCounts) -> None:
     assert counts.targets is not None
     axes.boxplot(
-        [np.asarray(each, float) for each in counts.targets],
+        [np.asarray(targets, float) for targets in counts.targets],
         positions=np.arange(len(counts.clients)),
         widths=0.6,
         patch_artist=True,
@@ -97,14 +97,14 @@ def _boxes(axes: Axes, counts: ClientCounts) -> None:
 def _bands(axes: Axes, counts: ClientCounts) -> None:
     """Median and range of each client's numbers, with clients in the order of their medians."""
     assert counts.targets is not None
-    shown = [np.asarray(each, float) for each in counts.targets if len(each)]
-    found = np.array([np.quantile(each, [0, 0.25, 0.5, 0.75, 1]) for each in shown])
-    found = found[np.argsort(found[:, 2], kind="stable")]
-    place = np.arange(len(found))
+    shown = [np.asarray(targets, float) for targets in counts.targets if len(targets)]
+    quartiles = np.array([np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]) for targets in shown])
+    quartiles = quartiles[np.argsort(quartiles[:, 2], kind="stable")]
+    place = np.arange(len(quartiles))
     for low, high, colour, name in ((0, 4, COLOURS[4], "all rows"), (1, 3, COLOURS[0], "middle half")):
         look = {"color": colour, "alpha": 0.4, "linewidth": 0, "label": name}
-        axes.fill_between(place, found[:, low], found[:, high], step="mid", **look)
-    axes.step(place, found[:, 2], where="mid", color=COLOURS[1], label="median")
+        axes.fill_between(place, quartiles[:, low], quartiles[:, high], step="mid", **look)
+    axes.step(place, quartiles[:, 2], where="mid", color=COLOURS[1], label="median")
     axes.legend(frameon=False, fontsize=9)
     axes.set_ylabel("number to predict (training rows)")
     axes.set_xlabel("clients, in the order of their medians")
@@ -113,7 +113,7 @@ def _bands(axes: Axes, counts: ClientCounts) -> None:
 def _clients_below(axes: Axes, counts: ClientCounts) -> None:
     """Names of clients on the horizontal axis, if there is room for them; a line where the unseen clients begin."""
     count = len(counts.clients)
-    names = [_short(each) for each in counts.clients]
+    names = [_short(client) for client in counts.clients]
     if count <= MOST_CLIENTS:
         long = max(map(len, names)) > 3
         size = 9 if count <= 30 else 7

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from fljax.metrics import gini_coefficient
-from fljax.metrics.clusters import align_clusters
+from fljax.metrics.summaries import align_clusters, over_seeds
 from fljax.report.style import INK, STANDALONE, Panel, Style, has, percent, printable, recorded, steps, values_of
 from fljax.results.endings import end_of
 
@@ -224,7 +224,7 @@ def _cluster_accuracy(metrics: xr.Dataset, algorithm: str) -> np.ndarray:
     # With fewer clusters than distributions, alignment would not number clusters by distribution: add NaN clusters.
     missing = max(0, values.shape[3] - values.shape[2])
     values = np.pad(values, ((0, 0), (0, 0), (0, missing), (0, 0)), constant_values=np.nan)
-    return np.ma.masked_invalid(align_clusters(values)).mean(axis=0).filled(np.nan)
+    return over_seeds(align_clusters(values)).mean
 
 
 def _own_and_others(accuracy: np.ndarray, distribution: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.report.tables import Row, last_values, mean_and_std, summary
+from fljax.metrics import over_seeds
+from fljax.report.tables import Row, last_values, summary
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.sweeps import axes_of
 
@@ -62,24 +63,24 @@ def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
             raise ValueError(f"expected folders of fljax run, got {name!r}, which is of fljax sweep")
     (first, metrics), *_ = runs.items()
     known = [str(each) for each in metrics["algorithm"].values]
-    found: list[Compared] = []
-    for name, own in runs.items():
-        marks = diverged_seeds(own)
-        for row in summary(own):
+    compared: list[Compared] = []
+    for name, of_run in runs.items():
+        marks = diverged_seeds(of_run)
+        for row in summary(of_run):
             base = row.algorithm if row.algorithm in known else known[0]
             same = name == first and base == row.algorithm
-            difference = None if same else _difference(metrics, base, own, row)
+            difference = None if same else _difference(metrics, base, of_run, row)
             difference = None if difference is None else Difference(*difference, (first, base))
-            found.append(Compared(name, row, difference, marks.get(row.algorithm, "")))
-    return found
+            compared.append(Compared(name, row, difference, marks.get(row.algorithm, "")))
+    return compared
 
 
-def _difference(there: xr.Dataset, base: str, here: xr.Dataset, row: Row) -> tuple[float, float] | None:
-    first, second = last_values(there, base, row.metric), last_values(here, row.algorithm, row.metric)
+def _difference(reference: xr.Dataset, base: str, metrics: xr.Dataset, row: Row) -> tuple[float, float] | None:
+    first, second = last_values(reference, base, row.metric), last_values(metrics, row.algorithm, row.metric)
     if first is None or second is None:
         return None
-    if np.array_equal(there["seed"].values, here["seed"].values):
-        mean, std, _ = mean_and_std(second - first)
+    if np.array_equal(reference["seed"].values, metrics["seed"].values):
+        mean, std, _ = over_seeds(second - first)
     else:
-        mean, std = mean_and_std(second)[0] - mean_and_std(first)[0], math.nan
+        mean, std = over_seeds(second).mean - over_seeds(first).mean, math.nan
     return (mean, std) if math.isfinite(mean) else None

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fljax.metrics import over_seeds
 from fljax.report.clusters import cluster_panels
 from fljax.report.style import (
     INK,
@@ -161,18 +162,17 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
     for algorithm, look in looks.items():
         values = values_of(metrics, name, algorithm, "seed", "evaluated_round")
         rounds = metrics["evaluated_round"].values
-        kept = np.isfinite(values).any(axis=0)
-        if not kept.any():
+        known = np.isfinite(values).any(axis=0)
+        if not known.any():
             continue
-        masked = np.ma.masked_invalid(values[:, kept])
-        mean, spread = masked.mean(axis=0), np.ma.filled(masked.std(axis=0, ddof=1), 0.0)
-        marker = "o" if kept.sum() < 3 else None
-        axes.plot(
-            rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=printable(algorithm)
-        )
+        mean, std, _ = over_seeds(values[:, known])
+        spread = np.nan_to_num(std)
+        marker = "o" if known.sum() < 3 else None
+        shown: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "lw": 2, "marker": marker}
+        axes.plot(rounds[known], mean, label=printable(algorithm), **shown)
         if values.shape[0] > 1:
             seeds = values.shape[0]
-            axes.fill_between(rounds[kept], mean - spread, mean + spread, color=look.colour, alpha=0.15, linewidth=0)
+            axes.fill_between(rounds[known], mean - spread, mean + spread, color=look.colour, alpha=0.15, linewidth=0)
     band = f"; band: ± 1 std over {seeds} seeds" if seeds else ""
     plain = title(name).removesuffix(" (unseen)")
     axes.set(title=f"{plain}\n{_whose(name)}", xlabel=f"rounds done{band}")

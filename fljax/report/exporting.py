@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from fljax.core.names import file_name, unknown
 from fljax.report.drawing import figures
-from fljax.report.fonts import fonts_for, texts_of
+from fljax.report.style import fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, digits_of, pivot, summary, when
 from fljax.results.non_finite import diverged_seeds
@@ -27,13 +27,13 @@ _SPECIAL = {
     "[": "{[}",  # after \\ it would begin an argument
     "*": "{*}",
     "±": r"$\pm$",
-    **{each: f"\\{each}" for each in "&%$#_{}"},
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
 
 
 def escape(text: str) -> str:
     """Text for LaTeX, with every special character as it is."""
-    return "".join(_SPECIAL.get(each, each) for each in text)
+    return "".join(_SPECIAL.get(letter, letter) for letter in text)
 
 
 def latex_table(rows: Sequence[Row], columns: Mapping[str, str], diverged: Mapping[str, str] | None = None) -> str:
@@ -48,10 +48,13 @@ def latex_table(rows: Sequence[Row], columns: Mapping[str, str], diverged: Mappi
     diverged = diverged or {}
     seeds = max((row.of for row in rows), default=1)
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    name = lambda label: escape(label) + (r"$^\dagger$" if label in diverged else "")  # noqa: E731
-    lines = [[name(label), *map(_cell, line)] for label, line in pivot(rows, list(columns)).items()]
+    daggers = dict.fromkeys(diverged, r"$^\dagger$")
+    lines = [
+        [escape(label) + daggers.get(label, ""), *map(_cell, line)]
+        for label, line in pivot(rows, list(columns)).items()
+    ]
     note = f"At the last evaluation, {escape(when(rows))}: {spread}." if rows else ""
-    words = "; ".join(f"{escape(label)} {each}" for label, each in diverged.items())
+    words = "; ".join(f"{escape(label)} {seeds_in_words}" for label, seeds_in_words in diverged.items())
     note += f" Daggers: diverged and frozen there: {words}." if words else ""
     return latex_lines([["Algorithm", *map(escape, columns.values())], *lines], note)
 
@@ -102,22 +105,22 @@ def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
     Raises:
       ValueError: if a chosen metric has no numbers.
     """
-    axes, body, there = axes_of(metrics), list[list[object]](), set[str]()
+    axes, body, known = axes_of(metrics), list[list[object]](), set[str]()
     for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
         cell = metrics.isel(dict(zip(axes, place, strict=True)))
         values = [metrics[name].values[at].item() for name, at in zip(axes, place, strict=True)]
         marks = diverged_seeds(cell)
         for row in summary(cell):
             if row.seeds:
-                there.add(row.metric)
+                known.add(row.metric)
                 numbers = [row.mean, row.std, row.seeds, row.round, marks.get(row.algorithm, "")]
                 body.append([row.algorithm, *values, row.metric, *numbers])
     for name in chosen:
-        if name not in there:
-            raise ValueError(unknown("metric", name, sorted(there)))
-    kept = [line for line in body if not chosen or line[1 + len(axes)] in chosen]
+        if name not in known:
+            raise ValueError(unknown("metric", name, sorted(known)))
+    lines = [line for line in body if not chosen or line[1 + len(axes)] in chosen]
     head = ["algorithm", *axes, "metric", "mean", "std", "seeds", "round", "diverged"]
-    return _csv(head, kept)
+    return _csv(head, lines)
 
 
 def _csv(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:

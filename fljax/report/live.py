@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from fljax.core.describing import duration
+from fljax.core.names import duration
 from fljax.report.drawing import curves
-from fljax.report.fonts import fonts_for, texts_of
 from fljax.report.page import attached_to, metric_table, note, png, shown, whole_page, write
+from fljax.report.style import fonts_for, texts_of
 from fljax.report.tables import summary, title
 from fljax.results import Line, RunState, best_cell, is_running, read_lines, read_state
 from fljax.results.folders import RESULTS

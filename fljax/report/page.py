@@ -7,17 +7,17 @@ import html
 import io
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from fljax.report.best_cells import best_rows
 from fljax.report.drawing import picture
-from fljax.report.fonts import font_note, fonts_for, texts_of
+from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
-from fljax.report.tables import Row, cell, pivot, summary, title, when
+from fljax.report.tables import Row, best_rows, cell, pivot, summary, title, when
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.sweeps import axes_of, best
@@ -153,7 +153,10 @@ def note(rows: list[Row]) -> str:
 def _diverged(metrics: xr.Dataset) -> list[str]:
     if "diverged" not in metrics:
         return []
-    who = lambda algorithm, seed: in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)  # noqa: E731
+
+    def who(algorithm: Any, seed: Any) -> str:
+        return in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)
+
     return [
         f'<p class="warning">{html.escape(str(algorithm))}, seed {seed}: diverged in round {int(round_)}'
         f"{who(algorithm, seed)}.</p>"

@@ -1,15 +1,23 @@
-"""Helpers for all panels: colours, the frame, and reading values from Datasets."""
+"""How pictures look: colours, the frame, texts that fit, and fonts; and reading the values of a panel from Datasets.
+
+For letters that matplotlib's own font lacks, such as Chinese ones, installed fonts are taken (``fonts_for``), or else
+one sentence says which letters are missing (``font_note``).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import textwrap
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.textpath import TextToPath
 
 # Okabe and Ito's colours without black and yellow (too faint on white): safe for colour-blind readers.
@@ -25,6 +33,8 @@ DASHES = (
 LABEL_WIDTH = 44  # characters per line in a legend
 STANDALONE = "#777777"
 INK = "#333333"
+_SHOWN = 20  # letters in the sentence
+_BOXES = "Last Resort"  # the name of a font that has a box for every letter
 WINDOWS = 40  # largest number of groups of rounds in bands of records
 
 
@@ -105,11 +115,11 @@ def fitted(text: str, width: float, fontsize: float, *, bold: bool = False) -> s
     """A text whose lines are at most ``width`` inches wide; longer ones are wrapped, and lines that fit stay."""
 
     def narrow(line: str) -> str:
-        found, letters = line, len(line)
-        while letters > 1 and (wide := width_of(found, fontsize, bold=bold)) > width:
+        wrapped, letters = line, len(line)
+        while letters > 1 and (wide := width_of(wrapped, fontsize, bold=bold)) > width:
             letters = min(letters - 1, max(1, int(letters * width / wide)))
-            found = "\n".join(textwrap.wrap(line, letters))
-        return found
+            wrapped = "\n".join(textwrap.wrap(line, letters))
+        return wrapped
 
     return "\n".join(map(narrow, text.split("\n")))
 
@@ -120,3 +130,65 @@ def legend_layout(labels: Sequence[str], width: float, fontsize: float = 10) -> 
     texts = [fitted(label, width - beside - 0.2, fontsize) for label in labels]
     longest = max(width_of(text, fontsize) for text in texts)
     return texts, max(1, min(len(labels), int((width - 0.2) / (longest + beside))))
+
+
+# --- Fonts ---------------------------------------------------------------------------------------------------
+
+
+def texts_of(metrics: xr.Dataset, *more: str) -> list[str]:
+    """Texts that pictures of these metrics may show: names in coordinates, and others that are given."""
+    names = [str(name) for axis in metrics.coords.values() if axis.dtype.kind in "UO" for name in axis.values.flat]
+    return [*names, *more]
+
+
+@contextlib.contextmanager
+def fonts_for(texts: Iterable[str]) -> Iterator[None]:
+    """Within it, figures that are made and drawn take installed fonts for letters that the usual font lacks.
+
+    Letters that no font has are boxes, without a warning for each of them; ``font_note`` says so.
+    """
+    families, _ = _families_with(_letters(texts))
+    usual = matplotlib.rcParams["font.family"]
+    with matplotlib.rc_context({"font.family": [*usual, *families]}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
+        yield
+
+
+def font_note(texts: Iterable[str]) -> str | None:
+    """A sentence on letters that no installed font has; None: there are none."""
+    _, lacking = _families_with(_letters(texts))
+    if not lacking:
+        return None
+    letters = "".join(lacking[:_SHOWN]) + ("..." if len(lacking) > _SHOWN else "")
+    return f"No installed font has the letters {letters}, which are boxes in pictures; another font may have them."
+
+
+def _letters(texts: Iterable[str]) -> str:
+    """The letters of some texts that the usual font lacks, in ascending order."""
+    usual = _charmap(findfont(FontProperties()))
+    return "".join(sorted({letter for text in texts for letter in text if letter.isprintable()} - usual))
+
+
+@functools.lru_cache(maxsize=64)
+def _families_with(letters: str) -> tuple[tuple[str, ...], str]:
+    """The families that have these letters, those with most of them first, and the letters that none has."""
+    families: list[str] = []
+    lacking = set(letters)
+    fonts = [font for font in fontManager.ttflist if letters and not font.name.startswith(_BOXES)]
+    having = {font.name: lacking & _charmap(font.fname) for font in fonts}
+    while lacking:
+        name = max(sorted(having), key=lambda name: len(having[name] & lacking), default=None)
+        if name is None or not having[name] & lacking:
+            break
+        families.append(name)
+        lacking -= having[name]
+    return tuple(families), "".join(sorted(lacking))
+
+
+@functools.lru_cache(maxsize=1024)
+def _charmap(path: str) -> frozenset[str]:
+    """The letters of a font; none if its file cannot be read."""
+    try:
+        return frozenset(map(chr, get_font(path).get_charmap()))
+    except (OSError, RuntimeError, ValueError):
+        return frozenset()

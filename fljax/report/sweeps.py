@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from fljax.report.best_cells import number
+from fljax.metrics import over_seeds
 from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
-from fljax.report.tables import NOT_SHARES, title
+from fljax.report.tables import NOT_SHARES, number, title
 from fljax.results.endings import at_end
-from fljax.results.sweeps import Best, axes_of, best, mean_over_seeds
+from fljax.results.sweeps import Best, axes_of, best
 
 
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
@@ -30,7 +30,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     drawn = sorted(names, key=lambda name: (metrics.sizes[name] < 2, names.index(name)))[:2]
     if len(drawn) == 2 and metrics.sizes[drawn[1]] < 2:
         drawn = drawn[:1]
-    chosen = {each.algorithm: each for each in best(metrics, metric) if each.criterion == metric}
+    chosen = {choice.algorithm: choice for choice in best(metrics, metric) if choice.criterion == metric}
     labels = [label for label in map(str, metrics["algorithm"].values) if label in chosen]
     tables = {label: _slice(metrics, metric, label, drawn, chosen[label]) for label in labels}
     if len(drawn) == 1:
@@ -42,7 +42,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
     note = f"at each algorithm's best {', '.join(rest)}" if rest else ""
     wide = 0.95 * figure.get_figwidth()
-    text = "\n".join(fitted(printable(each, 200), wide, 14, bold=True) for each in (heading, note) if each)
+    text = "\n".join(fitted(printable(words, 200), wide, 14, bold=True) for words in (heading, note) if words)
     if text:
         figure.suptitle(text, fontsize=14, fontweight="bold", color=INK)
     return figure
@@ -95,8 +95,8 @@ def is_logarithmic(values: np.ndarray) -> bool:
     ordered = np.sort(np.asarray(values, float))
     if len(ordered) < 3 or ordered[0] <= 0:
         return False
-    spread = lambda steps: np.std(steps) / np.mean(steps)  # noqa: E731
-    return bool(spread(np.diff(np.log(ordered))) < spread(np.diff(ordered)))
+    ratios, differences = np.diff(np.log(ordered)), np.diff(ordered)
+    return bool(np.std(ratios) / np.mean(ratios) < np.std(differences) / np.mean(differences))
 
 
 def _lines(
@@ -115,8 +115,8 @@ def _lines(
     seeds, crossed = metrics.sizes["seed"], False
     for label, values in tables.items():
         look = looks[label]
-        mean = mean_over_seeds(values)
-        spread = np.ma.masked_invalid(values).std(axis=-1, ddof=1).filled(0) if seeds > 1 else None
+        mean, std, _ = over_seeds(values, axis=-1)
+        spread = np.nan_to_num(std) if seeds > 1 else None
         joined = look.dash if np.issubdtype(metrics[name].dtype, np.number) else "none"
         shown = {"color": look.colour, "linestyle": joined, "lw": 2, "marker": "o", "markersize": 4}
         if spread is None:
@@ -151,7 +151,7 @@ def _maps(
     heads = {label: fitted(printable(label, 400), 0.85 * width, 11, bold=True) for label in tables}
     height += 0.2 * max((head.count("\n") for head in heads.values()), default=0)
     figure = Figure(figsize=(width * columns + 1, height * rows + 0.8), layout="constrained")
-    means = {label: mean_over_seeds(values) for label, values in tables.items()}
+    means = {label: over_seeds(values, axis=-1).mean for label, values in tables.items()}
     finite = np.concatenate([mean[np.isfinite(mean)] for mean in means.values()] or [np.zeros(1)])
     low, high = float(finite.min()), float(finite.max())
     image: Any = None
@@ -185,8 +185,8 @@ def _maps(
 
 def _best(metrics: xr.Dataset, names: Sequence[str], chosen: Best) -> list[int]:
     """Positions of the best cell on the given axes; 0 on an axis that makes no difference."""
-    place = lambda name: metrics[name].values.tolist().index(chosen.cell[name])  # noqa: E731
-    return [0 if chosen.cell[name] is None else place(name) for name in names]
+    cell = chosen.cell
+    return [0 if cell[name] is None else metrics[name].values.tolist().index(cell[name]) for name in names]
 
 
 def _is_share(metric: str) -> bool:

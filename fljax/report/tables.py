@@ -1,16 +1,17 @@
-"""Numbers from results: mean and standard deviation over seeds at the last evaluation."""
+"""Tables of results as text: mean and standard deviation over seeds at the last evaluation, best cells of a sweep."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from fljax.metrics.headings import main_columns
+from fljax.metrics.summaries import main_columns, over_seeds
 from fljax.results.endings import end_of
+from fljax.results.sweeps import VALIDATION, Best
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.
@@ -88,7 +89,7 @@ def summary(metrics: xr.Dataset) -> list[Row]:
             values = last_values(metrics, str(algorithm), name)
             if values is not None:
                 last = int(metrics["evaluated_round"].values[end_of(metrics, str(algorithm))])
-                rows.append(Row(str(algorithm), name, *mean_and_std(values), len(values), last))
+                rows.append(Row(str(algorithm), name, *over_seeds(values), len(values), last))
     return rows
 
 
@@ -102,9 +103,9 @@ def when(rows: Sequence[Row]) -> str:
 
 def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | None]]:
     """The rows of the given metrics by algorithm; None for a missing number."""
-    found = {(row.algorithm, row.metric): row for row in rows}
+    by_place = {(row.algorithm, row.metric): row for row in rows}
     algorithms = dict.fromkeys(row.algorithm for row in rows)
-    table = {each: [found.get((each, name)) for name in names] for each in algorithms}
+    table = {label: [by_place.get((label, name)) for name in names] for label in algorithms}
     return {key: [row if row is not None and row.seeds else None for row in line] for key, line in table.items()}
 
 
@@ -179,9 +180,31 @@ def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | 
     return np.asarray(values, float)[:, end_of(metrics, algorithm)] if values.shape[1] else None
 
 
-def mean_and_std(values: np.ndarray) -> tuple[float, float, int]:
-    """Mean, standard deviation (n - 1) and count of the finite values."""
-    finite = values[np.isfinite(values)]
-    mean = float(finite.mean()) if finite.size else math.nan
-    std = float(finite.std(ddof=1)) if finite.size > 1 else math.nan
-    return mean, std, int(finite.size)
+# --- Best cells of a sweep -----------------------------------------------------------------------------------
+
+
+def best_rows(best: Sequence[Best], metric: str, diverged: Mapping[str, str] | None = None) -> list[list[str]]:
+    """The best cells as text: a row of headings, then one row for each algorithm and criterion.
+
+    ``diverged`` has words about diverged runs by the label of their algorithm; a column shows them if there are any.
+    """
+    diverged = diverged or {}
+    axes = list(best[0].cell) if best else []
+    several = len({choice.criterion for choice in best}) > 1
+    chosen = ["value chosen by"] if several else []
+    rows = [["algorithm", "chosen by", *axes, *chosen, title(metric), *["diverged"] * bool(diverged)]]
+    for choice in best:
+        cell_of_choice = [number(choice.cell[name]) + ("*" if name in choice.edges else "") for name in axes]
+        spread = "" if math.isnan(choice.std) else f" ± {choice.std:.3f}"
+        by = "validation rows" if choice.criterion in VALIDATION else "test rows"
+        level = [f"{choice.chosen_by:.3f}"] if several else []
+        marks = [diverged.get(choice.algorithm, "")] * bool(diverged)
+        rows.append([choice.algorithm, by, *cell_of_choice, *level, f"{choice.mean:.3f}{spread}", *marks])
+    return rows
+
+
+def number(value: Any) -> str:
+    """A value of an axis as text; ``any`` for None."""
+    if value is None:
+        return "any"
+    return f"{value:g}" if isinstance(value, float) else str(value)

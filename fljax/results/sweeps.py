@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.metrics.registry import is_lower_better
+from fljax.metrics.summaries import over_seeds
 from fljax.results.endings import Parts, Results, at_end
 
 
@@ -119,7 +120,7 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
         last = at_end(metrics).sel(algorithm=algorithm)
         judged = last[metric].transpose(*names, "seed")
         for criterion in dict.fromkeys([metric, *by_validation]):
-            mean = mean_over_seeds(last[criterion].transpose(*names, "seed").values)
+            mean = over_seeds(last[criterion].transpose(*names, "seed").values, axis=-1).mean
             sound = (last["diverged"].transpose(*names, "seed").values < 0).all(axis=-1)
             score = np.where(np.isfinite(mean), -mean if is_lower_better(criterion) else mean, -np.inf)
             if (sound & np.isfinite(score)).any():
@@ -138,19 +139,9 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
                 for place, name in enumerate(names)
                 if cell[name] is not None and _at_edge(metrics[name].values, at[place])
             )
-            values = judged.values[at]
-            finite = values[np.isfinite(values)]
-            std = float(finite.std(ddof=1)) if finite.size > 1 else float("nan")
-            level = float(finite.mean()) if finite.size else float("nan")
-            best_cells.append(Best(str(algorithm), criterion, cell, float(mean[at]), level, std, finite.size, edges))
+            summary = over_seeds(judged.values[at])
+            best_cells.append(Best(str(algorithm), criterion, cell, float(mean[at]), *summary, edges))
     return tuple(best_cells)
-
-
-def mean_over_seeds(values: np.ndarray) -> np.ndarray:
-    """The mean of finite values over the last axis; NaN if there are none."""
-    is_finite = np.isfinite(values)
-    count = is_finite.sum(axis=-1)
-    return np.where(count > 0, np.where(is_finite, values, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
 
 
 def _makes_no_difference(values: np.ndarray, axis: int) -> bool:

@@ -10,8 +10,9 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
-from fljax.core.describing import html_table
+from fljax.core.names import html_table
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
+from fljax.metrics.summaries import over_seeds
 from fljax.protocol import Labelled
 from fljax.results.endings import ends, held_after_end
 from fljax.results.non_finite import Divergence, InfiniteLoss
@@ -157,10 +158,9 @@ def _main_values(metrics: xr.Dataset) -> dict[str, str]:
     for name in _MAIN:
         if name not in metrics or not metrics.sizes.get("evaluated_round"):
             continue
-        values = np.asarray(metrics[name].isel(evaluated_round=-1).values, float).ravel()
-        known = values[np.isfinite(values)]
-        spread = f" ± {known.std(ddof=1):.3f}" if known.size > 1 else ""
-        texts[name] = f"{known.mean():.3f}{spread}" if known.size else "none"
+        mean, std, count = over_seeds(np.asarray(metrics[name].isel(evaluated_round=-1).values, float).ravel())
+        spread = f" ± {std:.3f}" if count > 1 else ""
+        texts[name] = f"{mean:.3f}{spread}" if count else "none"
     return texts
 
 

@@ -4,7 +4,6 @@ Also the tiny federation and the task that they are checked on. Nothing here nee
 """
 
 from fljax.testing.checking import LAWS, Checked, Law, check_algorithm
-from fljax.testing.federation import tiny_federation
-from fljax.testing.task import logistic_regression
+from fljax.testing.federation import logistic_regression, tiny_federation
 
 __all__ = ["LAWS", "Checked", "Law", "check_algorithm", "logistic_regression", "tiny_federation"]

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.core.describing import name_of
-from fljax.core.names import unknown
+from fljax.core.names import name_of, unknown
 from fljax.protocol import Algorithm
 from fljax.testing import laws
 from fljax.testing.bench import POPULATION, Bench, Case, federation
@@ -131,24 +130,24 @@ def check_algorithm(build: Callable[..., Algorithm], /, *, only: str | tuple[str
       ValueError: if ``only`` has an unknown name; and what the builder itself raises.
     """
     only = (only,) if isinstance(only, str) else only
-    for each in only:
-        if each not in LAWS:
-            raise ValueError(unknown("law", each, LAWS))
+    for law_name in only:
+        if law_name not in LAWS:
+            raise ValueError(unknown("law", law_name, LAWS))
     parameters = inspect.signature(build).parameters
-    given = {name: value for name, value in _EXAMPLES.items() if name in parameters} | options
+    arguments = {name: value for name, value in _EXAMPLES.items() if name in parameters} | options
     if "clients_per_round" in parameters:
-        given.setdefault("clients_per_round", 4)  # so that somebody is left out
+        arguments.setdefault("clients_per_round", 4)  # so that somebody is left out
     name, broken, cause = name_of(build), list[str](), None
-    chosen = {each: law for each, law in LAWS.items() if not only or each in only}
-    bench = Bench(Case(build, given))
-    for each, law in chosen.items():
+    chosen = {law_name: law for law_name, law in LAWS.items() if not only or law_name in only}
+    bench = Bench(Case(build, arguments))
+    for law_name, law in chosen.items():
         try:
             law.check(bench)
         except AssertionError as error:
-            broken.append(f"{each}: {law.broken}; {error}")
+            broken.append(f"{law_name}: {law.broken}; {error}")
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
-            broken.append(f"{each}: {law.broken}; {type(error).__name__}: {first}")
+            broken.append(f"{law_name}: {law.broken}; {type(error).__name__}: {first}")
             cause = cause or error
         if broken and law.needed:
             break

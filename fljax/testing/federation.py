@@ -1,18 +1,23 @@
-"""A tiny ragged federation, and what may be done to it without changing a result (or with known effect)."""
+"""A tiny ragged federation and a Task for it, on which the laws are checked.
+
+Further functions change the federation in ways that must leave a result as it is, or have a known effect.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fljax.core import trees
-from fljax.protocol import ClientData, Examples, Federation, Rows, Spans
+from fljax.models import correct
+from fljax.protocol import ClientData, Examples, Federation, Rows, Spans, Task
 from fljax.protocol.lists import RowLists
-from fljax.testing.task import CLASSES, FEATURES
 
+FEATURES, CLASSES = 4, 3  # of the examples
 # Sizes by client id; the second half of each line belongs to the unseen clients.
 TRAIN, UNSEEN_TRAIN = (7, 3, 5, 9, 4), (6, 4)
 VALID, UNSEEN_VALID = (3, 2, 4, 3, 2), (2, 3)
@@ -38,8 +43,8 @@ def tiny_federation(seed: int = 0, *, extra: int = 0, dtype: Any = np.float32) -
     # Clients differ in what they prefer, so that personal models and clusters have something to find.
     shift = np.zeros((total, CLASSES))
     for part, client in np.ndindex(*counts.shape):
-        own = slice(starts[part, client], starts[part, client] + counts[part, client])
-        shift[own, client % CLASSES] = 0.5
+        rows_of_client = slice(starts[part, client], starts[part, client] + counts[part, client])
+        shift[rows_of_client, client % CLASSES] = 0.5
     y = np.argmax(x @ teacher + shift, axis=1)
 
     def rows(part: int, clients: slice) -> Rows:
@@ -52,14 +57,14 @@ def tiny_federation(seed: int = 0, *, extra: int = 0, dtype: Any = np.float32) -
         train, valid, test = (rows(part, clients) for part in range(3))
         return ClientData(jnp.arange(count, dtype=jnp.int32), train, valid, test)
 
-    held, start = {}, int(counts.sum())
+    server_rows, start = {}, int(counts.sum())
     for name, size in HELD.items():
-        held[name] = Rows(jnp.arange(start, start + size, dtype=jnp.int32), jnp.int32(size))
+        server_rows[name] = Rows(jnp.arange(start, start + size, dtype=jnp.int32), jnp.int32(size))
         start += size
     x = np.concatenate([x, np.full((1, FEATURES), np.nan)]).astype(dtype)
     examples = Examples(jnp.asarray(x), jnp.asarray(np.append(y, 0), jnp.int32))
     seen = population(slice(0, 5), 5)
-    federation = Federation(examples, seen, population(slice(5, 7), 2), held)
+    federation = Federation(examples, seen, population(slice(5, 7), 2), server_rows)
     return store_in_order(federation, STORED)
 
 
@@ -88,10 +93,10 @@ def with_lists(federation: Federation, between: int) -> Federation:
     def move(rows: Rows) -> Rows:
         nonlocal total
         start = []
-        for own in RowLists.of(rows, None).by_client():
+        for rows_of_client in RowLists.of(rows, None).by_client():
             start.append(total)
-            parts.append(np.append(own, between).astype(np.int32))
-            total += len(own) + 1
+            parts.append(np.append(rows_of_client, between).astype(np.int32))
+            total += len(rows_of_client) + 1
         return rows._replace(index=Spans(jnp.asarray(start, jnp.int32), rows.index.shape[-1]))
 
     seen = federation.clients.map_rows(move)
@@ -127,3 +132,48 @@ def client_rows(federation: Federation, id: int, part: str = "train") -> tuple[n
     rows = getattr(federation.clients, part)
     index = RowLists.of(rows, federation.lists).by_client()[position]
     return np.asarray(federation.examples.x)[index], np.asarray(federation.examples.y)[index]
+
+
+# --- The task ------------------------------------------------------------------------------------------------
+
+
+class Linear(NamedTuple):
+    """``logits = x @ weight + bias``."""
+
+    weight: Any  # [FEATURES, CLASSES]
+    bias: Any  # [CLASSES]
+
+
+def _features(params: Linear, x: Any) -> Any:
+    return x @ params.weight
+
+
+def _logits(params: Linear, x: Any, key: Any = None) -> Any:
+    return _features(params, x) + params.bias[None, :]
+
+
+def _loss(logits: Any, y: Any) -> Any:
+    chosen = jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+    return jax.nn.logsumexp(logits, axis=1) - chosen
+
+
+def logistic_regression(dtype: Any = jnp.float32) -> Task:
+    """Logistic regression as a Task, by hand: 4 features, 3 classes, 15 parameters.
+
+    Parameters and prepared examples are of ``dtype``. The bias counts as the head.
+    """
+
+    def init(key: Any) -> Linear:
+        return Linear(0.3 * jax.random.normal(key, (FEATURES, CLASSES), dtype), jnp.zeros((CLASSES,), dtype))
+
+    return Task(
+        init=init,
+        logits=_logits,
+        loss=_loss,
+        features=_features,
+        prepare=lambda x: x.astype(dtype),
+        roles=lambda tree: Linear("trained", "head"),
+        classes=CLASSES,
+        width=CLASSES,
+        score=correct,
+    )

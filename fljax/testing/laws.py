@@ -21,18 +21,17 @@ from fljax.protocol import Algorithm, Cohort, Federation, Seat, seen_from, unlab
 from fljax.protocol.rounds import is_per_client
 from fljax.protocol.sums import Streamed, as_streamed
 from fljax.scenarios import opting_out
-from fljax.testing.bench import LOCAL, POPULATION, ROUNDS, TASK, Bench, federation
+from fljax.testing.bench import LOCAL, POPULATION, ROUNDS, TASK, Bench, enable_x64, federation, quick_options
 from fljax.testing.comparing import assert_close, assert_finite, assert_same, is_same, shapes
 from fljax.testing.federation import (
     change_client,
+    logistic_regression,
     pad_with_nan,
     spoil_client,
     store_in_order,
     tiny_federation,
     twin_clients,
 )
-from fljax.testing.quick import enable_x64, quick_options
-from fljax.testing.task import logistic_regression
 
 
 def check(condition: object, sentence: str) -> None:
@@ -65,8 +64,8 @@ def keeps_shapes(case: Bench, double: bool = False) -> None:
             task, data = logistic_regression(dtype), by_id(tiny_federation(dtype=dtype))
             algorithm = _with_exact_dtypes(case.algorithm(task=task))
             start = jax.eval_shape(lambda a=algorithm, d=data: initial_state(a, d, jnp.uint32(0)))
-            step = lambda state, a=algorithm, d=data: engine.one_round(a, d, Layout(5, 1, 5), state)[0]  # noqa: E731
-            after = shapes(jax.eval_shape(step, start))
+            step = functools.partial(engine.one_round, algorithm, data, Layout(5, 1, 5))
+            after = shapes(jax.eval_shape(step, start)[0])
             before, names = jax.tree_util.tree_flatten_with_path(shapes(start), is_leaf=_is_shape)
             check(
                 names == jax.tree.structure(after, is_leaf=_is_shape), "the state has another structure after a round"
@@ -166,8 +165,12 @@ def keeps_absent_clients(case: Bench) -> None:
         present = np.zeros(POPULATION, bool)
         present[np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]] = True
         check(present.sum() <= keep.sum(), "a client that was cleared from the cohort is present")
-        absent = lambda state, gone=~present: jax.tree.map(lambda leaf: np.asarray(leaf)[gone], state.clients)  # noqa: E731
-        assert_same(absent(before), absent(after))
+        assert_same(
+            *(
+                jax.tree.map(lambda leaf, gone=~present: np.asarray(leaf)[gone], clients)
+                for clients in (before.clients, after.clients)
+            )
+        )
 
 
 def leaves_out_empty_rows(case: Bench) -> None:
@@ -176,11 +179,11 @@ def leaves_out_empty_rows(case: Bench) -> None:
     some = jnp.arange(case.rows) != 1
 
     def with_empty_rows(count: int) -> Algorithm:
-        def select(*given: Any) -> Any:
-            server, cohort, info = algorithm.select(*given)
+        def select(*arguments: Any) -> Any:
+            server, cohort, info = algorithm.select(*arguments)
             cohort = cohort._replace(present=cohort.present & some)
             nobody = Cohort(cohort.id[:1].repeat(count), cohort.slot[:1].repeat(count), jnp.zeros(count, bool))
-            return server, jax.tree.map(lambda *each: jnp.concatenate(each), cohort, nobody), info
+            return server, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), cohort, nobody), info
 
         return algorithm._replace(select=select)
 
@@ -212,17 +215,17 @@ def never_reads_nan(case: Bench) -> None:
     # Where nobody is polled, a client that is selected but does not come may hold NaN as well.
     if case.algorithm().poll is None:
         _, info = case.step(case.numbers, federation(), case.start(), case.everybody, case.all)
-        there = case.all._replace(present=jnp.arange(case.rows) != 1)
+        without_second = case.all._replace(present=jnp.arange(case.rows) != 1)
         gone = spoil_client(federation(), int(info["cohort_id"].values[1]))
-        state = case.run(case.start(), rounds=1, controls=there)
-        assert_same(state, case.run(case.start(), data=gone, rounds=1, controls=there))
+        state = case.run(case.start(), rounds=1, controls=without_second)
+        assert_same(state, case.run(case.start(), data=gone, rounds=1, controls=without_second))
 
 
-def _others(found: dict[str, Any], id: int) -> dict[str, Any]:
+def _others(metrics: dict[str, Any], id: int) -> dict[str, Any]:
     """Metrics without those of one seen client."""
     return {
         name: values if name.startswith(("unseen_", "server_")) else np.delete(values, id)
-        for name, values in found.items()
+        for name, values in metrics.items()
     }
 
 
@@ -240,7 +243,7 @@ def leaves_out_who_left(case: Bench) -> None:
     def judge(data: Federation, state: State) -> Any:
         return unlabelled(evaluate(algorithm, data, Layout(16, 1, 16), state, state.round))
 
-    def own(state: State) -> Any:
+    def rows_of_leaver(state: State) -> Any:
         parts = [part for part in jax.tree.leaves(state.server, is_leaf=is_per_client) if is_per_client(part)]
         return jax.tree.map(lambda leaf: leaf[who], (parts, state.clients))
 
@@ -253,14 +256,14 @@ def leaves_out_who_left(case: Bench) -> None:
     data = by_id(federation())
     joined = step(data, jax.jit(initial_state, static_argnums=0)(algorithm, data, jnp.uint32(0)))
     left = step(data, joined)
-    assert_same(own(joined), own(left))
+    assert_same(rows_of_leaver(joined), rows_of_leaver(left))
     other = left._replace(
         server=jax.tree.map(negate_rows, left.server, is_leaf=is_per_client),
         clients=jax.tree.map(negated, left.clients),
     )
     changed = by_id(change_client(federation(), who))
-    found, expected = judge(data, step(changed, other)), judge(data, step(data, left))
-    assert_close(_others(expected, who), _others(found, who))
+    metrics, expected = judge(data, step(changed, other)), judge(data, step(data, left))
+    assert_close(_others(expected, who), _others(metrics, who))
 
 
 def survives_empty_rounds(case: Bench) -> None:
@@ -285,8 +288,8 @@ def drops_what_is_not_finite(case: Bench) -> None:
     _, info = case.step(case.numbers, federation(), case.start(), case.everybody, case.all)
     who = int(np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)][0])
 
-    def absent(*given: Any) -> Any:
-        server, cohort, chosen = algorithm.select(*given)
+    def absent(*arguments: Any) -> Any:
+        server, cohort, chosen = algorithm.select(*arguments)
         return server, cohort._replace(present=cohort.present & (cohort.id != who)), chosen
 
     @functools.partial(jax.jit, compiler_options=quick_options(), static_argnames="gone")
@@ -295,9 +298,9 @@ def drops_what_is_not_finite(case: Bench) -> None:
         chosen = algorithm._replace(select=absent) if gone else algorithm
         return engine.one_round(chosen, data, Layout(16, 1, 16), state, options=options)[0]
 
-    found = step(by_id(spoil_client(federation(), who)), case.start(), False)
-    assert_finite(found)
-    assert_close(step(data, case.start(), True), found)
+    dropped = step(by_id(spoil_client(federation(), who)), case.start(), False)
+    assert_finite(dropped)
+    assert_close(step(data, case.start(), True), dropped)
 
 
 def sends_no_rows(case: Bench) -> None:
@@ -308,9 +311,9 @@ def sends_no_rows(case: Bench) -> None:
 
         def messages() -> Any:
             state = initial_state(algorithm, data, jnp.uint32(0))
-            kept, client = jax.tree.map(lambda leaf: leaf[0], (state.clients, data.clients))
+            state_of_client, client = jax.tree.map(lambda leaf: leaf[0], (state.clients, data.clients))
             zero = jnp.int32(0)
-            up, _ = train_one(algorithm, data, jnp.uint32(0), zero, state.server, client, zero, kept)
+            up, _ = train_one(algorithm, data, jnp.uint32(0), zero, state.server, client, zero, state_of_client)
             return up, state.ballots
 
         return shapes(jax.eval_shape(messages))
@@ -321,9 +324,14 @@ def sends_no_rows(case: Bench) -> None:
 def keeps_strangers_apart(case: Bench) -> None:
     """Entries of all seen clients change places: each is another's now, so what a stranger gets must not move."""
     state = case.run(case.start(), rounds=3)
-    roll = lambda leaf: jnp.roll(leaf, 1, axis=0) if leaf.ndim and leaf.shape[0] == POPULATION else leaf  # noqa: E731
+
+    def roll(leaf: Any) -> Any:
+        return jnp.roll(leaf, 1, axis=0) if leaf.ndim and leaf.shape[0] == POPULATION else leaf
+
+    def strangers(metrics: dict[str, Any]) -> dict[str, Any]:
+        return {name: values for name, values in metrics.items() if name.startswith("unseen_")}
+
     rolled = state._replace(server=jax.tree.map(roll, state.server), clients=jax.tree.map(roll, state.clients))
-    strangers = lambda found: {n: v for n, v in found.items() if n.startswith("unseen_")}  # noqa: E731
     before = strangers(case.judge(state))
     check(before, "unseen clients have no metrics")
     after = case.evaluate(jax.tree.map(roll, case.numbers), federation(), rolled, state.round)
@@ -336,8 +344,8 @@ def streams_as_it_stacks(case: Bench) -> None:
     if not isinstance(streamed.aggregate, Streamed):
         return
 
-    def aggregate(*given: Any) -> Any:
-        return streamed.aggregate(*given)
+    def aggregate(*arguments: Any) -> Any:
+        return streamed.aggregate(*arguments)
 
     data, available = by_id(federation()), jnp.arange(POPULATION) != 1
 

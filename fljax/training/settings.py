@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
-from fljax.core.arguments import parameters_of, takes_anything
 from fljax.core.names import unknown
+from fljax.core.signatures import parameters_of, takes_anything
 from fljax.core.values import Count, NonNegative, Positive, as_number
 from fljax.protocol import Task, roles
 

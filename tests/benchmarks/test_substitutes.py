@@ -6,7 +6,7 @@ import math
 
 from benchmarks.substitutes import measured, rows_like
 from fljax.published.beside import Compared
-from fljax.published.cells import Cell, Measured
+from fljax.published.tables import Cell, Measured
 
 EXTRA = Cell("IP-FL", "Table4", "FMNIST", "10:90", "clients-local-test", "IFCA", "personalized_acc_pct")
 

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 from rich.console import Console
 
-from fljax.metrics import names
+from fljax.metrics import registry
 from fljax.published import tables
 from fljax.published.tables import plain_label
 from tests.benchmarks.test_ahead_of_time import load
@@ -27,7 +27,7 @@ def test_trials_load(name: str) -> None:
     trial = TRIALS[name]
     config = trials.config_of(trial)
     assert trial.metrics
-    assert set(trial.metrics) <= set(names.METRICS)
+    assert set(trial.metrics) <= set(registry.METRICS)
     if trial.tables:
         assert config.published is not None
         rows = tables.select(trial.tables, config.published.dataset, config.published.partition)

@@ -20,7 +20,7 @@ from fljax.cli.commands.run import start_jax
 from fljax.cli.running import mend_cache
 from fljax.experiments import run as experiment
 from fljax.experiments import sweep
-from fljax.metrics import names
+from fljax.metrics import registry
 from fljax.results import folders, sweeps
 from fljax.results.events import Event
 from fljax.results.non_finite import Divergence, InfiniteLoss, NotFinite
@@ -386,7 +386,7 @@ def test_lists_show_whole_sentences(capsys):
 
 def test_every_metric_of_results_is_listed(capsys):
     found = json.loads(call(capsys, "list", "metrics", "--json")[1])
-    assert found == names.METRICS
+    assert found == registry.METRICS
     assert {"unseen_average_gain", "global_model_appeal", "required_loss", "seconds_train"} <= set(found)
 
 

@@ -14,9 +14,8 @@ from fljax import cli
 from fljax.cli import reproducing
 from fljax.experiments import run as experiment
 from fljax.published import runs as table_runs
-from fljax.published.cells import cell_of, read_cells
 from fljax.published.runs import TableRun, load_run, rows_of
-from fljax.published.tables import read, tables
+from fljax.published.tables import cell_of, read, read_cells, tables
 from fljax.results import folders
 
 CONFIG = """

@@ -20,7 +20,7 @@ from fljax import algorithms, engine, scenarios
 from fljax.algorithms.common import server_optimizer
 from fljax.algorithms.market import Clustering
 from fljax.core import values
-from fljax.core.allowed_values import ALL, Allowed, Range
+from fljax.core.signatures import ALL, Allowed, Range
 from fljax.core.values import Count, NonNegative, Share, checked
 from fljax.data.partitions.partition import PARTITIONERS
 from fljax.engine.programs.program import partition_plan

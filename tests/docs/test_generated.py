@@ -19,8 +19,8 @@ from fljax.cli.catalogue import describe, entries, written
 from fljax.config import keys
 from fljax.config.keys import Named
 from fljax.config.reading import read
-from fljax.core.arguments import parameters_of
-from fljax.metrics.names import METRICS
+from fljax.core.signatures import parameters_of
+from fljax.metrics.registry import METRICS
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -11,7 +11,7 @@ import pytest
 from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine import StopEarly, replay, stop_early
-from fljax.metrics import names
+from fljax.metrics import registry
 from fljax.metrics.registry import is_lower_better
 from fljax.training import Local
 from tests.engine.callbacks.blocks import block
@@ -92,11 +92,11 @@ def test_arguments():
 
 
 def test_every_metric_of_one_evaluation_is_described():
-    assert set(names.OF_ONE_EVALUATION) <= set(names.METRICS)
-    assert set(names.OF_LOSSES) <= set(names.METRICS)
-    assert "unseen_average_loss" in names.OF_LOSSES
-    assert "average_valid_loss" in names.OF_LOSSES
-    assert "average_valid_accuracy" not in names.OF_LOSSES
+    assert set(registry.OF_ONE_EVALUATION) <= set(registry.METRICS)
+    assert set(registry.OF_LOSSES) <= set(registry.METRICS)
+    assert "unseen_average_loss" in registry.OF_LOSSES
+    assert "average_valid_loss" in registry.OF_LOSSES
+    assert "average_valid_accuracy" not in registry.OF_LOSSES
     assert is_lower_better("average_valid_loss")
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fljax.core.describing import duration
+from fljax.core.names import duration
 from fljax.engine import print_elapsed
 
 

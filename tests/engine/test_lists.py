@@ -10,8 +10,7 @@ import pytest
 
 from fljax import Execution, algorithms, data, engine
 from fljax.engine.programs import program
-from fljax.testing.federation import tiny_federation, with_lists
-from fljax.testing.task import logistic_regression
+from fljax.testing.federation import logistic_regression, tiny_federation, with_lists
 from fljax.training import Local
 
 TASK = logistic_regression()

@@ -22,8 +22,7 @@ from fljax.experiments import sweep
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.models.starting import is_given
 from fljax.protocol import Federation, Rows, Subset
-from fljax.testing.federation import tiny_federation
-from fljax.testing.task import logistic_regression
+from fljax.testing.federation import logistic_regression, tiny_federation
 from tests.experiments.test_run import BASE
 from tests.laws.compare import assert_close, assert_same
 from tests.toys.quick import quick_programs

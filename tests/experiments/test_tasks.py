@@ -15,8 +15,8 @@ from fljax.cli.commands.run import _summary
 from fljax.config import ConfigError, parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
-from fljax.report.best_cells import best_rows
 from fljax.report.drawing import panels
+from fljax.report.tables import best_rows
 from fljax.results.events import Event
 from tests.engine.test_scores import accuracies
 from tests.toys.quick import quick_programs

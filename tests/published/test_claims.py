@@ -8,9 +8,8 @@ import pathlib
 import pytest
 
 from fljax.published import claims
-from fljax.published.cells import read_folder
 from fljax.published.claims import Claim, Instead, judge, parse_claims, published_numbers, read_claims
-from fljax.published.tables import read
+from fljax.published.tables import read, read_folder
 
 CELLS = pathlib.Path(__file__).parent.parent.parent / "benchmarks" / "results" / "cells"
 

@@ -14,7 +14,7 @@ from fljax import report, results
 from fljax.config.sweeping import parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.conductor import Experiment, join
-from fljax.metrics.clusters import align_clusters
+from fljax.metrics.summaries import align_clusters
 from fljax.report.style import recorded
 from fljax.report.tables import when
 from fljax.results import folders

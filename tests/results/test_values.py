@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 
 from fljax import metrics as formulas
-from fljax.metrics.clusters import align_clusters
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS
+from fljax.metrics.summaries import align_clusters
 from fljax.protocol import Labelled
 from fljax.results import Reference, join, metrics_dataset, with_contribution_correlation, with_gains
 from fljax.results.records import Wire

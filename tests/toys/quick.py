@@ -10,7 +10,7 @@ import pytest
 
 from fljax.engine.loop import standalone_models
 from fljax.engine.programs import jit, program
-from fljax.testing.quick import quick_options
+from fljax.testing.bench import quick_options
 
 QUICK = quick_options()
 

@@ -1,5 +1,5 @@
 """The task of ``fljax.testing``."""
 
-from fljax.testing.task import CLASSES, FEATURES, Linear, logistic_regression
+from fljax.testing.federation import CLASSES, FEATURES, Linear, logistic_regression
 
 __all__ = ["CLASSES", "FEATURES", "Linear", "logistic_regression"]

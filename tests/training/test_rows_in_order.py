@@ -19,8 +19,7 @@ from fljax.experiments.inputs.setup import resolve_setup
 from fljax.protocol import Algorithm
 from fljax.results import Reference
 from fljax.scenarios import finetuned
-from fljax.testing.federation import tiny_federation
-from fljax.testing.task import logistic_regression
+from fljax.testing.federation import logistic_regression, tiny_federation
 from fljax.training import Local
 from fljax.training import batches as drawing
 from tests.algorithms.rounds_tools import SEED, TASK, close, double, federation, history, own_rows

@@ -49,7 +49,7 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
     import jax
     import jax.numpy as jnp
 
-    from fljax.core.arguments import is_required
+    from fljax.core.signatures import is_required
     from fljax.engine.rounds.federations import as_vectors
     from fljax.engine.rounds.round import train_one
     from fljax.engine.rounds.states import initial_state

@@ -12,8 +12,8 @@ from fljax.cli.catalogue.docstrings import Docstring, Parameter, docstring_of, f
 from fljax.cli.catalogue.facts import FACTS, uses
 from fljax.config import shipped
 from fljax.config.builders import OFFERS, Offer
-from fljax.core.arguments import accepts
 from fljax.core.names import nearest, resolve, shown, unknown
+from fljax.core.signatures import accepts
 
 _EMPTY = Docstring((), {}, {}, "")
 # The singular of each kind.
@@ -36,7 +36,7 @@ _REGISTRIES = {
     "callbacks": ("fljax.engine.callbacks", "CALLBACKS"),
     "partitions": ("fljax.data", "PARTITIONERS"),
     "models": ("fljax.models", "MODELS"),
-    "metrics": ("fljax.metrics.names", "METRICS"),
+    "metrics": ("fljax.metrics.registry", "METRICS"),
 }
 
 

@@ -44,7 +44,7 @@ def reproduce(
     if options.save is not None and options.quick:
         raise ValueError("expected --save without --quick, whose numbers mean nothing, got both")
     from fljax.published import tables as published_tables
-    from fljax.published.cells import cell_of
+    from fljax.published.tables import cell_of
     from fljax.results import folders
 
     rows = published_tables.select([table], options.dataset, options.partition)
@@ -175,8 +175,8 @@ def _signed(value: float, digits: int) -> str:
 
 def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_run: bool) -> None:
     """Cells, orders and claims; only what the paper prints, if we have no numbers and none were given (``of_run``)."""
-    from fljax.published.cells import cell_of
     from fljax.published.claims import claims_of, judge_all
+    from fljax.published.tables import cell_of
     from fljax.published.verdicts import summarise_columns
 
     mark = NOT_COMPARABLE if quick else ""
@@ -210,8 +210,8 @@ def _is_about(claim: Any, compared: Sequence[Compared]) -> bool:
 
 
 def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mapping[str, Any]:
-    from fljax.published.cells import cell_of
     from fljax.published.claims import claims_of, judge_all
+    from fljax.published.tables import cell_of
     from fljax.published.verdicts import summarise_columns
 
     claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]

@@ -130,7 +130,7 @@ def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
       ValueError: if a chosen metric has no numbers.
     """
     from fljax.core.names import unknown
-    from fljax.metrics.headings import main_columns
+    from fljax.metrics.summaries import main_columns
     from fljax.report.tables import title
 
     for name in chosen:
@@ -272,8 +272,8 @@ def watch(
 
 def _progress(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
-    from fljax.core.describing import duration
-    from fljax.metrics.headings import main_columns
+    from fljax.core.names import duration
+    from fljax.metrics.summaries import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
     found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation")
@@ -296,7 +296,7 @@ def _progress(state: RunState) -> Table:
 
 def headline(state: RunState) -> str:
     """The state of a run in one line."""
-    from fljax.core.describing import duration
+    from fljax.core.names import duration
 
     if not state.running:
         return f"{state.name}: {'finished' if state.finished else 'ended before it was finished'}"

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.core.arguments import is_whole
 from fljax.core.names import shown
+from fljax.core.signatures import is_whole
 from fljax.data.assembly import PARTS, Piece, assemble
 from fljax.data.checks import is_hidden
 from fljax.data.datasets import Dataset

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fljax.core.arguments import is_whole
 from fljax.core.names import nearest, shown
+from fljax.core.signatures import is_whole
 from fljax.data.checks import check_count
 from fljax.data.datasets import Dataset, training_owners
 from fljax.data.partitions.assignment import rows_by_owner

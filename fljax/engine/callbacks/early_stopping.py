@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from fljax.core.arguments import is_whole
 from fljax.core.names import unknown
+from fljax.core.signatures import is_whole
 from fljax.engine.callbacks.contract import Block, Callback
-from fljax.metrics.names import OF_ONE_EVALUATION
-from fljax.metrics.registry import is_lower_better
+from fljax.metrics.registry import OF_ONE_EVALUATION, is_lower_better
 
 
 def stop_early(metric: str, *, patience: int = 5, minimum_change: float = 0.0, lower: bool | None = None) -> StopEarly:
@@ -30,7 +29,7 @@ def stop_early(metric: str, *, patience: int = 5, minimum_change: float = 0.0, l
     ``average_valid_accuracy`` and ``average_valid_loss``, of validation rows.
 
     Args:
-      metric: one of ``fljax.metrics.names.OF_ONE_EVALUATION``. Those that compare with standalone models need
+      metric: one of ``fljax.metrics.registry.OF_ONE_EVALUATION``. Those that compare with standalone models need
         ``reference=``.
       patience: a number of evaluations, at least 1.
       minimum_change: at least 0, in the units of the metric.
@@ -108,7 +107,7 @@ class StopEarly:
             )
         seeds = len(np.unique(np.asarray(block.state.seed)))
         values = np.asarray(block.metrics[self.metric], float).reshape(-1, seeds)
-        known = ~np.isnan(values)
+        known = ~np.isnan(values)  # infinity counts, unlike in ``metrics.over_seeds``: a diverged seed does not improve
         count = known.sum(axis=-1)
         means = np.where(count > 0, np.where(known, values, 0.0).sum(axis=-1) / np.maximum(count, 1), math.nan)
         self.history.append((block.round, means.tolist()))

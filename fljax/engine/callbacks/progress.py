@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from fljax.core.describing import duration
+from fljax.core.names import duration
 from fljax.engine.callbacks.contract import Block, Callback
 from fljax.protocol import NumpyArray
 
@@ -66,7 +66,10 @@ def log_to(path: str | pathlib.Path) -> Callback:
 
 
 def _mean(values: NumpyArray) -> float | None:
-    """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity)."""
+    """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity).
+
+    ``metrics.over_seeds`` leaves infinity out; a line about progress must not hide that a run diverges.
+    """
     known = np.asarray(values, float)[~np.isnan(values)]
     mean = float(known.mean()) if known.size else math.nan
     return mean if math.isfinite(mean) else None

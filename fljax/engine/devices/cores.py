@@ -7,7 +7,7 @@ import os
 
 import jax
 
-from fljax.core.arguments import is_whole
+from fljax.core.signatures import is_whole
 
 # XLA ends the process when one device waits for another for more than a minute, which can happen if one device's
 # clients are much larger. From jaxlib 0.10 on flags change this time; earlier versions do not start with these flags.

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from fljax.core import gpu_rules, processes
-from fljax.core.arguments import is_whole
+from fljax.core.signatures import is_whole
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, Precision, Where, default_platform
 

@@ -13,9 +13,8 @@ from fljax import algorithms as registered
 from fljax import scenarios as wrapping
 from fljax import training
 from fljax.contributions import Contribution
-from fljax.core.arguments import parameters_of, takes_anything
-from fljax.core.describing import describe, name_of
-from fljax.core.names import about_algorithm, resolve, unknown
+from fljax.core.names import about_algorithm, describe, name_of, resolve, unknown
+from fljax.core.signatures import parameters_of, takes_anything
 from fljax.engine import Plan, plan_of
 from fljax.engine.programs.checks import checksum_of_programs
 from fljax.experiments.inputs.clustering import ByF1

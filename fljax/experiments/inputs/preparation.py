@@ -16,8 +16,8 @@ import numpy as np
 
 from fljax import contributions
 from fljax.contributions import Labels
-from fljax.core.arguments import accepts, argument_of, arguments_for, is_required, parameters_of
-from fljax.core.describing import name_of
+from fljax.core.names import name_of
+from fljax.core.signatures import accepts, argument_of, arguments_for, is_required, parameters_of
 from fljax.data import row_numbers
 from fljax.engine import Plan, as_declared
 from fljax.experiments.inputs import clustering

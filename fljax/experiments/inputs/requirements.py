@@ -22,10 +22,9 @@ from jaxtyping import Bool, Real
 
 from fljax import results
 from fljax.contributions.tables import is_named
-from fljax.core.arguments import accepts, takes_anything
-from fljax.core.describing import describe, name_of
 from fljax.core.errors import during
-from fljax.core.names import nearest, shown
+from fljax.core.names import describe, name_of, nearest, shown
+from fljax.core.signatures import accepts, takes_anything
 from fljax.core.values import as_number
 from fljax.protocol import AnyArray, Federation, Names
 from fljax.results import Reference

@@ -19,15 +19,15 @@ from fljax.config import AlgorithmEntry, Config
 from fljax.config.forms import Call
 from fljax.config.resolved import resolved_of
 from fljax.contributions import Contribution, Measure
-from fljax.core.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.core.names import unknown
+from fljax.core.signatures import accepts, arguments_for, is_required, parameters_of
 from fljax.engine import Execution, Plan, Schedule, StopEarly, stop_early
 from fljax.engine.callbacks.contract import Callback
 from fljax.engine.rounds.standalone import Initial
 from fljax.experiments.inputs.clustering import ByF1
 from fljax.experiments.inputs.initial_models import with_initial
 from fljax.experiments.inputs.requirements import Requirement, needs_validation, requirement_of
-from fljax.metrics.names import OF_LOSSES, OF_ONE_EVALUATION
+from fljax.metrics.registry import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.protocol import Algorithm, Federation, Names, Task
 from fljax.results.non_finite import NonFinite
 from fljax.training import Local, StopAlone

@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 from matplotlib.font_manager import FontEntry, fontManager
 
-from fljax.report import fonts, page
+from fljax.report import page, style
 from tests.report.test_fit import results
 
 CHINESE = "联邦平均"
@@ -23,37 +23,37 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     def install(**families: str) -> None:
         own = [each for each in fontManager.ttflist if each.name.startswith("DejaVu")]
         entries = own + [FontEntry(fname=f"/nowhere/{name}", name=name) for name in families]
-        known = fonts._charmap
+        known = style._charmap
         monkeypatch.setattr(fontManager, "ttflist", entries)
         monkeypatch.setattr(
-            fonts, "_charmap", lambda path: frozenset(families.get(pathlib.Path(path).name, "")) or known(path)
+            style, "_charmap", lambda path: frozenset(families.get(pathlib.Path(path).name, "")) or known(path)
         )
-        fonts._found.cache_clear()
+        style._families_with.cache_clear()
 
     yield install
-    fonts._found.cache_clear()
+    style._families_with.cache_clear()
 
 
 def test_usual_letters_need_no_other_font(installed: Any) -> None:
     installed(Other="联")
     usual = list(matplotlib.rcParams["font.family"])
-    with fonts.fonts_for(["fedavg", "größe μ → \n"]):
+    with style.fonts_for(["fedavg", "größe μ → \n"]):
         assert matplotlib.rcParams["font.family"] == usual
-    assert fonts.font_note(["fedavg"]) is None
+    assert style.font_note(["fedavg"]) is None
 
 
 def test_fonts_with_most_of_the_letters_come_first(installed: Any) -> None:
     installed(Few="联", Most="联邦平", Rest="均한")
     usual = list(matplotlib.rcParams["font.family"])
-    with fonts.fonts_for([CHINESE]):
+    with style.fonts_for([CHINESE]):
         assert matplotlib.rcParams["font.family"] == [*usual, "Most", "Rest"]
     assert matplotlib.rcParams["font.family"] == usual
-    assert fonts.font_note([CHINESE]) is None
+    assert style.font_note([CHINESE]) is None
 
 
 def test_letters_that_no_font_has_are_one_sentence_without_warnings(installed: Any, tmp_path: pathlib.Path) -> None:
     installed(Few="联", **{"Last Resort High-Efficiency": CHINESE})
-    assert fonts.font_note([CHINESE]) == (
+    assert style.font_note([CHINESE]) == (
         "No installed font has the letters 均平邦, which are boxes in pictures; another font may have them."
     )
     installed()
@@ -67,4 +67,4 @@ def test_letters_that_no_font_has_are_one_sentence_without_warnings(installed: A
 
 def test_a_file_that_is_no_font_has_no_letters(tmp_path: pathlib.Path) -> None:
     (tmp_path / "none.ttf").write_bytes(b"no font")
-    assert fonts._charmap(str(tmp_path / "none.ttf")) == frozenset()
+    assert style._charmap(str(tmp_path / "none.ttf")) == frozenset()

@@ -7,8 +7,17 @@ import pathlib
 
 import pytest
 
-from fljax.published.cells import COLUMNS, Cell, Measured, cell_of, read_cells, read_folder, save_cells
-from fljax.published.tables import plain_label, read
+from fljax.published.tables import (
+    COLUMNS,
+    Cell,
+    Measured,
+    cell_of,
+    plain_label,
+    read,
+    read_cells,
+    read_folder,
+    save_cells,
+)
 
 RESULTS = pathlib.Path(__file__).parent.parent.parent / "benchmarks" / "results"
 PLACE = Cell("INCFL", "Table1", "FMNIST", "p, with a comma", "unseen", "q-FFL(q=1)", "IPR")

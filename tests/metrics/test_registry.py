@@ -12,7 +12,7 @@ import xarray as xr
 from fljax import config as configuration
 from fljax.config.sweeping import load_grid
 from fljax.experiments import run, sweep
-from fljax.metrics import names
+from fljax.metrics import registry
 from fljax.results import sweeps
 from tests.toys.quick import quick_programs
 
@@ -117,9 +117,9 @@ def correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def test_every_name_in_results_is_described(metrics):
     found = {str(name) for name in metrics.data_vars}
-    assert found <= set(names.METRICS)
+    assert found <= set(registry.METRICS)
     # And what is described is there, but for servers' and clusters' models.
-    absent = set(names.METRICS) - found
+    absent = set(registry.METRICS) - found
     server = {"server_test_loss", "server_test_accuracy", "cluster_loss", "cluster_accuracy"}
     # Only where scenarios decide, and where messages are dropped.
     assert absent == server | {"decision_test_accuracy", "decision_valid_accuracy", "dropped_messages"}
@@ -129,7 +129,7 @@ def test_every_name_in_results_is_described(metrics):
 @pytest.mark.parametrize("prefix", ["", "unseen_"])
 def test_every_metric_over_clients_is_what_its_description_says(metrics, label, prefix):
     values = expected(metrics, label, prefix)
-    assert set(values) == {prefix + name for name in names.OVER_CLIENTS}
+    assert set(values) == {prefix + name for name in registry.OVER_CLIENTS}
     for name, value in values.items():
         found = metrics[name].sel(algorithm=label).transpose("seed", "evaluated_round")
         np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -196,4 +196,4 @@ def test_thresholds_of_a_sweep(tmp_path):
             chosen = xr.where(met, cell[f"{prefix}global_test_accuracy"], cell[f"{prefix}standalone_test_accuracy"])
             found = cell[f"{prefix}preferred_model_accuracy_by_threshold"]
             np.testing.assert_allclose(found, chosen.mean(axis_of), rtol=1e-6)
-    assert set(sweep.METRICS) == set(names.SCALARS)
+    assert set(sweep.METRICS) == set(registry.SCALARS)

@@ -1,10 +1,10 @@
-"""What builders get by parameter name."""
+"""What is a whole number, for options that a user gives."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fljax.core.arguments import is_whole
+from fljax.core.signatures import is_whole
 
 
 def test_whole_numbers_of_python_and_numpy() -> None:
