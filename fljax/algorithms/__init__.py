@@ -2,8 +2,8 @@
 
 from fljax.algorithms.afl import afl
 from fljax.algorithms.cgsv import cgsv, cgsv_iafl
-from fljax.algorithms.common import Entry
 from fljax.algorithms.ditto import ditto
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedala import fedala
 from fljax.algorithms.fedavg import fedavg
 from fljax.algorithms.fedavg_finetune import fedavg_finetune

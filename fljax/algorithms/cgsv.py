@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators
-from fljax.algorithms.common import Entry, normalise_weights, select_uniform, shares_of_members
+from fljax.algorithms.cohorts import select_uniform, shares_of_members
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -28,6 +29,7 @@ from fljax.algorithms.rewarding import (
     with_recovery,
     with_statistics_sent,
 )
+from fljax.algorithms.single_model import normalise_weights
 from fljax.core import trees
 from fljax.core.values import Count, Positive, Share, checked
 from fljax.protocol import (

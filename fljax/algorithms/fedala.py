@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.core import trees
 from fljax.core.arguments import is_whole

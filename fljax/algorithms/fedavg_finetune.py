@@ -11,7 +11,7 @@ from typing import Literal
 from jaxtyping import Array, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.core.values import Count, CountOrZero, NonNegative, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task

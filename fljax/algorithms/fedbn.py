@@ -13,8 +13,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fljax.algorithms.common import Entry, contribute_update, contribute_weighted
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.partly_shared import partly_shared
+from fljax.algorithms.single_model import contribute_update, contribute_weighted
 from fljax.core import trees
 from fljax.core.values import Count, checked
 from fljax.protocol import Algorithm, Task

@@ -17,7 +17,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.clustered import Clusters, initial_models, judged_clusters, row_losses
-from fljax.algorithms.common import Entry, normalise_weights, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry
+from fljax.algorithms.single_model import normalise_weights
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, NonNegative, checked
 from fljax.protocol import Algorithm, Info, Judged, LocalData, Round, Seat, Task, TrainingKey, along, roles

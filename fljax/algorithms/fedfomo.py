@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import training
 from fljax.aggregators import weighted_mean
 from fljax.algorithms.clustered import validation
-from fljax.algorithms.common import Entry, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import replicate_model
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, checked

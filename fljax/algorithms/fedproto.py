@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import Entry, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry
 from fljax.core import trees
 from fljax.core.loops import repeat
 from fljax.core.values import Count, NonNegative, checked

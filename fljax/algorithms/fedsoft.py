@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, training
 from fljax.algorithms.clustered import cluster_models, initial_models, least_loss_shares, row_losses
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Share, checked
 from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, Task, along

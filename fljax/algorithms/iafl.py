@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree, Real
 
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Real
 
 from fljax import aggregators, training
-from fljax.algorithms.common import Entry, single_model, threshold_of, with_checked_threshold, with_server_optimizer
+from fljax.algorithms.entries import Entry, threshold_of, with_checked_threshold
+from fljax.algorithms.single_model import single_model, with_server_optimizer
 from fljax.core import trees
 from fljax.core.values import LOSSES, Count, CountOrZero, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, AnyArray, Cohort, Info, LocalData, Seat, Task, along, roles

@@ -28,7 +28,7 @@ from fljax.algorithms.clustered import (
     row_losses,
     validation,
 )
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked

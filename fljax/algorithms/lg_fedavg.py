@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 import jax
 from jaxtyping import PyTree
 
-from fljax.algorithms.common import Entry, contribute_update
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.partly_shared import partly_shared
+from fljax.algorithms.single_model import contribute_update
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, checked
 from fljax.protocol import Algorithm, Task

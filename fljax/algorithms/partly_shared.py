@@ -11,7 +11,8 @@ from typing import NamedTuple
 from jaxtyping import Array, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import mean_update, reported_size, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.single_model import mean_update, reported_size
 from fljax.core import trees
 from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task
 from fljax.protocol.messages import Sent

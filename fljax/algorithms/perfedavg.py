@@ -15,14 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import (
-    Entry,
-    contribute_by,
-    mean_update,
-    reported_size,
-    single_model,
-    with_server_optimizer,
-)
+from fljax.algorithms.entries import Entry
+from fljax.algorithms.single_model import contribute_by, mean_update, reported_size, single_model, with_server_optimizer
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Subset, Task, roles

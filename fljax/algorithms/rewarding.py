@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
-from fljax.algorithms.common import select_uniform, use_received_model
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.single_model import use_received_model
 from fljax.core import trees
 from fljax.protocol import (
     Aggregate,

@@ -16,16 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import (
-    Entry,
-    contribute_by,
-    normalise_weights,
-    reported_size,
-    require_plain_sgd,
-    select_uniform,
-    single_model,
-)
-from fljax.algorithms.common import server_optimizer as optimizer
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry, require_plain_sgd
+from fljax.algorithms.single_model import contribute_by, normalise_weights, reported_size, single_model
+from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along, roles

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Real
 
-from fljax.algorithms.common import threshold_of
+from fljax.algorithms.entries import threshold_of
 from fljax.core.values import LOSSES, CountOrZero, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Cohort, Info, LocalData, Poll, Seat, along
 from fljax.protocol.messages import Report
