@@ -72,7 +72,7 @@ def threshold_of(threshold: Real[Array, "*N"], id: Int[Array, "*S"]) -> Real[Arr
 
 
 def bibtex(keys: Sequence[str]) -> str:
-    """BibTeX of the papers with these keys, in this order: entries of ``references.bib``, with an empty line between."""
+    """BibTeX of papers: the entries of ``references.bib`` with these keys, in this order, with empty lines between."""
     return "\n\n".join(_entries()[key] for key in keys)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.partly_shared import partly_shared
+from fljax.algorithms.lg_fedavg import partly_shared
 from fljax.algorithms.single_model import contribute_update, contribute_weighted
 from fljax.core import trees
 from fljax.core.values import Count, checked

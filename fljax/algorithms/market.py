@@ -1,4 +1,4 @@
-"""The parts of IP-FL's server, each a pure function: token manager, scheduler, books; ``profiling`` has its profiler.
+"""The parts of IP-FL's server, each a pure function: token manager, scheduler, books; ``clustered`` has its profiler.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Algorithm 1; see ``ipfl`` for deviations.
 

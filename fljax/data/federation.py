@@ -31,7 +31,7 @@ from fljax.data.partitions.partition import PARTITIONERS
 from fljax.data.partitions.splits import Split, split_client, split_unseen
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.protocol import Examples, Federation, Names
-from fljax.protocol.seeds import Seeds, seeds_of
+from fljax.protocol.arrays import Seeds, seeds_of
 
 Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")
