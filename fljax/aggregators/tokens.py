@@ -49,7 +49,10 @@ class Schedule(NamedTuple):
 
 def lots(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     """``[N, C]`` random numbers that break ties, the smallest first; row k depends only on the key and k."""
-    draw = lambda id: jax.random.bits(jax.random.fold_in(key, id), shape[1:], jnp.uint32)  # noqa: E731
+
+    def draw(id: Array) -> Array:
+        return jax.random.bits(jax.random.fold_in(key, id), shape[1:], jnp.uint32)
+
     return jax.vmap(draw)(jnp.arange(shape[0]))
 
 

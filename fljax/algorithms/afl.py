@@ -126,9 +126,9 @@ def afl(
         mixture = shares_of_members(server.mixture, available)
         if available.members is not None:
             # Those that left may have had all of lambda.
-            able, kept = available.mask(), jnp.sum(jnp.where(available.members, mixture, 0))
+            able, mass = available.mask(), jnp.sum(jnp.where(available.members, mixture, 0))
             uniform_mixture = normalise_weights(able.astype(mixture.dtype))
-            mixture = jnp.where((kept > 0) | ~jnp.any(able), mixture, uniform_mixture)
+            mixture = jnp.where((mass > 0) | ~jnp.any(able), mixture, uniform_mixture)
         return sample(key, round, server._replace(mixture=mixture), ballots, available)
 
     def contribute(server: AflServer, seat: Seat, up: Sent) -> tuple[Part, AflRow]:

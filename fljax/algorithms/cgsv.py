@@ -185,7 +185,7 @@ def _with_members_book(inner: Select) -> Select:
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
     ) -> tuple[Models, Cohort, Info]:
-        book = Book(*(shares_of_members(each, available) for each in server.book))
+        book = Book(*(shares_of_members(shares, available) for shares in server.book))
         return inner(key, round, server._replace(book=book), ballots, available)
 
     return select

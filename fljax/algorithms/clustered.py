@@ -76,10 +76,10 @@ def row_losses(
 
         if parts == 1:
             return some(0)
-        found = jax.eval_shape(some, 0)
-        nothing = jnp.zeros((parts, width), found.dtype)
-        found = repeat(-(-size // width), lambda part, all: all.at[part].set(some(part)), nothing, most=parts)
-        return found.reshape(-1)[:capacity]
+        shape = jax.eval_shape(some, 0)
+        nothing = jnp.zeros((parts, width), shape.dtype)
+        losses = repeat(-(-size // width), lambda part, all: all.at[part].set(some(part)), nothing, most=parts)
+        return losses.reshape(-1)[:capacity]
 
     return training.map_models(one, models, subset.spread)
 
@@ -97,9 +97,9 @@ def least_loss_shares(
 
     Source: Ruan and Joe-Wong, "FedSoft" (AAAI 2022), Algorithm 1.
     """
-    each = least_loss_shares_of_rows(losses, ties)
+    shares = least_loss_shares_of_rows(losses, ties)
     real = jnp.arange(losses.shape[1]) < size
-    return jnp.sum(jnp.where(real[None, :], each, 0), axis=1) / jnp.maximum(size, 1)
+    return jnp.sum(jnp.where(real[None, :], shares, 0), axis=1) / jnp.maximum(size, 1)
 
 
 def least_loss_shares_of_rows(
@@ -150,7 +150,7 @@ def server_gradients(
         return _weighted(key, task, models, rows[0], fitting(row_losses(task, models, rows[0]), rows[0].rows.size))
     index, size = _stacked(rows)
     if profile_on == DISTRIBUTIONS:
-        losses = jnp.stack([training.evaluate_each(task, models, each)[0] for each in rows], axis=1)
+        losses = jnp.stack([training.evaluate_each(task, models, subset)[0] for subset in rows], axis=1)
         order = matched_columns(losses)
         index, size = index[order], size[order]
     return _plain(key, task, models, rows[0], index, size)
@@ -193,8 +193,8 @@ def slope_of(key: Key[Array, ""], task: Task, model: PyTree, rows: Subset) -> Py
 
 
 def _plain(key: Key[Array, ""], task: Task, models: PyTree, first: Subset, index: Array, size: Array) -> PyTree:
-    def slope(each: tuple[PyTree, Array, Array]) -> PyTree:
-        model, index, size = each
+    def slope(cluster: tuple[PyTree, Array, Array]) -> PyTree:
+        model, index, size = cluster
         return _gradient(key, task, model, Subset(first.examples, Rows(index, size), moments=first.moments), None)
 
     return training.map_models(slope, (models, index, size), first.spread)
@@ -203,24 +203,26 @@ def _plain(key: Key[Array, ""], task: Task, models: PyTree, first: Subset, index
 def _weighted(key: Key[Array, ""], task: Task, models: PyTree, rows: Subset, weights: Float[Array, "C n"]) -> PyTree:
     # Means over all rows become means by weight.
     factor = weights * rows.rows.size / jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1e-30)
-    return training.map_models(lambda each: _gradient(key, task, each[0], rows, each[1]), (models, factor), rows.spread)
+    return training.map_models(
+        lambda cluster: _gradient(key, task, cluster[0], rows, cluster[1]), (models, factor), rows.spread
+    )
 
 
 def _gradient(key: Key[Array, ""], task: Task, model: PyTree, rows: Subset, factor: Array | None) -> PyTree:
     def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
-        own = None if factor is None else factor[jnp.minimum(position, factor.shape[0] - 1)]
-        if own is not None:  # a row without weight counts for nothing, even if its loss is not finite
-            x = jnp.where(own.reshape(-1, *(1,) * (x.ndim - 1)) > 0, x, jnp.zeros((), x.dtype))
-        found = task.loss(task.logits(roles.hold_statistics(task, params), x), y)
-        return found if own is None else own * found
+        weight = None if factor is None else factor[jnp.minimum(position, factor.shape[0] - 1)]
+        if weight is not None:  # a row without weight counts for nothing, even if its loss is not finite
+            x = jnp.where(weight.reshape(-1, *(1,) * (x.ndim - 1)) > 0, x, jnp.zeros((), x.dtype))
+        losses = task.loss(task.logits(roles.hold_statistics(task, params), x), y)
+        return losses if weight is None else weight * losses
 
     return training.full_gradient(task._replace(augment=None), model, rows, key, loss=loss)
 
 
 def _stacked(rows: list[Subset]) -> tuple[Array, Array]:
-    width = max(each.rows.index.shape[-1] for each in rows)
-    index = jnp.stack([jnp.pad(each.rows.index, (0, width - each.rows.index.shape[-1])) for each in rows])
-    return index, jnp.stack([each.rows.size for each in rows])
+    width = max(subset.rows.index.shape[-1] for subset in rows)
+    index = jnp.stack([jnp.pad(subset.rows.index, (0, width - subset.rows.index.shape[-1])) for subset in rows])
+    return index, jnp.stack([subset.rows.size for subset in rows])
 
 
 def _rows_of(held: Held, profile_on: str, clusters: int) -> list[Subset]:
@@ -231,8 +233,8 @@ def _rows_of(held: Held, profile_on: str, clusters: int) -> list[Subset]:
       ValueError: if the server has no rows of that name, or fewer distributions than clusters.
     """
     if profile_on == DISTRIBUTIONS:
-        there = sum(re.fullmatch(r"distribution_\d+", name) is not None for name in held)
-        names = [f"distribution_{place}" for place in range(max(clusters, there))]
+        count = sum(re.fullmatch(r"distribution_\d+", name) is not None for name in held)
+        names = [f"distribution_{place}" for place in range(max(clusters, count))]
     else:
         names = [_VALIDATION if profile_on in (MATCHED, IID) else profile_on] * clusters
     missing = [name for name in names if name not in held]

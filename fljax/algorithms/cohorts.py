@@ -74,6 +74,6 @@ def shares_of_members(shares: Float[Array, " N"], available: Available) -> Float
     """
     if available.members is None:
         return shares
-    own = jnp.where(available.members, shares, 0)
-    moves = jnp.any(~available.members & (shares != 0)) & (jnp.sum(own) > 0)
-    return jnp.where(moves, trees.ratio(own * jnp.sum(shares), jnp.sum(own)), shares).astype(shares.dtype)
+    remaining = jnp.where(available.members, shares, 0)
+    moves = jnp.any(~available.members & (shares != 0)) & (jnp.sum(remaining) > 0)
+    return jnp.where(moves, trees.ratio(remaining * jnp.sum(shares), jnp.sum(remaining)), shares).astype(shares.dtype)

@@ -126,7 +126,10 @@ def fedem(
         if deploy_steps == 0:
             return Mixture(down, client.mixture)
         losses, size = row_losses(task, down, data.train, training.stream(key, Stream.LOSS)), data.train.rows.size
-        step = lambda _, mixture: expectation(mixture, losses, size)[1]  # noqa: E731
+
+        def step(_: int | Array, mixture: Array) -> Array:
+            return expectation(mixture, losses, size)[1]
+
         return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
 
     def predict(deployed: Mixture, x: Array, key: TrainingKey | None = None) -> Array:

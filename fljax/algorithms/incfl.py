@@ -97,8 +97,8 @@ def incfl(
         loss_key = training.stream(key, Stream.LOSS)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        own = threshold_of(rho, seat.id).astype(loss.dtype)
-        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=own)), client
+        threshold = threshold_of(rho, seat.id).astype(loss.dtype)
+        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=threshold)), client
 
     def contribute(server: PyTree, seat: Seat, up: Sent) -> tuple[Part, IncflRow]:
         loss, gap = up.report.loss, up.report.loss - up.report.threshold
@@ -110,7 +110,7 @@ def incfl(
         if normalise == "mean":
             step = trees.scale(step, jnp.sum(cohort.present))
         step = roles.replace_statistics(task, step, mean(total))
-        loss, gap = (trees.or_nan(cohort.present, each) for each in (rows.loss, rows.gap))
+        loss, gap = (trees.or_nan(cohort.present, values) for values in (rows.loss, rows.gap))
         return step, along("row", loss=loss, gap=gap, weight=rows.weight)
 
     parts = with_server_optimizer(task, contribute, direction, server_lr, server_optimizer)

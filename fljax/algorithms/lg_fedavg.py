@@ -68,8 +68,8 @@ def partly_shared(
     ) -> tuple[Sent, PartlySharedClient]:
         model = trees.merge(down, client.own)
         trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
-        common, own = trees.split(trained, shared)
-        return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(own)
+        common, private = trees.split(trained, shared)
+        return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(private)
 
     def finish(server: PartlySharedServer, total: Total, rows: PyTree, round: Round) -> tuple[PartlySharedServer, Info]:
         step, info = mean_update(total, rows, round.cohort)
@@ -85,6 +85,11 @@ def partly_shared(
         select=select_uniform(clients_per_round),
         personal=lambda key, seat, down, client, data: trees.merge(down, client.own),
     )
+
+
+def is_under(path: str, name: object) -> bool:
+    """Whether a leaf is ``name``, or inside of the layer ``name``."""
+    return path == name or path.startswith(f"{name}/")
 
 
 @checked
@@ -141,19 +146,18 @@ def _chosen(
         names = dense[len(dense) - shared :]
     else:
         names = [shared] if isinstance(shared, str) else list(shared) if isinstance(shared, Sequence) else [shared]
-    under = lambda path, name: path == name or path.startswith(f"{name}/")  # noqa: E731
     for name in names:
         if not isinstance(name, str):
             raise ValueError(f"expected shared to be a number of layers, names or a function of paths, got {shared!r}")
-        if not any(under(path, name) for path in paths):
+        if not any(is_under(path, name) for path in paths):
             raise ValueError(f"expected shared to name parameters, got {name!r}; valid names are {', '.join(layers)}")
-    found = [any(under(path, name) for name in names) for path in paths]
-    if isinstance(shared, int) and all(found):
+    is_shared = [any(is_under(path, name) for name in names) for path in paths]
+    if isinstance(shared, int) and all(is_shared):
         raise ValueError(
             f"expected shared below {shared} for a model without parameters outside its last {shared} dense layers, "
             f"got {shared}, which leaves nothing to the clients and is fedavg; its layers are {', '.join(layers)}"
         )
-    return found
+    return is_shared
 
 
 def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> list[str]:
@@ -163,9 +167,13 @@ def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> l
         for path, role in zip(paths, roles_of(task, shapes), strict=True)
         if role == "head"
     }
-    found = [layer for layer in layers if layer not in heads and re.fullmatch(r"dense(_\d+)?", layer, re.IGNORECASE)]
-    number = lambda layer: int(layer.rpartition("_")[2] if "_" in layer else 0)  # noqa: E731
-    return sorted(found, key=number) + sorted(heads)
+    dense = [layer for layer in layers if layer not in heads and re.fullmatch(r"dense(_\d+)?", layer, re.IGNORECASE)]
+    return sorted(dense, key=_number_of) + sorted(heads)
+
+
+def _number_of(layer: str) -> int:
+    """The number in the name of a layer; 0 if it has none."""
+    return int(layer.rpartition("_")[2] if "_" in layer else 0)
 
 
 ENTRY = Entry(

@@ -161,8 +161,8 @@ def with_statistics_sent(task: Task, server: Models, update: PyTree, cohort: Coh
 
     Clients start from different models, so changes of statistics are not comparable.
     """
-    own = trees.take(server.models.values, cohort.id)
-    return roles.replace_statistics(task, update, trees.add(own, update))
+    models = trees.take(server.models.values, cohort.id)
+    return roles.replace_statistics(task, update, trees.add(models, update))
 
 
 def move_models(task: Task, models: PyTree, steps: PyTree, rewarded: Bool[Array, "*R"]) -> PyTree:
@@ -188,12 +188,12 @@ def share_rewards(
     update = with_statistics_sent(task, server, update, cohort)
     subsets = iafl_subsets(key, rates, ids=cohort.id, present=cohort.present)
     if sharing.reference_draw == "own":
-        own = iafl_reference(
+        reference_row = iafl_reference(
             key, rates, ids=cohort.id, present=cohort.present, rule=sharing.reference_rule, members=members
         )
     else:
-        own = subsets[_reference_client(rates, sharing.reference_rule, members)][None]
-    matrix = jnp.concatenate([subsets, own])
+        reference_row = subsets[_reference_client(rates, sharing.reference_rule, members)][None]
+    matrix = jnp.concatenate([subsets, reference_row])
     steps, rewarded = mix(matrix, update), jnp.any(matrix > 0, axis=1)
     rewards, step = (jax.tree.map(lambda leaf, at=at: leaf[at], steps) for at in (slice(population), population))
     models = PerClient(move_models(task, server.models.values, rewards, rewarded[:population]))

@@ -64,7 +64,7 @@ def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task | None =
         transformation = bypass_statistics(task, transformation)
 
     def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
-        gradient = jax.tree.map(lambda move, own: -move.astype(own.dtype), step, model)
+        gradient = jax.tree.map(lambda move, leaf: -move.astype(leaf.dtype), step, model)
         change, after = transformation.update(gradient, state, model)
         # A float64 learning rate must not change the dtype of float32 models.
         change, after = (

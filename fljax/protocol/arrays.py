@@ -40,13 +40,13 @@ def seeds_of(seeds: Seeds) -> list[int]:
     values = cast(Any, seeds)  # a user may give anything
     if isinstance(values, str | bytes) or np.ndim(values) != 1:
         raise ValueError(f"{expected} {seeds!r}")
-    each = list(values)
-    found = [whole for whole in map(_whole, each) if whole is not None]
-    if not each or len(found) < len(each):
-        raise ValueError(f"{expected} {each}")
-    if min(found) < 0 or max(found) >= 2**32 or len(set(found)) != len(found):
-        raise ValueError(f"{expected} {found}")
-    return found
+    entries = list(values)
+    whole_numbers = [whole for whole in map(_whole, entries) if whole is not None]
+    if not entries or len(whole_numbers) < len(entries):
+        raise ValueError(f"{expected} {entries}")
+    if min(whole_numbers) < 0 or max(whole_numbers) >= 2**32 or len(set(whole_numbers)) != len(whole_numbers):
+        raise ValueError(f"{expected} {whole_numbers}")
+    return whole_numbers
 
 
 def _whole(value: Any) -> int | None:

@@ -129,9 +129,9 @@ def _list_of(capacity: int, leaves: Any) -> IndexList:
 # Not by ``register_dataclass``, whose ``drop_fields`` refuses names of several letters in JAX 0.6.1.
 jax.tree_util.register_pytree_with_keys(
     IndexList,
-    lambda found: (
-        ((jax.tree_util.GetAttrKey("lists"), found.lists), (jax.tree_util.GetAttrKey("start"), found.start)),
-        found.capacity,
+    lambda index: (
+        ((jax.tree_util.GetAttrKey("lists"), index.lists), (jax.tree_util.GetAttrKey("start"), index.start)),
+        index.capacity,
     ),
     _list_of,
 )
@@ -151,7 +151,7 @@ def choose_list(first: Any, some: Any, other: Any) -> Any:
     if isinstance(some, IndexList) and isinstance(other, IndexList):  # lists of one federation
         return IndexList(some.lists, jnp.where(first, some.start, other.start), max(some.capacity, other.capacity))
     width = max(some.shape[-1], other.shape[-1])
-    some, other = (jnp.pad(jnp.asarray(each), (0, width - each.shape[-1])) for each in (some, other))
+    some, other = (jnp.pad(jnp.asarray(index), (0, width - index.shape[-1])) for index in (some, other))
     return jnp.where(first, some, other)
 
 

@@ -93,25 +93,25 @@ class _Held(NamedTuple):
 def _flatten(task: Task) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     leaves: dict[int, Any] = {}  # by identity: an array that several functions hold is one leaf
     static: list[Any] = []
-    for each in task:
-        if isinstance(each, jax.tree_util.Partial):
-            own, structure = jax.tree.flatten(each)
-            for leaf in own:
+    for function in task:
+        if isinstance(function, jax.tree_util.Partial):
+            arrays, structure = jax.tree.flatten(function)
+            for leaf in arrays:
                 leaves.setdefault(id(leaf), leaf)
             order = list(leaves)
-            static.append(_Held(structure, tuple(order.index(id(leaf)) for leaf in own)))
+            static.append(_Held(structure, tuple(order.index(id(leaf)) for leaf in arrays)))
         else:
-            static.append(each)
+            static.append(function)
     return tuple(leaves.values()), tuple(static)
 
 
 def _unflatten(static: tuple[Any, ...], leaves: tuple[Any, ...]) -> Task:
     return Task(
         *(
-            jax.tree.unflatten(each.structure, [leaves[place] for place in each.places])
-            if isinstance(each, _Held)
-            else each
-            for each in static
+            jax.tree.unflatten(function.structure, [leaves[place] for place in function.places])
+            if isinstance(function, _Held)
+            else function
+            for function in static
         )
     )
 
@@ -166,8 +166,8 @@ def trained_leaves(task: Task, tree: PyTree) -> PyTree:
 def trained_mask(task: Task, tree: PyTree) -> PyTree:
     """A tree of bools like ``tree``: whether a leaf is trained."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_none)
-    found = zip(leaves, _roles_and_gaps(task, tree), strict=True)
-    mask = [None if leaf is None else role not in _UNTRAINED for leaf, role in found]
+    roles = zip(leaves, _roles_and_gaps(task, tree), strict=True)
+    mask = [None if leaf is None else role not in _UNTRAINED for leaf, role in roles]
     return jax.tree.unflatten(structure, mask)
 
 
@@ -183,8 +183,8 @@ def _choose(task: Task, tree: PyTree, source: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_none)
     others = jax.tree.leaves(source, is_leaf=_is_none)
     chosen = [
-        other if role in _UNTRAINED else own
-        for own, other, role in zip(leaves, others, _roles_and_gaps(task, tree), strict=True)
+        other if role in _UNTRAINED else leaf
+        for leaf, other, role in zip(leaves, others, _roles_and_gaps(task, tree), strict=True)
     ]
     return jax.tree.unflatten(structure, chosen)
 

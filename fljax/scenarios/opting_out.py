@@ -91,7 +91,7 @@ def opting_out(
     training.check_score(inner.task, "opting_out")
     rho = jnp.asarray(baseline)
     poll_every = every if inner.poll is None else 1
-    own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+    wrapped = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
     loses_members = leavers == "left_out" and not comes_back
 
     def init_server(key: Key[Array, ""], census: Census) -> OptingServer:
@@ -123,9 +123,9 @@ def opting_out(
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: OptingServer, ballots: OptingBallot, available: Available
     ) -> tuple[OptingServer, Cohort, Info]:
-        looks, told = round % every == 0, ballots.report.accuracy
+        looks, reported = round % every == 0, ballots.report.accuracy
         # A client that is not polled now still has an earlier ballot, which is NaN if that round judged no model.
-        accuracy = jnp.where(looks & ~jnp.isnan(told), told, server.accuracy.astype(told.dtype))
+        accuracy = jnp.where(looks & ~jnp.isnan(reported), reported, server.accuracy.astype(reported.dtype))
         other = rho.astype(accuracy.dtype)
         if other.ndim == 2:
             other = jnp.take(other, round // every * every, axis=0, mode="fill", fill_value=jnp.nan)
@@ -145,10 +145,10 @@ def opting_out(
         after, info = streamed.finish(server, total, rows, round)
         return after._replace(inner=keep_rows(server.gone, server.inner, after.inner)), info
 
-    streamed = as_streamed(own.aggregate)
+    streamed = as_streamed(wrapped.aggregate)
     if loses_members:
-        own = own._replace(aggregate=Streamed(streamed.contribute, finish))
-    return own._replace(
+        wrapped = wrapped._replace(aggregate=Streamed(streamed.contribute, finish))
+    return wrapped._replace(
         init_server=init_server,
         poll=Poll(poll, poll_every),
         select=select,
@@ -217,9 +217,9 @@ def appeal_based(
     asked_of = inner if judged == "deployed" else inner._replace(personal=None)
 
     def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> AppealBallot:
-        own = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
+        ballot = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
         loss = deployed_scores(asked_of, split, key, seat, down, client, data)[0]
-        return AppealBallot(Report(loss=loss, threshold=threshold_of(rho, seat.id).astype(loss.dtype)), own)
+        return AppealBallot(Report(loss=loss, threshold=threshold_of(rho, seat.id).astype(loss.dtype)), ballot)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: AppealBallot, available: Available
