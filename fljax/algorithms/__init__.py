@@ -1,4 +1,4 @@
-"""Algorithms in the protocol of ``fljax.protocol``, one file each, and their REGISTRY by name."""
+"""Algorithms in the protocol of ``fljax.protocol``, one file each with its variants, and their REGISTRY by name."""
 
 from fljax.algorithms.afl import afl
 from fljax.algorithms.cgsv import cgsv, cgsv_iafl
