@@ -17,7 +17,7 @@ import parts
 
 import fljax
 from fljax import training
-from fljax.algorithms.common import sample_uniform
+from fljax.algorithms.cohorts import sample_uniform
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.protocol import Available, Rows, Subset
 

@@ -52,7 +52,9 @@ TABLES: Mapping[str, type[BaseModel]] = {
 # Modules of the API reference: those of the face, and what algorithms outside the package import. Algorithms and
 # scenarios have pages of their own.
 _MORE = (
-    "algorithms.common",
+    "algorithms.cohorts",
+    "algorithms.entries",
+    "algorithms.single_model",
     "engine.callbacks",
     "engine.checkpoints",
     "protocol.messages",

@@ -1,15 +1,22 @@
 """Pure functions on stacked updates ``[S, ...]``: they need JAX alone and work under jit, vmap, grad and scan."""
 
+from fljax.aggregators.by_loss import incfl_update, incfl_weights, mw_weights, qffl_update, simplex_projection
 from fljax.aggregators.clipping import clip_to_median
 from fljax.aggregators.clusters import cluster_means, importance_weights, member_weights, shapley_first_order
-from fljax.aggregators.fairness import mw_weights, qffl_update, simplex_projection
-from fljax.aggregators.incfl import incfl_update, incfl_weights
 from fljax.aggregators.linear import mix, weighted_mean, weighted_sum
 from fljax.aggregators.reputation import cgsv_normalised, cgsv_reputation, cgsv_rewards, cgsv_shares
 from fljax.aggregators.rewards import iafl_rates, iafl_reference, iafl_rewards, iafl_subsets, rank_rewards
 from fljax.aggregators.settlement import Ledger, cluster_utility, member_accuracy, settle_tokens
-from fljax.aggregators.slots import SlotRows, record_slots, slot_rows
-from fljax.aggregators.tokens import Schedule, affordable, bid_preferences, exploration_share, schedule
+from fljax.aggregators.tokens import (
+    Schedule,
+    SlotRows,
+    affordable,
+    bid_preferences,
+    exploration_share,
+    record_slots,
+    schedule,
+    slot_rows,
+)
 
 __all__ = [
     "Ledger",

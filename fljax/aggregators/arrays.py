@@ -120,7 +120,7 @@ def _on_any_mesh(function: Callable[..., Any], result: Callable[..., PyTree] | N
 
         spec = PartitionSpec() if result is None else result(*args, **kwargs)
         placed = jax.tree.map(
-            lambda each: NamedSharding(mesh, each), spec, is_leaf=lambda each: isinstance(each, PartitionSpec)
+            lambda part: NamedSharding(mesh, part), spec, is_leaf=lambda part: isinstance(part, PartitionSpec)
         )
         return _ON_A_MESH.auto_axes(call, out_sharding=placed)(arrays)
 

@@ -133,21 +133,23 @@ def shapley_first_order(
     if not normalised and models is None:
         raise ValueError("expected models, those before aggregation, for values that are not normalised, got None")
     weights = wide(weights)
-    check_shape("weights", weights, "C, S", *(jax.tree.leaves(each)[0].shape[0] for each in (gradients, updates)))
+    check_shape("weights", weights, "C, S", *(jax.tree.leaves(tree)[0].shape[0] for tree in (gradients, updates)))
     used = jnp.any(weights != 0, axis=0)
 
     def product(gradient: Array, other: Array) -> Array:
         other, axes = jnp.where(along_rows(used, other), other, 0), tuple(range(1, other.ndim))
-        found = jnp.tensordot(wide(gradient), wide(other), axes=(axes, axes), precision=jax.lax.Precision.HIGHEST)
-        return found.astype(weights.dtype)
+        products = jnp.tensordot(wide(gradient), wide(other), axes=(axes, axes), precision=jax.lax.Precision.HIGHEST)
+        return products.astype(weights.dtype)
 
     slope = sum(jax.tree.leaves(jax.tree.map(product, gradients, updates)), jnp.zeros_like(weights))
     if normalised:
         total = sum_over(jnp.sum(weights, axis=1, keepdims=True), axis_name)
         mean = sum_over(jnp.sum(weights * slope, axis=1, keepdims=True), axis_name) / jnp.where(total > 0, total, 1)
         return -weights * (slope - mean)
-    own = [
+    at_models = [
         sum_rows(wide(gradient) * wide(model))
         for gradient, model in zip(jax.tree.leaves(gradients), jax.tree.leaves(models), strict=True)
     ]
-    return -weights * (slope + sum(own, jnp.zeros(weights.shape[0], weights.dtype)).astype(weights.dtype)[:, None])
+    return -weights * (
+        slope + sum(at_models, jnp.zeros(weights.shape[0], weights.dtype)).astype(weights.dtype)[:, None]
+    )

@@ -140,14 +140,14 @@ def cgsv_rewards(
         flat = leaf.reshape(-1)
         size = flat.shape[0]
         # Single precision cannot count the entries of a large layer, so a share of 1 is handled separately.
-        kept = jnp.where(share >= 1, size, ceiling_of(share * size))
-        kept = jnp.clip(kept, 0, size - 1 if quirk else size)
+        count = jnp.where(share >= 1, size, ceiling_of(share * size))
+        count = jnp.clip(count, 0, size - 1 if quirk else size)
         order = jnp.argsort(-jnp.abs(flat), stable=True)
         place = jnp.zeros_like(order).at[order].set(jnp.arange(size, dtype=order.dtype)).reshape(1, *leaf.shape)
-        chosen = place < along_rows(kept, place)
+        chosen = place < along_rows(count, place)
         if quirk:
-            last = jnp.abs(flat)[order][jnp.maximum(kept - 1, 0)]
-            chosen = (jnp.abs(leaf)[None] >= along_rows(last, place)) & along_rows(kept > 0, place)
+            last = jnp.abs(flat)[order][jnp.maximum(count - 1, 0)]
+            chosen = (jnp.abs(leaf)[None] >= along_rows(last, place)) & along_rows(count > 0, place)
         return jnp.where(chosen, leaf[None], 0)
 
     return jax.tree.map(sparse, total)

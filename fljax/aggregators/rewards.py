@@ -98,9 +98,9 @@ def iafl_subsets(
     rates = wide(rates)
     row = jnp.arange(rates.shape[0])
     ids, present, mine = _columns(rates, ids, present, axis_name)
-    own = (ids[None, :] == row[:, None]) & present[None, :]
-    drawn = _drawn(key, row, ids, present[None, :] & ~own, _count(rates, jnp.sum(present)), rates.shape[0])
-    return mine(_means(own | drawn, rates.dtype))
+    is_own = (ids[None, :] == row[:, None]) & present[None, :]
+    drawn = _drawn(key, row, ids, present[None, :] & ~is_own, _count(rates, jnp.sum(present)), rates.shape[0])
+    return mine(_means(is_own | drawn, rates.dtype))
 
 
 @on_any_mesh
@@ -246,8 +246,8 @@ def _columns(
 ) -> tuple[Int[Array, " S"], Bool[Array, " S"], Callable[[Array], Array]]:
     """Ids and presence of all columns, and a function that cuts this device's own columns out of a result."""
     lanes = 1 if axis_name is None else jax.lax.psum(1, axis_name)
-    given = ids if ids is not None else present
-    count = rates.shape[0] // lanes if given is None else jnp.asarray(given).shape[0]
+    rows = ids if ids is not None else present
+    count = rates.shape[0] // lanes if rows is None else jnp.asarray(rows).shape[0]
     ids = columns_of(ids, count, rates.shape[0], axis_name)
     present = presence(present, ids.shape[0])
     if axis_name is None:

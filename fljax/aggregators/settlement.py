@@ -152,18 +152,20 @@ def settle_tokens(
     tokens, pools, members = map(jnp.asarray, (tokens, pools, members))
     _check_shapes(tokens, pools, best, members, contribution, participation, accuracy)
     best, accuracy, participation = jnp.asarray(best), wide(accuracy), jnp.asarray(participation)
-    kept_best, best = best.dtype, wide(best)
+    best_kind, best = best.dtype, wide(best)
     kind = _whole_kind(tokens, pools) if integer else _real_kind(tokens, pools, best)
     check_price(price, integer, kind)
-    given, kept = (x.dtype if integer or jnp.issubdtype(x.dtype, jnp.inexact) else kind for x in (tokens, pools))
-    held, pool = (_whole_part(x, kind) if integer else x.astype(kind) for x in (tokens, pools))
-    parts = tokens - held.astype(tokens.dtype), pools - pool.astype(pools.dtype)  # fractions, which stay
+    token_kind, pool_kind = (
+        x.dtype if integer or jnp.issubdtype(x.dtype, jnp.inexact) else kind for x in (tokens, pools)
+    )
+    balance, pool = (_whole_part(x, kind) if integer else x.astype(kind) for x in (tokens, pools))
+    parts = tokens - balance.astype(tokens.dtype), pools - pool.astype(pools.dtype)  # fractions, which stay
     cost = price_in(price, kind)
     if eligible is not None:
         members = members & eligible[:, None]
-    members = members & covered(jnp.cumsum(members, axis=1), held[:, None], cost)
+    members = members & covered(jnp.cumsum(members, axis=1), balance[:, None], cost)
     if integer:
-        members = members & _fits(held, pool)
+        members = members & _fits(balance, pool)
     paid = jnp.where(members, cost, 0)
     collected = jnp.sum(paid, axis=0)
     pool = pool + collected
@@ -174,8 +176,8 @@ def settle_tokens(
     refund = most_reimbursed * (1 - cluster_utility(accuracy, best, most=most_utility) / most_utility)
     base = pool if refunded == "pool" else jnp.clip(collected, 0, jnp.maximum(pool, 0))  # a pool may be in debt
     back = jnp.where(settles & (best > 0), _part(base, refund), 0)
-    each = _divided(back, jnp.maximum(count, 1))
-    reimbursed = jnp.where(members, each[None, :], 0)
+    refund_each = _divided(back, jnp.maximum(count, 1))
+    reimbursed = jnp.where(members, refund_each[None, :], 0)
     pool = _left(pool, reimbursed)
 
     keys = (
@@ -189,13 +191,13 @@ def settle_tokens(
     pool = _left(pool, second)
 
     rewarded = first + second
-    held = _left(held, paid.T) + jnp.sum(reimbursed + rewarded, axis=1)
+    balance = _left(balance, paid.T) + jnp.sum(reimbursed + rewarded, axis=1)
     higher = jnp.where(known & (count > 0), jnp.maximum(best, jnp.where(known, accuracy, 0)), best)
-    amounts = (each.astype(given) for each in (paid, reimbursed, rewarded))
-    held, pool = held.astype(given), pool.astype(kept)
+    amounts = (amount.astype(token_kind) for amount in (paid, reimbursed, rewarded))
+    balance, pool = balance.astype(token_kind), pool.astype(pool_kind)
     if integer:
-        held, pool = held + parts[0], pool + parts[1]
-    return Ledger(held, pool, higher.astype(kept_best), *amounts)
+        balance, pool = balance + parts[0], pool + parts[1]
+    return Ledger(balance, pool, higher.astype(best_kind), *amounts)
 
 
 def _check_shapes(
@@ -233,27 +235,27 @@ def _below(dtype: Any, kind: Any) -> Array:
     return jnp.nextafter(jnp.asarray(2.0 ** (jnp.iinfo(kind).bits - 1), dtype), jnp.zeros((), dtype))
 
 
-def _fits(held: Array, pool: Array) -> Array:
+def _fits(tokens: Array, pool: Array) -> Array:
     """Whether the sum of all tokens fits their dtype.
 
     Raises:
       ValueError: if the sum does not fit and the values are known.
     """
     most = jnp.iinfo(pool.dtype).max
-    total = _known_sum(held, pool)
+    total = _known_sum(tokens, pool)
     if total is not None and total > most:
         raise ValueError(f"expected all tokens to sum to at most {most}, which {pool.dtype} holds, got {total}")
     # If the sum in floats is below 1.5 * most, the sum in unsigned integers is exact.
-    rough = jnp.sum(held.astype(float)) + jnp.sum(pool.astype(float))
+    rough = jnp.sum(tokens.astype(float)) + jnp.sum(pool.astype(float))
     unsigned = jnp.uint32 if jnp.iinfo(pool.dtype).bits == 32 else jnp.uint64
-    total = jnp.sum(held.astype(unsigned)) + jnp.sum(pool.astype(unsigned))
+    total = jnp.sum(tokens.astype(unsigned)) + jnp.sum(pool.astype(unsigned))
     return (rough < 1.5 * most) & (total <= jnp.asarray(most, unsigned))
 
 
 def _known_sum(*amounts: Array) -> int | None:
     """The sum of all entries; None under a transform, or if other hosts hold some entries."""
     try:
-        return sum(sum(np.asarray(each).tolist()) for each in amounts)
+        return sum(sum(np.asarray(amount).tolist()) for amount in amounts)
     except (jax.errors.TracerArrayConversionError, RuntimeError):
         return None
 

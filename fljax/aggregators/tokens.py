@@ -1,4 +1,4 @@
-"""IP-FL's market: clients bid for clusters, and the scheduler selects among the bidders.
+"""IP-FL's market: clients bid for clusters, the scheduler selects among the bidders, and its slots are rows of updates.
 
 Arrays are ``[N, C]`` (clients by id, clusters) or ``[C]``. Tokens only move between clients and pools: the sum of all
 tokens and pools never changes. That sum must fit the dtype of the tokens: at most 2^31 - 1 in int32.
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.aggregators.arrays import check_shape, on_any_mesh, wide
+from fljax.aggregators.arrays import check_shape, on_any_mesh, set_rows, wide
 from fljax.aggregators.clusters import importance_weights
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ class Schedule(NamedTuple):
 
 def lots(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     """``[N, C]`` random numbers that break ties, the smallest first; row k depends only on the key and k."""
-    draw = lambda id: jax.random.bits(jax.random.fold_in(key, id), shape[1:], jnp.uint32)  # noqa: E731
+
+    def draw(id: Array) -> Array:
+        return jax.random.bits(jax.random.fold_in(key, id), shape[1:], jnp.uint32)
+
     return jax.vmap(draw)(jnp.arange(shape[0]))
 
 
@@ -247,3 +250,54 @@ def schedule(
     score = jnp.where(chosen, 2.0, jnp.where(bids.T, drawn, -jnp.inf))
     value, id = jax.lax.top_k(score, rows)
     return Schedule(id.astype(jnp.int32), jnp.isfinite(value))
+
+
+class SlotRows(NamedTuple):
+    """A row for each slot of a schedule, S = C K: first those of cluster 0.
+
+    Attributes:
+      id: ``[S]``, the client that trains; in an empty slot, some client, whose update is not used.
+      cluster: ``[S]``, the cluster whose model it trains.
+      present: ``[S]``, False where the slot is empty.
+      membership: ``[S, C]``, for ``cluster_means`` and ``member_weights``; False in the row of an empty slot.
+    """
+
+    id: Int[Array, " S"]
+    cluster: Int[Array, " S"]
+    present: Bool[Array, " S"]
+    membership: Bool[Array, "S C"]
+
+
+@on_any_mesh
+def slot_rows(chosen: Schedule) -> SlotRows:
+    """The slots of all clusters as rows, in which updates are stacked.
+
+    Args:
+      chosen: from ``schedule``. If a client did not answer, set ``present`` False in its slots first.
+    """
+    clusters = jnp.arange(chosen.id.shape[0], dtype=jnp.int32)
+    cluster, present = jnp.repeat(clusters, chosen.id.shape[1]), chosen.present.reshape(-1)
+    return SlotRows(chosen.id.reshape(-1), cluster, present, present[:, None] & (cluster[:, None] == clusters[None, :]))
+
+
+@on_any_mesh
+def record_slots(table: Array, chosen: Schedule, values: Float[Array, "C S"] | Array | complex) -> Array:
+    """``table[k, c] = values[c, s]`` where slot s of cluster c holds client k; other entries of ``table`` stay.
+
+    Args:
+      table: ``[N, C]``, by client and cluster.
+      chosen: from ``schedule``; nothing is recorded for an empty slot.
+      values: ``[C, S]``, columns in the order of ``slot_rows``, as from ``shapley_first_order``; or one value for all.
+
+    Returns:
+      ``[N, C]`` in the dtype of ``table``. ``record_slots(jnp.zeros((N, C), bool), chosen, True)`` gives the members.
+
+    Raises:
+      ValueError: if ``table`` or ``values`` has another shape.
+    """
+    rows, table, values = slot_rows(chosen), jnp.asarray(table), jnp.asarray(values)
+    check_shape("table", table, "N, C", table.shape[0], chosen.id.shape[0])
+    if values.ndim > 0:
+        check_shape("values", values, "C, S", chosen.id.shape[0], rows.id.shape[0])
+        values = values[rows.cluster, jnp.arange(rows.id.shape[0])]
+    return set_rows(table, (rows.id, rows.cluster), rows.present, values.astype(table.dtype))

@@ -1,12 +1,11 @@
-"""Algorithms in the protocol of ``fljax.protocol``, one file each, and their REGISTRY by name."""
+"""Algorithms in the protocol of ``fljax.protocol``, one file each with its variants, and their REGISTRY by name."""
 
 from fljax.algorithms.afl import afl
 from fljax.algorithms.cgsv import cgsv, cgsv_iafl
-from fljax.algorithms.common import Entry
 from fljax.algorithms.ditto import ditto
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedala import fedala
-from fljax.algorithms.fedavg import fedavg
-from fljax.algorithms.fedavg_finetune import fedavg_finetune
+from fljax.algorithms.fedavg import fedavg, fedavg_finetune
 from fljax.algorithms.fedbn import fedbn
 from fljax.algorithms.fedem import fedem
 from fljax.algorithms.fedfomo import fedfomo

@@ -19,15 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, training
-from fljax.algorithms.common import (
-    Entry,
-    normalise_weights,
-    require_plain_sgd,
-    select_uniform,
-    shares_of_members,
-    single_model,
-)
-from fljax.algorithms.common import server_optimizer as optimizer
+from fljax.algorithms.cohorts import select_uniform, shares_of_members
+from fljax.algorithms.entries import Entry, require_plain_sgd
+from fljax.algorithms.single_model import normalise_weights, single_model
+from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along
@@ -131,9 +126,9 @@ def afl(
         mixture = shares_of_members(server.mixture, available)
         if available.members is not None:
             # Those that left may have had all of lambda.
-            able, kept = available.mask(), jnp.sum(jnp.where(available.members, mixture, 0))
+            able, mass = available.mask(), jnp.sum(jnp.where(available.members, mixture, 0))
             uniform_mixture = normalise_weights(able.astype(mixture.dtype))
-            mixture = jnp.where((kept > 0) | ~jnp.any(able), mixture, uniform_mixture)
+            mixture = jnp.where((mass > 0) | ~jnp.any(able), mixture, uniform_mixture)
         return sample(key, round, server._replace(mixture=mixture), ballots, available)
 
     def contribute(server: AflServer, seat: Seat, up: Sent) -> tuple[Part, AflRow]:

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators
-from fljax.algorithms.common import Entry, normalise_weights, select_uniform, shares_of_members
+from fljax.algorithms.cohorts import select_uniform, shares_of_members
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -28,6 +29,7 @@ from fljax.algorithms.rewarding import (
     with_recovery,
     with_statistics_sent,
 )
+from fljax.algorithms.single_model import normalise_weights
 from fljax.core import trees
 from fljax.core.values import Count, Positive, Share, checked
 from fljax.protocol import (
@@ -183,7 +185,7 @@ def _with_members_book(inner: Select) -> Select:
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
     ) -> tuple[Models, Cohort, Info]:
-        book = Book(*(shares_of_members(each, available) for each in server.book))
+        book = Book(*(shares_of_members(shares, available) for shares in server.book))
         return inner(key, round, server._replace(book=book), ballots, available)
 
     return select

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
@@ -78,7 +78,7 @@ def ditto(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: DittoClient, data: LocalData
     ) -> tuple[Sent, DittoClient]:
         up, _ = inner.train(key, seat, down, (), data)
-        own = training.train(
+        trained = training.train(
             training.stream(key, Stream.PERSONAL_MODEL),
             client.personal,
             data.train,
@@ -87,7 +87,7 @@ def ditto(
             round=seat.round,
             adjust=training.proximal(down, regularisation),
         )
-        return up, DittoClient(own.params, jnp.asarray(True))
+        return up, DittoClient(trained.params, jnp.asarray(True))
 
     return inner._replace(
         train=train,

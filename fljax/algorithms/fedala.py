@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.core import trees
 from fljax.core.loops import repeat
@@ -105,10 +105,10 @@ def fedala(
     def tops(model: PyTree) -> Leaves:
         return tuple(leaf for leaf, is_top in zip(jax.tree.leaves(model), top, strict=True) if is_top)
 
-    def start(received: PyTree, own: PyTree, weights: Leaves) -> PyTree:
+    def start(received: PyTree, personal: PyTree, weights: Leaves) -> PyTree:
         """The model at the start of local training."""
         leaves, structure = jax.tree.flatten(received)
-        mixed = iter(old + (new - old) * w for old, new, w in zip(tops(own), tops(received), weights, strict=True))
+        mixed = iter(old + (new - old) * w for old, new, w in zip(tops(personal), tops(received), weights, strict=True))
         return jax.tree.unflatten(
             structure, [next(mixed) if is_top else leaf for leaf, is_top in zip(leaves, top, strict=True)]
         )
@@ -151,8 +151,8 @@ def fedala(
         client = learn(training.stream(key, Stream.MIXING_WEIGHTS), down, client, data.train)
         begin = start(down, client.model, client.weights)
         trained = training.train(key, begin, data.train, task=task, local=local, round=seat.round).params
-        kept = client._replace(model=trained, trained=jnp.asarray(True))
-        return Sent(trees.subtract(trained, down), Report(size=data.train.rows.size)), kept
+        state = client._replace(model=trained, trained=jnp.asarray(True))
+        return Sent(trees.subtract(trained, down), Report(size=data.train.rows.size)), state
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> FedAlaClient:
         return FedAlaClient(down, tuple(map(jnp.ones_like, tops(down))), jnp.asarray(False), jnp.asarray(False))
@@ -177,17 +177,17 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
             f"expected layers to be from 0 to the {len(paths)} parameter tensors of the model, got {layers!r}; "
             f"they are {', '.join(names)}"
         )
-    found = roles.roles_of(task, shapes)
+    leaf_roles = roles.roles_of(task, shapes)
     seen: dict[str, int] = {}
 
     def place(path: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-        found = []
+        parts = []
         for depth, part in enumerate(path):
             # Fields of a tuple, and other containers with an order, keep their order.
             number = seen.setdefault(jax.tree_util.keystr(path[: depth + 1]), len(seen))
             name = str(part.key) if isinstance(part, jax.tree_util.DictKey) else None
-            found.append((number,) if name is None else (name == "bias", _natural(name)))
-        return tuple(found)
+            parts.append((number,) if name is None else (name == "bias", _natural(name)))
+        return tuple(parts)
 
     def kind(path: tuple[Any, ...], role: Role | None) -> int:
         names = [jax.tree_util.keystr((part,), simple=True).lower() for part in path]
@@ -197,8 +197,8 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
             return 1
         return -1 if names[0] in FIRST else 0
 
-    keys = [(kind(path, role), place(path)) for path, role in zip(paths, found, strict=True)]
-    trained = [number for number, role in enumerate(found) if role in ("trained", "head")]
+    keys = [(kind(path, role), place(path)) for path, role in zip(paths, leaf_roles, strict=True)]
+    trained = [number for number, role in enumerate(leaf_roles) if role in ("trained", "head")]
     last = sorted(trained, key=keys.__getitem__)[len(trained) - layers if layers else 0 :]
     return [number in last for number in range(len(paths))]
 

@@ -13,8 +13,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fljax.algorithms.common import Entry, contribute_update, contribute_weighted
-from fljax.algorithms.partly_shared import partly_shared
+from fljax.algorithms.entries import Entry
+from fljax.algorithms.lg_fedavg import is_under, partly_shared
+from fljax.algorithms.single_model import contribute_update, contribute_weighted
 from fljax.core import trees
 from fljax.core.values import Count, checked
 from fljax.protocol import Algorithm, Task
@@ -52,11 +53,10 @@ def fedbn(
     Raises:
       ValueError: if a name is not valid or matches no leaf, or the task has no statistics and ``own`` asks for them.
     """
-    kept = _own(task, own)
     algorithm = partly_shared(
         task,
         local,
-        [not each for each in kept],
+        [not stays for stays in _own(task, own)],
         clients_per_round=clients_per_round,
         contribute=contribute_weighted(lambda up: up.report.size) if weights == "size" else contribute_update,
         weights=weights,
@@ -71,8 +71,8 @@ def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[b
     if callable(own):
         return [bool(own(path)) for path in paths]
     if own in ("layers", "statistics"):
-        found = zip(paths, roles_of(task, shapes), strict=True)
-        statistics = [path for path, role in found if role in ("statistic", "frozen")]
+        roles = zip(paths, roles_of(task, shapes), strict=True)
+        statistics = [path for path, role in roles if role in ("statistic", "frozen")]
         if not statistics:
             raise ValueError(
                 f"expected a task with statistics, such as those of BatchNorm, got one without; own may name leaves: "
@@ -83,14 +83,13 @@ def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[b
         layers = {path.rpartition("/")[0] for path in statistics} - {""}  # the root is no layer
         return [path in statistics or path.rpartition("/")[0] in layers for path in paths]
     names = [own] if isinstance(own, str) else list(own)
-    under = lambda path, name: path == name or path.startswith(f"{name}/")  # noqa: E731
     for name in names:
-        if not any(under(path, name) for path in paths):
+        if not any(is_under(path, name) for path in paths):
             raise ValueError(
                 f"expected own to be layers, statistics or names of leaves, got {name!r}; "
                 f"valid names are {', '.join(paths)}"
             )
-    return [any(under(path, name) for name in names) for path in paths]
+    return [any(is_under(path, name) for name in names) for path in paths]
 
 
 ENTRY = Entry(

@@ -17,7 +17,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.clustered import Clusters, initial_models, judged_clusters, row_losses
-from fljax.algorithms.common import Entry, normalise_weights, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry
+from fljax.algorithms.single_model import normalise_weights
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, NonNegative, checked
 from fljax.protocol import Algorithm, Info, Judged, LocalData, Round, Seat, Task, TrainingKey, along, roles
@@ -124,7 +126,10 @@ def fedem(
         if deploy_steps == 0:
             return Mixture(down, client.mixture)
         losses, size = row_losses(task, down, data.train, training.stream(key, Stream.LOSS)), data.train.rows.size
-        step = lambda _, mixture: expectation(mixture, losses, size)[1]  # noqa: E731
+
+        def step(_: int | Array, mixture: Array) -> Array:
+            return expectation(mixture, losses, size)[1]
+
         return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
 
     def predict(deployed: Mixture, x: Array, key: TrainingKey | None = None) -> Array:

@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import training
 from fljax.aggregators import weighted_mean
 from fljax.algorithms.clustered import validation
-from fljax.algorithms.common import Entry, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import replicate_model
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, checked
@@ -142,14 +143,17 @@ def fedfomo(
 
     def send(server: FedFomoServer, seat: Seat) -> FedFomoDown:
         models: Any = server.models  # WithPeers
-        own = models.own if seat.known else server.mean
-        return FedFomoDown(own, models.peers, models.id, server.uploaded[models.id])
+        model = models.own if seat.known else server.mean
+        return FedFomoDown(model, models.peers, models.id, server.uploaded[models.id])
 
     def weigh(
         down: FedFomoDown, before: PyTree, id: Int[Array, ""], data: LocalData
     ) -> tuple[Float[Array, " candidates"], PyTree]:
         """The weights of the candidates, and ``theta_n - before_k``."""
-        stack = lambda before, own, others: jnp.concatenate([before[None], own[None], others])  # noqa: E731
+
+        def stack(before: Array, model: Array, others: Array) -> Array:
+            return jnp.concatenate([before[None], model[None], others])
+
         models = jax.tree.map(stack, before, down.own, down.others)
         loss, _ = training.evaluate_each(task, models, validation(data), ragged=True)
         away = jax.tree.map(lambda leaf: leaf[1:] - leaf[:1], models)

@@ -9,6 +9,7 @@ its previous prototype.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -17,7 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import Entry, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry
 from fljax.core import trees
 from fljax.core.loops import repeat
 from fljax.core.values import Count, NonNegative, checked
@@ -120,7 +122,7 @@ def fedproto(
     def train(
         key: Key[Array, ""], seat: Seat, down: FedProtoDown, client: FedProtoClient, data: LocalData
     ) -> tuple[FedProtoUp, FedProtoClient]:
-        loss = lambda *arguments: penalised(down, *arguments)  # noqa: E731
+        loss = functools.partial(penalised, down)
         trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round, loss=loss)
         total, count = class_sums(task, trained.params, data.train, training.stream(key, Stream.PROTOTYPES))
         means = total / jnp.maximum(count, 1).astype(total.dtype)[:, None]
@@ -139,13 +141,13 @@ def fedproto(
         return server._replace(shown=shown), {"known_classes": jnp.sum(known, dtype=jnp.int32)}
 
     def logits(deployed: FedProtoDeployed, x: Array, key: TrainingKey | None = None) -> Array:
-        own = task.logits(deployed.model, x, key)
+        output = task.logits(deployed.model, x, key)
         if predict == "head":
-            return own
+            return output
         prototypes, known = deployed.shown
         apart = features(deployed.model, x)[:, None, :] - prototypes[None, :, :]
         nearness = jnp.where(known[None, :], -jnp.sum(jnp.square(apart), axis=2), UNKNOWN)
-        return jnp.where(jnp.any(known), nearness.astype(own.dtype), own)
+        return jnp.where(jnp.any(known), nearness.astype(output.dtype), output)
 
     def roles_of(tree: PyTree) -> PyTree:  # a deployed model with its prototypes, or a model
         assert task.roles is not None
@@ -175,10 +177,10 @@ def class_sums(
     dtype = jax.tree.leaves(params)[0].dtype
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
     parts = -(-capacity // AT_ONCE)
-    each = -(-capacity // parts)
+    rows = -(-capacity // parts)
 
     def one(part: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
-        position = part * each + jnp.arange(each)
+        position = part * rows + jnp.arange(rows)
         real = position < size
         x, y = training.fetch(task, subset, position, key)
         z = jnp.where(real[:, None], features(params, x), 0)
@@ -187,7 +189,7 @@ def class_sums(
         return total[0] + sums, total[1] + jnp.sum(of_class, axis=0, dtype=jnp.int32)
 
     begin = (jnp.zeros((classes, width), dtype), jnp.zeros(classes, jnp.int32))
-    return repeat(-(-size // each), one, begin, most=parts)
+    return repeat(-(-size // rows), one, begin, most=parts)
 
 
 def _sizes(task: Task) -> tuple[Callable[[PyTree, Array], Array], int, int]:

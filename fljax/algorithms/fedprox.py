@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import Entry, reported_size
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedavg import fedavg
+from fljax.algorithms.single_model import reported_size
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Share, checked
 from fljax.protocol import Algorithm, LocalData, Rows, Seat, Task

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, training
 from fljax.algorithms.clustered import cluster_models, initial_models, least_loss_shares, row_losses
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Share, checked
 from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, Task, along
@@ -95,8 +95,8 @@ def fedsoft(
 
     def estimate(key: Key[Array, ""], models: PyTree, data: LocalData) -> Float[Array, " C"]:
         losses = row_losses(task, models, data.train, key)
-        found = least_loss_shares(losses, data.train.rows.size)
-        return jnp.maximum(found, jnp.asarray(smoother).astype(found.dtype))
+        shares = least_loss_shares(losses, data.train.rows.size)
+        return jnp.maximum(shares, jnp.asarray(smoother).astype(shares.dtype))
 
     def init_server(key: Key[Array, ""], census: Census) -> FedSoftServer:
         shape = (census.train.shape[0], clusters)
@@ -189,8 +189,8 @@ def _draw(key: Key[Array, ""], mass: Float[Array, "N C"], able: Bool[Array, "N C
     population, clusters = mass.shape
 
     def one(cluster: Array, mass: Array, able: Array) -> Array:
-        own = jax.random.fold_in(key, cluster)
-        noise = jax.vmap(lambda id: jax.random.gumbel(jax.random.fold_in(own, id), dtype=jnp.float32))
+        cluster_key = jax.random.fold_in(key, cluster)
+        noise = jax.vmap(lambda id: jax.random.gumbel(jax.random.fold_in(cluster_key, id), dtype=jnp.float32))
         score = jnp.log(jnp.where(able, mass, 1)) + noise(jnp.arange(population))
         _, best = jax.lax.top_k(jnp.where(able, score, -jnp.inf), count)
         return jnp.zeros(population, bool).at[best].set(True) & able

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree, Real
 
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -98,13 +98,15 @@ def iafl(
         ``joining`` differs from the population.
     """
     sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
-    given = trees.floating(by_round(contribution))
-    if isinstance(joining, str) and given.ndim > 1:
+    contributions = trees.floating(by_round(contribution))
+    if isinstance(joining, str) and contributions.ndim > 1:
         raise ValueError("expected one contribution for each client where joining is 'contribution', got one per round")
-    probability = None if joining is None else given if isinstance(joining, str) else jnp.asarray(joining)
+    probability = None if joining is None else contributions if isinstance(joining, str) else jnp.asarray(joining)
 
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> Report:
-        now = given if given.ndim == 1 else given[jnp.minimum(seat.round, given.shape[0] - 1)]
+        now = contributions
+        if now.ndim > 1:
+            now = now[jnp.minimum(seat.round, now.shape[0] - 1)]
         return Report(contribution=now[seat.id])
 
     joined = with_recovery(select_joining(probability, clients_per_round), recovery)
@@ -123,10 +125,10 @@ def iafl(
 
     def begin(key: Key[Array, ""], census: Census) -> Models:
         # The book holds rates, which are finite for all reported contributions.
-        rates = reward_rates(jnp.zeros(census.train.shape, given.dtype), sharing)
+        rates = reward_rates(jnp.zeros(census.train.shape, contributions.dtype), sharing)
         return usual.init_server(key, census)._replace(book=rates)
 
-    init_server = with_checked_length("contribution", given, begin)
+    init_server = with_checked_length("contribution", contributions, begin)
     if probability is not None:
         init_server = with_checked_length("joining", probability, init_server)
     return usual._replace(

@@ -15,7 +15,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.clustered import Clusters, cluster_models, initial_models, row_losses
-from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry, require_plain_sgd
+from fljax.algorithms.single_model import reported_size
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task, along, roles

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Real
 
 from fljax import aggregators, training
-from fljax.algorithms.common import Entry, single_model, threshold_of, with_checked_threshold, with_server_optimizer
+from fljax.algorithms.entries import Entry, threshold_of, with_checked_threshold
+from fljax.algorithms.single_model import single_model, with_server_optimizer
 from fljax.core import trees
 from fljax.core.values import LOSSES, Count, CountOrZero, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, AnyArray, Cohort, Info, LocalData, Seat, Task, along, roles
@@ -96,8 +97,8 @@ def incfl(
         loss_key = training.stream(key, Stream.LOSS)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        own = threshold_of(rho, seat.id).astype(loss.dtype)
-        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=own)), client
+        threshold = threshold_of(rho, seat.id).astype(loss.dtype)
+        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=threshold)), client
 
     def contribute(server: PyTree, seat: Seat, up: Sent) -> tuple[Part, IncflRow]:
         loss, gap = up.report.loss, up.report.loss - up.report.threshold
@@ -109,7 +110,7 @@ def incfl(
         if normalise == "mean":
             step = trees.scale(step, jnp.sum(cohort.present))
         step = roles.replace_statistics(task, step, mean(total))
-        loss, gap = (trees.or_nan(cohort.present, each) for each in (rows.loss, rows.gap))
+        loss, gap = (trees.or_nan(cohort.present, values) for values in (rows.loss, rows.gap))
         return step, along("row", loss=loss, gap=gap, weight=rows.weight)
 
     parts = with_server_optimizer(task, contribute, direction, server_lr, server_optimizer)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, training
-from fljax.algorithms import market, profiling
+from fljax.algorithms import clustered, market
 from fljax.algorithms.clustered import (
     cluster_models,
     initial_models,
@@ -28,7 +28,7 @@ from fljax.algorithms.clustered import (
     row_losses,
     validation,
 )
-from fljax.algorithms.common import Entry
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
@@ -96,7 +96,7 @@ def ipfl(
     A round: every client judges all cluster models on its validation rows. It reports their accuracies, and as bids
     their ``importance`` (``poll``). The server settles the previous round by the accuracies (``settle``), decides by
     the bids which clusters each client pays for (``place_bids``), and fills each cluster's slots (``choose``). The
-    selected clients train; the server averages their updates by samples and measures contributions (``profiling``). A
+    selected clients train; the server averages their updates by samples and measures contributions (``clustered``). A
     client may train several clusters' models in one round. A client that left the federation neither bids, pays nor is
     paid, also for a round that is not settled yet; it keeps its tokens.
 
@@ -183,10 +183,10 @@ def ipfl(
         model = trees.take(down, seat.slot)
         trained = training.train(key, model, data.train, task=task, local=local, round=seat.round)
         update, size = trees.subtract(trained.params, model), data.train.rows.size
-        if profile_on != profiling.MEMBERS:
+        if profile_on != clustered.MEMBERS:
             return Sent(update, Report(size=size)), client
         rows = validation(data)
-        slope = profiling.slope_of(key, task, model, rows)
+        slope = clustered.slope_of(key, task, model, rows)
         return Profiled(update, Report(size=size), slope, rows.rows.size), client
 
     def aggregate(server: IpflServer, up: Sent | Profiled, round: Round) -> tuple[IpflServer, Info]:
@@ -197,9 +197,9 @@ def ipfl(
         models = trees.add(server.models, trees.scale(step, server_lr))
         models = roles.replace_statistics(task, models, trees.add(server.models, step))
         if isinstance(up, Profiled):
-            gradients = profiling.member_gradients(up.slope, up.rows, trains)
+            gradients = clustered.member_gradients(up.slope, up.rows, trains)
         else:
-            gradients = profiling.server_gradients(round.key, task, models, round.held, profile_on, clusters)
+            gradients = clustered.server_gradients(round.key, task, models, round.held, profile_on, clusters)
         values = aggregators.shapley_first_order(
             gradients, up.update, weights, normalised=normalised, models=server.models
         )

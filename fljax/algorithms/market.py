@@ -1,4 +1,4 @@
-"""The parts of IP-FL's server, each a pure function: token manager, scheduler, books; ``profiling`` has its profiler.
+"""The parts of IP-FL's server, each a pure function: token manager, scheduler, books; ``clustered`` has its profiler.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Algorithm 1; see ``ipfl`` for deviations.
 
@@ -156,8 +156,8 @@ def settle(
       The books without members to settle, and Info of the PREVIOUS round: ``utility`` [cluster], ``paid``,
       ``reimbursed`` and ``rewarded`` [client].
     """
-    told = books.members & available.mask()[:, None]
-    mean = aggregators.member_accuracy(accuracy, told).astype(books.best.dtype)
+    reporting = books.members & available.mask()[:, None]
+    mean = aggregators.member_accuracy(accuracy, reporting).astype(books.best.dtype)
     ledger = aggregators.settle_tokens(
         books.tokens,
         books.pools,
@@ -264,9 +264,9 @@ def membership(cohort: Cohort, shape: tuple[int, ...]) -> Bool[Array, "N C"]:
 def record_training(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -> Books:
     """The books with this round's members, participation and contributions."""
     members = membership(cohort, books.members.shape)
-    own = values[cohort.slot, jnp.arange(cohort.slot.shape[0])].astype(books.contribution.dtype)
+    contribution = values[cohort.slot, jnp.arange(cohort.slot.shape[0])].astype(books.contribution.dtype)
     return books._replace(
-        contribution=trees.set_rows(books.contribution, (cohort.id, cohort.slot), cohort.present, own),
+        contribution=trees.set_rows(books.contribution, (cohort.id, cohort.slot), cohort.present, contribution),
         participation=books.participation + members,
         members=members,
     )

@@ -17,17 +17,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import aggregators, training
-from fljax.algorithms.common import (
-    Entry,
-    normalise_weights,
-    require_plain_sgd,
-    select_uniform,
-    shares_of_members,
-    single_model,
-    threshold_of,
-    with_checked_threshold,
-)
-from fljax.algorithms.common import server_optimizer as optimizer
+from fljax.algorithms.cohorts import select_uniform, shares_of_members
+from fljax.algorithms.entries import Entry, require_plain_sgd, threshold_of, with_checked_threshold
+from fljax.algorithms.single_model import normalise_weights, single_model
+from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import LOSSES, Count, NonNegative, Positive, checked
 from fljax.protocol import (

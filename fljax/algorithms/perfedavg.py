@@ -15,14 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import (
-    Entry,
-    contribute_by,
-    mean_update,
-    reported_size,
-    single_model,
-    with_server_optimizer,
-)
+from fljax.algorithms.entries import Entry
+from fljax.algorithms.single_model import contribute_by, mean_update, reported_size, single_model, with_server_optimizer
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, NonNegative, Positive, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Subset, Task, roles
@@ -127,12 +121,12 @@ def _draw(key: Key[Array, ""], subset: Subset, local: Local, count: int) -> Batc
     Without shuffling they are the next ``count`` batches in order.
     """
     if not local.shuffle:
-        times = lambda turns: None if turns is None else count * turns  # noqa: E731
-        drawn = training.draw(key, subset, local._replace(steps=times(local.steps), epochs=times(local.epochs)))
-        position, mask = (each.reshape(-1, count, each.shape[-1]) for each in (drawn.position, drawn.mask))
+        steps, epochs = (None if turns is None else count * turns for turns in (local.steps, local.epochs))
+        drawn = training.draw(key, subset, local._replace(steps=steps, epochs=epochs))
+        position, mask = (rows.reshape(-1, count, rows.shape[-1]) for rows in (drawn.position, drawn.mask))
         return Batches(position, mask, None if drawn.steps is None else drawn.steps // count)
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(count))
-    drawn = jax.vmap(lambda each: training.draw(each, subset, local))(keys)
+    drawn = jax.vmap(lambda key: training.draw(key, subset, local))(keys)
     steps = None if drawn.steps is None else drawn.steps[0]
     return Batches(jnp.moveaxis(drawn.position, 0, 1), jnp.moveaxis(drawn.mask, 0, 1), steps)
 

@@ -14,15 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import (
-    Entry,
-    contribute_by,
-    mean_update,
-    reported_size,
-    require_plain_sgd,
-    single_model,
-    with_server_optimizer,
-)
+from fljax.algorithms.entries import Entry, require_plain_sgd
+from fljax.algorithms.single_model import contribute_by, mean_update, reported_size, single_model, with_server_optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task, roles

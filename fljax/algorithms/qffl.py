@@ -10,8 +10,9 @@ import jax
 from jaxtyping import Array, Key, PyTree
 
 from fljax import aggregators, training
-from fljax.algorithms.common import Entry, SingleModel, init_optimized, single_model
-from fljax.algorithms.common import server_optimizer as optimizer
+from fljax.algorithms.entries import Entry
+from fljax.algorithms.single_model import SingleModel, init_optimized, single_model
+from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task, along, roles

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fljax import aggregators, training
-from fljax.algorithms.common import Entry, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import Models, move_models, per_client_models
 from fljax.core import trees
 from fljax.core.values import Count, checked

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fljax.algorithms.afl import ENTRY as afl
 from fljax.algorithms.cgsv import ENTRY as cgsv
 from fljax.algorithms.cgsv import IAFL_ENTRY as cgsv_iafl
-from fljax.algorithms.common import Entry
 from fljax.algorithms.ditto import ENTRY as ditto
+from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedala import ENTRY as fedala
 from fljax.algorithms.fedavg import ENTRY as fedavg
-from fljax.algorithms.fedavg_finetune import ENTRY as fedavg_finetune
+from fljax.algorithms.fedavg import FINETUNE_ENTRY as fedavg_finetune
 from fljax.algorithms.fedbn import ENTRY as fedbn
 from fljax.algorithms.fedem import ENTRY as fedem
 from fljax.algorithms.fedfomo import ENTRY as fedfomo

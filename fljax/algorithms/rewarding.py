@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
-from fljax.algorithms.common import select_uniform, use_received_model
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.single_model import use_received_model
 from fljax.core import trees
 from fljax.protocol import (
     Aggregate,
@@ -160,8 +161,8 @@ def with_statistics_sent(task: Task, server: Models, update: PyTree, cohort: Coh
 
     Clients start from different models, so changes of statistics are not comparable.
     """
-    own = trees.take(server.models.values, cohort.id)
-    return roles.replace_statistics(task, update, trees.add(own, update))
+    models = trees.take(server.models.values, cohort.id)
+    return roles.replace_statistics(task, update, trees.add(models, update))
 
 
 def move_models(task: Task, models: PyTree, steps: PyTree, rewarded: Bool[Array, "*R"]) -> PyTree:
@@ -187,12 +188,12 @@ def share_rewards(
     update = with_statistics_sent(task, server, update, cohort)
     subsets = iafl_subsets(key, rates, ids=cohort.id, present=cohort.present)
     if sharing.reference_draw == "own":
-        own = iafl_reference(
+        reference_row = iafl_reference(
             key, rates, ids=cohort.id, present=cohort.present, rule=sharing.reference_rule, members=members
         )
     else:
-        own = subsets[_reference_client(rates, sharing.reference_rule, members)][None]
-    matrix = jnp.concatenate([subsets, own])
+        reference_row = subsets[_reference_client(rates, sharing.reference_rule, members)][None]
+    matrix = jnp.concatenate([subsets, reference_row])
     steps, rewarded = mix(matrix, update), jnp.any(matrix > 0, axis=1)
     rewards, step = (jax.tree.map(lambda leaf, at=at: leaf[at], steps) for at in (slice(population), population))
     models = PerClient(move_models(task, server.models.values, rewards, rewarded[:population]))

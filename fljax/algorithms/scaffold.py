@@ -16,16 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import (
-    Entry,
-    contribute_by,
-    normalise_weights,
-    reported_size,
-    require_plain_sgd,
-    select_uniform,
-    single_model,
-)
-from fljax.algorithms.common import server_optimizer as optimizer
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.entries import Entry, require_plain_sgd
+from fljax.algorithms.single_model import contribute_by, normalise_weights, reported_size, single_model
+from fljax.algorithms.single_model import server_optimizer as optimizer
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Round, Seat, Task, along, roles
@@ -107,9 +101,10 @@ def scaffold(
 
     def init_server(key: Key[Array, ""], census: Census) -> ScaffoldServer:
         model = task.init(key)
-        own = census.train.astype(jnp.result_type(float)) if weights == "size" else (census.train > 0).astype(jnp.int32)
-        mass, kept = jnp.sum(own, dtype=own.dtype), None if census.members is None else own
-        return ScaffoldServer(model, server_side.init(model), trees.zeros_like(model), mass, kept)
+        by_size = weights == "size"
+        weight = census.train.astype(jnp.result_type(float)) if by_size else (census.train > 0).astype(jnp.int32)
+        mass, weight_by_id = jnp.sum(weight, dtype=weight.dtype), None if census.members is None else weight
+        return ScaffoldServer(model, server_side.init(model), trees.zeros_like(model), mass, weight_by_id)
 
     sample = select_uniform(clients_per_round)
 
@@ -117,8 +112,8 @@ def scaffold(
         key: Key[Array, ""], round: Int[Array, ""], server: ScaffoldServer, ballots: PyTree, available: Available
     ) -> tuple[ScaffoldServer, Cohort, Info]:
         if server.weights is not None:
-            own = jnp.where(available.member(), server.weights, 0)
-            server = server._replace(mass=jnp.sum(own, dtype=own.dtype))
+            weight = jnp.where(available.member(), server.weights, 0)
+            server = server._replace(mass=jnp.sum(weight, dtype=weight.dtype))
         return sample(key, round, server, ballots, available)
 
     def train(
@@ -142,9 +137,9 @@ def scaffold(
             length = trained.steps.astype(eta.dtype) * eta
             moved = length >= trees.least_divisor(eta.dtype)
             mean = trees.scale(update, -1 / jnp.where(moved, length, 1))
-            found = trees.subtract(mean, drift)
+            control = trees.subtract(mean, drift)
             # Without a step there is no gradient to average, as where decay has brought the rate to zero.
-            control = jax.tree.map(lambda new, old: jnp.where(moved, new, old), found, client.control)
+            control = jax.tree.map(lambda new, old: jnp.where(moved, new, old), control, client.control)
         control = roles.zero_statistics(task, control)
         change = trees.subtract(control, client.control)
         return ScaffoldUp(update, change, reported_size(weights, data)), ScaffoldClient(control)

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import training
-from fljax.algorithms.common import Entry, SingleModel, single_model
+from fljax.algorithms.entries import Entry
+from fljax.algorithms.single_model import SingleModel, single_model
 from fljax.core.values import checked
 from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task
 from fljax.training import Local

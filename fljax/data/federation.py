@@ -28,7 +28,7 @@ from fljax.data.partitions.owners import Owners, Unseen, chosen_owners, count_se
 from fljax.data.partitions.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.protocol import Examples, Federation, Names
-from fljax.protocol.seeds import Seeds, seeds_of
+from fljax.protocol.arrays import Seeds, seeds_of
 
 Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")

@@ -41,6 +41,7 @@ from fljax.protocol.data import (
     Vectors,
 )
 from fljax.protocol.lists import IndexList, Spans
+from fljax.protocol.roles import Role, Task, TrainingBatch, TrainingKey
 from fljax.protocol.rounds import (
     Available,
     Census,
@@ -59,7 +60,6 @@ from fljax.protocol.rounds import (
     unlabelled,
     with_rows,
 )
-from fljax.protocol.task import Role, Task, TrainingBatch, TrainingKey
 
 __all__ = [
     "AbsentRows",

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax.protocol.data import LocalData
+from fljax.protocol.roles import Task, TrainingKey
 from fljax.protocol.rounds import Available, Census, Cohort, Info, Round, Seat, seen_from
-from fljax.protocol.task import Task, TrainingKey
 
 
 @runtime_checkable

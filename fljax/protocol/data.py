@@ -115,11 +115,11 @@ def mapped_file(array: Any) -> np.memmap[Any, Any] | None:
 
     None: it is another array.
     """
-    found = None
+    mapped = None
     while isinstance(array, np.ndarray):
-        found = array if isinstance(array, np.memmap) else found
+        mapped = array if isinstance(array, np.memmap) else mapped
         array = array.base
-    return found
+    return mapped
 
 
 class Examples(NamedTuple):
@@ -195,8 +195,8 @@ class ClientData(NamedTuple):
     @property
     def parts(self) -> dict[str, Rows]:
         """The index lists by name; "deployment" only if there are such rows."""
-        found = {"train": self.train, "valid": self.valid, "test": self.test}
-        return found if self.deployment is None else found | {"deployment": self.deployment}
+        splits = {"train": self.train, "valid": self.valid, "test": self.test}
+        return splits if self.deployment is None else splits | {"deployment": self.deployment}
 
     def map_rows(self, function: Callable[[Rows], Rows]) -> ClientData:
         """The data with each index list replaced by the function of it."""
@@ -280,15 +280,15 @@ class Federation(NamedTuple):
         lines = []
         for kind, clients in (("seen", self.clients), ("unseen", self.unseen)):
             for part in ("train", "valid", "test", "deployment"):
-                found = _numbers(getattr(getattr(clients, part, None), "size", None))
-                if found is None or not found.size:
+                numbers = _numbers(getattr(getattr(clients, part, None), "size", None))
+                if numbers is None or not numbers.size:
                     continue
-                cells = (kind, part, f"{found.min()}", f"{found.mean():.1f}", f"{found.max()}")
+                cells = (kind, part, f"{numbers.min()}", f"{numbers.mean():.1f}", f"{numbers.max()}")
                 lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         text = f"<p>{repr(self).replace('&', '&amp;').replace('<', '&lt;')}</p>"
         if not lines:
             return text
-        head = "".join(f"<th>{each}</th>" for each in ("clients", "rows", "least", "mean", "most"))
+        head = "".join(f"<th>{title}</th>" for title in ("clients", "rows", "least", "mean", "most"))
         return f"{text}<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 

@@ -64,7 +64,10 @@ class Sent(NamedTuple):
 
 def changed_reports(message: PyTree, change: Callable[[Report], Report]) -> PyTree:
     """The message with ``change`` applied to each of its Reports."""
-    look = lambda part: change(part) if isinstance(part, Report) else part  # noqa: E731
+
+    def look(part: Any) -> Any:
+        return change(part) if isinstance(part, Report) else part
+
     return jax.tree.map(look, message, is_leaf=lambda part: isinstance(part, Report))
 
 
@@ -92,10 +95,10 @@ def is_not_finite(message: PyTree) -> Bool[Array, ""]:
 
     A Report may say on purpose that a loss or a threshold is infinite, but never that it is NaN.
     """
-    found = jnp.zeros((), bool)
+    wrong = jnp.zeros((), bool)
     for part in jax.tree.leaves(message, is_leaf=lambda part: isinstance(part, Report)):
         for leaf in map(jnp.asarray, jax.tree.leaves(part)):
             if jnp.issubdtype(leaf.dtype, jnp.inexact):
-                wrong = jnp.isnan(leaf) if isinstance(part, Report) else ~jnp.isfinite(leaf)
-                found = found | jnp.any(wrong)
-    return found
+                entries = jnp.isnan(leaf) if isinstance(part, Report) else ~jnp.isfinite(leaf)
+                wrong = wrong | jnp.any(entries)
+    return wrong

@@ -177,7 +177,7 @@ class Available(NamedTuple):
 
 jax.tree_util.register_pytree_node(
     Available,
-    lambda each: ((each.among, each.members), each.population),
+    lambda available: ((available.among, available.members), available.population),
     lambda population, masks: Available(population, *masks),
 )
 
@@ -222,7 +222,7 @@ class WithPeers(NamedTuple):
     id: Int[Array, " M"]
 
 
-class OwnRow(NamedTuple):
+class _OwnRow(NamedTuple):
     """A ``PerClient`` part of which the row of one client was taken."""
 
     values: PyTree
@@ -249,23 +249,23 @@ def rows_of(
     """
 
     def rows(part: Any) -> Any:
-        own = part.values if id is None else jax.tree.map(lambda leaf: leaf[id], part.values)
+        row = part.values if id is None else jax.tree.map(lambda leaf: leaf[id], part.values)
         if isinstance(part, PerClient):
-            return own
+            return row
         assert peers is not None
-        return WithPeers(own, jax.tree.map(lambda leaf: pick(leaf, peers), part.values), peers)
+        return WithPeers(row, jax.tree.map(lambda leaf: pick(leaf, peers), part.values), peers)
 
     return [rows(part) for part in jax.tree.leaves(server, is_leaf=is_per_client) if is_per_client(part)]
 
 
 def with_rows(server: PyTree, rows: Sequence[PyTree]) -> PyTree:
     """The Server of one client, whose parts with one row per client are the client's ``rows``."""
-    each = iter(rows)
+    left = iter(rows)
 
     def put(part: Any) -> Any:
         if not is_per_client(part):
             return part
-        return OwnRow(next(each)) if isinstance(part, PerClient) else next(each)
+        return _OwnRow(next(left)) if isinstance(part, PerClient) else next(left)
 
     return jax.tree.map(put, server, is_leaf=is_per_client)
 
@@ -276,19 +276,19 @@ def seen_from(server: PyTree, seat: Seat, peers: Int[Array, " M"] | None = None)
     ``peers`` are the ids for ``send``, in which ``Exchanged`` parts become ``WithPeers``; None: for other functions.
     """
 
-    def own(leaf: Array) -> Array:
+    def row_of(leaf: Array) -> Array:
         return leaf[seat.id] if seat.known else jnp.zeros(leaf.shape[1:], leaf.dtype)
 
     def look(part: Any) -> Any:
-        if isinstance(part, OwnRow):
+        if isinstance(part, _OwnRow):
             return part.values
         if isinstance(part, WithPeers):
             return part.own if peers is None else part
         if not is_per_client(part):
             return part
-        row = jax.tree.map(own, part.values)
+        row = jax.tree.map(row_of, part.values)
         if peers is None or isinstance(part, PerClient):
             return row
         return WithPeers(row, jax.tree.map(lambda leaf: leaf[peers], part.values), peers)
 
-    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, OwnRow | WithPeers) or is_per_client(part))
+    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, _OwnRow | WithPeers) or is_per_client(part))

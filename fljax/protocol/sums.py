@@ -137,7 +137,7 @@ def _check_arguments(name: str, function: Callable[..., Any], expected: tuple[st
             return
     except TypeError:
         pass
-    names = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+    names = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
     got = signature.replace(parameters=names, return_annotation=inspect.Signature.empty)
     raise ValueError(
         f"expected {name} to take ({', '.join(expected)}), got {got}; round has the fields {', '.join(Round._fields)}"
@@ -154,8 +154,8 @@ def within(
         return inner.contribute(unwrap(server), seat, up)
 
     def finish(server: PyTree, total: Total, rows: PyTree, round: Round) -> tuple[PyTree, Info]:
-        own, info = inner.finish(unwrap(server), total, rows, round)
-        return rewrap(server, own), info
+        inner_server, info = inner.finish(unwrap(server), total, rows, round)
+        return rewrap(server, inner_server), info
 
     return Streamed(contribute, finish)
 
@@ -184,8 +184,8 @@ def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
 
     def combine(leaf: Array) -> Array:
         rows = trees.wide(jnp.where(used[:, None], leaf.reshape(leaf.shape[0], -1), jnp.zeros((), leaf.dtype)))
-        found = jnp.matmul(weight.T.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
-        return found.reshape(*weight.shape[1:], *leaf.shape[1:])
+        total = jnp.matmul(weight.T.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
+        return total.reshape(*weight.shape[1:], *leaf.shape[1:])
 
     return Total(jax.tree.map(combine, parts.value), jnp.sum(weight, axis=0))
 
@@ -206,7 +206,7 @@ def divided(value: PyTree, by: float | Array) -> PyTree:
     by = jnp.asarray(by)
 
     def divide(leaf: Array) -> Array:
-        each = by.astype(leaf.dtype).reshape(by.shape + (1,) * (leaf.ndim - by.ndim))
-        return trees.ratio(leaf, each)
+        divisor = by.astype(leaf.dtype).reshape(by.shape + (1,) * (leaf.ndim - by.ndim))
+        return trees.ratio(leaf, divisor)
 
     return jax.tree.map(divide, value)

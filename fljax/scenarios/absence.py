@@ -99,11 +99,11 @@ def availability(
     ) -> tuple[PyTree, Cohort, Info]:
         if table.shape[1] != available.population:
             raise ValueError(f"expected a trace of {available.population} clients, got {table.shape[1]}")
-        there = table[round % table.shape[0]]
+        answers = table[round % table.shape[0]]
         if announced:
-            return inner.select(key, round, server, ballots, available.only(there))
+            return inner.select(key, round, server, ballots, available.only(answers))
         server, cohort, info = inner.select(key, round, server, ballots, available)
-        return server, _only(cohort, there), info
+        return server, _only(cohort, answers), info
 
     return inner._replace(select=select, scenarios=applied_scenarios(inner, "availability"))
 

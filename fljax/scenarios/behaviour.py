@@ -135,8 +135,8 @@ def with_behaviour(
     Returns:
       The algorithm. The bytes sent in a round are unchanged.
     """
-    own = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
-    algorithm, behaves, ever = own.algorithm, own.behaves, own.ever
+    behaving = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
+    algorithm, behaves, ever = behaving.algorithm, behaving.behaves, behaving.ever
 
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         assert algorithm.poll is not None
@@ -201,7 +201,7 @@ class DrawnClient(NamedTuple):
 
 
 def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
-    own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+    wrapped = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
     def init_server(key: Key[Array, ""], census: Census) -> DrawnServer:
         population = census.train.shape[0]
@@ -211,7 +211,7 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
         return DrawnServer(inner.init_server(key, census), PerClient(drawn))
 
     def send(server: PyTree, seat: Seat) -> PyTree:
-        down = own.send(server, seat)
+        down = wrapped.send(server, seat)
         return DrawnClient(down, server.behaviour) if seat.first else down  # its own row
 
     def init_client(key: Key[Array, ""], seat: Seat, down: DrawnClient, data: LocalData) -> DrawnClient:
@@ -230,7 +230,7 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
     def personal(key: Key[Array, ""], seat: Seat, down: PyTree, client: DrawnClient, data: LocalData) -> PyTree:
         return inner.deploy(key, seat, down, client.inner, data)
 
-    algorithm = own._replace(
+    algorithm = wrapped._replace(
         init_server=init_server,
         send=send,
         init_client=init_client,

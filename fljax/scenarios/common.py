@@ -57,7 +57,7 @@ def key_number(inner: Algorithm, name: str, number: int) -> int:
 
     So a scenario nested in itself draws independent random numbers.
     """
-    return number + NESTED * sum(each.name == name for each in inner.scenarios)
+    return number + NESTED * sum(scenario.name == name for scenario in inner.scenarios)
 
 
 def deployed_scores(
@@ -72,11 +72,11 @@ def deployed_scores(
     def scores(rows: Subset) -> tuple[Array, Array | None]:
         return training.evaluate(inner.task, lambda x: inner.predict(deployed, x), rows, key=key)
 
-    found = scores(getattr(data, split))
+    judged = scores(getattr(data, split))
     if split == "train":
-        return found
+        return judged
     some, known = getattr(data, split).rows.size > 0, scores(data.train)
-    return jax.tree.map(lambda own, other: jnp.where(some, own, other), found, known)
+    return jax.tree.map(lambda score, other: jnp.where(some, score, other), judged, known)
 
 
 def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Float[Array, ""]) -> PyTree:
@@ -99,8 +99,8 @@ def with_server(
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
-        own, cohort, info = inner.select(key, round, unwrap(server), ballots, available)
-        return rewrap(server, own), cohort, info
+        inner_server, cohort, info = inner.select(key, round, unwrap(server), ballots, available)
+        return rewrap(server, inner_server), cohort, info
 
     counts, models, peers = inner.counts, inner.models, inner.peers
     return inner._replace(

@@ -60,13 +60,12 @@ def finetuned(
     """
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of steps and epochs for finetuned, got steps={steps}, epochs={epochs}")
-    own = None if who is None else with_given(inner, given(who))
+    tuners = None if who is None else with_given(inner, given(who))
     tuning = Local(learning_rate, batch_size, steps, epochs, optimizer, shuffle=shuffle)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         start = inner.deploy(jax.random.fold_in(key, _DEPLOYMENT), seat, down, client, data)
-        floating = lambda leaf: jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)  # noqa: E731
-        params = jax.tree.map(lambda leaf: leaf if floating(leaf) else None, start)
+        params = jax.tree.map(_if_floating, start)
 
         def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
             return inner.task.loss(inner.predict(trees.merge(params, start), x, key), y)
@@ -74,10 +73,15 @@ def finetuned(
         tune_key = jax.random.fold_in(key, _TUNING)
         trained = training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params
         tuned = trees.merge(trained, start)
-        return tuned if own is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
+        return tuned if tuners is None or not seat.known else trees.where(tuners.behaves(client, seat), tuned, start)
 
-    algorithm = inner if own is None else own.algorithm
+    algorithm = inner if tuners is None else tuners.algorithm
     return algorithm._replace(personal=deploy, scenarios=applied_scenarios(inner, "finetuned", tunes=True))
+
+
+def _if_floating(leaf: Any) -> Any:
+    """The leaf, or None if it does not hold floating numbers."""
+    return leaf if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) else None
 
 
 ENTRY = Entry(

@@ -99,7 +99,7 @@ def check_algorithm(build: Callable[..., Algorithm], /, *, only: str | tuple[str
     >>> import jax.numpy as jnp
     >>> import fljax
     >>> from fljax import training, trees
-    >>> from fljax.algorithms.common import contribute_weighted, mean_update, single_model, with_server_optimizer
+    >>> from fljax.algorithms.single_model import contribute_weighted, mean_update, single_model, with_server_optimizer
     >>> from fljax.protocol.messages import Report, Sent
     >>> def clipped_average(task, local, *, clients_per_round=None, norm=1.0):
     ...     '''FedAvg by size, of updates that are scaled to at most a norm.'''

@@ -11,7 +11,7 @@ import pytest
 
 from fljax import algorithms
 from fljax.aggregators import incfl_update
-from fljax.algorithms.common import SingleModel, server_optimizer
+from fljax.algorithms.single_model import SingleModel, server_optimizer
 from fljax.protocol import Cohort, Round
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local

@@ -17,8 +17,8 @@ from hypothesis import strategies
 from jaxtyping import Array, Bool, Int, Key
 
 from fljax import algorithms, engine, scenarios
-from fljax.algorithms.common import server_optimizer
 from fljax.algorithms.market import Clustering
+from fljax.algorithms.single_model import server_optimizer
 from fljax.core import values
 from fljax.core.signatures import ALL, Allowed, Range
 from fljax.core.values import Count, NonNegative, Share, checked

@@ -2,7 +2,7 @@
 
 import fljax
 from fljax import data, models, testing, training
-from fljax.algorithms.common import single_model, with_server_optimizer
+from fljax.algorithms.single_model import single_model, with_server_optimizer
 from fljax.core import trees
 from fljax.protocol.sums import Part, divided, mean
 

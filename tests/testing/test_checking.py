@@ -14,7 +14,7 @@ import pytest
 
 import fljax
 from fljax import algorithms, training
-from fljax.algorithms.common import SingleModel, single_model
+from fljax.algorithms.single_model import SingleModel, single_model
 from fljax.core import trees
 from fljax.protocol import Algorithm, Cohort
 from fljax.protocol.messages import Report, Sent

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from fljax import training
 from fljax.aggregators import mix
-from fljax.algorithms.common import normalise_weights, select_uniform
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.single_model import normalise_weights
 from fljax.core import trees
 from fljax.protocol import Algorithm, Task
 from fljax.training import Local

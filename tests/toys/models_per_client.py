@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from fljax import training
 from fljax.aggregators import mix
-from fljax.algorithms.common import normalise_weights, select_uniform, use_received_model
+from fljax.algorithms.cohorts import select_uniform
+from fljax.algorithms.single_model import normalise_weights, use_received_model
 from fljax.core import trees
 from fljax.protocol import Algorithm, Judged, Task, along
 from fljax.training import Local

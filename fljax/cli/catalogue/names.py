@@ -164,7 +164,7 @@ def _description(kind: str, name: str, entry: Any) -> Description:
 def _bibtex(keys: tuple[str, ...]) -> str:
     if not keys:
         return ""
-    from fljax.algorithms.citations import bibtex  # imported here, since algorithms import JAX
+    from fljax.algorithms.entries import bibtex  # imported here, since algorithms import JAX
 
     return bibtex(keys)
 

@@ -142,7 +142,7 @@ def _indented(text: str, width: int, indent: int) -> list[Text]:
 def cite(name: Annotated[str, typer.Argument(help="An algorithm or a scenario.")]) -> None:
     """Print BibTeX of the papers that an algorithm or a scenario is from."""
     from fljax import algorithms, scenarios
-    from fljax.algorithms.citations import bibtex
+    from fljax.algorithms.entries import bibtex
     from fljax.core.names import unknown
 
     found = {**scenarios.REGISTRY, **algorithms.REGISTRY}

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
-from fljax.protocol.seeds import Seeds as Seeds
-from fljax.protocol.seeds import seeds_of as seeds_of
+from fljax.protocol.arrays import Seeds as Seeds
+from fljax.protocol.arrays import seeds_of as seeds_of
 
 
 class Purpose(enum.IntEnum):

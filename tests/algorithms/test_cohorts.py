@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import common
+from fljax.algorithms import cohorts
 from fljax.protocol import Available
 
 
 def test_a_small_cohort_of_a_million_touches_no_array_of_a_million() -> None:
-    draw = lambda key: common.sample_uniform(key, Available(10**6), 100)  # noqa: E731
+    draw = lambda key: cohorts.sample_uniform(key, Available(10**6), 100)  # noqa: E731
     text = str(jax.make_jaxpr(draw)(jax.random.key(0)))
     assert "[1000000" not in text
     id, present = jax.jit(draw)(jax.random.key(1))
@@ -27,9 +27,9 @@ def test_a_small_cohort_of_a_million_touches_no_array_of_a_million() -> None:
 @pytest.mark.parametrize(
     ("available", "rows"),
     [
-        (Available(common.LARGE - 1), 10),
-        (Available(common.LARGE), common.SMALL),  # more than a 64th
-        (Available(common.LARGE, jnp.arange(common.LARGE) % 2 == 0), 10),
+        (Available(cohorts.LARGE - 1), 10),
+        (Available(cohorts.LARGE), cohorts.SMALL),  # more than a 64th
+        (Available(cohorts.LARGE, jnp.arange(cohorts.LARGE) % 2 == 0), 10),
     ],
 )
 def test_other_cohorts_are_drawn_as_ever(available: Available, rows: int) -> None:
@@ -37,16 +37,16 @@ def test_other_cohorts_are_drawn_as_ever(available: Available, rows: int) -> Non
     score = -jax.random.uniform(key, (available.population,))
     if available.among is not None:
         score = jnp.where(available.among, score, -jnp.inf)
-    id, present = common.sample_uniform(key, available, rows)
+    id, present = cohorts.sample_uniform(key, available, rows)
     np.testing.assert_array_equal(id, jax.lax.top_k(score, rows)[1])
     assert bool(present.all())
 
 
 def test_every_client_is_as_likely_in_every_place(monkeypatch: Any) -> None:
-    monkeypatch.setattr(common, "LARGE", 0)
+    monkeypatch.setattr(cohorts, "LARGE", 0)
     population, rows, draws = 192, 3, 20_000
     keys = jax.random.split(jax.random.key(5), draws)
-    id = np.asarray(jax.jit(jax.vmap(lambda key: common.sample_uniform(key, Available(population), rows)[0]))(keys))
+    id = np.asarray(jax.jit(jax.vmap(lambda key: cohorts.sample_uniform(key, Available(population), rows)[0]))(keys))
     assert (np.diff(np.sort(id), axis=1) > 0).all()
     for place in range(rows):
         count = np.bincount(id[:, place], minlength=population)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fljax import algorithms, scenarios
-from fljax.algorithms.citations import _entries, bibtex
+from fljax.algorithms.entries import _entries, bibtex
 
 CITED = [each.references for each in (*algorithms.REGISTRY.values(), *scenarios.REGISTRY.values())]
 
