@@ -1,5 +1,18 @@
 """Executable theory: the papers' results on problems that are small enough to solve exactly."""
 
+from fljax.theory.appeal_convergence import (
+    AppealSetting,
+    AppealTerms,
+    appeal_bound,
+    appeal_curvature,
+    appeal_dissimilarity,
+    appeal_hessian,
+    appeal_rates,
+    appeal_rounds,
+    appeal_smoothness,
+    appeal_terms,
+)
+from fljax.theory.appeal_simulation import appeal_gradients, appeal_objective, pseudo_huber
 from fljax.theory.clients import (
     MeanEstimation,
     Minima,
@@ -56,6 +69,8 @@ from fljax.theory.pair import (
 from fljax.theory.propagation import Errors, expected_models, expected_subsets, quadratic_errors
 
 __all__ = [
+    "AppealSetting",
+    "AppealTerms",
     "Equilibrium",
     "Errors",
     "Estimate",
@@ -66,6 +81,16 @@ __all__ = [
     "MixtureErrors",
     "Reassignment",
     "Setting",
+    "appeal_bound",
+    "appeal_curvature",
+    "appeal_dissimilarity",
+    "appeal_gradients",
+    "appeal_hessian",
+    "appeal_objective",
+    "appeal_rates",
+    "appeal_rounds",
+    "appeal_smoothness",
+    "appeal_terms",
     "average_is_minimum",
     "best_responses",
     "cluster_gain",
@@ -91,6 +116,7 @@ __all__ = [
     "plain_game",
     "propagation_bound",
     "propagation_term",
+    "pseudo_huber",
     "quadratic_errors",
     "reassign",
     "recovery_bound",
