@@ -15,8 +15,9 @@ Source: INCFL, appendix C.1, theorem C.1, and its proof in appendix D (MaxFL, th
 - Section C, (103) and (112) print ``L_c / 4`` for ``L_c^2 / 4``, which is too small for a large ``L_c``.
 - (56) has a needless factor 2. Lemma D.1 is true, but ``kappa'^2`` exceeds ``L_c^2``, which bounds every gradient. So
   ``L_c`` stands here for it; beta, kappa, assumption C.3 and the conditions on ``eta_l`` are not needed.
-- (91) is not 0 for tau = 1, the drift here is. (98) prints beta' for its square.
-- (103): 64 before ``kappa'^2`` should be 16. (104) lacks ``1 / L_c^2`` and prints ``1 / sqrt(T tau)`` for ``eta_l``.
+- (91) is not 0 for tau = 1; the drift here is.
+- (96) to (97) takes eps to be that of section C. The condition on ``c`` in ``appeal_terms`` holds for any eps.
+- (103): 64 before ``kappa'^2`` should be 16. (104) lacks ``1 / L_c^2`` in its last term.
 - (105) has a factor m too much: (107) and algorithm 1 do without.
 - **(107) is wrong**: the divisor ``sum_S q_k + eps`` depends on the cohort, so the expected step is not along the
   gradient. With m < M and a fixed eps INCFL does not find a stationary point of its objective, and (50) and (131) are

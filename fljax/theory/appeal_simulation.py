@@ -91,6 +91,7 @@ def appeal_gradients(
         mine if given is None else jnp.asarray(given, float) for mine, given in zip(usual, (local, server), strict=True)
     )
     few, eps = participants_of(setting), eps_of(setting)
+    everybody = jnp.ones(len(points), bool)
     deviation = jnp.sqrt(jnp.asarray(setting.noise, points.dtype) / points.shape[1])
     loss = lambda w, centre: pseudo_huber(w, centre, setting.lipschitz, setting.smoothness)  # noqa: E731
     slope = jax.vmap(jax.grad(loss))
@@ -98,7 +99,7 @@ def appeal_gradients(
 
     def one_round(w: Array, round_key: Array) -> tuple[Array, Array]:
         draw, noise = jax.random.split(round_key)
-        chosen = jax.random.permutation(draw, len(points)) < few
+        chosen = everybody if few == len(points) else jax.random.permutation(draw, len(points)) < few
         gap = loss(w[None], points) - rho
         weight = jnp.where(chosen, jax.nn.sigmoid(gap) * jax.nn.sigmoid(-gap), 0)
 
