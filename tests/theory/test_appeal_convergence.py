@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -205,6 +206,44 @@ def test_steps_that_are_too_long(x64):
     assert theory.appeal_bound(SETTING, np.floor(least)) == np.inf
     # Where nothing limits the server's rate, nothing can be said.
     assert theory.appeal_bound(SETTING._replace(eps=0.0), 1e9) == np.inf
+
+
+@given(st.integers(0, 100_000), st.integers(2, 5), st.integers(1, 4), st.floats(0.02, 5), amounts, amounts)
+def test_one_round_exactly(seed, clients, local_steps, eps, lipschitz, smoothness):
+    """The bound for T = 1: over all cohorts, with the true decrease as ``excess``, at the longest step allowed."""
+    random = np.random.default_rng(seed)
+    few = int(random.integers(1, clients + 1))
+    setting = theory.AppealSetting(clients, few, local_steps, lipschitz, smoothness, eps=eps * few)
+    centres, w = random.normal(size=(clients, 2)) * 3, random.normal(size=2)
+    thresholds = random.uniform(0, 3, clients)
+    width = lipschitz / smoothness
+
+    def losses(w: np.ndarray) -> np.ndarray:
+        return lipschitz * width * (np.sqrt(1 + np.sum((w - centres) ** 2, -1) / width**2) - 1)
+
+    def slopes(w: np.ndarray) -> np.ndarray:
+        return smoothness * (w - centres) / np.sqrt(1 + np.sum((w - centres) ** 2, -1, keepdims=True) / width**2)
+
+    def objective(w: np.ndarray) -> float:
+        return float(sigma(losses(w) - thresholds).mean())
+
+    local = random.uniform(0.01, 2) / smoothness / local_steps
+    smooth = lipschitz**2 / (6 * 3**0.5) + smoothness / 4
+    server = eps**2 / (2 * smooth * (1 / 4 + eps)) / (local_steps * local)
+    models = np.broadcast_to(w, centres.shape)
+    for _ in range(local_steps):
+        models = models - local * slopes(models)
+    chance = np.asarray(sigma(losses(w) - thresholds), float)
+    weights = chance * (1 - chance)
+    after = []
+    for cohort in itertools.combinations(range(clients), few):
+        chosen = list(cohort)
+        step = weights[chosen] @ (models - w)[chosen] / (weights[chosen].sum() + eps * few)
+        after.append(objective(w + server * step))
+    squared = float(np.sum(np.square(weights @ slopes(w) / clients)))
+    with enable_x64(True):
+        terms = theory.appeal_terms(setting._replace(excess=objective(w) - np.mean(after)), 1, local, server)
+        assert squared <= float(sum(terms, jnp.zeros(()))) * (1 + 1e-9) + 1e-12
 
 
 # --- INCFL itself -------------------------------------------------------------------------------------------
