@@ -5,7 +5,8 @@ from fljax.algorithms.cgsv import cgsv, cgsv_iafl
 from fljax.algorithms.ditto import ditto
 from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedala import fedala
-from fljax.algorithms.fedavg import fedavg, fedavg_finetune
+from fljax.algorithms.fedavg import fedavg
+from fljax.algorithms.fedavg_finetune import fedavg_finetune
 from fljax.algorithms.fedbn import fedbn
 from fljax.algorithms.fedem import fedem
 from fljax.algorithms.fedfomo import fedfomo

@@ -15,7 +15,7 @@ from fljax import training
 from fljax.algorithms.entries import Entry
 from fljax.algorithms.single_model import contribute_by, mean_update, reported_size, single_model, with_server_optimizer
 from fljax.core import trees
-from fljax.core.values import Count, CountOrZero, NonNegative, checked
+from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, LocalData, Seat, Task
 from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer
@@ -64,59 +64,4 @@ def fedavg(
 
 ENTRY = Entry(
     fedavg, "averages updates, by size or uniformly", ("mcmahan2017communication",), differentiable=("server_lr",)
-)
-
-
-@checked
-def fedavg_finetune(
-    task: Task,
-    local: Local,
-    *,
-    tune_epochs: CountOrZero = 1,
-    clients_per_round: Count | None = None,
-    weights: Literal["size", "uniform"] = "uniform",
-    server_lr: NonNegative = 1.0,
-    server_optimizer: Optimizer = "sgd",
-) -> Algorithm:
-    """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` epochs at the learning rate of round 0, with FedAvg's ``w``.
-
-    Args:
-      task: model and loss.
-      local: how clients train; tuning uses its optimizer and batch size.
-      tune_epochs: passes over the client's training rows; 0: FedAvg.
-      clients_per_round: as for ``fedavg``.
-      weights: as for ``fedavg``.
-      server_lr: as for ``fedavg``.
-      server_optimizer: as for ``fedavg``.
-
-    Returns:
-      The algorithm; the global model is judged as well. Info: ``weight`` [row].
-
-    Raises:
-      ValueError: if ``tune_epochs`` is negative, and as for ``fedavg``.
-
-    Source: IAFL, section 6, a baseline: uniform averaging, then one epoch at the initial learning rate. Deviation:
-    none; every evaluation during the run tunes the current global model.
-    """
-    usual = fedavg(
-        task,
-        local,
-        clients_per_round=clients_per_round,
-        weights=weights,
-        server_lr=server_lr,
-        server_optimizer=server_optimizer,
-    )
-    tuning = local._replace(steps=None, epochs=tune_epochs)
-
-    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        return training.train(key, down, data.train, task=task, local=tuning).params
-
-    return usual if tune_epochs == 0 else usual._replace(personal=deploy)
-
-
-FINETUNE_ENTRY = Entry(
-    fedavg_finetune,
-    "FedAvg whose model every client tunes before it uses it",
-    ("wu2024incentive",),
-    differentiable=("server_lr",),
 )

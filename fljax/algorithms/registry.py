@@ -9,7 +9,7 @@ from fljax.algorithms.ditto import ENTRY as ditto
 from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedala import ENTRY as fedala
 from fljax.algorithms.fedavg import ENTRY as fedavg
-from fljax.algorithms.fedavg import FINETUNE_ENTRY as fedavg_finetune
+from fljax.algorithms.fedavg_finetune import ENTRY as fedavg_finetune
 from fljax.algorithms.fedbn import ENTRY as fedbn
 from fljax.algorithms.fedem import ENTRY as fedem
 from fljax.algorithms.fedfomo import ENTRY as fedfomo

@@ -1,13 +1,15 @@
 """Scenarios: wrappers of any algorithm that change the behaviour of clients, or what a server makes of updates."""
 
 from fljax.scenarios.absence import availability, dropout
+from fljax.scenarios.appeal_based import appeal_based
 from fljax.scenarios.byzantine import byzantine
-from fljax.scenarios.clipped import clipped, median_clipped
+from fljax.scenarios.clipped import clipped
 from fljax.scenarios.common import Entry
 from fljax.scenarios.finetuned import finetuned
 from fljax.scenarios.free_riding import free_riding
+from fljax.scenarios.median_clipped import median_clipped
 from fljax.scenarios.misreporting import misreporting
-from fljax.scenarios.opting_out import appeal_based, opting_out
+from fljax.scenarios.opting_out import opting_out
 from fljax.scenarios.registry import REGISTRY
 
 __all__ = [

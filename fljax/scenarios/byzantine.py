@@ -17,9 +17,9 @@ from fljax.core import trees
 from fljax.core.values import NonNegative, NumberOrInfinity, Share, checked
 from fljax.protocol import Algorithm, AnyArray, roles
 from fljax.protocol.messages import NOT_ASKED, Report, changed_reports, changed_update
+from fljax.scenarios.appeal_based import AppealBallot
 from fljax.scenarios.behaviour import Drawn, given, with_behaviour
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number
-from fljax.scenarios.opting_out import AppealBallot
 
 
 @checked

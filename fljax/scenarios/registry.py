@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fljax.scenarios.absence import AVAILABILITY_ENTRY, DROPOUT_ENTRY
+from fljax.scenarios.appeal_based import ENTRY as appeal_based
 from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
-from fljax.scenarios.clipped import MEDIAN_ENTRY as median_clipped
 from fljax.scenarios.common import Entry
 from fljax.scenarios.finetuned import ENTRY as finetuned
 from fljax.scenarios.free_riding import ENTRY as free_riding
+from fljax.scenarios.median_clipped import ENTRY as median_clipped
 from fljax.scenarios.misreporting import ENTRY as misreporting
-from fljax.scenarios.opting_out import APPEAL_ENTRY as appeal_based
 from fljax.scenarios.opting_out import ENTRY as opting_out
 
 REGISTRY: dict[str, Entry] = {

@@ -11,6 +11,7 @@ from fljax import config
 from fljax.experiments import run
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import resolve_setup
+from fljax.results import Results
 from fljax.results.events import Event
 
 pytestmark = pytest.mark.thorough
@@ -121,4 +122,4 @@ def test_results_without_decisions_are_not_taken_for_a_baseline(finished):
     parsed = config.parse(RAW)
     metrics = outcome.models["fedavg"].metrics.drop_dims("decision_round")
     with pytest.raises(ValueError, match="expected results of fedavg in every round in which a scenario decides"):
-        preparation.baselines_of(resolve_setup(parsed), {"fedavg": (metrics, outcome.models["fedavg"].records)})
+        preparation.baselines_of(resolve_setup(parsed), {"fedavg": Results(metrics, outcome.models["fedavg"].records)})
