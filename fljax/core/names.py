@@ -235,17 +235,6 @@ def _is_equal(value: Any, default: Any) -> bool:
     return value is default or (plain and type(value) is type(default) and value == default)
 
 
-def cost_in_words(metrics: Mapping[Any, Any]) -> str:
-    """A run's mapping to devices and its seconds, from its metrics."""
-    clients, devices = int(metrics["execution_clients"]), int(metrics["execution_devices"])
-    words = {"trial": "trial", "compile": "compiling", "train": "training", "evaluate": "evaluation"}
-    spent = {word: float(metrics[f"seconds_{purpose}"]) for purpose, word in words.items()}
-    times = ", ".join(f"{word} {seconds:.1f} s" for word, seconds in spent.items() if seconds > 0)
-    at_a_time = "one client" if clients == 1 else f"{clients} clients"
-    where = "one device" if devices == 1 else f"each of {devices} devices"
-    return f"{at_a_time} at a time on {where}; {times}"
-
-
 def duration(seconds: float) -> str:
     """``8 s``, ``3 min 20 s``, ``2 h 5 min``: whole seconds up to an hour, whole minutes above."""
     whole = max(0, round(seconds))

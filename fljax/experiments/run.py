@@ -6,10 +6,12 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import xarray as xr
+
 from fljax import results
 from fljax.config import Config, dumps
 from fljax.core import processes
-from fljax.core.names import about_algorithm, cost_in_words
+from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, Plan, estimate, estimate_standalone, progress_of, simulate
 from fljax.engine.programs.execution import debug_mode
 from fljax.experiments import outlines
@@ -169,7 +171,7 @@ class _Computation(NamedTuple):
             result = result._replace(records=further_rounds.with_records(begun.records, result.records))
         result = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
         short = self._short(label, result)
-        log.note(cost_in_words(metrics), label, rounds, rounds)
+        log.note(_cost_in_words(metrics), label, rounds, rounds)
         for diverged in result.divergences:
             log.note(f"{diverged}; frozen there", label, diverged.round, rounds)
         for loss in result.infinite:
@@ -218,6 +220,17 @@ class _Computation(NamedTuple):
 
 # The label of standalone training among estimates.
 STANDALONE = "(standalone models)"
+
+
+def _cost_in_words(metrics: xr.Dataset) -> str:
+    """A run's mapping to devices and its seconds, from its metrics."""
+    clients, devices = int(metrics["execution_clients"]), int(metrics["execution_devices"])
+    words = {"trial": "trial", "compile": "compiling", "train": "training", "evaluate": "evaluation"}
+    spent = {word: float(metrics[f"seconds_{purpose}"]) for purpose, word in words.items()}
+    times = ", ".join(f"{word} {seconds:.1f} s" for word, seconds in spent.items() if seconds > 0)
+    at_a_time = "one client" if clients == 1 else f"{clients} clients"
+    where = "one device" if devices == 1 else f"each of {devices} devices"
+    return f"{at_a_time} at a time on {where}; {times}"
 
 
 def estimates(config: Config) -> dict[str, Memory]:

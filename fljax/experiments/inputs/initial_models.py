@@ -12,13 +12,13 @@ seeds start from one model, since ``Task.init`` knows no seed but its key.
 
 from __future__ import annotations
 
-import io
 import pathlib
 
 import jax
 import numpy as np
 
 from fljax import models
+from fljax.core.files import read_npz
 from fljax.core.names import unknown
 from fljax.protocol import Task
 from fljax.results import folders
@@ -85,16 +85,13 @@ def _common(folder: pathlib.Path, label: str, seed: int | None) -> dict[str, np.
     path = next((each for each in paths if each.is_file()), None)
     if path is None:
         raise ValueError(f"expected {str(paths[0])!r}, which {_writer(folder)} writes, got no such file")
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            found = {name.removeprefix(COMMON): file[name] for name in file.files if name.startswith(COMMON)}
-            seeds = file[SEEDS].tolist() if SEEDS in file.files else []
-    except Exception as error:
-        raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file ({error})") from None
-    if not found:
+    arrays = read_npz(path, "models")
+    common = {name.removeprefix(COMMON): values for name, values in arrays.items() if name.startswith(COMMON)}
+    seeds = arrays[SEEDS].tolist() if SEEDS in arrays else []
+    if not common:
         raise ValueError(f"expected an algorithm with a model that all clients share, got {label!r}, which has none")
     if seed is None and len(seeds) > 1:
         raise ValueError(f"expected model.initial_seed, one of the seeds {seeds} of {str(folder)!r}, got none")
     if seed is not None and seed not in seeds:
         raise ValueError(f"expected model.initial_seed to be one of the seeds {seeds} of {str(folder)!r}, got {seed}")
-    return jax.tree.map(lambda values: values[0 if seed is None else seeds.index(seed)], found)
+    return jax.tree.map(lambda values: values[0 if seed is None else seeds.index(seed)], common)
