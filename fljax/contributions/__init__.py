@@ -6,6 +6,8 @@ from the updates in every round (``fljax.aggregators.cgsv_reputation`` and the a
 computes Shapley values of any game over coalitions of clients, exact or sampled, on the device.
 """
 
+from fljax.contributions.cores import LeastCore, least_core, nucleolus
+from fljax.contributions.judging import Agreement, agreement, stability
 from fljax.contributions.measures import (
     CONTRIBUTIONS,
     Contribution,
@@ -17,21 +19,42 @@ from fljax.contributions.measures import (
     participation_rate,
     standalone_accuracy,
 )
-from fljax.contributions.shapley import coalition_value, exact_shapley, monte_carlo_shapley
+from fljax.contributions.over_seeds import ErrorBars, error_bars, wins
+from fljax.contributions.semivalues import banzhaf, beta_shapley, leave_one_out, semivalue, shapley
 from fljax.contributions.tables import Labels
+from fljax.contributions.value_functions import coalition_value, exact_shapley, monte_carlo_shapley
+from fljax.contributions.violations import Violations, convexity, monotonicity, superadditivity
 
 __all__ = [
     "CONTRIBUTIONS",
+    "Agreement",
     "Contribution",
+    "ErrorBars",
     "Labels",
+    "LeastCore",
     "Measure",
+    "Violations",
+    "agreement",
+    "banzhaf",
+    "beta_shapley",
     "coalition_value",
     "contribution_at",
+    "convexity",
     "data_size",
+    "error_bars",
     "exact_shapley",
     "free_riders",
+    "least_core",
+    "leave_one_out",
     "measure",
+    "monotonicity",
     "monte_carlo_shapley",
+    "nucleolus",
     "participation_rate",
+    "semivalue",
+    "shapley",
+    "stability",
     "standalone_accuracy",
+    "superadditivity",
+    "wins",
 ]
