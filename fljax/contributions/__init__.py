@@ -2,11 +2,17 @@
 
 ``CONTRIBUTIONS`` lists measures that are known before training: sizes, participation rates and standalone accuracies. A
 custom measure is any function that takes some of the same arguments. CGSV's reputation is not listed, as it is computed
-from the updates in every round (``fljax.aggregators.cgsv_reputation`` and the algorithms that use it). The package also
-computes Shapley values of any game over coalitions of clients, exact or sampled, on the device.
+from the updates in every round (``fljax.aggregators.cgsv_reputation`` and the algorithms that use it).
+
+What clients are worth in a game over coalitions of clients comes from a table of all values (``shapley``, ``banzhaf``,
+``least_core`` and others), from a function of a coalition (``exact_shapley``, ``monte_carlo_shapley``), or from an
+estimator of ``ESTIMATORS`` (``fljax.contributions.estimators``). ``agreement`` compares estimates with the truth.
 """
 
 from fljax.contributions.cores import LeastCore, least_core, nucleolus
+from fljax.contributions.estimators.cached import CachedGame
+from fljax.contributions.estimators.registry import ESTIMATORS, estimate
+from fljax.contributions.estimators.rounds import Estimate, RunRecord, validation_gradients
 from fljax.contributions.judging import Agreement, agreement, stability
 from fljax.contributions.measures import (
     CONTRIBUTIONS,
@@ -27,12 +33,16 @@ from fljax.contributions.violations import Violations, convexity, monotonicity, 
 
 __all__ = [
     "CONTRIBUTIONS",
+    "ESTIMATORS",
     "Agreement",
+    "CachedGame",
     "Contribution",
     "ErrorBars",
+    "Estimate",
     "Labels",
     "LeastCore",
     "Measure",
+    "RunRecord",
     "Violations",
     "agreement",
     "banzhaf",
@@ -42,6 +52,7 @@ __all__ = [
     "convexity",
     "data_size",
     "error_bars",
+    "estimate",
     "exact_shapley",
     "free_riders",
     "least_core",
@@ -56,5 +67,6 @@ __all__ = [
     "stability",
     "standalone_accuracy",
     "superadditivity",
+    "validation_gradients",
     "wins",
 ]
