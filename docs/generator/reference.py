@@ -54,6 +54,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
 # scenarios have pages of their own.
 _MORE = (
     "algorithms.common",
+    "contributions.estimators",
     "engine.callbacks",
     "engine.checkpoints",
     "protocol.messages",

@@ -72,6 +72,7 @@ def gtg_shapley(
         least, most = (max(least_orders, rows),) * 2 if given is None else (len(given),) * 2
         if given is None:
             most = max(least, min(math.ceil(0.8 * 2**rows), 1000)) if most_orders is None else max(most_orders, 1)
+        key: Any = seen.key
         value, count = round_game(utility, seen), jnp.sum(here)
         whole, empty = value_table(value, jnp.stack([here, jnp.zeros_like(here)]), None)
         skipped = jnp.abs(whole - empty) <= round_tolerance
@@ -81,7 +82,7 @@ def gtg_shapley(
         def place_of(k: Array) -> Array:
             if places is not None:
                 return places[k]
-            draws = jax.random.uniform(jax.random.fold_in(seen.key, k), (rows,), jnp.float32)
+            draws = jax.random.uniform(jax.random.fold_in(key, k), (rows,), jnp.float32)
             draws = draws.at[leaders[k % jnp.maximum(count, 1)]].set(-1)
             return jnp.argsort(jnp.argsort(draws))
 

@@ -266,7 +266,7 @@ def products(rows: PyTree, other: PyTree) -> Float[Array, " S"]:
         return jnp.sum(a * b, axis=tuple(range(1, a.ndim)))
 
     found = jax.tree.leaves(jax.tree.map(one, rows, other))
-    return sum(found[1:], found[0])
+    return sum(found[1:], jnp.asarray(found[0]))
 
 
 def cosines(rows: PyTree, other: PyTree) -> Float[Array, " S"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,7 @@ def test_truncation_is_that_of_the_sequential_rule(seed, order_tolerance):
 @pytest.mark.thorough
 def test_drawn_orders_converge():
     record = runs.record(runs.FOUR)
-    exact = {"round_tolerance": 0.0, "order_tolerance": 0.0}
+    exact: Any = {"round_tolerance": 0.0, "order_tolerance": 0.0}
     rule = gtg_shapley(utility=runs.utility, most_orders=400, convergence=0.01, **exact)
     truth = found(multi_round(utility=runs.utility), record)
     result = found(rule, record, key=jax.random.key(1))

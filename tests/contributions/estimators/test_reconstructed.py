@@ -91,7 +91,7 @@ def test_the_definitions_with_absent_rows_and_a_tree(seed):
     np.testing.assert_allclose(result.by_round, rounds * 0.5 ** np.arange(3)[:, None], atol=1e-10)
     expected = np.where(seen, np.sum(result.by_round, axis=0), np.nan)
     np.testing.assert_allclose(result.worth, expected, atol=1e-10)
-    assert result.cost.evaluations == (2 ** np.sum(record.present, axis=1)).sum()
+    assert result.cost.evaluations == (2 ** np.sum(np.asarray(record.present), axis=1)).sum()
     plain = found(fed_shapley(utility=runs.tree_utility, batch_size=3), record, clients=5)
     np.testing.assert_allclose(plain.worth, np.where(seen, rounds.sum(axis=0), np.nan), atol=1e-10)
     first, last = (jax.tree.map(lambda leaf, t=t: leaf[t], record.models) for t in (0, -1))
