@@ -33,12 +33,12 @@ _NEEDS_NUMBERS = (
 )
 
 
-def members_of(clients: int) -> Bool[np.ndarray, "2^N N"]:
+def members_of(clients: int) -> Bool[np.ndarray, "coalitions N"]:
     """``[2^N, N]`` bools: who belongs to each coalition, by code."""
     return (np.arange(2**clients)[:, None] >> np.arange(clients)[None, :] & 1).astype(bool)
 
 
-def sizes_of(clients: int) -> Int[np.ndarray, " 2^N"]:
+def sizes_of(clients: int) -> Int[np.ndarray, " coalitions"]:
     """``[2^N]``: the number of members of each coalition, by code."""
     return members_of(clients).sum(axis=1)
 

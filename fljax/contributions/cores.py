@@ -33,8 +33,8 @@ class LeastCore(NamedTuple):
 
     excess: Float[np.ndarray, "*seeds"]
     payoff: Float[np.ndarray, "*seeds N"]
-    slack: Float[np.ndarray, "*seeds 2^N"]
-    tight: Bool[np.ndarray, "*seeds 2^N"]
+    slack: Float[np.ndarray, "*seeds coalitions"]
+    tight: Bool[np.ndarray, "*seeds coalitions"]
 
 
 def least_core(values: Numbers, known: Numbers | None = None) -> LeastCore:

@@ -100,7 +100,7 @@ class CachedGame:
                 self.known[code] = float(found)
         return np.array([self.known[code] for code in codes]).reshape(np.shape(members)[:-1])
 
-    def table(self) -> Float[np.ndarray, " 2^N"]:
+    def table(self) -> Float[np.ndarray, " coalitions"]:
         """The values of all coalitions by code, for at most 16 clients."""
         return self.values(members_of(self.clients))
 

@@ -244,7 +244,7 @@ def round_game(utility: Utility, seen: Observation) -> Value:
     return coalition_value(seen.updates, trees.zeros_like(seen.model), loss, seen.weights)
 
 
-def round_table(utility: Utility, seen: Observation, batch_size: int | None) -> Float[Array, " 2^S"]:
+def round_table(utility: Utility, seen: Observation, batch_size: int | None) -> Float[Array, " coalitions"]:
     """``U(w_S) - U(w^t)`` of all coalitions of the rows of a cohort; absent rows change nothing."""
     rows = seen.present.shape[0]
     check_rows(rows)
