@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.optimize import linprog, nnls
 
 from fljax.contributions.coalitions import Numbers, clients_of, members_of
 
@@ -116,6 +115,8 @@ def _sizes(table: np.ndarray) -> np.ndarray:
 
 def _least_core(row: np.ndarray, rows: np.ndarray, members: np.ndarray) -> tuple[float, np.ndarray]:
     """``e*`` and the payoff, of one table."""
+    from scipy.optimize import nnls  # late: it takes a quarter of a second
+
     clients = members.shape[1]
     if not np.isfinite(row[[0, *rows, -1]]).all():
         return np.nan, np.full(clients, np.nan)
@@ -163,6 +164,8 @@ def _program(
     game: np.ndarray, rows: np.ndarray, members: np.ndarray, fixed: list[np.ndarray], sums: list[float]
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """``min e`` with ``x(S) + e >= game(S)`` for ``rows`` and given sums of payoffs: e, x and the multipliers."""
+    from scipy.optimize import linprog  # late: it takes a quarter of a second
+
     clients = members.shape[1]
     fixed, sums = fixed or [members[-1]], sums or [game[-1]]
     found = linprog(

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import kendalltau, rankdata
 
 from fljax.contributions.coalitions import Numbers
 
@@ -91,6 +90,8 @@ def stability(values: Numbers) -> float:
 
 def _row(estimate: np.ndarray, truth: np.ndarray) -> tuple[float, float, float, np.ndarray, float, float, int]:
     """The numbers of one row, in the order of ``Agreement``."""
+    from scipy.stats import kendalltau, rankdata  # late: it takes a quarter of a second
+
     known = ~(np.isnan(estimate) | np.isnan(truth))
     a, b = estimate[known], truth[known]
     deviation = np.full(len(known), np.nan)

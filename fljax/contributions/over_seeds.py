@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import t as student
 
 from fljax.contributions.coalitions import Numbers
 
@@ -53,6 +52,8 @@ def error_bars(values: Numbers, level: float = 0.95) -> ErrorBars:
     if seeds == 1:
         unknown = np.full_like(mean, np.nan)
         return ErrorBars(mean, unknown, unknown, unknown)
+    from scipy.stats import t as student  # late: it takes a quarter of a second
+
     error = np.sqrt(np.sum((table - mean[None]) ** 2, axis=0) / (seeds - 1) / seeds)
     half = student.ppf((1 + level) / 2, seeds - 1) * error
     return ErrorBars(mean, error, mean - half, mean + half)
