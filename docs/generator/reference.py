@@ -55,6 +55,7 @@ _MORE = (
     "algorithms.cohorts",
     "algorithms.entries",
     "algorithms.single_model",
+    "contributions.estimators",
     "engine.callbacks",
     "engine.checkpoints",
     "protocol.messages",

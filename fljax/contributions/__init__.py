@@ -2,10 +2,18 @@
 
 ``CONTRIBUTIONS`` lists measures that are known before training: sizes, participation rates and standalone accuracies. A
 custom measure is any function that takes some of the same arguments. CGSV's reputation is not listed, as it is computed
-from the updates in every round (``fljax.aggregators.cgsv_reputation`` and the algorithms that use it). The package also
-computes Shapley values of any game over coalitions of clients, exact or sampled, on the device.
+from the updates in every round (``fljax.aggregators.cgsv_reputation`` and the algorithms that use it).
+
+What clients are worth in a game over coalitions of clients comes from a table of all values (``shapley``, ``banzhaf``,
+``least_core`` and others), from a function of a coalition (``exact_shapley``, ``monte_carlo_shapley``), or from an
+estimator of ``ESTIMATORS`` (``fljax.contributions.estimators``). ``agreement`` compares estimates with the truth.
 """
 
+from fljax.contributions.cores import LeastCore, least_core, nucleolus
+from fljax.contributions.estimators.cached import CachedGame
+from fljax.contributions.estimators.registry import ESTIMATORS, estimate
+from fljax.contributions.estimators.rounds import Estimate, RunRecord, validation_gradients
+from fljax.contributions.judging import Agreement, agreement, stability
 from fljax.contributions.measures import (
     CONTRIBUTIONS,
     Contribution,
@@ -17,21 +25,48 @@ from fljax.contributions.measures import (
     participation_rate,
     standalone_accuracy,
 )
-from fljax.contributions.shapley import coalition_value, exact_shapley, monte_carlo_shapley
+from fljax.contributions.over_seeds import ErrorBars, error_bars, wins
+from fljax.contributions.semivalues import banzhaf, beta_shapley, leave_one_out, semivalue, shapley
 from fljax.contributions.tables import Labels
+from fljax.contributions.value_functions import coalition_value, exact_shapley, monte_carlo_shapley
+from fljax.contributions.violations import Violations, convexity, monotonicity, superadditivity
 
 __all__ = [
     "CONTRIBUTIONS",
+    "ESTIMATORS",
+    "Agreement",
+    "CachedGame",
     "Contribution",
+    "ErrorBars",
+    "Estimate",
     "Labels",
+    "LeastCore",
     "Measure",
+    "RunRecord",
+    "Violations",
+    "agreement",
+    "banzhaf",
+    "beta_shapley",
     "coalition_value",
     "contribution_at",
+    "convexity",
     "data_size",
+    "error_bars",
+    "estimate",
     "exact_shapley",
     "free_riders",
+    "least_core",
+    "leave_one_out",
     "measure",
+    "monotonicity",
     "monte_carlo_shapley",
+    "nucleolus",
     "participation_rate",
+    "semivalue",
+    "shapley",
+    "stability",
     "standalone_accuracy",
+    "superadditivity",
+    "validation_gradients",
+    "wins",
 ]

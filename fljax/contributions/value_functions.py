@@ -11,27 +11,15 @@ on sampling" (2009) for the standard error; Mitchell et al., "Sampling permutati
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
+from fljax.contributions.coalitions import LARGEST, Value, members_of, value_table
+from fljax.contributions.semivalues import marginals_along, mean_of_samples, shapley
 from fljax.core import trees
-
-Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
-
-# What JAX raises where code of the host is given traced arrays.
-_NEEDS_NUMBERS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-# More clients would have too many coalitions to evaluate.
-LARGEST = 16
 
 
 def exact_shapley(value: Value, clients: int, *, batch_size: int | None = 256) -> Float[Array, " N"]:
@@ -53,15 +41,7 @@ def exact_shapley(value: Value, clients: int, *, batch_size: int | None = 256) -
             f"expected from 1 to {LARGEST} clients for exact Shapley values (2^N coalitions), got {clients}; "
             "monte_carlo_shapley takes any number"
         )
-    codes, bits = np.arange(2**clients), 1 << np.arange(clients)
-    members = (codes[:, None] & bits[None, :]) != 0
-    values = _values(value, jnp.asarray(members), batch_size)
-    # [N, 2^(N-1)]: the coalitions without each client, by code.
-    without = np.stack([codes[~members[:, i]] for i in range(clients)])
-    # |S|! (N - |S| - 1)! / N!
-    weight = np.asarray([1 / (clients * math.comb(clients - 1, size)) for size in range(clients)])
-    weights = jnp.asarray(weight[members.sum(axis=1)[without]], values.dtype)
-    return jnp.sum(weights * (values[without | bits[:, None]] - values[without]), axis=1)
+    return jnp.asarray(shapley(value_table(value, jnp.asarray(members_of(clients)), batch_size)))
 
 
 def monte_carlo_shapley(
@@ -102,14 +82,14 @@ def monte_carlo_shapley(
         raise ValueError(f"expected positive numbers, got {got}")
     if antithetic and permutations % 2:
         raise ValueError(f"expected an even number of permutations with antithetic, got {permutations}")
-    ends = _values(value, jnp.asarray([[False], [True]]) & jnp.ones((2, clients), bool), None)
+    ends = value_table(value, jnp.asarray([[False], [True]]) & jnp.ones((2, clients), bool), None)
 
     def marginals(place: Array) -> Array:
         """Marginals ``[N]`` by client, for the order in which client i arrives at ``place[i]``."""
         inside = place[None, :] < jnp.arange(1, clients)[:, None]
-        between = _values(value, inside, batch_size)
+        between = value_table(value, inside, batch_size)
         along = jnp.concatenate([ends[:1], between, ends[1:]])
-        return jnp.diff(along)[place]
+        return marginals_along(along, place)
 
     def sample(j: Array) -> Array:
         # The sorting order of random numbers is a uniform permutation; one short sort compiles quickly.
@@ -118,11 +98,7 @@ def monte_carlo_shapley(
 
     count = permutations // 2 if antithetic else permutations
     samples = jax.lax.map(sample, jnp.arange(count), batch_size=max(1, min(count, batch_size // clients)))
-    estimate = jnp.mean(samples, axis=0)
-    off = samples - estimate[None, :]
-    variance = jnp.sum(jnp.square(off), axis=0) / max(count - 1, 1)
-    error = jnp.sqrt(variance / count)
-    return estimate, error if count > 1 else jnp.full_like(error, jnp.nan)
+    return mean_of_samples(samples)
 
 
 def coalition_value(
@@ -165,23 +141,3 @@ def coalition_value(
         return -loss(trees.add(model, jax.tree.map(mean, read)))
 
     return value
-
-
-def _values(value: Value, members: Bool[Array, "M N"], batch_size: int | None) -> Float[Array, " M"]:
-    """``value`` of every row of ``members``."""
-
-    def one(row: Array) -> Array:
-        try:
-            result = jnp.asarray(value(row))
-        except _NEEDS_NUMBERS as error:
-            raise ValueError(
-                "expected value to be a function of jax.numpy, which is mapped over coalitions, got one that needs the "
-                f"numbers themselves ({type(error).__name__}); jax.pure_callback calls code of the host"
-            ) from error
-        if result.shape != ():
-            raise ValueError(f"expected value to give one number for a coalition, got shape {result.shape}")
-        return result if jnp.issubdtype(result.dtype, jnp.floating) else result.astype(jnp.result_type(float))
-
-    if batch_size is None or members.shape[0] <= batch_size:
-        return jax.vmap(one)(members)
-    return jax.lax.map(one, members, batch_size=batch_size)

@@ -1,0 +1,88 @@
+"""Coalitions of clients by code, and the values of a function for many coalitions.
+
+A coalition S has the code ``sum_{i in S} 2^i``. A value table is ``[..., 2^N]``: the value of every coalition in the
+order of codes, the empty coalition first and all clients last. Its leading axes are seeds, or anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fljax.protocol.arrays import NumpyArray
+
+Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
+
+# Numbers that become an array: one of JAX, of NumPy, or nested lists.
+Numbers = jax.Array | NumpyArray | Sequence[Any]
+
+# More clients would have too many coalitions to evaluate.
+LARGEST = 16
+
+# What JAX raises where code of the host is given traced arrays.
+_NEEDS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def members_of(clients: int) -> Bool[np.ndarray, "coalitions N"]:
+    """``[2^N, N]`` bools: who belongs to each coalition, by code."""
+    return (np.arange(2**clients)[:, None] >> np.arange(clients)[None, :] & 1).astype(bool)
+
+
+def sizes_of(clients: int) -> Int[np.ndarray, " coalitions"]:
+    """``[2^N]``: the number of members of each coalition, by code."""
+    return members_of(clients).sum(axis=1)
+
+
+def clients_in(code: int) -> tuple[int, ...]:
+    """The ids of the members of a coalition."""
+    return tuple(i for i in range(int(code).bit_length()) if int(code) >> i & 1)
+
+
+def clients_of(values: jax.Array | np.ndarray) -> int:
+    """N, of a value table ``[..., 2^N]``.
+
+    Raises:
+      ValueError: if the last axis has not 2^N entries for N from 1 to 16.
+    """
+    count = values.shape[-1] if values.ndim else 0
+    clients = max(count, 1).bit_length() - 1
+    if count != 2**clients or not 1 <= clients <= LARGEST:
+        raise ValueError(
+            f"expected a value for each of 2^N coalitions of N clients, N from 1 to {LARGEST}, on the last axis, got "
+            f"shape {tuple(values.shape)}"
+        )
+    return clients
+
+
+def value_table(value: Value, members: Bool[Array, "M N"], batch_size: int | None) -> Float[Array, " M"]:
+    """``[M]``: ``value`` of every row of ``members``, mapped over ``batch_size`` rows at a time (None: all).
+
+    Raises:
+      ValueError: if ``value`` does not return a single number, or needs the numbers of its argument.
+    """
+
+    def one(row: Array) -> Array:
+        try:
+            found = jnp.asarray(value(row))
+        except _NEEDS_NUMBERS as error:
+            raise ValueError(
+                "expected value to be a function of jax.numpy, which is mapped over coalitions, got one that needs the "
+                f"numbers themselves ({type(error).__name__}); jax.pure_callback calls code of the host"
+            ) from error
+        if found.shape != ():
+            raise ValueError(f"expected value to give one number for a coalition, got shape {found.shape}")
+        return found if jnp.issubdtype(found.dtype, jnp.floating) else found.astype(jnp.result_type(float))
+
+    if batch_size is None or members.shape[0] <= batch_size:
+        return jax.vmap(one)(members)
+    return jax.lax.map(one, members, batch_size=batch_size)

@@ -1,0 +1,340 @@
+"""Estimators that sample coalitions and retrain them: each value is a training, so that the number of values counts.
+
+They run on the host and take a ``CachedGame`` and a key of JAX, from which NumPy draws. If the game has a budget, an
+estimator draws its samples in the same order and takes as many as the budget allows. ``Estimate.cost`` is what the game
+has spent in all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from fljax.contributions.estimators.cached import CachedGame
+from fljax.contributions.estimators.rounds import Estimate
+from fljax.contributions.semivalues import banzhaf, marginals_along, mean_of_samples, semivalue
+from fljax.core.values import NonNegative, checked
+
+
+@checked
+def permutation_shapley(game: CachedGame, key: Key[Array, ""] | None = None, *, orders: Any = 100) -> Estimate:
+    """The mean of a client's marginal contributions over random orders, unbiased for Shapley values.
+
+    At most ``N - 1`` trainings for each order, and one. ``fljax.contributions.monte_carlo_shapley`` does the same on
+    the device, for functions of jax.numpy.
+
+    Args:
+      game: whose values are trainings.
+      key: for random orders.
+      orders: their number; or ``[K, N]``, the clients in their order of arrival.
+
+    Returns:
+      ``Estimate``; ``error`` is ``sd / sqrt(K)``, NaN for one order. ``details["orders"]`` is K.
+
+    Raises:
+      ValueError: if the budget is too small for one order.
+
+    Source: Castro, Gomez and Tejada, "Polynomial calculation of the Shapley value based on sampling" (2009).
+    """
+    chosen = _orders(game, key, orders)
+    place = np.argsort(chosen, axis=1)
+    inside = place[:, None, :] < np.arange(game.clients + 1)[None, :, None]
+    count = _at_least_one(game, game.affords(inside), "order", inside[0])
+    samples = marginals_along(game.values(inside[:count]), place[:count])
+    worth, error = mean_of_samples(samples)
+    return Estimate(worth, None, error, game.cost, {"orders": count})
+
+
+@checked
+def truncated_shapley(
+    game: CachedGame, key: Key[Array, ""] | None = None, *, orders: Any = 100, tolerance: NonNegative = 0.01
+) -> Estimate:
+    """TMC-Shapley: as ``permutation_shapley``, with marginals 0 once ``|v(all) - v(prefix)| < tolerance``; biased.
+
+    Without a budget all orders are valued place by place, side by side; with one, order by order.
+
+    Args:
+      game: whose values are trainings.
+      key: for random orders.
+      orders: their number; or ``[K, N]``, the clients in their order of arrival.
+      tolerance: see above; 0 truncates nothing.
+
+    Returns:
+      ``Estimate``; ``error`` is ``sd / sqrt(K)`` and does not know of the bias. ``details["asked"]`` counts the values
+      of prefixes that were asked for, of K N.
+
+    Raises:
+      ValueError: if the budget is too small for one order.
+
+    Source: Ghorbani and Zou, "Data Shapley" (ICML 2019), Algorithm 1.
+    """
+    chosen = _orders(game, key, orders)
+    clients = game.clients
+    ends = np.stack([np.zeros(clients, bool), np.ones(clients, bool)])
+    empty, whole = game.values(ends)
+    found: list[np.ndarray] = []
+    asked = 0
+    for group in [chosen] if game.budget is None else [order[None] for order in chosen]:
+        place = np.argsort(group, axis=1)
+        along = np.full((len(group), clients + 1), empty)
+        for size in range(1, clients + 1):
+            active = ~(np.abs(whole - along[:, size - 1]) < tolerance)
+            along[:, size] = along[:, size - 1]
+            prefixes = place[active] < size
+            if not game.affords([prefixes]):
+                break
+            along[active, size] = game.values(prefixes)
+            asked += int(active.sum())
+        else:
+            found.append(marginals_along(along, place))
+            continue
+        break
+    if not found:
+        raise ValueError(f"expected a budget for at least one order, got {game.budget} trainings")
+    samples = np.concatenate(found)
+    worth, error = mean_of_samples(samples)
+    return Estimate(worth, None, error, game.cost, {"orders": len(samples), "asked": asked})
+
+
+@checked
+def stratified_shapley(game: CachedGame, key: Key[Array, ""] | None = None, *, samples: int = 10) -> Estimate:
+    """``phi_i = (1/N) sum_s`` of the mean of ``samples`` marginals of client i to coalitions of s others.
+
+    A stratum (i, s) with at most ``samples`` coalitions is taken whole, and is exact: s = 0 and N - 1 always. In others
+    coalitions are drawn with replacement. At most two trainings for each sample.
+
+    Args:
+      game: whose values are trainings. With a budget, samples are taken in turns over all strata.
+      key: for random coalitions.
+      samples: of each stratum.
+
+    Returns:
+      ``Estimate``; ``error`` is ``sqrt(sum_s var_s / n_s) / N``, NaN if a stratum that is not whole has one sample.
+      ``details["strata"]`` ``[N, N]`` has the means by client and s; a stratum without a sample makes the client NaN.
+
+    Raises:
+      ValueError: if ``samples`` is not positive.
+
+    Source: Maleki et al., "Bounding the estimation error of sampling-based Shapley value approximation" (2013).
+    """
+    if samples < 1:
+        raise ValueError(f"expected at least 1 sample of each stratum, got {samples}")
+    clients, random = game.clients, None
+    units: list[tuple[int, int, int, np.ndarray]] = []
+    whole = np.zeros((clients, clients), int)
+    for client, size in itertools.product(range(clients), range(clients)):
+        others = [other for other in range(clients) if other != client]
+        if math.comb(clients - 1, size) <= samples:
+            sets = list(itertools.combinations(others, size))
+            whole[client, size] = len(sets)
+        else:
+            random = random or _random(key)
+            sets = [random.permutation(others)[:size] for _ in range(samples)]
+        for turn, chosen in enumerate(sets):
+            members = np.zeros((2, clients), bool)
+            members[:, list(chosen)] = True
+            members[1, client] = True
+            units.append((turn, client, size, members))
+    units.sort(key=lambda unit: unit[0])
+    count = game.affords(members for _, _, _, members in units)
+    units = units[:count]
+    values = game.values(np.stack([unit[3] for unit in units])) if units else np.zeros((0, 2))
+    gains: dict[tuple[int, int], list[float]] = {}
+    for (_, client, size, _), (without, together) in zip(units, values, strict=True):
+        gains.setdefault((client, size), []).append(together - without)
+    strata, squares = np.full((clients, clients), np.nan), np.full((clients, clients), np.nan)
+    for place, numbers in gains.items():
+        strata[place] = np.mean(numbers)
+        if len(numbers) == whole[place]:
+            squares[place] = 0
+        elif len(numbers) > 1:
+            squares[place] = np.var(numbers, ddof=1) / len(numbers)
+    error = np.sqrt(squares.sum(axis=1)) / clients
+    return Estimate(strata.mean(axis=1), None, error, game.cost, {"strata": strata})
+
+
+@checked
+def owen_shapley(
+    game: CachedGame, key: Key[Array, ""] | None = None, *, nodes: int | None = None, samples: int | None = 10
+) -> Estimate:
+    """``phi_i = int_0^1 E_{S ~ Bern(q)} (v(S + i) - v(S - i)) dq``, by Gauss and Legendre's nodes q on [0, 1].
+
+    The integrand is a polynomial of degree N - 1 in q, so ``ceil(N / 2)`` nodes have no error of quadrature. One sample
+    draws a coalition S at a node, and serves all clients: ``N + 1`` trainings.
+
+    Args:
+      game: whose values are trainings. With a budget, samples are taken in turns over the nodes.
+      key: for random coalitions.
+      nodes: their number; None: ``ceil(N / 2)``.
+      samples: coalitions for each node; None: expectations over all coalitions, for at most 16 clients.
+
+    Returns:
+      ``Estimate``; ``error`` is ``sqrt(sum_q w_q^2 var_q / n_q)``, NaN where a node has one sample.
+
+    Raises:
+      ValueError: if a number is not positive, or the budget is too small for one sample of each node.
+
+    Source: Okhrati and Lipani, "A multilinear sampling algorithm to estimate Shapley values" (ICPR 2020); Owen,
+    "Multilinear extensions of games" (1972).
+    """
+    clients = game.clients
+    nodes = -(-clients // 2) if nodes is None else nodes
+    if nodes < 1 or (samples is not None and samples < 1):
+        raise ValueError(f"expected positive numbers, got {nodes} nodes and {samples} samples")
+    points, shares = np.polynomial.legendre.leggauss(nodes)
+    points, shares = (points + 1) / 2, shares / 2
+    if samples is None:
+        worth = semivalue(game.table(), node_weights(points, shares, clients))
+        return Estimate(worth, None, np.zeros(clients), game.cost)
+    draws = _random(key).random((samples, nodes, clients)) < points[None, :, None]
+    eye = np.eye(clients, dtype=bool)
+    both = np.stack([draws[:, :, None, :] | eye, draws[:, :, None, :] & ~eye], axis=2)  # [samples, nodes, 2, N, N]
+    turns = both.reshape(samples, -1, clients)
+    count = _at_least_one(game, game.affords(turns), "sample of each node", turns[0])
+    values = game.values(both[:count])
+    gains = values[:, :, 0] - values[:, :, 1]
+    error = np.full(clients, np.nan)
+    if count > 1:
+        error = np.sqrt(np.square(shares) @ gains.var(axis=0, ddof=1) / count)
+    return Estimate(shares @ gains.mean(axis=0), None, error, game.cost)
+
+
+def node_weights(points: np.ndarray, shares: np.ndarray, clients: int) -> np.ndarray:
+    """``p_s = sum_q share_q q^s (1 - q)^(N - 1 - s)``: what nodes make of the integral, as a semivalue."""
+    sizes = np.arange(clients)[:, None]
+    return (points[None] ** sizes * (1 - points[None]) ** (clients - 1 - sizes)) @ shares
+
+
+@checked
+def msr_banzhaf(game: CachedGame, key: Key[Array, ""] | None = None, *, samples: int | None = 100) -> Estimate:
+    """``phi_i = mean of v(S) over samples with i - mean over samples without i``, S uniform: Banzhaf values.
+
+    Every value serves all clients. A client that is in all samples, or in none, has NaN.
+
+    Args:
+      game: whose values are trainings.
+      key: for random coalitions.
+      samples: their number; None: each coalition once, which is exact.
+
+    Returns:
+      ``Estimate``; ``error`` is ``sqrt(var_with / n_with + var_without / n_without)``, NaN where a number is below 2.
+
+    Raises:
+      ValueError: if ``samples`` is not positive, or the budget is too small for one.
+
+    Source: Wang and Jia, "Data Banzhaf" (AISTATS 2023), maximum sample reuse.
+    """
+    clients = game.clients
+    if samples is None:
+        return Estimate(banzhaf(game.table()), None, np.zeros(clients), game.cost, {"samples": 2**clients})
+    if samples < 1:
+        raise ValueError(f"expected at least 1 sample, got {samples}")
+    members = _random(key).random((samples, clients)) < 0.5
+    count = _at_least_one(game, game.affords(members[:, None]), "sample", members[:1])
+    members = members[:count]
+    values = game.values(members)
+    worth, error = np.full(clients, np.nan), np.full(clients, np.nan)
+    for client in range(clients):
+        sides = [values[members[:, client]], values[~members[:, client]]]
+        if all(len(side) for side in sides):
+            worth[client] = sides[0].mean() - sides[1].mean()
+        if all(len(side) > 1 for side in sides):
+            error[client] = math.sqrt(sum(side.var(ddof=1) / len(side) for side in sides))
+    return Estimate(worth, None, error, game.cost, {"samples": count})
+
+
+@checked
+def ipss(game: CachedGame, key: Key[Array, ""] | None = None, *, budget: int) -> Estimate:
+    """IPSS: all coalitions up to a size, a few of the next size, and nothing of larger ones.
+
+    ``k* = max k`` with ``sum_{j <= k} C(N, j) <= budget``. Strata s < k* of ``phi_i = (1/N) sum_s`` (mean marginal to s
+    others) are exact. What is left of the budget goes to different coalitions of ``k* + 1`` members, in which each
+    client is about equally often; they estimate stratum k*. Higher strata are 0: biased, unless values saturate.
+
+    Args:
+      game: whose values are trainings.
+      key: for random coalitions of ``k* + 1``.
+      budget: number of values, with that of the empty coalition.
+
+    Returns:
+      ``Estimate``; ``details["size"]`` is k*, and ``details["complete"]`` the number of coalitions of up to k* members.
+
+    Raises:
+      ValueError: if ``budget`` is below N + 1, or the game's own budget is too small.
+
+    Source: Wei et al., "IPSS" (arXiv 2504.16668). How coalitions of stratum k* are drawn is our reading.
+    """
+    clients = game.clients
+    counts = np.cumsum([math.comb(clients, size) for size in range(clients + 1)], dtype=object)
+    size = sum(1 for count in counts if count <= budget) - 1
+    if size < 1:
+        raise ValueError(f"expected a budget of at least {clients + 1} values for {clients} clients, got {budget}")
+    complete = int(counts[size])
+    chosen: list[tuple[int, ...]] = []
+    for members in range(size + 1):
+        chosen += itertools.combinations(range(clients), members)
+    left = 0 if size == clients else budget - complete
+    more = _balanced(_random(key), clients, size + 1, left) if left else []
+    codes = np.zeros((len(chosen) + len(more), clients), bool)
+    for row, members in zip(codes, [*chosen, *more], strict=True):
+        row[list(members)] = True
+    values = game.values(codes)
+    by_members = {each: values[place] for place, each in enumerate([*chosen, *more])}
+    strata = np.zeros((clients, clients))
+    number = np.zeros((clients, clients), int)
+    for members, value in by_members.items():
+        for client in members:
+            rest = tuple(other for other in members if other != client)
+            strata[client, len(rest)] += value - by_members[rest]
+            number[client, len(rest)] += 1
+    worth = (strata / np.maximum(number, 1)).mean(axis=1)
+    return Estimate(worth, None, None, game.cost, {"size": size, "complete": complete})
+
+
+def _balanced(random: np.random.Generator, clients: int, size: int, count: int) -> list[tuple[int, ...]]:
+    """Different coalitions of one size; each takes the clients that are in the fewest until now."""
+    found: dict[tuple[int, ...], None] = {}
+    uses = np.zeros(clients)
+    while len(found) < min(count, math.comb(clients, size)):
+        for _ in range(20):
+            members = tuple(sorted(np.argsort(uses + random.random(clients))[:size].tolist()))
+            if members not in found:
+                break
+        else:  # all sets of the rarest clients are there
+            while (members := tuple(sorted(random.permutation(clients)[:size].tolist()))) in found:
+                pass
+        found[members] = None
+        uses[list(members)] += 1
+    return list(found)
+
+
+def _random(key: Any) -> np.random.Generator:
+    if key is None:
+        raise ValueError("expected a key for random coalitions, got none")
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+
+
+def _orders(game: CachedGame, key: Any, orders: Any) -> np.ndarray:
+    """``[K, N]``, the clients in their order of arrival."""
+    if np.ndim(orders) == 0:
+        if orders < 1:
+            raise ValueError(f"expected at least 1 order, got {orders}")
+        random = _random(key)
+        return np.stack([random.permutation(game.clients) for _ in range(int(orders))])
+    given = np.asarray(orders)
+    if given.ndim != 2 or given.shape[1] != game.clients or (np.sort(given) != np.arange(game.clients)[None]).any():
+        raise ValueError(f"expected orders of all {game.clients} clients, got shape {given.shape}")
+    return given
+
+
+def _at_least_one(game: CachedGame, count: int, what: str, members: np.ndarray) -> int:
+    if not count:
+        raise ValueError(
+            f"expected a budget for at least one {what}, up to {len(members)} trainings, got {game.budget}"
+        )
+    return count

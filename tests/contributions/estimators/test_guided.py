@@ -1,0 +1,135 @@
+"""GTG-Shapley: all orders, the rule of truncation and convergence one order after another, and what it counts."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax.contributions import RunRecord
+from fljax.contributions.estimators import estimate_run, gtg_shapley, multi_round
+from tests.contributions.estimators import runs
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+ORDERS = np.array(list(itertools.permutations(range(3))))
+
+
+@pytest.fixture(autouse=True)
+def _double(x64):
+    """Everything here is in double precision."""
+
+
+def found(estimator, record, **how):
+    return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
+
+
+def test_all_orders_without_truncation_are_the_shapley_values_of_rounds():
+    whole = gtg_shapley(utility=runs.utility, round_tolerance=0.0, order_tolerance=0.0, orders=ORDERS)
+    result = found(whole, runs.record(runs.THREE))
+    np.testing.assert_allclose(result.worth, (0.463542, 0.205729, -0.450521), atol=6e-7)
+    assert (result.cost.evaluations, result.details["orders"]) == (16, 12)
+
+
+def additive(worth):
+    """One round whose game is additive: every client moves a coordinate of its own, weights undo the mean."""
+    clients = len(worth)
+    record = RunRecord(jnp.zeros((2, clients)), jnp.eye(clients)[None], jnp.ones((1, clients)))
+    return record, lambda w: jnp.sum(jnp.where(w > 1e-9, jnp.asarray(worth), 0))
+
+
+def test_an_additive_game_is_exact_after_the_least_number_of_orders():
+    record, utility = additive([0.3, -0.1, 0.2, 0.4])
+    for least, orders in ((1, 4), (30, 30)):
+        rule = gtg_shapley(utility=utility, order_tolerance=0.0, least_orders=least, most_orders=100)
+        result = found(rule, record, key=jax.random.key(0))
+        np.testing.assert_allclose(result.worth, [0.3, -0.1, 0.2, 0.4], atol=1e-12)
+        assert result.details["orders"] == orders
+
+
+def test_a_round_without_gain_is_skipped():
+    record, utility = additive([5e-4, 0.0, 0.0])
+    result = found(gtg_shapley(utility=utility), record, key=jax.random.key(0))
+    assert result.worth.tolist() == [0, 0, 0]
+    assert (result.cost.evaluations, result.details["orders"]) == (2, 0)
+
+
+def sequential(value, rows, order_tolerance, orders):
+    """The rule in NumPy: one order after another, each value once."""
+    whole, empty = value(rows), value([])
+    known, total = {frozenset(), frozenset(rows)}, np.zeros(5)
+    for order in orders:
+        before = empty
+        for count, client in enumerate(order):
+            if abs(whole - before) < order_tolerance:
+                break
+            prefix = order[: count + 1]
+            known.add(frozenset(prefix))
+            now = value(prefix)
+            total[client] += now - before
+            before = now
+    return total / len(orders), len(known)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("order_tolerance", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("seed", range(2))
+def test_truncation_is_that_of_the_sequential_rule(seed, order_tolerance):
+    record = runs.drawn(seed)
+    orders = np.array(list(itertools.permutations(range(4))))[::5]
+    rule = gtg_shapley(utility=runs.tree_utility, round_tolerance=0.0, order_tolerance=order_tolerance, orders=orders)
+    result = found(rule, record, clients=5)
+    count = 0
+    for t in range(3):
+        ids, here = np.asarray(record.ids)[t], np.asarray(record.present)[t]
+        own = [[int(ids[s]) for s in order if here[s]] for order in orders]
+        value = functools.partial(runs.value_in_round, record, t)
+        expected, evaluations = sequential(value, [int(i) for i in ids[here]], order_tolerance, own)
+        np.testing.assert_allclose(result.by_round[t], expected, atol=1e-10)
+        count += max(evaluations, 2)
+    assert result.cost.evaluations == count
+
+
+@pytest.mark.thorough
+def test_drawn_orders_converge():
+    record = runs.record(runs.FOUR)
+    exact: Any = {"round_tolerance": 0.0, "order_tolerance": 0.0}
+    rule = gtg_shapley(utility=runs.utility, most_orders=400, convergence=0.01, **exact)
+    truth = found(multi_round(utility=runs.utility), record)
+    result = found(rule, record, key=jax.random.key(1))
+    np.testing.assert_allclose(result.by_round.sum(axis=1), truth.by_round.sum(axis=1), atol=1e-12)
+    np.testing.assert_allclose(result.worth, truth.worth, atol=0.1)
+    assert 5 * 30 <= result.details["orders"] < 5 * 400
+    assert result.cost.evaluations <= truth.cost.evaluations
+    few = gtg_shapley(utility=runs.utility, round_tolerance=0.0, most_orders=7)
+    assert found(few, record, key=jax.random.key(1)).details["orders"] == 35
+
+
+@pytest.mark.thorough
+def test_values_may_be_rescaled():
+    record, utility = additive([0.3, -0.1, 0.2])
+    result = found(gtg_shapley(utility=utility, order_tolerance=0.0, rescale=True), record, key=jax.random.key(0))
+    np.testing.assert_allclose(result.worth, np.array([0.3, -0.1, 0.2]) * 0.4 / 0.5, atol=1e-12)
+
+
+@pytest.mark.thorough
+def test_many_rows_have_no_table():
+    record, utility = additive(np.arange(20.0))
+    rule = gtg_shapley(utility=utility, order_tolerance=0.0, most_orders=2)
+    result = found(rule, record, key=jax.random.key(0))
+    np.testing.assert_allclose(result.worth, np.arange(20.0), atol=1e-9)
+    assert result.cost.evaluations == 2 + 2 * 19
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match=r"expected orders \[K, S\] with all of 0\.\.S-1 in each row"):
+        gtg_shapley(utility=runs.utility, orders=[[0, 0]])
+    with pytest.raises(ValueError, match="expected orders of 3 rows, got 2"):
+        estimate_run(gtg_shapley(utility=runs.utility, orders=[[0, 1]]), runs.record(runs.THREE))
+    with pytest.raises(ValueError, match="expected a key for random orders, got none"):
+        estimate_run(gtg_shapley(utility=runs.utility), runs.record(runs.THREE))
