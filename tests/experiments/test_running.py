@@ -82,8 +82,10 @@ def test_import_paths_may_be_refused(here: pathlib.Path, monkeypatch: pytest.Mon
     assert "my_callbacks" not in sys.modules
     config = parsed({"name": "my_callbacks:noted", "path": "notes"})
     monkeypatch.setenv("FLJAX_NO_IMPORT", "1")
-    with pytest.raises(ValueError, match="import paths are refused here"):
-        run.run(config)
+    with pytest.raises(configuration.ConfigError, match="import paths are refused here"):
+        parsed({"name": "my_callbacks:noted", "path": "notes"})
+    with pytest.raises(ValueError, match="import paths are refused here"):  # a copy has its names resolved anew
+        run.run(config.model_copy(update={"seeds": (3,)}))
 
 
 def test_what_makes_no_callback(here: pathlib.Path):
