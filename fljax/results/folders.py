@@ -41,7 +41,7 @@ from fljax.core.names import file_name
 from fljax.results import further_rounds
 from fljax.results.endings import Parts, Results
 from fljax.results.events import EVALUATIONS, LOG
-from fljax.results.identity import CHECKPOINTS, check_checkpoints, difference, write_environment
+from fljax.results.identity import CHECKPOINTS, Origin, check_checkpoints, check_same_run, difference, write_environment
 
 RESULTS, TABLE, CONFIG, LOCK = "results.nc", "metrics.csv", "config.toml", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
@@ -164,8 +164,6 @@ def _finished(
 
     Nothing is changed. ``grows``: whether the config may ask for more rounds than the results have.
     """
-    from fljax.core.version import __version__
-
     where, written = str(directory), config_of(directory)
     if not (directory / RESULTS).is_file():
         if written is not None and (changed := difference(written, text)) is not None:
@@ -178,25 +176,15 @@ def _finished(
     metrics = results.metrics
     if origin is None:
         raise ValueError(f"expected results in {where!r} that name their config, got those of an older fljax")
-    if origin["fljax"] != __version__:
-        raise ValueError(
-            f"expected results of fljax {__version__} in {where!r} to resume them, got those of fljax {origin['fljax']}"
-        )
     before = further_rounds.rounds_before(metrics, origin["config"], text) if grows else None
-    if before is None and (changed := difference(origin["config"], text)) is not None:
-        raise ValueError(
-            f"expected the config of the results in {where!r} to resume them, got a changed one: {changed}"
-        )
+    run = Origin(origin["config"], origin["fljax"], metrics.attrs.get("grid"))
+    check_same_run(run, text, grid, "results", directory, may_differ=before is not None)
     behind = written is None or further_rounds.is_behind(metrics, origin["config"], written)
     if not behind and (changed := difference(origin["config"], written or "")) is not None:
         raise ValueError(
             f"expected {CONFIG} and {RESULTS} in {where!r} to be of one run, got another {CONFIG}: {changed} "
             f"(remove {CONFIG} if the results are the right ones)"
         )
-    if metrics.attrs.get("grid") != grid:
-        kinds = {True: "fljax run", False: "fljax sweep"}
-        other, asked = kinds["grid" not in metrics.attrs], kinds[grid is None]
-        raise ValueError(f"expected results of {asked} in {where!r} to resume them, got those of another {other}")
     return results, before
 
 

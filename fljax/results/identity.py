@@ -17,7 +17,7 @@ import platform
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fljax.core.files import write
 
@@ -28,6 +28,56 @@ _OF_THE_MACHINE = ("data.dataset", "data.folder", "model.initial", "requirement.
 LONGEST = 60  # number of characters of a value to show
 CHECKPOINTS, ORIGIN = "checkpoints", "origin.json"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "xarray", "fljax")
+
+
+class Origin(NamedTuple):
+    """The run that results or checkpoints are of.
+
+    Attributes:
+      config: its config, as TOML.
+      fljax: the version of fljax.
+      grid: of a sweep, as in the attributes of its results; None for a run.
+    """
+
+    config: str
+    fljax: str
+    grid: str | None
+
+
+def check_same_run(
+    origin: Origin,
+    text: str,
+    grid: str | None,
+    what: str,
+    where: pathlib.Path,
+    remedy: str | None = None,
+    *,
+    may_differ: bool = False,
+) -> None:
+    """Raises a ValueError if ``what`` in the folder ``where`` is of another run: its version, config or grid differ.
+
+    Args:
+      origin: the run that it is of.
+      text: the config of the run that would go on.
+      grid: its grid.
+      what: "results" or "checkpoints".
+      where: the folder.
+      remedy: what a user may do if the config differs.
+      may_differ: the config is not compared, since the run goes on for more rounds.
+    """
+    from fljax.core.version import __version__
+
+    begin, place = f"expected {what} of", f"in {str(where)!r} to resume them, got those of"
+    if origin.fljax != __version__:
+        raise ValueError(f"{begin} fljax {__version__} {place} fljax {origin.fljax}")
+    if not may_differ and (changed := difference(origin.config, text)) is not None:
+        hint = "" if remedy is None else f" ({remedy})"
+        raise ValueError(
+            f"expected the config of the {what} in {str(where)!r} to resume them, got a changed one: {changed}{hint}"
+        )
+    if origin.grid != grid:
+        commands = {True: "fljax run", False: "fljax sweep"}
+        raise ValueError(f"{begin} {commands[grid is None]} {place} another {commands[origin.grid is None]}")
 
 
 def difference(earlier: str, now: str) -> str | None:
@@ -111,29 +161,19 @@ def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> N
 
 
 def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
-    """Raises a ValueError if the checkpoints of a folder are of another config or version."""
-    from fljax.core.version import __version__
-
-    folder, where = directory / CHECKPOINTS, str(directory)
+    """Raises a ValueError if the checkpoints of a folder are of another run; removes those that name none."""
+    folder = directory / CHECKPOINTS
     if not folder.is_dir():
         return
     try:
-        origin = json.loads((folder / ORIGIN).read_bytes())
-        config, version, gridded = origin["config"], origin["fljax"], origin["grid"]
+        named = json.loads((folder / ORIGIN).read_bytes())
+        origin = Origin(named["config"], named["fljax"], named["grid"])
     except (OSError, ValueError, KeyError, TypeError):
         shutil.rmtree(folder, ignore_errors=True)  # nobody can say what they are of
         return
-    if version != __version__:
-        raise ValueError(
-            f"expected checkpoints of fljax {__version__} in {where!r} to resume them, got those of fljax {version}"
-        )
-    if (changed := difference(config, text)) is not None:
-        raise ValueError(
-            f"expected the config of the checkpoints in {where!r} to resume them, got a changed one: {changed} "
-            f"(without the folder {CHECKPOINTS!r} what they have is given up)"
-        )
-    if gridded != grid:
-        raise ValueError(f"expected checkpoints of this command in {where!r}, got those of another grid")
+    check_same_run(
+        origin, text, grid, "checkpoints", directory, f"without the folder {CHECKPOINTS!r} what they have is given up"
+    )
 
 
 def environment() -> dict[str, Any]:

@@ -17,10 +17,10 @@ from fljax import engine
 from fljax.algorithms import ditto, fedfomo, iafl, rank
 from fljax.core import trees
 from fljax.core.trees import take
-from fljax.engine.devices import mapping
+from fljax.engine.devices import client_mapping as mapping
+from fljax.engine.devices.client_mapping import Picked, Spread, fold_lanes, map_lanes
 from fljax.engine.devices.jaxprs import arguments_read
 from fljax.engine.devices.layout import division, replicate
-from fljax.engine.devices.mapping import Picked, Spread, fold_lanes, map_lanes
 from fljax.engine.loop.compilation import compile_all
 from fljax.engine.programs.execution import Execution, resolve
 from fljax.engine.programs.program import Plan, partition_plan

@@ -15,8 +15,8 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg
+from fljax.engine.devices.client_mapping import _deal, fold_lanes, map_lanes
 from fljax.engine.devices.layout import Layout, replicate
-from fljax.engine.devices.mapping import _deal, fold_lanes, map_lanes
 from fljax.engine.loop.compilation import PreparedRun, compile_all, fastest
 from fljax.engine.programs import program
 from fljax.engine.programs.execution import (
@@ -384,7 +384,7 @@ def test_a_device_may_wait_for_long() -> None:
 import fljax
 fljax.use_cores(2)
 import time, jax, jax.numpy as jnp, numpy as np
-from fljax.engine.devices.mapping import map_lanes
+from fljax.engine.devices.client_mapping import map_lanes
 def slow(x):
     time.sleep(90 * (x == 0))
     return np.float32(x)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.engine.devices.mapping import fold_lanes
+from fljax.engine.devices.client_mapping import fold_lanes
 from fljax.protocol import Cohort, Round
 from fljax.protocol import sums as streaming
 from fljax.protocol.sums import Part, Streamed

@@ -2,7 +2,7 @@
 
 - ``layout``: the ``Layout`` of a run (how many clients and runs are side by side, on which devices), and where devices
   hold arrays. ``resolve`` in ``fljax.engine.programs.execution`` decides it.
-- ``mapping``: computes a function of one client for all clients, as a ``Layout`` says.
+- ``client_mapping``: deals clients to devices, and computes a function of one client for all of them.
 - ``eager``: the same in Python loops, where ``jax.jit`` is off.
 - ``jaxprs`` and ``memory``: what a program tells before it runs. ``cores``: the cores of a CPU as devices.
 """

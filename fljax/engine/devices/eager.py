@@ -72,7 +72,7 @@ def fold_rows(
     xs: PyTree,
     cost: Array | None,
 ) -> tuple[PyTree, PyTree]:
-    """As ``fljax.engine.devices.mapping.fold_lanes``: the sums over all rows, and the kept results, stacked.
+    """As ``fljax.engine.devices.client_mapping.fold_lanes``: the sums over all rows, and the kept results, stacked.
 
     Rows of cost 0 are not computed: their results are zeros. If all rows are, the first one is computed, since nothing
     else has the shapes of the results.

@@ -1,8 +1,8 @@
-"""How clients, runs and arrays are laid out over devices.
+"""The numbers of a run's layout over devices, and where devices hold its arrays.
 
 A ``Layout`` is the decision of ``resolve`` (``fljax.engine.programs.execution``): how many clients and runs are side by
-side, and on which devices. ``fljax.engine.devices.mapping`` computes clients in that way. The functions here place
-arrays in that way.
+side, and on which devices. ``fljax.engine.devices.client_mapping`` deals clients to the devices. The functions here
+place arrays on them.
 
 A table with one row per client (states of clients, ``PerClient`` and ``Exchanged`` parts of a server) is divided along
 an axis of one client's array: see ``division``. So 51 clients on 8 devices need no padding. Functions on such tables

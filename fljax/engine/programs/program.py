@@ -15,8 +15,8 @@ from fljax.core import trees, values
 from fljax.core.names import describe, describe_items, html_table, name_of
 from fljax.data.mapped_files import check_unchanged
 from fljax.engine.devices import eager
+from fljax.engine.devices.client_mapping import map_lanes
 from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings, with_shardings
-from fljax.engine.devices.mapping import map_lanes
 from fljax.engine.programs import jit
 from fljax.engine.programs.declared import as_declared, share_partials
 from fljax.engine.rounds import errors

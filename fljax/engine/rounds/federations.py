@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fljax.engine.devices.client_mapping import Spread
 from fljax.engine.devices.layout import Layout
-from fljax.engine.devices.mapping import Spread
 from fljax.protocol import (
     AbsentRows,
     Census,

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from fljax.core import trees
+from fljax.engine.devices.client_mapping import fold_lanes
 from fljax.engine.devices.layout import Layout, shardings
-from fljax.engine.devices.mapping import fold_lanes
 from fljax.engine.rounds.federations import held_data, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.states import State, own_server, poll

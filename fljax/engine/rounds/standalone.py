@@ -11,8 +11,8 @@ from jaxtyping import Array, PyTree
 
 from fljax import training
 from fljax.engine.devices import eager
+from fljax.engine.devices.client_mapping import map_lanes
 from fljax.engine.devices.layout import Layout
-from fljax.engine.devices.mapping import map_lanes
 from fljax.engine.rounds.errors import within
 from fljax.engine.rounds.federations import local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key

@@ -19,8 +19,8 @@ from jaxtyping import Array, Int, Integer, PyTree, UInt
 from fljax.core import processes
 from fljax.core.trees import numbers_of
 from fljax.engine.devices import eager
+from fljax.engine.devices.client_mapping import Picked, map_lanes
 from fljax.engine.devices.layout import Layout, of_this_process
-from fljax.engine.devices.mapping import Picked, map_lanes
 from fljax.engine.rounds.federations import census, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.protocol import Algorithm, ClientData, Federation, Seat, rows_of, seen_from, with_rows

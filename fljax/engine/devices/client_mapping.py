@@ -1,4 +1,4 @@
-"""Maps functions of one client over clients, as a ``Layout`` says: side by side, one after another, over devices.
+"""Which device computes which client: maps functions of one client over clients, side by side and one after another.
 
 A chunk is the clients that one device trains side by side; each client of a chunk has a lane. Chunks run one after
 another.
