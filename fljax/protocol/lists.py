@@ -177,10 +177,11 @@ class RowLists(NamedTuple):
         """The lists of some clients' ``Rows``, of one federation or several stacked ones.
 
         Args:
-          rows: with ``index``, ``Spans`` or an array ``[*batch, n_max]``, and ``size [*batch]``.
+          rows: with ``index``, ``Spans`` or an array ``[*batch, n_max]``, and ``size [*batch]``; the server's rows are
+            one list, without an axis of clients.
           lists: ``Federation.lists``; not read where ``index`` is an array.
         """
-        size = np.asarray(rows.size)
+        size = np.atleast_1d(np.asarray(rows.size))
         size = size.reshape(-1, size.shape[-1])
         if isinstance(rows.index, Spans):
             return cls(np.asarray(lists), np.asarray(rows.index.start).reshape(size.shape), size, rows.index.capacity)
