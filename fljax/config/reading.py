@@ -53,7 +53,7 @@ def load(
 def read(path: str | pathlib.Path) -> dict[str, Any]:
     """Reads a TOML file or a shipped config, merged with its bases, as nested dictionaries.
 
-    Checks only ``fljax.config.forms``.
+    Checks only the limits on values in ``fljax.config.forms``.
 
     Raises:
       ConfigError: if the file cannot be read, or a value is beyond a limit.

@@ -26,7 +26,8 @@ class LeastCore(NamedTuple):
       excess: ``[...]``, the largest excess ``e*`` of proper coalitions; the core is not empty where it is at most 0, up
         to rounding. ``-inf`` for one client, NaN where a value is NaN.
       payoff: ``[..., N]``.
-      slack: ``[..., 2^N]``, ``x(S) - v0(S) + e*``, at least 0; 0 for the empty coalition and for all clients.
+      slack: ``[..., 2^N]``, ``x(S) - v0(S) + e*``, at least 0 for coalitions that are used; 0 for nobody and for all
+        clients.
       tight: ``[..., 2^N]``, the proper coalitions whose excess is ``e*``.
     """
 
@@ -65,7 +66,8 @@ def least_core(values: Numbers, known: Numbers | None = None) -> LeastCore:
     gap = payoff @ members.T - (table - table[..., :1]).reshape(-1, table.shape[-1])
     proper = _proper(clients)
     slack = np.where(proper[None], gap + np.where(np.isinf(excess), 0, excess)[:, None], 0)
-    tight = proper[None] & used[None] & (slack <= 10 * _TIGHT * _sizes(table)[:, None])
+    sizes = _sizes(np.where(used | ~proper, table, table[..., :1]))  # what is not known may be NaN
+    tight = proper[None] & used[None] & (slack <= 10 * _TIGHT * sizes[:, None])
     return LeastCore(
         excess.reshape(lead), payoff.reshape(*lead, clients), slack.reshape(table.shape), tight.reshape(table.shape)
     )
@@ -122,7 +124,7 @@ def _least_core(row: np.ndarray, rows: np.ndarray, members: np.ndarray) -> tuple
         return np.nan, np.full(clients, np.nan)
     if not len(rows):
         return -np.inf, np.full(clients, (row[-1] - row[0]) / clients)
-    size = _sizes(row)[0]
+    size = _sizes(row[[0, *rows, -1]])[0]
     game = (row - row[0]) / size
     excess, payoff, _ = _program(game, rows, members, [], [])
     # Optimal payoffs are e + y with e equal shares, y of sum 0 and G y >= h; the least y is a least distance program.

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import betaln
 
 from fljax.contributions.coalitions import Numbers, clients_of, sizes_of
 from fljax.protocol.arrays import NumpyArray
@@ -121,6 +120,8 @@ def beta_shapley(values: Numbers, alpha: float, beta: float) -> Worth:
         raise ValueError(f"expected positive alpha and beta, got {alpha} and {beta}")
     clients = clients_of(_floating(values))
     sizes = np.arange(clients)
+    from scipy.special import betaln  # late: a config's names need none of scipy
+
     return semivalue(values, np.exp(betaln(sizes + beta, clients - 1 - sizes + alpha) - betaln(alpha, beta)))
 
 

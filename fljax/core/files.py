@@ -62,20 +62,22 @@ def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *, compresse
     write(path, buffer.getvalue())
 
 
-def read_npz(path: pathlib.Path, what: str) -> dict[str, np.ndarray]:
+def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -> dict[str, np.ndarray]:
     """The arrays of a file by name; nothing is unpickled.
 
     Args:
       path: the file.
       what: is in the file, for the sentences of errors: "models".
+      prefixes: arrays whose names begin otherwise are not read.
 
     Raises:
       ValueError: if the file cannot be read, or is damaged.
     """
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            return {name: file[name] for name in file.files if name.startswith(prefixes)}
     except OSError as error:
         raise ValueError(f"expected {what} in {str(path)!r}, got none: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):  # their words are NumPy's own advice
+    # Their words are NumPy's own advice, or those of a zip file that looks encrypted or of another kind.
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         raise ValueError(f"expected whole {what} in {str(path)!r}, got a damaged file") from None

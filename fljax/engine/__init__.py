@@ -14,7 +14,7 @@ from fljax.engine.programs.declared import as_declared
 from fljax.engine.programs.execution import Execution
 from fljax.engine.programs.program import Plan, groups, is_stacked, plan_of
 from fljax.engine.rounds.rollout import evaluate_clients, rollout
-from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import State, arrays_of
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Memory",
     "Models",
     "Plan",
+    "RoundOptions",
     "Schedule",
     "State",
     "StopEarly",

@@ -1,8 +1,9 @@
 """The conductor of all experiments: their folder, events, standalone models and results, algorithm after algorithm.
 
-A run is a sweep of one cell, and ``fljax.compare`` is a run without a config. ``run_setup`` of
-``fljax.experiments.run`` and ``run`` of ``fljax.experiments.sweep`` build the arguments of ``conduct`` and say how one
-algorithm runs in their cells; what comes before, between and after algorithms is here, once.
+``run_setup`` of ``fljax.experiments.run`` (also of ``fljax.compare``, a run without a config) and ``run`` of
+``fljax.experiments.sweep`` build the arguments of ``conduct``: a run has one cell, a sweep has many. How an algorithm
+runs in one cell is said there, and in many cells by ``SweptCells``. What comes before, between and after algorithms is
+here, once.
 """
 
 from __future__ import annotations

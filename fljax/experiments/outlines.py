@@ -110,8 +110,8 @@ def load(folder: pathlib.Path) -> Outline | None:
     path = path_of(folder)
     if not path.is_file():
         return None
+    arrays = read_npz(path, "outlines")
     try:
-        arrays = read_npz(path, "an outline")
         return _outline(json.loads(str(arrays.pop(_TEXT))), arrays)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"expected a whole file {str(path)!r}, got a damaged one ({error})") from None

@@ -207,7 +207,11 @@ def _narrow(grid: Grid, algorithms: Sequence[int], places: Sequence[Sequence[int
     cells = [grid.cells[at] for at in number[np.ix_(*places)].ravel()]
 
     def some(config: Any, **changes: Any) -> Any:
-        return config.model_copy(update={"algorithms": tuple(config.algorithms[at] for at in algorithms), **changes})
+        changes["algorithms"] = tuple(config.algorithms[at] for at in algorithms)
+        if (resolved := config.resolved) is None:
+            return config.model_copy(update=changes)
+        fewer = {name: tuple(getattr(resolved, name)[at] for at in algorithms) for name in ("algorithms", "scenarios")}
+        return config.with_resolved(resolved._replace(**fewer), changes)
 
     assert grid.config.sweep is not None
     values = grid.config.sweep.model_copy(update={"grid": {axis.path: axis.values for axis in axes}})

@@ -31,7 +31,7 @@ class Summary(NamedTuple):
 def over_seeds(values: Any, axis: int = 0) -> Summary:
     """Mean, standard deviation and number of the finite values along an axis.
 
-    NaN (no value) and infinity (a diverged run) are left out alike.
+    NaN (no value) and infinity (a diverged run) are left out alike. Single precision is summed in double precision.
 
     Args:
       values: numbers, one or several for each seed.
@@ -40,9 +40,9 @@ def over_seeds(values: Any, axis: int = 0) -> Summary:
     Returns:
       Python's numbers for ``[seed]``, else arrays.
     """
-    values = np.moveaxis(np.asarray(values), axis, -1)
+    values = np.moveaxis(np.asarray(values, float), axis, -1)
     if values.ndim == 1:
-        values = values[np.isfinite(values)]  # the sum of fewer numbers is rounded as NumPy's mean of them
+        values = values[np.isfinite(values)]  # so that the sum of float64 is rounded as NumPy's is
     finite = np.isfinite(values)
     count = finite.sum(axis=-1)
     mean = np.where(count > 0, np.where(finite, values, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)

@@ -166,7 +166,7 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
         if not known.any():
             continue
         mean, std, _ = over_seeds(values[:, known])
-        spread = np.nan_to_num(std)
+        spread = np.nan_to_num(std, posinf=np.inf)
         marker = "o" if known.sum() < 3 else None
         shown: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "lw": 2, "marker": marker}
         axes.plot(rounds[known], mean, label=printable(algorithm), **shown)

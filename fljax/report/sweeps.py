@@ -116,7 +116,7 @@ def _lines(
     for label, values in tables.items():
         look = looks[label]
         mean, std, _ = over_seeds(values, axis=-1)
-        spread = np.nan_to_num(std) if seeds > 1 else None
+        spread = np.nan_to_num(std, posinf=np.inf) if seeds > 1 else None
         joined = look.dash if np.issubdtype(metrics[name].dtype, np.number) else "none"
         shown = {"color": look.colour, "linestyle": joined, "lw": 2, "marker": "o", "markersize": 4}
         if spread is None:

@@ -183,17 +183,17 @@ def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | 
 # --- Best cells of a sweep -----------------------------------------------------------------------------------
 
 
-def best_rows(best: Sequence[Best], metric: str, diverged: Mapping[str, str] | None = None) -> list[list[str]]:
+def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | None = None) -> list[list[str]]:
     """The best cells as text: a row of headings, then one row for each algorithm and criterion.
 
     ``diverged`` has words about diverged runs by the label of their algorithm; a column shows them if there are any.
     """
     diverged = diverged or {}
-    axes = list(best[0].cell) if best else []
-    several = len({choice.criterion for choice in best}) > 1
+    axes = list(found[0].cell) if found else []
+    several = len({choice.criterion for choice in found}) > 1
     chosen = ["value chosen by"] if several else []
     rows = [["algorithm", "chosen by", *axes, *chosen, title(metric), *["diverged"] * bool(diverged)]]
-    for choice in best:
+    for choice in found:
         cell_of_choice = [number(choice.cell[name]) + ("*" if name in choice.edges else "") for name in axes]
         spread = "" if math.isnan(choice.std) else f" ± {choice.std:.3f}"
         by = "validation rows" if choice.criterion in VALIDATION else "test rows"

@@ -58,7 +58,7 @@ class EventLog:
 
     def __init__(self, folder: pathlib.Path | None = None, on_event: OnEvent | None = None) -> None:
         self._path = None if folder is None else folder / LOG
-        self._on_event = on_event or _ignore
+        self._on_event = _ignore if on_event is None else on_event
         self._began = time.perf_counter()
 
     def tell(self, stage: str, label: str, round: int, rounds: int, message: str) -> None:

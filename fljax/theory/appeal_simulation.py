@@ -93,7 +93,10 @@ def appeal_gradients(
     few, eps = participants_of(setting), eps_of(setting)
     everybody = jnp.ones(len(points), bool)
     deviation = jnp.sqrt(jnp.asarray(setting.noise, points.dtype) / points.shape[1])
-    loss = lambda w, centre: pseudo_huber(w, centre, setting.lipschitz, setting.smoothness)  # noqa: E731
+
+    def loss(w: Array, centre: Array) -> Array:
+        return pseudo_huber(w, centre, setting.lipschitz, setting.smoothness)
+
     slope = jax.vmap(jax.grad(loss))
     gradient = jax.grad(lambda w: appeal_objective(w, points, rho, setting))
 

@@ -146,3 +146,14 @@ def test_seeds_one_client_and_diverged_coalitions():
     assert nucleolus([0.25, 1.0]).tolist() == [0.75]
     with pytest.raises(ValueError, match=r"expected a value for each of 2\^N coalitions"):
         least_core(np.zeros(5))
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+@pytest.mark.parametrize("unknown", [np.nan, np.inf, 4.0])
+def test_what_is_not_known_changes_nothing(scale: float, unknown: float):
+    """Also not the scale to which tolerances are relative."""
+    values = np.array([0, 1, 2, 5, 1.5, 4, 6, 9]) * scale
+    known = np.arange(8) != 5
+    least = least_core(np.where(known, values, unknown), known)
+    np.testing.assert_allclose(least.payoff / scale, (2, 4, 3), rtol=1e-6)
+    np.testing.assert_array_equal(least.tight, least_core(values, known).tight)

@@ -127,3 +127,13 @@ def test_the_first_algorithm_gains_nothing_over_itself(tmp_path: pathlib.Path):
     callback = CallbackBuilder(tmp_path, EventLog()).callback("fedavg", {})
     callback(block({"test_accuracy": [[0.75, 0.25], [0.5, 0.5]]}))
     assert read_lines(tmp_path)[0].metrics["average_gain"] == [0.0, 0.0]
+
+
+def test_a_listener_that_is_empty_is_a_listener():
+    class Collector(list):
+        def __call__(self, event: Event) -> None:
+            self.append(event)
+
+    collector = Collector()
+    EventLog(None, collector).note("words")
+    assert [event.message for event in collector] == ["words"]

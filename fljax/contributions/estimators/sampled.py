@@ -334,7 +334,6 @@ def _orders(game: CachedGame, key: Any, orders: Any) -> np.ndarray:
 
 def _at_least_one(game: CachedGame, count: int, what: str, members: np.ndarray) -> int:
     if not count:
-        raise ValueError(
-            f"expected a budget for at least one {what}, up to {len(members)} trainings, got {game.budget}"
-        )
+        trainings = int(np.any(members, axis=-1).sum())  # nobody needs none
+        raise ValueError(f"expected a budget for at least one {what}, up to {trainings} trainings, got {game.budget}")
     return count

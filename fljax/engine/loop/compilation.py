@@ -44,7 +44,7 @@ class PreparedRun(NamedTuple):
       spec: the static part of the plans.
       layout: how clients and runs map to devices.
       capacity: rounds of the longest block.
-      inputs: the traced part of the plans, as it is given by the user.
+      inputs: the traced part of the plans.
       seeds: ``[runs]``.
       shapes: of the run.
     """

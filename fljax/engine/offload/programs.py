@@ -36,7 +36,7 @@ _QUICK = {"xla_backend_optimization_level": 1}
 
 
 class ClientBlock(NamedTuple):
-    """ClientBlock clients of one run.
+    """Some clients of one run.
 
     Attributes:
       id: ``[B]``, their ids; of unseen clients, their places.
@@ -75,7 +75,7 @@ def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[
 
 
 def data_of(federation: Federation, some: ClientBlock) -> Federation:
-    """ClientBlock seen clients as a federation of their own."""
+    """Some seen clients as a federation of their own."""
     if some.data is None:
         return federation._replace(clients=trees.take(federation.clients, some.id), unseen=None)
     return as_vectors(some.data)

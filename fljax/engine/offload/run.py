@@ -42,7 +42,7 @@ class OffloadRun(NamedTuple):
       data: the examples on the host; None: they are on the devices.
       polled: every how many rounds clients are polled; 0: never.
       scope: what an evaluation judges.
-      moves: how many clients are moved at a time, and which of their rows.
+      sizes: how many clients are moved at a time, and which of their rows.
       cohort: the number of rows of the cohort.
       state: of one run, as shapes.
     """
@@ -55,7 +55,7 @@ class OffloadRun(NamedTuple):
     data: HostData | None
     polled: int
     scope: Scope
-    moves: BlockSizes
+    sizes: BlockSizes
     cohort: int
     state: State
 
@@ -73,8 +73,8 @@ class OffloadRun(NamedTuple):
         scope = Scope.of(algorithm, spec.valid, spec.common)
         clients, cohort = federation.clients.id.shape[-1], shapes.sizes.rows
         unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
-        moves = BlockSizes.of(reads, layout, data, shapes.state, cohort, clients, unseen)
-        return cls(spec, layout, resident, seeds, capacity, data, polled, scope, moves, cohort, shapes.state)
+        sizes = BlockSizes.of(reads, layout, data, shapes.state, cohort, clients, unseen)
+        return cls(spec, layout, resident, seeds, capacity, data, polled, scope, sizes, cohort, shapes.state)
 
     @property
     def on_host(self) -> bool:
@@ -109,7 +109,7 @@ class OffloadRun(NamedTuple):
             else:
                 table = programs.put_clients(self.layout, table, self._run(run), place, _first(rows, len(place)))
 
-        self._blocks(run, None, self.moves.begin, lambda some: programs.begin_clients(*given, some), keep)
+        self._blocks(run, None, self.sizes.begin, lambda some: programs.begin_clients(*given, some), keep)
         return state._replace(clients=table)
 
     def placed(self, state: State) -> State:
@@ -142,7 +142,7 @@ class OffloadRun(NamedTuple):
 
     def _round(self, state: State, run: int, round: int) -> tuple[State, Info]:
         given = self.spec, self.layout
-        rows = self.moves.train.clients
+        rows = self.sizes.train.clients
         asked = self._poll(state, run) if self.polled and round % self.polled == 0 else None
         small = self._small(state)
         selected = programs.select(*given, rows, self.inputs, self._run(run), small, asked)
@@ -153,7 +153,7 @@ class OffloadRun(NamedTuple):
         total: Any = None
         for first in range(0, len(ids), rows):
             pipeline.make_room()
-            some = self._some(state, run, ids[first : first + rows], self.moves.train)
+            some = self._client_block(state, run, ids[first : first + rows], self.sizes.train)
             each = programs.train_block(*given, self.inputs, self._run(run), small, chosen, jnp.int32(first), some)
             total = each.total if total is None else programs.add(total, each.total)
             then = None
@@ -184,7 +184,7 @@ class OffloadRun(NamedTuple):
         def keep(place: np.ndarray, ballots: PyTree) -> None:
             found.append(_first(ballots, len(place)))
 
-        self._blocks(run, state, self.moves.poll, ask, keep)
+        self._blocks(run, state, self.sizes.poll, ask, keep)
         return _joined(found)
 
     def _evaluate(self, state: State, run: int) -> dict[str, Labelled]:
@@ -199,22 +199,22 @@ class OffloadRun(NamedTuple):
             self._blocks(run, state, size, lambda block: judge(*given, small, block), keep)
             return _joined(scores) if scores else {}
 
-        seen = judged(programs.judge_block, state, self.moves.judge_seen) if self.scope.seen else {}
+        seen = judged(programs.judge_block, state, self.sizes.judge_seen) if self.scope.seen else {}
         has_unseen = self.scope.unseen and self.inputs.federation.unseen is not None
-        unseen = judged(programs.judge_unseen, None, self.moves.judge_unseen) if has_unseen else {}
+        unseen = judged(programs.judge_unseen, None, self.sizes.judge_unseen) if has_unseen else {}
         first = None
         if self.scope.once:
-            size = np.asarray(self.inputs.federation.clients.test.size)
-            size = size.reshape(-1, size.shape[-1])
-            place = np.array([np.argmax(size[run % len(size)] > 0)], np.int32)
-            first = self._some(state, run, place, self.moves.judge_once)
+            tests = np.asarray(self.inputs.federation.clients.test.size)
+            tests = tests.reshape(-1, tests.shape[-1])
+            place = np.array([np.argmax(tests[run % len(tests)] > 0)], np.int32)
+            first = self._client_block(state, run, place, self.sizes.judge_once)
         return programs.judge_rest(*given, small, seen, unseen, first)
 
     def _blocks(
         self,
         run: int,
         state: State | None,
-        move: BlockSize,
+        size: BlockSize,
         function: Callable[[ClientBlock], PyTree],
         keep: Callable[[np.ndarray, PyTree], None],
     ) -> None:
@@ -223,29 +223,29 @@ class OffloadRun(NamedTuple):
         The last block may have padding behind its ``places``.
         """
         federation = self.inputs.federation
-        clients: Any = federation.unseen if move.unseen else federation.clients
+        clients: Any = federation.unseen if size.unseen else federation.clients
         count, pipeline = clients.id.shape[-1], Pipeline()
-        for first in range(0, count, move.clients):
-            place = np.minimum(np.arange(first, first + move.clients, dtype=np.int32), count - 1)
+        for first in range(0, count, size.clients):
+            place = np.minimum(np.arange(first, first + size.clients, dtype=np.int32), count - 1)
             pipeline.make_room()
-            found = function(self._some(state, run, place, move))
+            found = function(self._client_block(state, run, place, size))
             real = place[: count - first]
             pipeline.begun(found, lambda real=real, found=found: keep(real, found))
         pipeline.finish()
 
-    def _some(self, state: State | None, run: int, place: np.ndarray, move: BlockSize) -> ClientBlock:
+    def _client_block(self, state: State | None, run: int, place: np.ndarray, size: BlockSize) -> ClientBlock:
         """Clients, with what programs read of them moved to the devices."""
         kept = None
-        if state is not None and move.kept:
+        if state is not None and size.kept:
             kept = jax.tree.map(lambda leaf: leaf[run, place], state.clients)
-        return self.moved(run, place, move, kept)
+        return self.block_with(run, place, size, kept)
 
-    def moved(self, run: int, place: np.ndarray, move: BlockSize, kept: PyTree) -> ClientBlock:
+    def block_with(self, run: int, place: np.ndarray, size: BlockSize, kept: PyTree) -> ClientBlock:
         """Clients with their rows and states (``kept``, of NumPy), on the devices."""
         data = None
         if self.data is not None:
-            population: Any = self.data.unseen if move.unseen else self.data.seen
-            data = self.data.block(population, run % len(population.id), place, move.parts, move.capacity)
+            population: Any = self.data.unseen if size.unseen else self.data.seen
+            data = self.data.block(population, run % len(population.id), place, size.parts, size.capacity)
         some = ClientBlock(place, data, kept)  # pyright: ignore[reportArgumentType]
         return jax.device_put(some) if self.layout.devices == 1 else replicate(some, self.layout.devices)
 
@@ -311,7 +311,7 @@ def memory(run: OffloadRun, shapes: Shapes, quick: bool = False) -> Memory:
     runs, state = len(run.seeds), run.state
     clients = 0 if run.on_host else trees.bytes_of(state.clients)
     server, kept = runs * trees.bytes_of(state.server), runs * (clients + trees.bytes_of(state.ballots))
-    blocks = AHEAD * max(trees.bytes_of(_example(run, move)) for move in (run.moves.train, run.moves.judge_seen))
+    blocks = AHEAD * max(trees.bytes_of(_example(run, size)) for size in (run.sizes.train, run.sizes.judge_seen))
     data = trees.bytes_of(run.inputs.federation) + blocks
     others = trees.bytes_of((run.inputs.traced, run.inputs.by_seed))
     known = [each for each in made if each is not None]
@@ -331,32 +331,32 @@ def _traced(run: OffloadRun) -> Iterator[Any]:
     states = with_shardings(states, state_shardings(states, run.layout))
     server = jax.tree.map(struct, run.state.server)
     if jax.tree.leaves(run.state.clients):
-        begun = _example(run, run.moves.begin)
+        begun = _example(run, run.sizes.begin)
         yield programs.begin_clients.trace(*given, run.inputs, place, run.seeds[0], server, begun)
     polled = None
     if run.polled:
         polled = jax.tree.map(struct, run.state.ballots)
-        yield programs.ask.trace(*given, run.inputs, place, states, _example(run, run.moves.poll))
-    selected = programs.select.trace(*given, run.moves.train.clients, run.inputs, place, states, polled)
+        yield programs.ask.trace(*given, run.inputs, place, states, _example(run, run.sizes.poll))
+    selected = programs.select.trace(*given, run.sizes.train.clients, run.inputs, place, states, polled)
     yield selected
     selection = programs.Selection(*jax.tree.map(struct, selected.out_info))
     chosen = selection.chosen
-    some = _example(run, run.moves.train)
+    some = _example(run, run.sizes.train)
     trained = programs.train_block.trace(*given, run.inputs, place, states, chosen, place, some)
     yield trained
     out = jax.tree.map(struct, trained.out_info)
     block = out._replace(total=None, clients=None if run.on_host else out.clients)
-    blocks = programs.TrainedBlocks(out.total, [block] * (chosen.row.shape[0] // run.moves.train.clients))
+    blocks = programs.TrainedBlocks(out.total, [block] * (chosen.row.shape[0] // run.sizes.train.clients))
     yield programs.finish.trace(*given, run.cohort, run.inputs, place, states, selection, blocks)
     if run.scope.seen:
-        yield programs.judge_block.trace(*given, run.inputs, place, states, _example(run, run.moves.judge_seen))
-    if run.scope.unseen and run.moves.judge_unseen.clients and run.inputs.federation.unseen is not None:
-        yield programs.judge_unseen.trace(*given, run.inputs, place, states, _example(run, run.moves.judge_unseen))
+        yield programs.judge_block.trace(*given, run.inputs, place, states, _example(run, run.sizes.judge_seen))
+    if run.scope.unseen and run.sizes.judge_unseen.clients and run.inputs.federation.unseen is not None:
+        yield programs.judge_unseen.trace(*given, run.inputs, place, states, _example(run, run.sizes.judge_unseen))
 
 
-def _example(run: OffloadRun, move: BlockSize) -> ClientBlock:
-    """A block with the shapes of such a move."""
+def _example(run: OffloadRun, size: BlockSize) -> ClientBlock:
+    """A block with the shapes of such a size."""
     kept = None
-    if move.kept:
-        kept = jax.tree.map(lambda leaf: np.zeros((move.clients, *leaf.shape[1:]), leaf.dtype), run.state.clients)
-    return run.moved(0, np.zeros(move.clients, np.int32), move, kept)
+    if size.kept:
+        kept = jax.tree.map(lambda leaf: np.zeros((size.clients, *leaf.shape[1:]), leaf.dtype), run.state.clients)
+    return run.block_with(0, np.zeros(size.clients, np.int32), size, kept)

@@ -85,7 +85,7 @@ def _common(folder: pathlib.Path, label: str, seed: int | None) -> dict[str, np.
     path = next((each for each in paths if each.is_file()), None)
     if path is None:
         raise ValueError(f"expected {str(paths[0])!r}, which {_writer(folder)} writes, got no such file")
-    arrays = read_npz(path, "models")
+    arrays = read_npz(path, "models", (COMMON, SEEDS))
     common = {name.removeprefix(COMMON): values for name, values in arrays.items() if name.startswith(COMMON)}
     seeds = arrays[SEEDS].tolist() if SEEDS in arrays else []
     if not common:

@@ -183,7 +183,7 @@ def test_a_diverged_coalition_is_seen():
 def test_what_is_refused():
     with pytest.raises(ValueError, match="expected a key for random coalitions, got none"):
         permutation_shapley(three())
-    with pytest.raises(ValueError, match=r"budget for at least one order, up to 4 trainings, got 1"):
+    with pytest.raises(ValueError, match=r"budget for at least one order, up to 3 trainings, got 1"):
         permutation_shapley(three(budget=1), KEY)
     with pytest.raises(ValueError, match="expected a budget for at least one order, got 1 trainings"):
         truncated_shapley(three(budget=1), KEY, tolerance=0)
