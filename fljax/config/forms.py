@@ -11,7 +11,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -297,6 +297,9 @@ class Resolved(NamedTuple):
     requirement: Mapping[str, Any] | None
 
 
+AResolvable = TypeVar("AResolvable", bound="Resolvable")  # typing.Self cannot be checked at run time
+
+
 class Resolvable(Table):
     """A table that remembers what its names mean; this counts in no comparison, and a copy with changes has none."""
 
@@ -307,13 +310,13 @@ class Resolvable(Table):
         """What the names mean; None until ``fljax.config.resolved`` looks them up."""
         return self._resolved
 
-    def with_resolved(self, resolved: Resolved, changes: Mapping[str, Any]) -> Self:
+    def with_resolved(self: AResolvable, resolved: Resolved, changes: Mapping[str, Any]) -> AResolvable:
         """A copy with some keys changed that remembers ``resolved``."""
         copy = self.model_copy(update=changes)
         copy._resolved = resolved
         return copy
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self: AResolvable, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> AResolvable:
         copy = super().model_copy(update=update, deep=deep)
         if update:
             copy._resolved = None
