@@ -310,6 +310,10 @@ class Resolvable(Table):
         """What the names mean; None until ``fljax.config.resolved`` looks them up."""
         return self._resolved
 
+    def remember(self, resolved: Resolved) -> None:
+        """Keeps what the names mean; the config's values stay as they are."""
+        self._resolved = resolved
+
     def with_resolved(self: AResolvable, resolved: Resolved, changes: Mapping[str, Any]) -> AResolvable:
         """A copy with some keys changed that remembers ``resolved``."""
         copy = self.model_copy(update=changes)

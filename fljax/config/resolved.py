@@ -136,7 +136,7 @@ def with_resolved_names(
 
 
 def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
-    """What the names of a config mean; those of a changed copy, and of one made by hand, are looked up now.
+    """What the names of a config mean; those of a changed copy, and of one made by hand, are looked up at first use.
 
     Raises:
       ConfigError: as ``with_resolved_names``; ``needs_data`` looks for the data set even if it was not needed before.
@@ -144,7 +144,8 @@ def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
     resolved = config.resolved
     if resolved is None or (needs_data and resolved.dataset is None):
         resolved = with_resolved_names(config, needs_data=needs_data).resolved
-    assert resolved is not None
+        assert resolved is not None
+        config.remember(resolved)
     return resolved
 
 

@@ -55,6 +55,14 @@ def test_a_changed_copy_is_resolved_anew() -> None:
     assert [entry.label for entry in resolve_setup(copy).algorithms] == ["iafl"]
 
 
+def test_a_changed_copy_is_resolved_once() -> None:
+    copy = config.parse(RAW).model_copy(update={"seeds": (4,)})
+    first = resolved_of(copy)
+    assert resolved_of(copy) is first
+    with_data = resolved_of(copy, needs_data=True)
+    assert resolved_of(copy, needs_data=True) is resolved_of(copy) is with_data
+
+
 def test_builders_count_in_no_comparison() -> None:
     parsed = config.parse(RAW)
     assert parsed == parsed.model_copy(update={"rounds": 2})
