@@ -164,6 +164,7 @@ SURROGATES = {
     "sigmoid": _sigmoid,  # sigma(gap)
     "softplus": jax.nn.sigmoid,  # log(1 + exp(gap))
     "relu": lambda gap: (gap > 0).astype(gap.dtype),  # max(0, gap)
+    "hinge": lambda gap: (gap > -1).astype(gap.dtype),  # max(0, 1 + gap), the hinge loss of the margin -gap
     "exp": lambda gap: jnp.exp(jnp.minimum(gap, 20)),  # exp(gap), clipped
 }
 NORMALISERS = ("sum", "mean")
@@ -193,8 +194,9 @@ def incfl_weights(
     Args:
       gap: ``[S]``, of any dtype.
       surrogate: "sigmoid" gives ``sigma(gap) (1 - sigma(gap))`` in [0, 1/4], even in gap and 0 for infinite gaps;
-        "softplus" gives ``sigma(gap)``; "relu" gives 1 where gap > 0 and 0 elsewhere; "exp" gives
-        ``exp(min(gap, 20))``. In these expressions, gap means ``gap_scale * gap``.
+        "softplus" gives ``sigma(gap)``; "relu" gives 1 where gap > 0 and 0 elsewhere; "hinge", of which the surrogate
+        is ``max(0, 1 + gap)``, gives 1 where gap > -1 and 0 elsewhere, so a satisfied client counts until its loss is
+        1 below its threshold; "exp" gives ``exp(min(gap, 20))``. Here, gap means ``gap_scale * gap``.
       gap_scale: beta in ``sigma(beta gap)``, a number above 0 or a traced one; 1 in the papers. Losses and thresholds
         that are summed over b batches are means with ``gap_scale = b``.
 

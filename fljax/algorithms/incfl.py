@@ -46,7 +46,7 @@ def incfl(
     *,
     threshold: Annotated[Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""], LOSSES],
     clients_per_round: Count | None = 10,
-    surrogate: Literal["sigmoid", "softplus", "relu", "exp"] = "sigmoid",
+    surrogate: Literal["sigmoid", "softplus", "relu", "hinge", "exp"] = "sigmoid",
     gap_scale: Positive = 1.0,
     normalise: Literal["sum", "mean"] = "sum",
     eps: NonNegative = 1e-8,
@@ -69,7 +69,8 @@ def incfl(
         is what all algorithms have, ``fljax.Requirement``, without which it is the standalone training loss. With
         "sigmoid", a client with an infinite threshold has no influence.
       clients_per_round: drawn uniformly without replacement; None: all.
-      surrogate: see ``fljax.aggregators.incfl_weights``; "relu" is the ReLU variant.
+      surrogate: see ``fljax.aggregators.incfl_weights``; "relu" is the ReLU variant. The papers name "hinge" beside
+        it, without an equation: it is ``max(0, 1 + gap)`` here.
       gap_scale: beta in ``sigma(beta gap)``; 1 in the papers. Code that sums losses and thresholds over b batches, in
         place of a mean, has beta = b.
       normalise: see ``fljax.aggregators.incfl_update``.

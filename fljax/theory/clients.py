@@ -25,6 +25,7 @@ SURROGATES = {
     "sigmoid": expit,
     "softplus": lambda gap: np.logaddexp(0, gap),
     "relu": lambda gap: np.maximum(gap, 0),
+    "hinge": lambda gap: np.maximum(1 + gap, 0),
     # The slope is constant above 20, as in fljax.aggregators.incfl_weights.
     "exp": lambda gap: np.exp(np.minimum(gap, 20)) * (1 + np.maximum(gap - 20, 0)),
 }
@@ -62,7 +63,8 @@ def objective(w: ArrayLike, local_means: ArrayLike, *, surrogate: str = "sigmoid
     Args:
       w: models, any shape.
       local_means: ``[K]``.
-      surrogate: h: "sigmoid", "softplus", "relu" or "exp"; ``fljax.aggregators.incfl_weights`` gives its derivative.
+      surrogate: h: "sigmoid", "softplus", "relu", "hinge" or "exp"; ``fljax.aggregators.incfl_weights`` gives its
+        derivative.
 
     Returns:
       An array of the shape of ``w``.
@@ -79,12 +81,13 @@ def objective(w: ArrayLike, local_means: ArrayLike, *, surrogate: str = "sigmoid
 def surrogate_minimum(local_means: ArrayLike, *, surrogate: str) -> float:
     """A global minimiser of the objective; the average for two clients and a convex surrogate (INCFL, lemma B.2).
 
-    With "relu" the minimiser is FedAvg's model, the average, for any number of clients, as no gap is negative here.
+    With "relu" and "hinge" the minimiser is FedAvg's model, the average, for any number of clients, as no gap is
+    negative here.
 
     Args:
       local_means: ``[K]``.
-      surrogate: "softplus", "relu" and "exp" have one minimum, the root of ``sum_k q_k (w - thetahat_k)`` with q from
-        ``fljax.aggregators.incfl_weights`` (in JAX's precision). "sigmoid" may have several global minima (see
+      surrogate: "softplus", "relu", "hinge" and "exp" have one minimum, the root of ``sum_k q_k (w - thetahat_k)`` with
+        q from ``fljax.aggregators.incfl_weights`` (in JAX's precision). "sigmoid" may have several global minima (see
         ``local_minima``); the one with the smallest w is returned.
 
     Raises:

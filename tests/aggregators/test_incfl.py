@@ -18,6 +18,7 @@ SURROGATES = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "softplus": lambda x: np.log1p(np.exp(x)),
     "relu": lambda x: np.maximum(x, 0),
+    "hinge": lambda x: np.maximum(1 + x, 0),
     "exp": np.exp,
 }
 UPDATES = {"w": np.array([[1.0, 2.0], [-3.0, 0.5], [2.0, 2.0], [0.1, -4.0]], np.float32)}
@@ -52,6 +53,7 @@ OBJECTIVES = {
     "sigmoid": jax.nn.sigmoid,
     "softplus": jax.nn.softplus,
     "relu": jax.nn.relu,
+    "hinge": lambda x: jax.nn.relu(1 + x),
     "exp": jnp.exp,
 }
 
@@ -122,12 +124,14 @@ def test_infinite_gaps():
     np.testing.assert_array_equal(incfl_weights(infinite), [0, 0])
     np.testing.assert_array_equal(incfl_weights(infinite, surrogate="softplus"), [1, 0])
     np.testing.assert_array_equal(incfl_weights(infinite, surrogate="relu"), [1, 0])
+    np.testing.assert_array_equal(incfl_weights(infinite, surrogate="hinge"), [1, 0])
     np.testing.assert_allclose(incfl_weights(infinite, surrogate="exp"), [np.exp(20), 0], rtol=1e-5)
     assert np.isnan(incfl_weights(jnp.array([jnp.nan]))).all()
 
 
 def test_relu_at_equality_and_clipped_exp():
     np.testing.assert_array_equal(incfl_weights(jnp.array([0.0, 1e-6, -1e-6]), surrogate="relu"), [0, 1, 0])
+    np.testing.assert_array_equal(incfl_weights(jnp.array([-1.0, -0.999, -1.001]), surrogate="hinge"), [0, 1, 0])
     np.testing.assert_allclose(incfl_weights(jnp.array([19.0, 25.0]), surrogate="exp"), np.exp([19, 20]), rtol=1e-5)
 
 
@@ -152,7 +156,7 @@ def test_updates_keep_their_dtype_and_weights_are_single_precision_at_least(surr
 
 
 def test_unknown_names():
-    message = "expected a surrogate, got 'sigmoidal'; valid names are sigmoid, softplus, relu, exp"
+    message = "expected a surrogate, got 'sigmoidal'; valid names are sigmoid, softplus, relu, hinge, exp"
     with pytest.raises(ValueError, match=message):
         incfl_weights(jnp.zeros(2), surrogate="sigmoidal")
     with pytest.raises(ValueError, match=message):

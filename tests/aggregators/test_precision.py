@@ -42,11 +42,12 @@ def q_of(gap, surrogate):
         "sigmoid": lambda: np.exp(-np.abs(gap)) / (1 + np.exp(-np.abs(gap))) ** 2,
         "softplus": lambda: 1 / (1 + np.exp(-gap)),
         "relu": lambda: (gap > 0) * 1.0,
+        "hinge": lambda: (gap > -1) * 1.0,
         "exp": lambda: np.exp(np.minimum(gap, 20)),
     }[surrogate]()
 
 
-@pytest.mark.parametrize("surrogate", ["sigmoid", "softplus", "relu", "exp"])
+@pytest.mark.parametrize("surrogate", ["sigmoid", "softplus", "relu", "hinge", "exp"])
 @pytest.mark.parametrize("dtype", HALF)
 def test_incfl_with_large_gaps(dtype, surrogate):
     """In float16 itself the weights of gaps from 12 on are lost beside eps, which is 0 there, and "exp" overflows."""

@@ -38,7 +38,7 @@ def _step(loss: Any, scale: float = 1.0, **options: Any) -> tuple[Any, Any]:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("normalise", ["sum", "mean"])
-@pytest.mark.parametrize("surrogate", ["sigmoid", "softplus", "relu", "exp"])
+@pytest.mark.parametrize("surrogate", ["sigmoid", "softplus", "relu", "hinge", "exp"])
 @pytest.mark.parametrize("eps", [0.0, 1e-8, 0.3])
 def test_it_is_the_aggregator_streamed(surrogate: str, normalise: str, eps: float) -> None:
     found, expected = _step([0.3, -1.0, np.nan, 2.0], surrogate=surrogate, normalise=normalise, eps=eps)

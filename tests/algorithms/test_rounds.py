@@ -147,6 +147,7 @@ VARIANTS = [
     ("softplus", "mean", EPOCHS),
     ("relu", "sum", EPOCHS),
     ("exp", "mean", STEPS),
+    ("hinge", "sum", STEPS),
 ]
 
 

@@ -64,7 +64,7 @@ def test_options_of_builders_have_words(kind: str, registry: dict[str, object]) 
 
 def test_parameters_have_types_and_defaults_as_configs_write_them() -> None:
     found = {each.name: each for each in described("incfl", "algorithm").parameters}
-    assert found["surrogate"].type == '"sigmoid" or "softplus" or "relu" or "exp"'
+    assert found["surrogate"].type == '"sigmoid" or "softplus" or "relu" or "hinge" or "exp"'
     assert found["surrogate"].default == '"sigmoid"'
     assert (found["eps"].type, found["eps"].default) == ("number", "1e-08")
     assert found["threshold"].by_experiment

@@ -80,6 +80,7 @@ def surrogate_slope(gap: np.ndarray, surrogate: str) -> np.ndarray:
         "sigmoid": sigma * (1 - sigma),
         "softplus": sigma,
         "relu": np.where(gap > 0, 1.0, 0.0),
+        "hinge": np.where(1 + gap > 0, 1.0, 0.0),
         "exp": np.exp(np.clip(gap, None, 20)),
     }
     return slopes[surrogate]

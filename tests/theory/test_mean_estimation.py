@@ -113,7 +113,7 @@ def test_fljax_weights_have_these_minima():
     np.testing.assert_allclose(near * x, np.exp(oracle.log_pull(np.log(x))), rtol=1e-10)
 
 
-@pytest.mark.parametrize("surrogate", ["relu", "softplus", "exp"])
+@pytest.mark.parametrize("surrogate", ["relu", "hinge", "softplus", "exp"])
 @pytest.mark.parametrize("half", [0.5, 1.05, 3.0])
 def test_other_surrogates_lead_to_the_average(surrogate, half):
     x = np.linspace(0, 2 * half, 2001)[1:-1]

@@ -19,7 +19,7 @@ GAMMA_GLOBAL = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 20**0.5])
 FEDAVG = [0.647584, 0.536458, 0.333776, 0.187950, 0.105283, 0.028901, 0.005706, 0.002339]
 BOUND = [2, 1.90246, 1.63746, 1.27526, 0.89866, 0.33060, 0.08152, 0.03663]
 INCFL = [0.635, 0.523, 0.348, 0.269, 0.252, 0.250, 0.250, 0.250]  # simulated, standard error 0.001
-CONVEX = ("softplus", "relu", "exp")
+CONVEX = ("softplus", "relu", "hinge", "exp")
 
 
 def test_fedavg():
@@ -127,8 +127,9 @@ def test_the_sigmoid_leads_to_the_average_or_away_from_it():
     assert theory.surrogate_minimum([0, 3.0], surrogate="sigmoid") == pytest.approx(0.00149313, rel=1e-5)
 
 
-def test_relu_is_the_average_of_any_number_of_clients():
-    assert theory.surrogate_minimum([0, 1, 8], surrogate="relu") == pytest.approx(3, abs=1e-5)
+def test_relu_and_hinge_are_the_average_of_any_number_of_clients():
+    for surrogate in ("relu", "hinge"):
+        assert theory.surrogate_minimum([0, 1, 8], surrogate=surrogate) == pytest.approx(3, abs=1e-5)
     # Softplus is not: it heeds large gaps most, up to a point.
     softplus = theory.surrogate_minimum([0, 1, 8], surrogate="softplus")
     grid = np.linspace(0, 8, 80_001)
