@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.aggregators.arrays import check_shape, on_any_mesh, wide
-from fljax.aggregators.tokens import check_price, covered, price_in, ranks
+from fljax.aggregators.tokens import bought, check_price, covered, price_in, ranks
 from fljax.core.trees import or_nan
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key
 
-    from fljax.aggregators.tokens import Tokens
+    from fljax.aggregators.tokens import Price, Tokens
 
 # Tolerance for rounding errors in a product with a share.
 _ROUNDING = 1e-6
@@ -92,7 +92,7 @@ def settle_tokens(
     participation: Int[Array, "N C"],
     accuracy: Float[Array, " C"],
     *,
-    price: int | float | Array = 1,
+    price: Price = 1,
     integer: bool = True,
     most_utility: float | Array = 1.0,
     most_reimbursed: float | Array = 1.0,
@@ -103,7 +103,7 @@ def settle_tokens(
 ) -> Ledger:
     """Settles one round: members pay, get a refund that shrinks as the model improves, and share the rest of the pool.
 
-    1. Every member k of cluster c pays ``price`` into pool ``P_c``.
+    1. Every member k of cluster c pays ``price`` (of c, if it is by cluster) into pool ``P_c``.
     2. The pool refunds ``floor(P_c most_reimbursed (1 - U_c / most_utility))`` to its members in equal parts, where
        ``U_c`` is ``cluster_utility``. With ``refunded="collected"`` the members' payments of this round replace ``P_c``
        in this product. A cluster without a best accuracy refunds nothing. Then ``best_c <- max(best_c, A_c)``.
@@ -111,7 +111,8 @@ def settle_tokens(
        half of the pool. The rest is shared by places in participation, ``(n' - i) P_c' 2 / (n' (n' + 1))``.
 
     Args:
-      tokens: ``[N]``. A client that cannot pay for all its clusters remains a member of those with the lowest numbers.
+      tokens: ``[N]``. A client that cannot pay for all its clusters remains a member of those with the lowest numbers;
+        with a price for each cluster it passes over those that its other tokens do not cover.
       pools: ``[C]`` before the round; an indivisible remainder stays in the pool.
       best: ``[C]`` best accuracy so far, 0 for none.
       members: ``[N, C]``, True where a client trained a cluster's model.
@@ -119,7 +120,8 @@ def settle_tokens(
       participation: ``[N, C]``, how often each client trained each cluster's model.
       accuracy: ``[C]``, ``A_c``: mean accuracy of the new model on its members' validation rows (``member_accuracy``).
         NaN: unknown; members then pay, but receive nothing.
-      price: payment of each member, above 0; a whole number for whole tokens (a traced price is rounded up).
+      price: payment of each member, above 0, one number or one for each cluster ``[C]``; a whole number for whole
+        tokens (a traced price is rounded up).
       integer: round every amount down to a whole token. Refunds of more than 2^24 tokens are exact to single
         precision, all other amounts are exact. False: tokens are divided continuously.
       most_utility: the paper's I_max, above 0.
@@ -163,7 +165,11 @@ def settle_tokens(
     cost = price_in(price, kind)
     if eligible is not None:
         members = members & eligible[:, None]
-    members = members & covered(jnp.cumsum(members, axis=1), balance[:, None], cost)
+    if cost.ndim == 0:
+        members = members & covered(jnp.cumsum(members, axis=1), balance[:, None], cost)
+    else:
+        check_shape("price", cost, "C", pools.size)
+        members = bought(members, jnp.broadcast_to(cost, members.shape), balance)
     if integer:
         members = members & _fits(balance, pool)
     paid = jnp.where(members, cost, 0)

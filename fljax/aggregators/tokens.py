@@ -15,6 +15,7 @@ equations (11)-(13), taken from the authors' code.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key
 
     Tokens = Int[Array, " N"] | Float[Array, " N"]
+    Price = int | float | Array | np.ndarray | Sequence[int] | Sequence[float]
 
 # Tolerance for rounding errors in a share or in a product with a share.
 _ROUNDING = 1e-6
@@ -58,6 +60,10 @@ def lots(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
 
 def check_price(price: Any, whole: bool, dtype: Any) -> None:
     """Raises a ValueError if a price is not a valid amount of tokens; arrays and traced values are not checked."""
+    if isinstance(price, list | tuple):  # one for each cluster
+        for entry in price:
+            check_price(entry, whole, dtype)
+        return
     if not isinstance(price, int | float | np.number):
         return
     if not 0 < price < math.inf:
@@ -76,7 +82,7 @@ def bid_preferences(
     tokens: Tokens,
     *,
     least_importance: float | Array | None = None,
-    price: int | float | Array = 1,
+    price: Price = 1,
     rule: Literal["threshold", "argmax"] = "threshold",
     key: Key[Array, ""] | None = None,
 ) -> Bool[Array, "N C"]:
@@ -118,30 +124,52 @@ def affordable(
     wanted: Bool[Array, "N C"],
     tokens: Tokens,
     *,
-    price: int | float | Array = 1,
+    price: Price = 1,
     key: Key[Array, ""] | None = None,
 ) -> Bool[Array, "N C"]:
     """The ``floor(tokens / price)`` wanted clusters of highest priority, for each client.
+
+    With a price for each cluster, a client takes the wanted clusters in the order of priority, and passes over those
+    that its other tokens do not cover.
 
     Args:
       priority: ``[N, C]``.
       wanted: ``[N, C]``.
       tokens: ``[N]``.
-      price: above 0. For whole tokens, the price is rounded up to a whole number. A traced price is clipped at 0 and,
-        for whole tokens, at the largest number of their dtype.
+      price: above 0, one number or one for each cluster ``[C]``. For whole tokens, the price is rounded up to a whole
+        number. A traced price is clipped at 0 and, for whole tokens, at the largest number of their dtype.
       key: the round's key, which orders a client's clusters of equal priority; None: the lowest c first.
 
     Raises:
       ValueError: if ``price`` is not above 0, not finite, or more than the dtype of ``tokens`` holds; unless ``tokens``
-        has an entry for each client.
+        has an entry for each client, and ``price`` one or one for each cluster.
     """
     tokens, wanted = jnp.asarray(tokens), jnp.asarray(wanted)
     check_shape("tokens", tokens, "N", wanted.shape[0])
     whole = jnp.issubdtype(tokens.dtype, jnp.integer)
     known = whole and isinstance(price, int | float | np.number) and abs(price) < math.inf
     check_price(math.ceil(price) if known else price, whole, tokens.dtype)
-    place = ranks(wide(priority), wanted, key, axis=1)
-    return wanted & covered(place + 1, tokens[:, None], price_in(price, tokens.dtype))
+    place, cost = ranks(wide(priority), wanted, key, axis=1), price_in(price, tokens.dtype)
+    if cost.ndim == 0:
+        return wanted & covered(place + 1, tokens[:, None], cost)
+    check_shape("price", cost, "C", wanted.shape[1])
+    order = jnp.argsort(place, axis=1)
+    in_order = bought(jnp.take_along_axis(wanted, order, axis=1), cost[order], tokens)
+    return jnp.take_along_axis(in_order, place, axis=1)
+
+
+def bought(wanted: Bool[Array, "N C"], cost: Array, tokens: Tokens) -> Bool[Array, "N C"]:
+    """What each client pays for, of wanted things that it takes from left to right and that cost ``[N, C]``.
+
+    It passes over a thing that its other tokens do not cover. No sum can overflow.
+    """
+
+    def take(left: Array, thing: tuple[Array, Array]) -> tuple[Array, Array]:
+        is_wanted, price = thing
+        pays = is_wanted & (price <= left)
+        return left - jnp.where(pays, price, 0), pays
+
+    return jax.lax.scan(take, tokens, (wanted.T, cost.T))[1].T
 
 
 def ranks(value: Array, among: Array, key: Any, *, axis: int) -> Array:
@@ -158,6 +186,8 @@ def price_in(price: Any, dtype: Any) -> Array:
     """A price in the dtype of tokens; in whole tokens it is rounded up."""
     if jnp.issubdtype(dtype, jnp.integer):
         return whole_in(price, jnp.iinfo(dtype).max, dtype)
+    if isinstance(price, list | tuple):
+        return jnp.stack([price_in(entry, dtype) for entry in price])
     return jnp.maximum(jnp.asarray(float(price) if isinstance(price, int) else price, dtype), 0)
 
 
@@ -165,6 +195,8 @@ def whole_in(amount: Any, most: int, dtype: Any) -> Array:
     """Rounds an amount of tokens, known or traced, up to a whole number in 0..``most``, without overflow."""
     if isinstance(amount, int | float | np.number):
         return jnp.asarray(min(max(math.ceil(amount), 0), most), dtype)
+    if isinstance(amount, list | tuple):
+        return jnp.stack([whole_in(entry, most, dtype) for entry in amount])
     amount = jnp.asarray(amount)
     if jnp.issubdtype(amount.dtype, jnp.inexact):
         limit = jnp.nextafter(jnp.asarray(most, amount.dtype), jnp.zeros((), amount.dtype))

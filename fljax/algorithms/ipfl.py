@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, training
@@ -142,7 +143,7 @@ def ipfl(
         has no rows for the profiler.
     """
     training.check_score(task, "ipfl")
-    _check_tokens(tokens)
+    _check_tokens(tokens, clusters)
     _check_exploration(exploration, clients_per_cluster)
     start = None if clustering is None else clustering.member[:, None] == jnp.arange(clusters)[None, :]
 
@@ -233,15 +234,24 @@ def _check_exploration(exploration: Exploration, slots: int) -> None:
         raise ValueError(f"expected exploration.random_slots to be from 0 to {slots}, got {fixed}")
 
 
-def _check_tokens(tokens: Tokens) -> None:
-    """Raises a ValueError if a number is no amount of whole tokens; traced values are not checked."""
+def _check_tokens(tokens: Tokens, clusters: int) -> None:
+    """Raises a ValueError if a number is no amount of whole tokens, or prices are not one for each cluster.
+
+    Traced values are not checked.
+    """
+    if np.shape(tokens.price) not in ((), (clusters,)):
+        raise ValueError(
+            f"expected tokens.price to be one number or one for each of {clusters} clusters, got shape "
+            f"{np.shape(tokens.price)}"
+        )
     for name, value in (("tokens.price", tokens.price), ("tokens.initial", tokens.initial)):
-        if not isinstance(value, int | float):
+        if not tokens.whole or not isinstance(value, int | float | list | tuple | np.ndarray):
             continue
-        if tokens.whole and value != int(value):
-            raise ValueError(f"expected a whole number for {name}, since tokens are whole, got {value}")
-        if tokens.whole and value > MOST_TOKENS:
-            raise ValueError(f"expected {name} of at most {MOST_TOKENS}, since tokens are whole, got {value}")
+        for amount in np.ravel(np.asarray(value)).tolist():
+            if amount != int(amount):
+                raise ValueError(f"expected a whole number for {name}, since tokens are whole, got {amount}")
+            if amount > MOST_TOKENS:
+                raise ValueError(f"expected {name} of at most {MOST_TOKENS}, since tokens are whole, got {amount}")
 
 
 ENTRY = Entry(

@@ -12,18 +12,19 @@ the round, folded with the client's id.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import aggregators
 from fljax.aggregators.tokens import whole_in
 from fljax.core import trees
 from fljax.core.values import CountOrZero, NonNegative, Positive, Share
-from fljax.protocol import Available, Cohort, Info, along
+from fljax.protocol import AnyArray, Available, Cohort, Info, along
 
 
 class Clustering(NamedTuple):
@@ -59,9 +60,11 @@ class Tokens(NamedTuple):
     """The token manager: what clients are given, what training costs them, and how pools are paid out.
 
     Attributes:
-      initial: tokens of every client before round 0. Whole tokens are int32, and so is the sum of all clients' tokens.
-      price: tokens that a client pays to train a cluster's model for one round; a whole number for whole tokens. Ties
-        in bids, selection and rewards are broken at random in every round.
+      initial: tokens of every client before round 0, its budget: one number, or one per client id ``[N]``. Whole tokens
+        are int32, and so is the sum of all clients' tokens.
+      price: tokens that a client pays to train a cluster's model for one round; a whole number for whole tokens. One
+        number, or one for each cluster ``[C]``; a client then passes over a cluster that its other tokens do not cover.
+        Ties in bids, selection and rewards are broken at random in every round.
       whole: whether tokens are whole; see ``settle_tokens`` for this and the next three.
       most_utility: I_max, the relative gain in accuracy from which on nothing is refunded.
       most_reimbursed: T_max, the largest share of a pool that is refunded.
@@ -70,8 +73,8 @@ class Tokens(NamedTuple):
         members paid in the round, as in the paper's text of equation (12). They differ by what earlier rounds left.
     """
 
-    initial: NonNegative = 500.0
-    price: int | Positive = 1
+    initial: NonNegative | Real[AnyArray, " N"] | Sequence[float] = 500.0
+    price: int | Positive | Real[AnyArray, " C"] | Sequence[float] = 1
     whole: bool = True
     most_utility: Positive = 1.0
     most_reimbursed: Share = 1.0
@@ -115,17 +118,25 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:
     """The books before round 0: the same number of tokens for every client, empty pools.
 
     Raises:
-      ValueError: if the sum of all whole tokens does not fit their dtype. A traced number of tokens is reduced to the
-        largest that fits.
+      ValueError: if ``initial`` is for another number of clients, or the sum of all whole tokens does not fit their
+        dtype. A traced number of tokens is reduced to the largest that fits.
     """
-    population, real, initial = sizes.shape[0], jnp.result_type(float), tokens.initial
+    population, real = sizes.shape[0], jnp.result_type(float)
+    # Unions of numbers and arrays, which functions of both take.
+    initial: Any = tokens.initial
     kind = jnp.int32 if tokens.whole else real
+    if np.shape(initial) not in ((), (population,)):
+        raise ValueError(
+            f"expected tokens.initial to be one number or one for each of {population} clients, got shape "
+            f"{np.shape(initial)}"
+        )
     if tokens.whole:
         most = jnp.iinfo(kind).max // max(population, 1)
-        if isinstance(initial, int | float | np.number) and initial > most:
+        known = isinstance(initial, int | float | np.number | np.ndarray | list | tuple)
+        if known and np.max(initial, initial=0) > most:
             raise ValueError(
                 f"expected tokens.initial of at most {most} for each of {population} clients, whose sum "
-                f"{jnp.dtype(kind)} holds, got {initial}"
+                f"{jnp.dtype(kind)} holds, got {np.max(initial)}"
             )
         initial = whole_in(initial, most, kind)
     return Books(
@@ -194,7 +205,7 @@ def place_bids(
     bid: Float[Array, "N C"],
     available: Bool[Array, " N"],
     bidding: Bidding,
-    price: int | float | Array,
+    price: Any,
     start: Bool[Array, "N C"] | None,
 ) -> tuple[Bool[Array, "N C"], Bool[Array, " C"]]:
     """The clusters that each client bids for and can afford, and the clusters that are filled at random.

@@ -87,6 +87,34 @@ def test_prices_that_are_no_amounts_are_named():
         bid_preferences(jnp.ones((1, 1)), jnp.ones(1), price=-2)
 
 
+def test_prices_by_cluster():
+    """In the order of priority, clients take what their tokens still cover."""
+    wanted = jnp.asarray([[1, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]], bool)
+    priority = jnp.asarray([[3.0, 2.0, 1.0]] * 4)
+    for price in ((2, 5, 1), jnp.asarray([2, 5, 1])):
+        found = affordable(priority, wanted, jnp.asarray([8, 7, 4, 0]), price=price)
+        np.testing.assert_array_equal(found, [[1, 1, 1], [1, 1, 0], [0, 0, 1], [0, 0, 0]])
+    ledger = books(jnp.asarray([8, 3, 0]), np.ones((3, 3), bool), price=(2, 5, 1), accuracy=math.nan)
+    np.testing.assert_array_equal(ledger.paid, [[2, 5, 1], [2, 0, 1], [0, 0, 0]])
+    np.testing.assert_array_equal(ledger.pools, [4, 5, 2])
+    np.testing.assert_array_equal(ledger.tokens, [0, 0, 0])
+    # Sums of prices that no whole number holds are never formed.
+    rich = jnp.asarray([[1.0, 1.0]]), jnp.ones((1, 2), bool), jnp.asarray([2**31 - 1])
+    np.testing.assert_array_equal(affordable(*rich, price=(2**31 - 2, 2**31 - 1)), [[1, 0]])
+    with pytest.raises(ValueError, match="expected price to be a finite number above 0, got -2"):
+        affordable(*rich, price=(1, -2))
+    with pytest.raises(ValueError, match=r"expected price of shape \[C\], which is \[2\] here, got \[3\]"):
+        affordable(*rich, price=(1, 2, 3))
+
+
+def test_equal_prices_of_clusters_are_one_price():
+    draw = np.random.default_rng(0)
+    priority, wanted = jnp.asarray(draw.random((40, 4))), jnp.asarray(draw.random((40, 4)) < 0.7)
+    tokens = jnp.asarray(draw.integers(0, 13, 40))
+    expected = affordable(priority, wanted, tokens, price=3)
+    np.testing.assert_array_equal(affordable(priority, wanted, tokens, price=(3, 3, 3, 3)), expected)
+
+
 @pytest.mark.thorough
 def test_who_cannot_pay_is_no_member():
     ledger = books([3, 1, 0], np.ones((3, 2), bool), price=2, accuracy=math.nan)

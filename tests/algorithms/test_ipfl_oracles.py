@@ -197,9 +197,12 @@ def test_bad_arguments_are_named():
         ({"exploration": Exploration(1.5)}, "expected exploration.initial to be one number from 0 to 1, got 1.5"),
         ({"clients_per_cluster": 0}, "clients_per_cluster to be a whole number of at least 1, got 0"),
         ({"tokens": Tokens(ranked=nothing)}, "expected tokens.ranked to be members or all, got None"),
-        ({"tokens": Tokens(price=-1)}, "expected tokens.price to be one finite number above 0, got -1"),
+        ({"tokens": Tokens(price=-1)}, "expected tokens.price to be one finite number above 0 or .*, got -1"),
         ({"tokens": Tokens(price=1.5)}, r"a whole number for tokens.price, since tokens are whole, got 1\.5"),
-        ({"tokens": Tokens(-5.0)}, r"expected tokens.initial to be one finite number of at least 0, got -5\.0"),
+        ({"tokens": Tokens(-5.0)}, r"expected tokens.initial to be one finite number of at least 0 or .*, got -5\.0"),
+        ({"tokens": Tokens(price=[1, 2, 3])}, r"tokens.price to be one number or one for each of 2 clusters, got .*3"),
+        ({"tokens": Tokens(price=[1, 0])}, r"expected tokens.price to be .*above 0 .*, got \[1, 0\]"),
+        ({"tokens": Tokens([5.0, 0.5])}, r"a whole number for tokens.initial, since tokens are whole, got 0\.5"),
         ({"tokens": Tokens(0.5)}, r"expected a whole number for tokens.initial, since tokens are whole, got 0\.5"),
     )
     ipfl(TASK, HOW, tokens=Tokens(0.5, price=1.5, whole=False))

@@ -54,6 +54,7 @@ CASES = {
     ),
     "no incentive": ({"bidding": Bidding("random", fill_empty=0)}, {"bid": "random", "fill": 0}),
     "divisible": ({"tokens": Tokens(9.0, price=2, whole=False)}, {"integer": False, "price": 2}),
+    "prices by cluster, budgets": ({"tokens": Tokens((9.0, 2.0, 3.0, 7.0, 1.0), price=(1, 3))}, {"price": (1, 3)}),
     "accuracy": ({"importance": "accuracy"}, {"importance": "accuracy"}),
     "best": ({"importance": "argmax"}, {"importance": "argmax"}),
     "distributions": (

@@ -24,7 +24,7 @@ class Rules(NamedTuple):
 
     slots: int
     bid: str = "threshold"
-    price: int = 1
+    price: int | tuple[int, ...] = 1  # by cluster
     integer: bool = True
     ranked: str = "members"
     random_slots: int | None = None
@@ -88,8 +88,8 @@ def settle(
     tokens, pools, best = books.tokens.copy(), books.pools.copy(), books.best.copy()
     for c, members in enumerate(books.members):
         for k in members:
-            tokens[k] -= rules.price
-            pools[c] += rules.price
+            tokens[k] -= cost(c, rules)
+            pools[c] += cost(c, rules)
         if not members:
             continue
         mean = np.mean([accuracy[k][c] for k in members])
@@ -128,9 +128,23 @@ def bids(
             wanted = [min(range(clusters), key=lambda c: (-u[c], lot[k, c]))]
         else:
             wanted = [int(np.argmax(draw[k]))]
-        for c in sorted(wanted, key=lambda c: (-u[c], lot[k, c]))[: int(books.tokens[k] // rules.price)]:
+        for c in affordable(sorted(wanted, key=lambda c: (-u[c], lot[k, c])), books.tokens[k], rules):
             found[c].append(k)
     return found
+
+
+def cost(c: int, rules: Rules) -> int:
+    """The price of cluster c."""
+    return rules.price[c] if isinstance(rules.price, tuple) else rules.price
+
+
+def affordable(clusters: list[int], tokens: float, rules: Rules) -> list[int]:
+    """The clusters, in this order, whose prices the tokens still cover; the others are passed over."""
+    taken: list[int] = []
+    for c in clusters:
+        if sum(cost(other, rules) for other in [*taken, c]) <= tokens:
+            taken.append(c)
+    return taken
 
 
 def candidates(
@@ -140,9 +154,9 @@ def candidates(
     found = bids(books, worth, draw, lot, rules) if t > 0 else [[] for _ in books.pools]
     at_random = [not who and (t == 0 or rules.fill is None or t < rules.fill) for who in found]
     for k in sorted(worth):
-        left = int(books.tokens[k] // rules.price) - sum(k in who for who in found)
+        left = books.tokens[k] - sum(cost(c, rules) for c, who in enumerate(found) if k in who)
         asked = sorted((c for c in range(len(found)) if at_random[c]), key=lambda c, k=k: (-draw[k, c], c))
-        for c in asked[: max(left, 0)]:
+        for c in affordable(asked, left, rules):
             found[c].append(k)
     return found, at_random
 
