@@ -22,6 +22,7 @@ class ClientCounts(NamedTuple):
       valid: number of validation rows, ``[N]``.
       test: number of test rows, ``[N]``; all clients have the same ones if the test set is global.
       deployment: number of validation rows when clients use their models, ``[N]``; 0 if their data do not change.
+      later: number of training rows once clients' data have changed during training, ``[N]``; 0 if they do not.
       labels: training rows of each label, ``[N, classes]``; None if labels are not classes.
       classes: what the user calls each class; the class's number if it has no name. Empty if labels are not classes.
       targets: the labels of each client's training rows, flat; None if labels are classes.
@@ -33,6 +34,7 @@ class ClientCounts(NamedTuple):
     valid: Int[np.ndarray, " N"]
     test: Int[np.ndarray, " N"]
     deployment: Int[np.ndarray, " N"]
+    later: Int[np.ndarray, " N"]
     labels: Int[np.ndarray, "N classes"] | None
     classes: tuple[Any, ...]
     targets: tuple[np.ndarray, ...] | None
@@ -73,6 +75,7 @@ def count_clients(federation: Federation, classes: int | None) -> ClientCounts:
         valid=sizes("valid"),
         test=sizes("test"),
         deployment=sizes("deployment"),
+        later=sizes("later"),
         labels=labels,
         classes=tuple(_names(federation.names.classes, classes or 0)) if labels is not None else (),
         targets=targets,

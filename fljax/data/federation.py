@@ -161,8 +161,10 @@ def federate(
         if test == "global":
             tests = [held["test"]] * len(group)
         noise = None if made.noise is None else made.noise[group.start : group.stop]
-        later = None if made.deployment is None else [numbers[made.deployment[i]] for i in group]
-        tables.append(client_lists(store, trains, valids, tests, noise, later) if len(group) else None)
+        deployment, later = (
+            None if lists is None else [numbers[lists[i]] for i in group] for lists in (made.deployment, made.later)
+        )
+        tables.append(client_lists(store, trains, valids, tests, noise, deployment, later) if len(group) else None)
     lists = {name: held_rows(rows) for name, rows in held.items()}
     names = _names(dataset, made.owner, clients)
     moments = training_moments(x, [split.train for split in splits[:clients]]) if dataset.standardise else None
@@ -302,7 +304,7 @@ def _deal(
     if not isinstance(made, Partition):
         _check_lists(name, made)
         made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))
-    lists_of_clients = (made.rows, made.valid, made.test, made.deployment)
+    lists_of_clients = (made.rows, made.valid, made.test, made.deployment, made.later)
     everything = [rows for lists in (*lists_of_clients, tuple(made.held.values())) for rows in lists or ()]
     used = np.concatenate(everything)
     limit = len(labels) + len(made.rotated)

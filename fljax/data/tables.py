@@ -15,7 +15,7 @@ from fljax.data.mapped_files import check_unchanged
 from fljax.protocol import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
 from fljax.protocol.lists import RowLists
 
-_PARTS = ("train", "valid", "test", "deployment")
+_PARTS = ("train", "valid", "test", "deployment", "later")
 
 
 def held_rows(rows: np.ndarray) -> Rows:
@@ -65,12 +65,14 @@ def client_lists(
     test: Sequence[np.ndarray],
     noise: np.ndarray | None = None,
     deployment: Sequence[np.ndarray] | None = None,
+    later: Sequence[np.ndarray] | None = None,
 ) -> ClientData:
     """Clients 0..len(train)-1 with these index lists, which go to the store."""
     spread = None if noise is None else jnp.asarray(noise, jnp.float32)
     ids = jnp.asarray(np.arange(len(train), dtype=np.int32))
-    later = None if deployment is None else store.add(deployment)
-    return ClientData(ids, store.add(train), store.add(valid), store.add(test), spread, later)
+    deployed = None if deployment is None else store.add(deployment)
+    splits = store.add(train), store.add(valid), store.add(test)
+    return ClientData(ids, *splits, spread, deployed, None if later is None else store.add(later))
 
 
 def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = False) -> list[np.ndarray]:
@@ -79,7 +81,7 @@ def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = F
     Args:
       federation: one federation; of several stacked, the clients of each seed one after another.
       part: "train", "valid", "test", or "deployment": validation rows when clients use their models, where their data
-        have changed since training.
+        have changed since training; or "later": training rows once data have changed during training.
       unseen: whether to read the lists of clients that never train.
 
     Raises:
@@ -91,7 +93,8 @@ def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = F
     if clients is None:
         raise ValueError("expected a federation with unseen clients, got one without")
     if part not in clients.parts:
-        raise ValueError("expected a partition that chooses deployment rows, such as mixture with complement, got none")
+        means = "complement" if part == "deployment" else "drift_fraction"
+        raise ValueError(f"expected a partition that chooses {part} rows, such as mixture with {means}, got none")
     rows = clients.parts[part]
     return RowLists.of(rows, federation.lists).by_client()
 
@@ -236,6 +239,7 @@ def _describe(federation: Federation) -> str:
     held, labels = sorted(federation.held), f"labels {y.dtype} {y.shape[1:]}"
     people = f"clients {clients[0]} with {'tables' if federation.lists is None else 'lists'}, unseen {clients[1]}"
     people += "" if federation.clients.deployment is None else ", deployment rows"
+    people += "" if federation.clients.later is None else ", later rows"
     return f"{people}, held {held}, examples {x.dtype} {x.shape[1:]}, {labels}"
 
 

@@ -147,7 +147,7 @@ def _outline(text: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Outline:
 def _clients(arrays: Mapping[str, np.ndarray], prefix: str, capacities: list[int] | None) -> ClientData | None:
     if capacities is None:
         return None
-    parts = [part for part in ("train", "valid", "test", "deployment") if prefix + part in arrays]
+    parts = [part for part in ("train", "valid", "test", "deployment", "later") if prefix + part in arrays]
     size = [jnp.asarray(arrays[prefix + part]) for part in parts]
     rows = {
         part: Rows(Spans(jnp.zeros(count.shape, jnp.int32), length), count)

@@ -183,6 +183,8 @@ class ClientData(NamedTuple):
       deployment: its validation rows when it uses its model, where its data have changed since training; None: they
         have not, and ``valid`` is also for then. The engine shows them to ``Algorithm.personal`` as ``data.valid``
         before test rows are predicted, and at no other time.
+      later: the rows that it trains on once its data have changed during training (the scenario ``drift``); None: they
+        do not change before the end.
     """
 
     id: Int[Array, "*batch"]
@@ -191,12 +193,14 @@ class ClientData(NamedTuple):
     test: Rows
     noise: Float[Array, "*batch"] | None = None
     deployment: Rows | None = None
+    later: Rows | None = None
 
     @property
     def parts(self) -> dict[str, Rows]:
-        """The index lists by name; "deployment" only if there are such rows."""
+        """The index lists by name; "deployment" and "later" only if there are such rows."""
         splits = {"train": self.train, "valid": self.valid, "test": self.test}
-        return splits if self.deployment is None else splits | {"deployment": self.deployment}
+        splits |= {} if self.deployment is None else {"deployment": self.deployment}
+        return splits if self.later is None else splits | {"later": self.later}
 
     def map_rows(self, function: Callable[[Rows], Rows]) -> ClientData:
         """The data with each index list replaced by the function of it."""
@@ -279,7 +283,7 @@ class Federation(NamedTuple):
         """The text of ``repr`` and, where the numbers are there, a table of rows by client: least, mean, most."""
         lines = []
         for kind, clients in (("seen", self.clients), ("unseen", self.unseen)):
-            for part in ("train", "valid", "test", "deployment"):
+            for part in ("train", "valid", "test", "deployment", "later"):
                 numbers = _numbers(getattr(getattr(clients, part, None), "size", None))
                 if numbers is None or not numbers.size:
                     continue
@@ -326,6 +330,18 @@ class Subset(NamedTuple):
     moments: Moments | None = None
 
 
+class LaterData(NamedTuple):
+    """A client's rows once its data have changed during training.
+
+    Attributes:
+      train: the rows that it then trains on.
+      valid: its validation rows then; None: it has none.
+    """
+
+    train: Subset
+    valid: Subset | None
+
+
 class LocalData(NamedTuple):
     """Everything that one client can read: the ``data`` argument of the protocol's functions.
 
@@ -334,11 +350,14 @@ class LocalData(NamedTuple):
       valid: its rows for validation; they may be none. When a client whose data have changed uses its model
         (``ClientData.deployment``), they are of its new data.
       test: its rows for tests.
+      later: its rows once its data have changed during training; None: they do not. The scenario ``drift`` puts them in
+        place of ``train`` and ``valid``; algorithms do not read them.
     """
 
     train: Subset
     valid: Subset
     test: Subset
+    later: LaterData | None = None
 
 
 # The server's own examples, by name.

@@ -5,6 +5,7 @@ from fljax.scenarios.appeal_based import appeal_based
 from fljax.scenarios.byzantine import byzantine
 from fljax.scenarios.clipped import clipped
 from fljax.scenarios.common import Entry
+from fljax.scenarios.drift import drift
 from fljax.scenarios.finetuned import finetuned
 from fljax.scenarios.free_riding import free_riding
 from fljax.scenarios.median_clipped import median_clipped
@@ -19,6 +20,7 @@ __all__ = [
     "availability",
     "byzantine",
     "clipped",
+    "drift",
     "dropout",
     "finetuned",
     "free_riding",

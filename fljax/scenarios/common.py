@@ -91,6 +91,30 @@ def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Float[Array
     return jax.tree.unflatten(structure, noisy)
 
 
+def with_data(inner: Algorithm, change: Callable[[Seat, LocalData], LocalData]) -> Algorithm:
+    """``inner`` whose clients have the data ``change(seat, data)`` in polls, in training and where they use models."""
+
+    def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> PyTree:
+        return inner.init_client(key, seat, down, change(seat, data))
+
+    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
+        assert inner.poll is not None
+        return inner.poll.ask(key, seat, down, client, change(seat, data))
+
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[PyTree, PyTree]:
+        return inner.train(key, seat, down, client, change(seat, data))
+
+    def personal(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
+        return inner.deploy(key, seat, down, client, change(seat, data))
+
+    return inner._replace(
+        init_client=init_client,
+        poll=None if inner.poll is None else inner.poll._replace(ask=ask),
+        train=train,
+        personal=None if inner.personal is None else personal,
+    )
+
+
 def with_server(
     inner: Algorithm, unwrap: Callable[[PyTree], PyTree], rewrap: Callable[[PyTree, PyTree], PyTree]
 ) -> Algorithm:

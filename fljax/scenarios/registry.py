@@ -7,6 +7,7 @@ from fljax.scenarios.appeal_based import ENTRY as appeal_based
 from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
 from fljax.scenarios.common import Entry
+from fljax.scenarios.drift import ENTRY as drift
 from fljax.scenarios.finetuned import ENTRY as finetuned
 from fljax.scenarios.free_riding import ENTRY as free_riding
 from fljax.scenarios.median_clipped import ENTRY as median_clipped
@@ -18,6 +19,7 @@ REGISTRY: dict[str, Entry] = {
     "availability": AVAILABILITY_ENTRY,
     "byzantine": byzantine,
     "clipped": clipped,
+    "drift": drift,
     "dropout": DROPOUT_ENTRY,
     "finetuned": finetuned,
     "free_riding": free_riding,

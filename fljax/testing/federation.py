@@ -55,7 +55,8 @@ def tiny_federation(seed: int = 0, *, extra: int = 0, dtype: Any = np.float32) -
 
     def population(clients: slice, count: int) -> ClientData:
         train, valid, test = (rows(part, clients) for part in range(3))
-        return ClientData(jnp.arange(count, dtype=jnp.int32), train, valid, test)
+        # Once data have changed (the scenario drift), clients train on these validation rows.
+        return ClientData(jnp.arange(count, dtype=jnp.int32), train, valid, test, later=valid)
 
     server_rows, start = {}, int(counts.sum())
     for name, size in HELD.items():
@@ -113,8 +114,8 @@ def change_client(federation: Federation, id: int, factor: float = -2) -> Federa
     """The features of all examples of one seen client are multiplied by a factor."""
     position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
     x, clients = np.array(federation.examples.x), federation.clients
-    for rows in clients.parts.values():
-        x[RowLists.of(rows, federation.lists).by_client()[position]] *= factor
+    lists = [RowLists.of(rows, federation.lists).by_client()[position] for rows in clients.parts.values()]
+    x[np.unique(np.concatenate(lists))] *= factor
     return federation._replace(examples=federation.examples._replace(x=jnp.asarray(x)))
 
 

@@ -83,15 +83,17 @@ def test_numbers_to_predict_have_means(config, capsys):
 
 
 def test_rows_of_changed_data_are_counted(tmp_path, capsys):
-    path, options = tmp_path / "swapped.toml", "partition_options = {complement = true}"
+    path, options = tmp_path / "swapped.toml", "partition_options = {complement = true, drift_fraction = 0.5}"
     where = f'[data]\ndataset = "digits"\npartition = "mixture"\nclients = 4\nvalid_fraction = 0.25\n{options}\n'
     path.write_text(TEXT[: TEXT.index("[data]")] + where + TEXT[TEXT.index("[model]") :])
     code, out, _ = show(capsys, path)
     assert code == 0
     assert "deployment" in out
+    assert "later" in out
     found = json.loads(show(capsys, path, "--json")[1])
-    for later, tests in zip(found["deployment"], found["test"], strict=True):
-        assert later == round((later + tests) / 4)
+    for deployed, later, tests in zip(found["deployment"], found["later"], found["test"], strict=True):
+        assert deployed == round((deployed + later + tests) / 4)
+        assert abs(later - (deployed + later + tests) / 2) <= 1
 
 
 def test_json(config, capsys):

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fljax.data import Partition, federate, load, row_numbers, stack
 from fljax.data.partitions.mixtures import block_mixture, class_clusters, mixture
 
 LABELS = np.tile(np.arange(10), 200)
+ALONE = load("blobs", samples=200, classes=4, seed=2)
 
 
 def first_share(rows):
@@ -60,16 +62,57 @@ def test_deployment_rows_have_the_mixture_of_test_rows():
     assert mixture(LABELS, clients=10, deployment_fraction=0.4).deployment is None
 
 
+def test_rows_for_a_drift_have_the_mixture_of_test_rows():
+    how = {"clients": 10, "complement": True, "test_fraction": 0.5, "deployment_fraction": 0.1}
+    without, split = mixture(LABELS, **how), mixture(LABELS, **how, drift_fraction=0.6)
+    assert without.later is None
+    assert split.later is not None
+    assert split.test is not None
+    assert split.deployment is not None
+    assert {len(rows) for rows in split.later} == {60}
+    assert {len(rows) for rows in split.test} == {30}
+    for part in (split.later, split.test, split.deployment):
+        np.testing.assert_allclose([first_share(rows) for rows in part], [0.9] * 5 + [0.1] * 5, atol=0.01)
+    # Training rows do not depend on what later rows are for.
+    for rows, others in zip(split.rows, without.rows, strict=True):
+        np.testing.assert_array_equal(rows, others)
+    with pytest.raises(ValueError, match=r"deployment_fraction and drift_fraction to leave test rows, got 0.4 and 0.6"):
+        mixture(LABELS, clients=10, complement=True, deployment_fraction=0.4, drift_fraction=0.6)
+    with pytest.raises(ValueError, match="expected complement with drift_fraction, got a mixture that does not change"):
+        mixture(LABELS, clients=10, drift_fraction=0.6)
+
+
+def test_later_rows_are_of_the_new_mixture():
+    options = {"clients": 4, "unseen": 2, "complement": True, "train_fraction": 0.5, "valid_fraction": 0.25}
+    made = federate(ALONE, "mixture", **options, drift_fraction=0.5)
+    y = np.asarray(ALONE.y)
+    for unseen in (False, True):
+        later = row_numbers(made, "later", unseen=unseen)
+        assert np.mean(y[later[0]] < 2) > 0.7
+        np.testing.assert_allclose([len(rows) for rows in later], len(row_numbers(made, "train")[0]) / 1.5, atol=2)
+    everybody = np.concatenate([rows for part in made.clients.parts for rows in row_numbers(made, part)])
+    assert len(set(everybody.tolist())) == len(everybody)
+    with pytest.raises(ValueError, match="expected a partition that chooses later rows, such as mixture with drift"):
+        row_numbers(federate(ALONE, "mixture", **options), "later")
+    with pytest.raises(ValueError, match=r"alike in clients and held rows, got .*later rows"):
+        stack([made, federate(ALONE, "mixture", **options)])
+    lists = Partition(tuple(np.array([[0, 1], [2, 3]])), later=tuple(np.array([[4]])))
+    with pytest.raises(ValueError, match=r"to serve 2 clients, got 1$"):
+        federate(ALONE, lambda labels, **options: lists, clients=2)
+
+
 @given(
     clients=st.integers(1, 9),
     unseen=st.integers(0, 4),
     pattern=st.sampled_from(["0:100", "10:90", "33:67", "linear", "random"]),
     share=st.floats(0.05, 0.9),
     deployment=st.floats(0.01, 0.99),
+    drift=st.floats(0.01, 0.99),
     rotate=st.booleans(),
     seed=st.integers(0, 9),
 )
-def test_no_row_is_in_two_parts_and_counts_are_exact(clients, unseen, pattern, share, deployment, rotate, seed):
+def test_no_row_is_in_two_parts_and_counts_are_exact(clients, unseen, pattern, share, deployment, drift, rotate, seed):
+    drift *= 0.99 - deployment if deployment < 0.5 else 0
     split = mixture(
         LABELS,
         clients=clients,
@@ -79,17 +122,21 @@ def test_no_row_is_in_two_parts_and_counts_are_exact(clients, unseen, pattern, s
         complement=True,
         test_fraction=share,
         deployment_fraction=deployment,
+        drift_fraction=drift,
         rotate=rotate,
         holdout=0.1,
     )
     assert split.test is not None
     assert split.deployment is not None
-    used = np.concatenate([*split.rows, *split.test, *split.deployment, *split.held.values()])
+    later = split.later or (np.zeros(0, int),) * len(split.rows)
+    used = np.concatenate([*split.rows, *split.test, *split.deployment, *later, *split.held.values()])
     original = np.where(used < len(LABELS), used, np.append(split.rotated, 0)[np.maximum(used - len(LABELS), 0)])
     assert len(set(original.tolist())) == len(original)
     in_first = (lambda rows: np.sum(rows < len(LABELS))) if rotate else (lambda rows: np.sum(LABELS[rows] < 5))
-    for rows, tests, deployed in zip(split.rows, split.test, split.deployment, strict=True):
-        new = len(tests) + len(deployed)
+    for rows, tests, deployed, drifted in zip(split.rows, split.test, split.deployment, later, strict=True):
+        new = len(tests) + len(deployed) + len(drifted)
+        assert len(tests) > 0 or new == 0
+        assert len(drifted) == max(min(np.rint(new * deployment) + np.rint(new * drift), new - 1) - len(deployed), 0)
         assert new == np.rint((len(rows) + new) * share)
         assert len(deployed) == min(np.rint(new * deployment), new - 1)
         # Each part has the mixture up to the rounding of one row, or two where a part is what another leaves.

@@ -106,7 +106,7 @@ def test_they_are_moved_from_the_host_for_evaluations() -> None:
 
 
 def test_a_federation_without_rows_keeps_their_numbers(tmp_path: pathlib.Path) -> None:
-    made = federate(load("digits"), "mixture", clients=6, complement=True, valid_fraction=0.3)
+    made = federate(load("digits"), "mixture", clients=6, complement=True, valid_fraction=0.3, drift_fraction=0.4)
     blank = without_rows(made)
     assert made.clients.deployment is not None
     assert blank.clients.deployment is not None
@@ -120,4 +120,5 @@ def test_a_federation_without_rows_keeps_their_numbers(tmp_path: pathlib.Path) -
     for part, rows in made.clients.parts.items():
         np.testing.assert_array_equal(found.federation.clients.parts[part].size, rows.size)
     assert "<td>deployment</td>" in made._repr_html_()
+    assert "<td>later</td>" in made._repr_html_()
     assert len(row_numbers(made, "deployment")) == 6

@@ -29,6 +29,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "availability": {"trace": np.ones((1, POPULATION))},
     "byzantine": {"fraction": 0.4},
     "clipped": {"norm": 1.0, "noise": 0.1},
+    "drift": {"at": 0},
     "dropout": {"rate": 0.0},
     "finetuned": {"learning_rate": 0.1, "batch_size": 2, "steps": 1},
     "free_riding": {"ids": (1,)},

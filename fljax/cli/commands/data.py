@@ -121,7 +121,7 @@ def _each_client(counts: ClientCounts, heading: str, shared: bool) -> Table:
     unseen = bool(counts.unseen.any())
     table = Table(title=f"Clients of {heading}", caption=_caption(counts))
     table.add_column("client")
-    sizes = {"train": counts.train, "valid": counts.valid, "test": counts.test, "deployment": counts.deployment}
+    sizes = {name: getattr(counts, name) for name in ("train", "valid", "test", "deployment", "later")}
     sizes = {name: size for name, size in sizes.items() if size.any() or name == "train"}
     columns = [*sizes, *_label_columns(counts)]
     for name in columns:
@@ -178,7 +178,7 @@ def _summary(counts: ClientCounts, heading: str) -> list[Table]:
     for name in ("of one client", "least", "median", "mean", "most"):
         table.add_column(name, justify="left" if name == "of one client" else "right")
     lines: dict[str, np.ndarray] = {"training rows": counts.train}
-    others = {"validation": counts.valid, "test": counts.test, "deployment": counts.deployment}
+    others = {"validation": counts.valid, "test": counts.test, "deployment": counts.deployment, "later": counts.later}
     lines |= {f"{name} rows": rows for name, rows in others.items() if rows.any()}
     if counts.labels is not None:
         lines["different labels"] = (counts.labels > 0).sum(axis=1)
@@ -217,7 +217,8 @@ def _plain(counts: ClientCounts, held: dict[str, int]) -> dict[str, Any]:
 
     found: dict[str, Any] = {"clients": texts(counts.clients), "classes": texts(counts.classes)}
     found |= {name: getattr(counts, name).tolist() for name in ("unseen", "train", "valid", "test")}
-    found |= {"deployment": counts.deployment.tolist()} if counts.deployment.any() else {}
+    changed = {"deployment": counts.deployment, "later": counts.later}
+    found |= {name: rows.tolist() for name, rows in changed.items() if rows.any()}
     if counts.labels is not None:
         found["labels"] = counts.labels.tolist()
     if counts.targets is not None:

@@ -31,6 +31,8 @@ class Partition(NamedTuple):
       owner: the data set's owner whose rows a client has; None: clients are not owners.
       deployment: the validation rows that each client has when it uses its model, if its data have changed by then;
         None: they have not.
+      later: the training rows that each client has once its data have changed during training (the scenario ``drift``);
+        None: they do not change.
     """
 
     rows: tuple[Row, ...]
@@ -42,6 +44,7 @@ class Partition(NamedTuple):
     valid: tuple[Row, ...] | None = None
     owner: Int[np.ndarray, " clients"] | None = None
     deployment: tuple[Row, ...] | None = None
+    later: tuple[Row, ...] | None = None
 
 
 def rows_by_owner(owner: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> tuple[Row, ...]:

@@ -33,6 +33,7 @@ def mixture(
     complement: bool = False,
     test_fraction: Annotated[float, Range(0, 1, below=True)] = 0.4,
     deployment_fraction: Annotated[float, Range(0, 1, below=True)] = 0.0,
+    drift_fraction: Annotated[float, Range(0, 1, below=True)] = 0.0,
     size: int | tuple[int, int] | None = None,
     holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
     classes: Count | None = None,
@@ -65,6 +66,9 @@ def mixture(
       deployment_fraction: share of the later rows that are the client's validation rows when it uses its model, and no
         test rows; at least one test row remains. Used only with ``complement``; ``federate`` gives its
         ``valid_fraction``. With 0 a client whose model depends on validation rows has none of its new data.
+      drift_fraction: share of the later rows that the client trains on once its data have changed during training (the
+        scenario ``drift``); at least one test row remains. Used only with ``complement``. With 0 data change after
+        training alone. Test rows are of the new mixture in every round.
       size: rows per client, or (low, high) for a uniform draw of each client's size. If not given, all clients have the
         same size, the largest that the rows allow, at most ``floor(n / all clients)``.
       holdout: share of A and of B that stays with the server, as ``held["distribution_0"]`` and
@@ -80,6 +84,14 @@ def mixture(
     weights = np.stack([first, 1 - first], axis=1)
     test_share = check_fraction("test_fraction", test_fraction, zero=False) if complement else 0.0
     check_fraction("deployment_fraction", deployment_fraction)
+    check_fraction("drift_fraction", drift_fraction)
+    if complement and deployment_fraction + drift_fraction >= 1:
+        raise ValueError(
+            "expected deployment_fraction and drift_fraction to leave test rows, got "
+            f"{deployment_fraction:g} and {drift_fraction:g}"
+        )
+    if drift_fraction and not complement:
+        raise ValueError("expected complement with drift_fraction, got a mixture that does not change")
     if rotate:
         order = rng.permutation(len(labels))
         # Give A the share that the clients need, so that few rows remain unused.
@@ -87,7 +99,7 @@ def mixture(
         pools = take(order, cut(np.array([part, 1 - part]), len(labels)))
     else:
         pools = _class_pools(labels, 2, classes, rng)
-    later = _Later(weights[:, ::-1], test_share, deployment_fraction) if complement else None
+    later = _Later(weights[:, ::-1], test_share, deployment_fraction, drift_fraction) if complement else None
     split = _deal(pools, weights, later, size, holdout, minimum, rng)
     split = split._replace(group=(first < 0.5).astype(np.int32))
     return _turn(split, pools[1], len(labels)) if rotate else split
@@ -217,12 +229,14 @@ class _Later(NamedTuple):
     Attributes:
       weights: their mixture, ``[clients, pools]``.
       share: of all rows of a client.
-      deployment: the share of them that are no test rows.
+      deployment: the share of them that are validation rows when the client uses its model.
+      drift: the share of them that are training rows once data have changed; the others are test rows.
     """
 
     weights: np.ndarray
     share: float
     deployment: float
+    drift: float
 
 
 def _deal(
@@ -269,21 +283,25 @@ def _deal(
             f"expected at least {minimum} samples for each client, got {sizes.min()}; "
             "use fewer clients or a smaller minimum"
         )
-    deployed = np.zeros(new.shape, int)
+    deployed, drifted = np.zeros(new.shape, int), np.zeros(new.shape, int)
     if later is not None:
         count = new.sum(axis=1)
-        wanted = np.rint(count * later.deployment).astype(int)
-        deployed = _shares(later.weights, np.minimum(wanted, np.maximum(count - 1, 0)))
-    # Cut each pool into the training rows of all clients, then their test rows, then their deployment rows.
-    cuts = np.concatenate([train, new - deployed, deployed]).T
+        most = np.maximum(count - 1, 0)
+        wanted = [np.rint(count * share).astype(int) for share in (later.deployment, later.drift)]
+        deployed = _shares(later.weights, np.minimum(wanted[0], most))
+        # The difference of two roundings, so that no pool has fewer rows than the parts ask for together.
+        drifted = _shares(later.weights, np.minimum(sum(wanted), most)) - deployed
+    # Cut each pool into the training rows of all clients, then their test, deployment and later training rows.
+    cuts = np.concatenate([train, new - deployed - drifted, deployed, drifted]).T
     parts = [take(pool, cut) for pool, cut in zip(pools, cuts, strict=True)]
     pieces = [rng.permutation(np.concatenate(parts_of_client)) for parts_of_client in zip(*parts, strict=True)]
-    first, second, third = (tuple(pieces[start : start + everybody]) for start in range(0, 3 * everybody, everybody))
+    rows, tests, deployment, drift = (tuple(pieces[part * everybody : (part + 1) * everybody]) for part in range(4))
     return Partition(
-        first,
-        test=None if later is None else second,
+        rows,
+        test=None if later is None else tests,
         held={name: rows for name, rows in held.items() if len(rows)},
-        deployment=third if later is not None and later.deployment > 0 else None,
+        deployment=deployment if later is not None and later.deployment > 0 else None,
+        later=drift if later is not None and later.drift > 0 else None,
     )
 
 
@@ -304,7 +322,8 @@ def _draw_sizes(size: int | tuple[int, int], everybody: int, rng: np.random.Gene
 
 def _turn(split: Partition, turned: np.ndarray, n: int) -> Partition:
     """Replaces the rows in ``turned`` by their rotated copies; makes no copy of an unused row."""
-    used = np.concatenate([*split.rows, *(split.test or ()), *(split.deployment or ()), *split.held.values()])
+    lists = (split.rows, split.test, split.deployment, split.later)
+    used = np.concatenate([*(rows for part in lists for rows in part or ()), *split.held.values()])
     rotated = np.intersect1d(turned, used)
     place = np.arange(n)
     place[rotated] = n + np.arange(len(rotated))
@@ -312,6 +331,7 @@ def _turn(split: Partition, turned: np.ndarray, n: int) -> Partition:
         rows=tuple(place[rows] for rows in split.rows),
         test=None if split.test is None else tuple(place[rows] for rows in split.test),
         deployment=None if split.deployment is None else tuple(place[rows] for rows in split.deployment),
+        later=None if split.later is None else tuple(place[rows] for rows in split.later),
         held={name: place[rows] for name, rows in split.held.items()},
         rotated=rotated,
     )

@@ -24,6 +24,7 @@ from fljax.protocol import (
     Examples,
     Features,
     Federation,
+    LaterData,
     LocalData,
     Names,
     Rows,
@@ -131,7 +132,11 @@ def local_data(federation: Federation, client: ClientData, *, deployed: bool = F
         return Subset(federation.examples, Rows(index, rows.size), noise, moments=federation.moments)
 
     valid = client.deployment if deployed and client.deployment is not None else client.valid
-    return LocalData(subset(client.train, client.noise), subset(valid), subset(client.test))
+    data = LocalData(subset(client.train, client.noise), subset(valid), subset(client.test))
+    if client.later is None:
+        return data
+    validation = None if client.deployment is None else subset(client.deployment)
+    return data._replace(later=LaterData(subset(client.later, client.noise), validation))
 
 
 def held_data(federation: Federation, layout: Layout) -> dict[str, Subset]:
