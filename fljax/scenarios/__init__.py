@@ -6,6 +6,7 @@ from fljax.scenarios.byzantine import byzantine
 from fljax.scenarios.clipped import clipped
 from fljax.scenarios.common import Entry
 from fljax.scenarios.drift import drift
+from fljax.scenarios.effort import effort
 from fljax.scenarios.finetuned import finetuned
 from fljax.scenarios.free_riding import free_riding
 from fljax.scenarios.median_clipped import median_clipped
@@ -22,6 +23,7 @@ __all__ = [
     "clipped",
     "drift",
     "dropout",
+    "effort",
     "finetuned",
     "free_riding",
     "median_clipped",

@@ -8,6 +8,7 @@ from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
 from fljax.scenarios.common import Entry
 from fljax.scenarios.drift import ENTRY as drift
+from fljax.scenarios.effort import ENTRY as effort
 from fljax.scenarios.finetuned import ENTRY as finetuned
 from fljax.scenarios.free_riding import ENTRY as free_riding
 from fljax.scenarios.median_clipped import ENTRY as median_clipped
@@ -21,6 +22,7 @@ REGISTRY: dict[str, Entry] = {
     "clipped": clipped,
     "drift": drift,
     "dropout": DROPOUT_ENTRY,
+    "effort": effort,
     "finetuned": finetuned,
     "free_riding": free_riding,
     "median_clipped": median_clipped,

@@ -31,6 +31,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "clipped": {"norm": 1.0, "noise": 0.1},
     "drift": {"at": 0},
     "dropout": {"rate": 0.0},
+    "effort": {"share": 0.5},
     "finetuned": {"learning_rate": 0.1, "batch_size": 2, "steps": 1},
     "free_riding": {"ids": (1,)},
     "median_clipped": {},

@@ -1,0 +1,119 @@
+"""Effort: clients train on a share of their rows.
+
+Source: "Incentive-aware federated learning with training-time model rewards" (IAFL), section 3, in which clients choose
+what they contribute, and the appendix, question 2, by which a client may compute its update from a part of its data.
+Efforts of an equilibrium come from ``fljax.theory.best_responses``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree, Real
+
+from fljax.core.signatures import Range
+from fljax.core.values import checked
+from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Seat, along
+from fljax.protocol.messages import changed_report
+from fljax.scenarios.common import Entry, applied_scenarios, with_data
+
+# A product of a share and a number of rows may be above a whole number by rounding alone.
+_ROUNDING = 1e-6
+
+Efforts = Annotated[
+    Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""],
+    Range(0, 1, above=True),
+]
+
+
+@checked
+def effort(inner: Algorithm, *, share: Efforts, scale_contribution: bool = False) -> Algorithm:
+    """Client k trains on ``ceil(share_k n_k)`` of its n_k training rows.
+
+    It uses the same rows in polls and where it trains its model before use, and reports their number as its size. The
+    rows are the first of its list, so those of a smaller share are among those of a larger one. Validation and test
+    rows, standalone models and thresholds are as without the scenario. Unseen clients use all their rows.
+
+    Args:
+      inner: any algorithm.
+      share: one share above 0 and up to 1, one per client id ``[N]``, or one per round and client id ``[rounds, N]``;
+        round t uses row ``t % rounds``, and the server's counts of rows before round 0 are those of row 0.
+      scale_contribution: whether a client reports ``share_k`` times its contribution (``iafl``), as for contributions
+        that are proportional to rows; if not, it reports what it would report without the scenario.
+
+    Returns:
+      The algorithm. Info: ``effort`` [client], the share of this round.
+
+    Raises:
+      ValueError: if a share is not above 0 and up to 1, or ``share`` is an array for another number of clients.
+    """
+    shares = jnp.asarray(share, jnp.result_type(float))
+
+    def of_round(round: Int[Array, ""]) -> Array:
+        return shares[round % shares.shape[0]] if shares.ndim == 2 else shares
+
+    def of_client(seat: Seat) -> Array:
+        now = of_round(seat.round)
+        return now[seat.id] if now.ndim else now
+
+    def init_server(key: Key[Array, ""], census: Census) -> PyTree:
+        population = census.train.shape[0]
+        if shares.ndim > 2 or shares.shape[-1:] not in ((), (population,)) or shares.size == 0:
+            raise ValueError(
+                f"expected share to be one number or one for each of {population} clients, or a table of as many "
+                f"columns with a row for each round, got shape {shares.shape}"
+            )
+        return inner.init_server(key, census._replace(train=rows_used(census.train, of_round(jnp.int32(0)))))
+
+    def used(seat: Seat, data: LocalData) -> LocalData:
+        if not seat.known:
+            return data
+        rows = data.train.rows
+        fewer = rows._replace(size=rows_used(rows.size, of_client(seat)))
+        return data._replace(train=data.train._replace(rows=fewer))
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
+        server, cohort, info = inner.select(key, round, server, ballots, available)
+        now = jnp.broadcast_to(of_round(round), (available.population,))
+        return server, cohort, {**info, **along("client", effort=now)}
+
+    def reported(seat: Seat, message: PyTree) -> PyTree:
+        if not scale_contribution or not seat.known:
+            return message
+        return changed_report(message, "contribution", lambda value: value * of_client(seat).astype(value.dtype))
+
+    wrapped = with_data(inner, used)
+
+    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
+        assert wrapped.poll is not None
+        return reported(seat, wrapped.poll.ask(key, seat, down, client, data))
+
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[PyTree, PyTree]:
+        up, new = wrapped.train(key, seat, down, client, data)
+        return reported(seat, up), new
+
+    return wrapped._replace(
+        init_server=init_server,
+        select=select,
+        poll=None if wrapped.poll is None else wrapped.poll._replace(ask=ask),
+        train=train,
+        scenarios=applied_scenarios(inner, "effort"),
+    )
+
+
+def rows_used(size: Int[Array, ...], share: Float[Array, ...]) -> Int[Array, ...]:
+    """``ceil(share size)`` rows, at least 1 of a client that has any; the arguments broadcast."""
+    count = jnp.ceil(share * size * (1 - _ROUNDING)).astype(size.dtype)
+    return jnp.clip(count, jnp.minimum(size, 1), size)
+
+
+ENTRY = Entry(
+    effort,
+    "clients train on a share of their rows",
+    {"share": ((1.0, 0.5, 1.0, 0.3, 0.6), (0.4, 1.0, 1.0, 0.3, 0.6)), "scale_contribution": True},
+    ("wu2024incentive",),
+)
