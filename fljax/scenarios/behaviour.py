@@ -120,6 +120,7 @@ def with_behaviour(
     sent: Callable[[Key[Array, ""], Bool[Array, ""], PyTree], PyTree],
     answered: Callable[[Bool[Array, ""], PyTree], PyTree] | None = None,
     counted: bool = True,
+    rounds: Sequence[int] | None = None,
 ) -> Algorithm:
     """``inner`` with changed messages from the misbehaving clients.
 
@@ -131,12 +132,24 @@ def with_behaviour(
         is ``[]``.
       answered: ``(behaves, ballot) -> ballot``: the changed Ballot; None: ballots are unchanged.
       counted: whether metrics count the clients that misbehave in at least one round of the table.
+      rounds: ``(first, end)``, the rounds from ``first`` to before ``end`` in which they misbehave; None: all.
 
     Returns:
       The algorithm. The bytes sent in a round are unchanged.
+
+    Raises:
+      ValueError: unless ``rounds`` is two whole numbers from 0, of which the second is larger.
     """
     behaving = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
-    algorithm, behaves, ever = behaving.algorithm, behaving.behaves, behaving.ever
+    algorithm, ever = behaving.algorithm, behaving.ever
+    if rounds is not None and (len(rounds) != 2 or not all(map(_is_id, rounds)) or rounds[0] >= rounds[1]):
+        raise ValueError(
+            f"expected rounds of {name} to be the first round and the one after the last, got {list(rounds)}"
+        )
+
+    def behaves(client: PyTree, seat: Seat) -> Bool[Array, ""]:
+        now = behaving.behaves(client, seat)
+        return now if rounds is None else now & (rounds[0] <= seat.round) & (seat.round < rounds[1])
 
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         assert algorithm.poll is not None

@@ -32,6 +32,7 @@ def misreporting(
     who: Shaped[AnyArray, "*rounds N"] | None = None,
     fraction: Share | None = None,
     count_all: bool = True,
+    rounds: Sequence[int] | None = None,
 ) -> Algorithm:
     """Some clients report ``factor * value + offset`` instead of the true value.
 
@@ -65,6 +66,9 @@ def misreporting(
         row ``t % rounds``. Plans that differ only in ``who`` share a program; or
       fraction: share of the clients, drawn from the seed; their number is rounded.
       count_all: whether metrics count misreporting clients; else metrics of seen clients count honest clients only.
+      rounds: ``(first, end)``: they misreport from round ``first`` on, and tell the truth again from round ``end`` on;
+        None: in all rounds. With ``report = "bid"``, a factor of -1 and an offset of 1, clients of IP-FL bid for the
+        clusters that suit them least.
 
     Returns:
       The algorithm. An outer misreporting changes the values that a nested one has already changed.
@@ -72,7 +76,8 @@ def misreporting(
     Raises:
       ValueError: if ``report`` is not a valid name; unless exactly one of ``ids``, ``who`` and ``fraction`` is given;
         if ``ids`` are not distinct whole numbers from 0, or one is not a client's id; if ``who`` is for another number
-        of clients; if ``fraction`` is a number outside [0, 1].
+        of clients; if ``fraction`` is a number outside [0, 1]; unless ``rounds`` is two whole numbers from 0, of which
+        the second is larger.
     """
     number = key_number(inner, "misreporting", MISREPORTING)
     behaviour = chosen_by("misreporting", number, ids=ids, who=who, fraction=fraction)
@@ -94,7 +99,9 @@ def misreporting(
     def sent(key: Key[Array, ""], misreports: Array, up: PyTree) -> PyTree:
         return answered(misreports, up)
 
-    return with_behaviour(inner, "misreporting", behaviour, sent=sent, answered=answered, counted=count_all)
+    return with_behaviour(
+        inner, "misreporting", behaviour, sent=sent, answered=answered, counted=count_all, rounds=rounds
+    )
 
 
 ENTRY = Entry(

@@ -14,6 +14,8 @@ from fljax.engine import Plan, simulate, sweep
 from fljax.engine.programs import program
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Poll, Seat
+from fljax.protocol.messages import Report
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run
 from tests.toys.federation import tiny_federation
@@ -263,3 +265,19 @@ def test_rounds(federation):
 def test_options_are_checked(options, message, federation):
     with pytest.raises(ValueError, match=message):
         initial_state(misreporting(fedavg(TASK, LOCAL), **options), by_id(federation), jnp.uint32(0))
+
+
+def test_they_tell_the_truth_before_and_after_some_rounds() -> None:
+    """A client of IP-FL that bids ``1 - importance`` bids for the cluster that suits it least."""
+    bid = jnp.asarray([0.9, 0.2])
+    inner = fedavg(TASK, LOCAL)._replace(poll=Poll(lambda key, seat, down, client, data: Report(bid=bid)))
+    lying = misreporting(inner, report="bid", factor=-1, offset=1, ids=[1], rounds=[2, 4])
+    assert lying.poll is not None
+    for round in range(6):
+        for id in (0, 1):
+            seat = Seat(jnp.int32(round), jnp.int32(id), jnp.int32(0))
+            found = lying.poll.ask(jax.random.key(0), seat, (), (), ())  # pyright: ignore[reportArgumentType]
+            np.testing.assert_allclose(found.bid, 1 - bid if id == 1 and round in (2, 3) else bid, rtol=1e-6)
+    for rounds in ([3, 3], [1], [-1, 2]):
+        with pytest.raises(ValueError, match="expected rounds of misreporting to be the first round and the one after"):
+            misreporting(inner, report="bid", ids=[1], rounds=rounds)

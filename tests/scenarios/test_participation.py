@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import initial_state
-from fljax.protocol import unlabelled
+from fljax.protocol import Available, unlabelled
 from fljax.scenarios import appeal_based, availability, dropout
 from fljax.training import Local
 from tests.toys.federation import client_rows, tiny_federation
@@ -267,3 +268,46 @@ def test_rates_and_traces_by_round_are_data(federation):
 
     for place, record in enumerate(cohorts(table, table)):
         assert taking_part(jax.tree.map(np.asarray, record)) == set(np.flatnonzero(table[place // 2 % 2]))
+
+
+# --- Newcomers, and rates from a file ------------------------------------------------------------------------
+
+
+def _cohort(algorithm: Any, round: int) -> set[int]:
+    """Who answers in a round; the selection of FedAvg reads no server."""
+    _, cohort, _ = algorithm.select(jax.random.key(0), jnp.int32(round), (), (), Available(POPULATION))
+    return set(np.asarray(cohort.id)[np.asarray(cohort.present)].tolist())
+
+
+def test_newcomers_answer_from_the_round_on_in_which_they_join() -> None:
+    inner = fedavg(TASK, LOCAL, clients_per_round=None)
+    for announced in (False, True):
+        algorithm = availability(inner, newcomers=[1, 4], joins=3, announced=announced)
+        assert [_cohort(algorithm, round) for round in (0, 2, 3, 9)] == [{0, 2, 3}] * 2 + [set(range(5))] * 2
+    # The server that knows who can answer fills its cohort with others.
+    few = availability(fedavg(TASK, LOCAL, clients_per_round=3), newcomers=[1, 4], joins=3, announced=True)
+    assert _cohort(few, 0) == {0, 2, 3}
+    for options, words in (
+        ({}, "expected exactly one of trace and newcomers for availability"),
+        ({"trace": [[1] * 5], "newcomers": [1]}, "expected exactly one of trace and newcomers for availability"),
+        ({"trace": [[1] * 5], "joins": 2}, "expected newcomers who join in round 2, got a trace alone"),
+        ({"newcomers": [1, 1]}, "expected different ids of clients from 0 for ids"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            availability(inner, **options)
+    with pytest.raises(ValueError, match="expected ids of clients from 0 to 4 for ids, got"):
+        _cohort(availability(inner, newcomers=[5]), 0)
+
+
+def test_rates_by_round_and_client_from_a_file(tmp_path: pathlib.Path) -> None:
+    inner, table = fedavg(TASK, LOCAL, clients_per_round=None), np.array([[1, 0, 1, 0, 0], [0, 0, 0, 1, 1.0]])
+    np.savetxt(tmp_path / "rates.csv", table, delimiter=",")
+    np.save(tmp_path / "rates.npy", table)
+    for name in ("rates.csv", "rates.npy"):
+        algorithm = dropout(inner, rate=tmp_path / name)
+        assert [_cohort(algorithm, round) for round in range(3)] == [{1, 3, 4}, {0, 1, 2}, {1, 3, 4}]
+    np.save(tmp_path / "rates.npy", 2 * table)
+    with pytest.raises(ValueError, match=r"expected rates from 0 to 1 in the file '.*rates.npy', got others"):
+        dropout(inner, rate=tmp_path / "rates.npy")
+    with pytest.raises(ValueError, match=r"expected a table of rates in a .npy or .csv file, got 'nothing.csv'"):
+        dropout(inner, rate="nothing.csv")
