@@ -147,8 +147,10 @@ def affordable(
     tokens, wanted = jnp.asarray(tokens), jnp.asarray(wanted)
     check_shape("tokens", tokens, "N", wanted.shape[0])
     whole = jnp.issubdtype(tokens.dtype, jnp.integer)
-    known = whole and isinstance(price, int | float | np.number) and abs(price) < math.inf
-    check_price(math.ceil(price) if known else price, whole, tokens.dtype)
+    rounded: Any = price
+    if whole and isinstance(price, int | float | np.number) and abs(price) < math.inf:
+        rounded = math.ceil(price)
+    check_price(rounded, whole, tokens.dtype)
     place, cost = ranks(wide(priority), wanted, key, axis=1), price_in(price, tokens.dtype)
     if cost.ndim == 0:
         return wanted & covered(place + 1, tokens[:, None], cost)
