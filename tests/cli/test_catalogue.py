@@ -82,7 +82,7 @@ def test_tables_of_parameters_are_shown_field_by_field() -> None:
     found = {each.name: each for each in described("ipfl", "algorithm").parameters}
     assert found["tokens"].type == "table (in Python `fljax.algorithms.market.Tokens`)"
     assert (found["tokens.initial"].default, found["tokens.initial"].gradient) == ("500.0", "zero")
-    assert found["tokens.price"].type == "integer or number"
+    assert found["tokens.price"].type == "integer or number or array [C] or list of numbers"
     assert found["clustering"].type == "name or table"
     assert found["bidding.rule"].text.startswith("the clusters that a client bids for")
 
