@@ -247,7 +247,7 @@ def client_spread(source: Source, *, metric: str | None = None, algorithms: Sequ
     drawn = [name for name in twins if having(material, name)]
     figure, panels = frame(len(drawn), share=False)
     looks = styles(list(map(str, metrics["algorithm"].values)))
-    longest = 1
+    tallest = 0.0  # inches of all boxes
     for axes, name in zip(panels, drawn, strict=True):
         pooled = {label: (at_last(metrics, name, label), looks[label].colour) for label in having(material, name)}
         texts = [label_in_words(metrics, label) for label in pooled]
@@ -255,10 +255,11 @@ def client_spread(source: Source, *, metric: str | None = None, algorithms: Sequ
         if alone in metrics and (label := next(iter(having(material, alone)), None)) is not None:
             pooled[""] = at_last(metrics, alone, label), STANDALONE
             texts.append("standalone model")
+        axes.use_sticky_edges = False  # else a box of equal values lies on the frame
         for place, (values, colour) in enumerate(pooled.values()):
             _box(axes, place, values[np.isfinite(values)], colour)
-        axes.set_yticks(range(len(texts)), [fitted(text, 1.5, 9) for text in texts])
-        axes.use_sticky_edges = False  # else a box of equal values lies on the frame
+        texts = [fitted(text, 1.5, 9) for text in texts]
+        axes.set_yticks(range(len(texts)), texts)
         axes.set(ylim=(len(texts) - 0.4, -0.6), xlabel=f"{_words(metric)} at the last evaluation")
         axes.set_title("unseen clients" if name != metric else "seen clients")
         axes.grid(axis="y", visible=False)
@@ -266,8 +267,8 @@ def client_spread(source: Source, *, metric: str | None = None, algorithms: Sequ
         in_percent(axes.xaxis, metric, np.concatenate([values.ravel() for values, _ in pooled.values()]))
         if metric.endswith("gain"):
             axes.axvline(0, color=INK, linewidth=1)
-        longest = max(longest, len(texts))
-    figure.set_size_inches(figure.get_figwidth() + 1.2 * len(drawn), max(2.6, 0.5 * longest + 1.8))
+        tallest = max(tallest, len(texts) * max(0.5, *(0.16 * (1 + text.count("\n")) for text in texts)))
+    figure.set_size_inches(figure.get_figwidth() + 1.2 * len(drawn), max(2.6, tallest + 1.8))
     return close(figure, "Spread over clients; box: quartiles, line: median, diamond: mean, whiskers: 5% to 95%")
 
 

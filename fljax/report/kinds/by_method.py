@@ -102,7 +102,7 @@ def metric_pairs(
             marker, colour = MARKERS[(place // len(COLOURS)) % len(MARKERS)], looks[label].colour
             spread = [None if np.isnan(part.std) else part.std for part in (across, up)]
             handles[label_in_words(material.metrics, label)] = axes.errorbar(
-                across.mean, up.mean, xerr=spread[0], yerr=spread[1], color=colour, marker=marker, ms=7, capsize=3
+                across.mean, up.mean, xerr=spread[0], yerr=spread[1], color=colour, fmt=marker, ms=7, capsize=3
             )
         axes.set_xlabel(title(x).removesuffix(" (unseen)"))
         kinds = "unseen clients" if pair[0].startswith("unseen_") else "seen clients"
