@@ -63,6 +63,11 @@ TensorBoard = Annotated[
 ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file, or a name of fljax list configs.")]
 
 
+Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric to show; may be repeated.")
+]
+
+
 class RunOptions(NamedTuple):
     """Options of ``fljax run`` and ``fljax sweep``: what runs, and what is kept and printed."""
 
@@ -82,6 +87,19 @@ class RunOptions(NamedTuple):
     def changes(self) -> list[str]:
         """What the options change in the config."""
         return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
+
+
+class FigureOptions(NamedTuple):
+    """Options of ``fljax report`` and ``fljax export``: which figures, of which clients and metrics."""
+
+    figures: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Kinds of figure, such as client_curves; all: those that have data."),
+    ] = None
+    clients: Annotated[
+        str | None, typer.Option(metavar="ID,...", help="Clients whose curves are drawn, with --figures client_curves.")
+    ] = None
+    metric: Metrics = None
 
 
 class ReproduceOptions(NamedTuple):

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fljax.report.clients import data_picture as data_picture
+    from fljax.report.decisions import leaving as leaving
     from fljax.report.drawing import figures as figures
     from fljax.report.drawing import picture as picture
+    from fljax.report.kinds.by_client import client_curves as client_curves
+    from fljax.report.kinds.by_client import client_spread as client_spread
+    from fljax.report.kinds.by_client import contribution_accuracy as contribution_accuracy
+    from fljax.report.kinds.by_method import metric_pairs as metric_pairs
+    from fljax.report.kinds.by_method import polled_loss as polled_loss
+    from fljax.report.kinds.by_method import surrogate_weights as surrogate_weights
+    from fljax.report.kinds.registry import draw_kinds as draw_kinds
     from fljax.report.live import follow as follow
     from fljax.report.page import write as write
     from fljax.report.page import write_page as write_page
@@ -30,15 +38,23 @@ _HOME = {
     "Overview": "tables",
     "Row": "tables",
     "best_rows": "tables",
+    "client_curves": "kinds.by_client",
+    "client_spread": "kinds.by_client",
+    "contribution_accuracy": "kinds.by_client",
     "data_picture": "clients",
+    "draw_kinds": "kinds.registry",
     "figures": "drawing",
     "font_note": "style",
     "fonts_for": "style",
     "follow": "live",
+    "leaving": "decisions",
+    "metric_pairs": "kinds.by_method",
     "overview": "tables",
     "picture": "drawing",
     "pivot": "tables",
+    "polled_loss": "kinds.by_method",
     "summary": "tables",
+    "surrogate_weights": "kinds.by_method",
     "texts_of": "style",
     "sweep_picture": "sweeps",
     "write": "page",

@@ -24,9 +24,10 @@ from fljax.report.style import (
     Panel,
     Style,
     dress,
+    finish,
     fitted,
     has,
-    legend_layout,
+    legend_below,
     percent,
     printable,
     recorded,
@@ -120,12 +121,7 @@ def picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figu
 def _draw(panel: Panel, axes: Axes) -> None:
     dress(axes)
     panel(axes)
-    columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
-    width = 0.84 * axes.figure.bbox.width / axes.figure.dpi / columns  # beside a title are the numbers of the axis
-    axes.title.set_text(fitted(axes.title.get_text(), width, 11, bold=True))
-    axes.title.set(fontsize=11, color=INK, fontweight="bold")
-    axes.xaxis.label.set(fontsize=9.5, color=INK)
-    axes.yaxis.label.set(fontsize=9.5, color=INK)
+    finish(axes)
 
 
 def _legend(figure: Figure, metrics: xr.Dataset) -> None:
@@ -137,20 +133,8 @@ def _legend(figure: Figure, metrics: xr.Dataset) -> None:
     if handles:
         order = [name for name in map(printable, map(str, metrics["algorithm"].values)) if name in handles]
         order += [name for name in handles if name not in order]
-        width, height = figure.get_size_inches()
         gone = {printable(label) for label in diverged_seeds(metrics)}
-        marked = [f"{name} (diverged)" if name in gone else name for name in order]
-        texts, columns = legend_layout(marked, width)
-        lines = sum(1 + text.count("\n") for text in texts) / columns
-        figure.set_size_inches(width, height + 0.2 * max(0.0, lines - 1))  # the panels keep their height
-        figure.legend(
-            [handles[name] for name in order],
-            texts,
-            loc="outside lower center",
-            ncols=columns,
-            frameon=False,
-            fontsize=10,
-        )
+        legend_below(figure, {f"{name} (diverged)" if name in gone else name: handles[name] for name in order})
 
 
 # --- Panels -------------------------------------------------------------------------------------------------

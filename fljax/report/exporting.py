@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 
 from fljax.core.names import file_name, unknown
 from fljax.report.drawing import figures
+from fljax.report.kinds.registry import Asked, draw_kinds
+from fljax.report.kinds.sources import Source, read
 from fljax.report.style import fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, digits_of, pivot, summary, when
@@ -137,6 +139,20 @@ def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path)
     with fonts_for(texts_of(metrics)):
         drawn = {"sweep": sweep_picture(metrics)} if axes_of(metrics) else figures(metrics, records)
         return [path for name, figure in drawn.items() for path in _written(folder / file_name(name), figure)]
+
+
+def write_kinds(source: Source, asked: Asked, folder: pathlib.Path) -> tuple[list[pathlib.Path], tuple[str, ...]]:
+    """Writes kinds of figure as PDF and SVG files; returns the paths, and sentences about those that lack data.
+
+    Raises:
+      ValueError: as ``fljax.report.draw_kinds``; nothing is written then.
+    """
+    material = read(source)
+    with fonts_for(texts_of(material.metrics)):
+        drawn = draw_kinds(material, asked.names, clients=asked.clients, metrics=asked.metrics)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [path for name, figure in drawn.figures.items() for path in _written(folder / name, figure)]
+    return paths, drawn.missing
 
 
 def _written(stem: pathlib.Path, figure: Figure) -> list[pathlib.Path]:

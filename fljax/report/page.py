@@ -7,7 +7,7 @@ import html
 import io
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
 from fljax.report.drawing import picture
+from fljax.report.kinds.registry import KINDS, Asked, draw_kinds
+from fljax.report.kinds.sources import Source, read
 from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, best_rows, cell, pivot, summary, title, when
@@ -38,8 +40,25 @@ pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
 """
 
 
+class Pictures(NamedTuple):
+    """Kinds of figure as PNG files, by name, and a sentence for every one that was left out."""
+
+    content: dict[str, bytes]
+    missing: tuple[str, ...] = ()
+
+
+def pictures(source: Source, asked: Asked) -> Pictures:
+    """Draws kinds of figure for pages; raises a ValueError as ``fljax.report.draw_kinds``."""
+    material = read(source)
+    with fonts_for(texts_of(material.metrics)):
+        drawn = draw_kinds(material, asked.names, clients=asked.clients, metrics=asked.metrics)
+        return Pictures({name: png(figure) for name, figure in drawn.figures.items()}, drawn.missing)
+
+
 def write(
-    run_folder: pathlib.Path, results: tuple[xr.Dataset, xr.Dataset] | None = None
+    run_folder: pathlib.Path,
+    results: tuple[xr.Dataset, xr.Dataset] | None = None,
+    more: Pictures | None = None,
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes ``report.png`` (for a sweep ``sweep.png``) and ``report.html`` into a run's folder; returns their paths.
 
@@ -48,6 +67,7 @@ def write(
     Args:
       run_folder: the folder.
       results: its metrics and records, if the caller has them; None: they are read.
+      more: pictures that the page of a run shows, too, from ``pictures``.
 
     Raises:
       ValueError: if the folder has no results.
@@ -64,7 +84,7 @@ def write(
     if swept:
         text = _sweep_page(heading, metrics, shown(content, title(str(metrics.attrs["metric"]))), attached_to(folder))
     else:
-        text = _page(heading, metrics, _panels(drawn, content), attached_to(folder))
+        text = _page(heading, metrics, _panels(drawn, content) + _more(more), attached_to(folder))
     page.write_text(text, encoding="utf-8")
     return path, page
 
@@ -107,6 +127,16 @@ def _panels(figure: Figure, content: bytes) -> str:
     """The section of a page with the picture of all panels; nothing if there are none."""
     titles = [axes.get_title().replace("\n", ", ").replace(r"\$", "$") for axes in figure.axes]
     return f'<h2>Picture</h2><div class="wide">{shown(content, "; ".join(titles))}</div>' if titles else ""
+
+
+def _more(more: Pictures | None) -> str:
+    """The section of a page with kinds of figure, and what is missing for others."""
+    if more is None:
+        return ""
+    images = [shown(content, KINDS[name].sentence) for name, content in more.content.items()]
+    drawn = [f'<div class="wide">{image}</div>' for image in images]
+    missing = [f'<p class="note">{html.escape(sentence)}.</p>' for sentence in more.missing]
+    return f"<h2>Figures</h2>{''.join([*drawn, *missing])}"
 
 
 def _sweep_page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, str]) -> str:

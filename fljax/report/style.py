@@ -10,13 +10,14 @@ import contextlib
 import functools
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.textpath import TextToPath
 
@@ -64,6 +65,33 @@ def dress(axes: Axes) -> None:
     axes.tick_params(colors=INK, labelsize=9)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def finish(axes: Axes) -> None:
+    """Sets the fonts of a panel's title and labels, and wraps a title that is wider than the panel."""
+    columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
+    width = 0.84 * axes.figure.bbox.width / axes.figure.dpi / columns  # beside a title are the numbers of the axis
+    axes.title.set_text(fitted(axes.title.get_text(), width, 11, bold=True))
+    axes.title.set(fontsize=11, color=INK, fontweight="bold")
+    axes.xaxis.label.set(fontsize=9.5, color=INK)
+    axes.yaxis.label.set(fontsize=9.5, color=INK)
+
+
+def legend_below(figure: Figure, handles: Mapping[str, Any], heading: str = "") -> None:
+    """One legend under all panels, of artists by their words; the figure grows, so that panels keep their height."""
+    width, height = figure.get_size_inches()
+    texts, columns = legend_layout(list(handles), width)
+    lines = sum(1 + text.count("\n") for text in texts) / columns + bool(heading)
+    figure.set_size_inches(width, height + 0.2 * max(0.0, lines - 1))
+    figure.legend(
+        list(handles.values()),
+        texts,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=10,
+        title=heading or None,
+    )
 
 
 def has(dataset: xr.Dataset, name: str) -> bool:

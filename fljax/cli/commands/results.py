@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fljax.cli.options import Json
+from fljax.cli.options import FigureOptions, Json, Metrics
+from fljax.cli.pictures import PICTURES, asked_for, report_of, write_figures, write_pictures
 from fljax.cli.printing import console, print_json
 from fljax.cli.stopping import Interrupted
 
@@ -23,83 +24,91 @@ if TYPE_CHECKING:
     from fljax.report.comparison import Compared
     from fljax.results import Progress, RunState
 
-# typer takes the name of an option from the parameter; these are Python's or too short.
-Metrics = Annotated[
-    list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric to show; may be repeated.")
-]
 REFRESH = 1.0  # seconds between two looks of ``fljax watch``
 MOST_KEYS = 12  # differences of configs that are printed
 
 
 def report_(
     runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs.")],
+    chosen: FigureOptions,
     as_json: Json = False,
     live: Annotated[
         bool, typer.Option("--live", help="Write the page of one run anew while the run goes on; browsers reload it.")
     ] = False,
-) -> None:
-    """Draw the picture and the page of runs again."""
+) -> int:
+    """Draw the picture and the page of runs again; with --figures, more figures as PNG files and on the page."""
     from fljax import report
 
+    asked = asked_for(chosen)
+    if asked is None and chosen.metric:
+        raise ValueError("expected --metric with --figures, got it without")
     if live:
-        if len(runs) != 1 or as_json:
-            raise ValueError(f"expected one run, and no --json, with --live, got {len(runs)} runs")
+        if len(runs) != 1 or as_json or asked is not None:
+            raise ValueError(f"expected one run, and no --json or --figures, with --live, got {len(runs)} runs")
         print(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
         report.follow(runs[0])
-        return
-    written = {str(folder): [str(path) for path in report.write(folder)] for folder in runs}
+        return 0
+    written = {str(folder): [str(path) for path in report_of(folder, asked)] for folder in runs}
     if as_json:
         print_json(written)
-        return
+        return 0
     for paths in written.values():
         print("\n".join(paths))
+    return 0
 
 
 def export(
     run: Annotated[pathlib.Path, typer.Argument(help="The folder of a run or a sweep.")],
+    chosen: FigureOptions,
     latex: Annotated[bool, typer.Option("--latex", help="A table for a paper, with booktabs.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="All metrics, unrounded.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Every picture of the report as a PDF and an SVG file.")] = False,
-    metrics: Metrics = None,
+    leaving: Annotated[
+        bool, typer.Option("--leaving", help="As CSV: who would leave each method, and why, by client.")
+    ] = False,
     out: Annotated[
         pathlib.Path | None,
         typer.Option(
             help="Where to write: a file for tables (stdout if not given), a folder for --pdf (RUN/pictures)."
         ),
     ] = None,
-) -> None:
-    """Write the results of RUN for a paper: a table as LaTeX or CSV, or single pictures as PDF and SVG."""
-    if (latex, csv, pdf).count(True) != 1:
-        given = [name for name, on in (("--latex", latex), ("--csv", csv), ("--pdf", pdf)) if on]
-        raise ValueError(f"expected one of --latex, --csv and --pdf, got {' and '.join(given) or 'none'}")
-    if pdf and metrics:
-        raise ValueError("expected --metric with --latex or --csv, got it with --pdf")
+) -> int:
+    """Write the results of RUN for a paper: a table as LaTeX or CSV, or single pictures as PDF and SVG.
+
+    --figures is --pdf of the named figures, and --leaving is --csv of another table.
+    """
+    asked = asked_for(chosen)
+    forms = {"--latex": latex, "--csv": csv and not leaving, "--pdf": pdf and asked is None}
+    forms |= {"--leaving": leaving, "--figures": asked is not None}
+    named = [name for name, on in forms.items() if on]
+    if len(named) != 1:
+        raise ValueError(f"expected one of --latex, --csv and --pdf, got {' and '.join(named) or 'none'}")
+    if chosen.metric and (leaving or (pdf and asked is None)):
+        raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {named[0]}")
+    if asked is not None:
+        write_figures(run, asked, run / PICTURES if out is None else out)
+        return 0
     from fljax.results import folders
 
-    found, records = folders.load(run)
-    if pdf:
-        _write_pictures(found, records, run / "pictures" if out is None else out)
-        return
-    text = _table_of(found, latex, metrics or ())
+    if leaving:
+        from fljax.report import leaving as who_leaves
+
+        text = who_leaves(run).to_csv(index=False, lineterminator="\n")
+    else:
+        found, records = folders.load(run)
+        if pdf:
+            write_pictures(found, records, run / PICTURES if out is None else out)
+            return 0
+        text = _table_of(found, latex, chosen.metric or ())
     if out is None:
         print(text, end="")
-        return
+        return 0
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
     print(out)
-
-
-def _write_pictures(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> None:
-    from fljax.report.exporting import write_panels
-
-    try:
-        written = write_panels(metrics, records, folder)
-    except OSError as error:
-        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
-    for path in written:
-        print(path)
+    return 0
 
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:

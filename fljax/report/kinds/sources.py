@@ -1,0 +1,208 @@
+"""What figures are drawn from: results in memory or a run folder, read in one form, and their arrays.
+
+Results of one algorithm get a label, so that every figure reads results of several. Long records, which are on the
+disk, are opened when a figure asks for them.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import xarray as xr
+
+from fljax.core.names import shown, unknown
+from fljax.metrics.summaries import over_seeds
+from fljax.report.style import has
+from fljax.results import folders, stores
+from fljax.results.endings import end_of
+from fljax.results.records import by_client
+from fljax.results.sweeps import axes_of
+from fljax.results.values import join
+
+ALONE = "result"  # the label of results of one algorithm, which have none
+# What a client gives or gets, in words, by the name of its record.
+RATES = {"contribution": "contribution", "rate": "reward rate", "participation": "participation rate"}
+
+
+@runtime_checkable
+class HasResults(Protocol):
+    """What has ``metrics`` and ``records``: a ``Result``, a ``Comparison``, or what ``fljax.load`` returns."""
+
+    @property
+    def metrics(self) -> xr.Dataset:
+        """Over seed, evaluated_round and client or unseen; of several algorithms over algorithm, too."""
+        ...
+
+    @property
+    def records(self) -> xr.Dataset:
+        """Over seed, round and row or client; of several algorithms over algorithm, too."""
+        ...
+
+
+class MissingError(ValueError):
+    """Results lack what a figure is drawn from."""
+
+
+class Material(NamedTuple):
+    """Results in one form.
+
+    Attributes:
+      metrics: over ``algorithm`` too.
+      records: ``label -> records`` of one algorithm, over seed, round and row or client; empty if it has none.
+      labels: of the chosen algorithms, in order.
+    """
+
+    metrics: xr.Dataset
+    records: Callable[[str], xr.Dataset]
+    labels: tuple[str, ...]
+
+
+Source = HasResults | Material | str | pathlib.Path
+
+
+def read(source: Source, algorithms: Sequence[str] | None = None) -> Material:
+    """The results of a source.
+
+    Args:
+      source: a ``Result``, a ``Comparison``, a run that ``fljax.load`` opened, or the path of a run folder.
+      algorithms: labels; None: all of them.
+
+    Raises:
+      ValueError: if a folder has no results, if they are of a sweep, or if a label is unknown.
+    """
+    if isinstance(source, Material):
+        return source._replace(labels=_checked(source.labels, algorithms))
+    folder, results = None, source
+    if isinstance(results, str | pathlib.Path):
+        folder = pathlib.Path(results)
+        results = folders.load(folder)
+    if not isinstance(results, HasResults):
+        raise ValueError(
+            "expected a Result, a Comparison, a run of fljax.load or the path of a run folder, "
+            f"got {type(results).__name__}"
+        )
+    metrics, records = results.metrics, results.records
+    if axes_of(metrics):
+        raise ValueError("expected results of a run for a figure, got those of a sweep")
+    if "algorithm" not in metrics.dims:
+        (label,) = _checked((ALONE,), algorithms)
+        return Material(join({label: metrics}), {label: records}.__getitem__, (label,))
+    labels = _checked(tuple(map(str, metrics["algorithm"].values)), algorithms)
+
+    def of(label: str) -> xr.Dataset:
+        if "algorithm" not in records.coords or label not in records["algorithm"].values:
+            return xr.Dataset()
+        short = records.sel(algorithm=label, drop=True)
+        if "stored_apart" not in short or short["stored_apart"] != 1:
+            return short
+        if folder is not None:
+            return stores.load(folders.records_of(folder, label))
+        long = getattr(results, "results", {}).get(label)  # of a Comparison
+        opened = getattr(results, "records_of", None)  # of a loaded run
+        return long.records if long is not None else short if opened is None else opened(label)
+
+    return Material(metrics, of, labels)
+
+
+def _checked(labels: tuple[str, ...], chosen: Sequence[str] | None) -> tuple[str, ...]:
+    for label in chosen or ():
+        if label not in labels:
+            raise ValueError(unknown("label", label, labels))
+    return labels if chosen is None else tuple(chosen)
+
+
+def check_clients(clients: Iterable[Any], count: int) -> tuple[int, ...]:
+    """The ids of chosen clients, each once.
+
+    Raises:
+      ValueError: if there is none, or if one is no id of the ``count`` seen clients.
+    """
+    ids = tuple(dict.fromkeys(clients))
+    if not ids:
+        raise ValueError(f"expected ids of clients from 0 to {count - 1}, got none")
+    for client in ids:
+        if isinstance(client, bool) or not isinstance(client, int | np.integer) or not 0 <= client < count:
+            raise ValueError(f"expected ids of clients from 0 to {count - 1}, got {shown(client)}")
+    return tuple(map(int, ids))
+
+
+# --- Arrays -------------------------------------------------------------------------------------------------
+
+
+def of_metric(metrics: xr.Dataset, name: str, label: str, *dimensions: str) -> np.ndarray:
+    """``[*dimensions]`` of one algorithm; values that do not depend on the algorithm or a dimension are repeated."""
+    values = metrics[name].sel(algorithm=label) if "algorithm" in metrics[name].dims else metrics[name]
+    for dimension in dimensions:
+        if dimension not in values.dims:
+            values = values.expand_dims({dimension: metrics.sizes[dimension]})
+    return np.asarray(values.transpose(*dimensions).values, float)
+
+
+def at_last(metrics: xr.Dataset, name: str, label: str) -> np.ndarray:
+    """``[seed, client]`` at the algorithm's own last evaluation; over ``unseen`` where the name begins so."""
+    dimension = "unseen" if name.startswith("unseen_") else "client"
+    return of_metric(metrics, name, label, "seed", "evaluated_round", dimension)[:, end_of(metrics, label)]
+
+
+def of_rows(records: xr.Dataset, name: str) -> np.ndarray | None:
+    """``[seed, round, row]``, with NaN for rows without a client that trained; None if it is no record by row."""
+    dimensions = ("seed", "round", "row")
+    if name not in records or set(records[name].dims) != set(dimensions):
+        return None
+    values = np.asarray(records[name].transpose(*dimensions).values, float)
+    if "cohort_present" in records:
+        present = np.asarray(records["cohort_present"].transpose(*dimensions).values, float)
+        values = np.where(np.nan_to_num(present) > 0, values, np.nan)
+    return values
+
+
+def of_clients(records: xr.Dataset, name: str, count: int) -> np.ndarray | None:
+    """``[seed, round, client]`` of a record by client; None if there is none. ``participation`` is 1 where it trained.
+
+    Args:
+      records: of one algorithm. Participation in many rounds is not recorded by client, and is derived from cohorts.
+      name: of the record.
+      count: number of seen clients.
+    """
+    if name == "participation" and name not in records and "cohort_id" in records:
+        cohorts = records[["cohort_id", "cohort_present"]]
+        records = by_client(cohorts.fillna(0).astype(int), count).where(cohorts["cohort_present"].notnull().any("row"))
+    dimensions = ("seed", "round", "client")
+    if name not in records or set(records[name].dims) != set(dimensions):
+        return None
+    values = np.asarray(records[name].transpose(*dimensions).values, float)
+    return np.where(np.isfinite(values), values > 0, np.nan) if name == "participation" else values
+
+
+def rates(material: Material, label: str, name: str) -> np.ndarray | None:
+    """``[seed, client]``: the mean over the recorded rounds of one of ``RATES``; None if the algorithm has none."""
+    values = of_clients(material.records(label), name, material.metrics.sizes.get("client", 0))
+    return None if values is None or not np.isfinite(values).any() else over_seeds(values, axis=1).mean
+
+
+def having(material: Material, name: str) -> tuple[str, ...]:
+    """The chosen algorithms that have a finite value of a metric."""
+    if name not in material.metrics:
+        return ()
+    values = material.metrics[[name]]
+    of_all = "algorithm" not in values[name].dims
+    return tuple(label for label in material.labels if has(values if of_all else values.sel(algorithm=label), name))
+
+
+def first_of(material: Material, names: Iterable[str]) -> str | None:
+    """The first metric that a chosen algorithm has; None if there is none."""
+    return next((name for name in names if having(material, name)), None)
+
+
+def check_metric(material: Material, name: str, *dimensions: str) -> None:
+    """Raises a ValueError unless results have numbers of a metric over these dimensions and algorithms."""
+    valid = [
+        str(known)
+        for known, values in material.metrics.items()
+        if set(values.dims) == {"algorithm", *dimensions} and has(material.metrics, str(known))
+    ]
+    if name not in valid:
+        raise ValueError(unknown("metric", name, valid))

@@ -1,0 +1,130 @@
+"""``--figures`` of ``fljax report`` and ``fljax export``, and ``fljax export --leaving``, as a user types them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pathlib
+
+import pytest
+
+import fljax
+from fljax import cli
+from fljax.report import surrogate_weights
+from fljax.report.kinds.registry import KINDS
+from fljax.results import folders, stores
+from tests.report.kinds.small import small
+
+CONFIG = "rounds = 6\n"
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    written = capsys.readouterr()
+    return stopped.value.code, written.out, written.err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run folder that has data for two kinds of figure."""
+    metrics, records = small(clients=3)
+    metrics = metrics[["test_accuracy", "test_loss", "standalone_test_loss", "incentivised_participation_rate"]]
+    records = records[["participation"]]
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "config.toml").write_text(CONFIG)
+    folders.save(folder, metrics, records, CONFIG)
+    return folder
+
+
+def test_export_writes_the_named_figures(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    arguments = ("export", str(run), "--figures", "client_curves", "--clients", "0,2", "--out", str(tmp_path / "here"))
+    code, out, err = call(capsys, *arguments)
+    names = ["client_curves.pdf", "client_curves.svg"]
+    assert (code, err, out.splitlines()) == (0, "", [str(tmp_path / "here" / name) for name in names])
+    svg = (tmp_path / "here" / "client_curves.svg").read_text()
+    assert "<!-- client 2: " in svg
+    assert "<!-- client 1" not in svg
+
+
+def test_report_shows_all_figures_that_have_data(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "report", str(run), "--figures", "all", "--json")
+    names = ["client_curves", "client_spread"]
+    paths = [run / "report.png", run / "report.html", *(run / "pictures" / f"{name}.png" for name in names)]
+    assert (code, json.loads(out)) == (0, {str(run): [str(path) for path in paths]})
+    missing = err.splitlines()
+    assert len(missing) == len(KINDS) - 2
+    assert missing[-1] == (
+        f"fljax: {run}: expected records gap and weight by row for the figure surrogate_weights, "
+        "got results without them"
+    )
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 1 + len(names)
+    assert all(f'alt="{KINDS[name].sentence}"' in page for name in names)
+    assert "for the figure surrogate_weights, got results without them.</p>" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--figures", "curves"), "expected one of the figures client_curves, contribution_accuracy, client_spread, "),
+        (("--figures", ","), "expected names of figures, got none"),
+        (("--figures", "surrogate_weights"), "expected records gap and weight by row for the figure surrogate_weights"),
+        (("--figures", "client_curves", "--clients", "0,3"), "expected ids of clients from 0 to 2, got 3"),
+        (("--figures", "client_curves", "--clients", "-1"), "expected ids of clients from 0 to 2, got -1"),
+        (("--figures", "client_curves", "--clients", "a"), "expected ids of clients such as 0,5,9 with --clients"),
+        (("--clients", "1"), "expected --clients with --figures, got it without"),
+        (
+            ("--figures", "client_spread", "--metric", "loss"),
+            "expected one of the metrics test_accuracy, test_loss, got",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: tuple[str, ...], words: str, run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, "report" if "--clients" in arguments else "export", str(run), *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_options_that_do_not_go_together(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        (("report", str(run), "--metric", "test_loss"), "expected --metric with --figures, got it without"),
+        (
+            ("report", str(run), "--live", "--figures", "all"),
+            "expected one run, and no --json or --figures, with --live",
+        ),
+        (("export", str(run), "--csv", "--figures", "all"), "--csv and --pdf, got --csv and --figures"),
+        (("export", str(run), "--latex", "--leaving"), "--csv and --pdf, got --latex and --leaving"),
+        (("export", str(run), "--leaving", "--metric", "test_loss"), "got it with --leaving"),
+    ):
+        code, _, err = call(capsys, *arguments)
+        assert code == 2
+        assert words in err
+
+
+def test_export_who_would_leave(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+    code, out, _ = call(capsys, "export", str(run), "--leaving")
+    lines = list(csv.DictReader(io.StringIO(out)))
+    assert (code, len(lines)) == (0, 3 * 2 * 3)
+    assert {line["would_leave"] for line in lines} == {"True", "False", ""}
+    assert {line["clients"] for line in lines} == {"seen"}
+    call(capsys, "export", str(run), "--csv", "--leaving", "--out", str(tmp_path / "table.csv"))
+    assert (tmp_path / "table.csv").read_text() == out
+
+
+def test_long_records_are_read_from_their_store(tmp_path: pathlib.Path) -> None:
+    metrics, records = small(("incfl",), seeds=1, clients=3)
+    (whole, *_) = surrogate_weights(folders.Results(metrics, records)).axes[0].collections
+    records = records.sel(algorithm="incfl", drop=True)
+    stores.save(folders.records_of(tmp_path, "incfl"), [records])
+    (tmp_path / "config.toml").write_text(CONFIG)
+    folders.save(tmp_path, metrics, stores.by_round(records).expand_dims(algorithm=["incfl"]), CONFIG)
+    for source in (tmp_path, fljax.load(tmp_path)):
+        (stored, *_) = surrogate_weights(source).axes[0].collections
+        assert (stored.get_offsets() == whole.get_offsets()).all()  # type: ignore[attr-defined]
