@@ -18,6 +18,7 @@ from fljax.training.batches import (
     shuffles,
     stream,
 )
+from fljax.training.counting import KINDS, counting
 from fljax.training.evaluation import (
     AT_ONCE,
     check_classes,
@@ -54,6 +55,7 @@ from fljax.training.stopping import StopAlone, check_stop, train_until
 
 __all__ = [
     "AT_ONCE",
+    "KINDS",
     "SHORTEST",
     "Batches",
     "Local",
@@ -67,6 +69,7 @@ __all__ = [
     "check_score",
     "check_stop",
     "counted_scores",
+    "counting",
     "descend",
     "draw",
     "draw_distinct",

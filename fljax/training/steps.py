@@ -14,6 +14,7 @@ from fljax.core.errors import at_step
 from fljax.core.loops import repeat
 from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, Stream, draw, fetch, stream
+from fljax.training.counting import tally
 from fljax.training.evaluation import AT_ONCE, per_sample
 from fljax.training.settings import Local, optimizer, rate
 
@@ -80,6 +81,7 @@ def value_and_gradient(
         return masked_mean(per_sample(loss(p, x, y, position, mode), len(position), "loss"), mask)
 
     value, slope = jax.value_and_grad(mean)(params)
+    tally("gradient_steps", value)
     if mode is not key:
         # Statistics of no rows are undefined.
         slope = trees.where(jnp.any(mask), slope, trees.zeros_like(slope))

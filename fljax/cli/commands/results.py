@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric to show; may be repeated.")
 ]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="METRIC=VALUE", help="After how many rounds it is reached; may be repeated."),
+]
 REFRESH = 1.0  # seconds between two looks of ``fljax watch``
 MOST_KEYS = 12  # differences of configs that are printed
 
@@ -37,17 +41,21 @@ def report_(
     live: Annotated[
         bool, typer.Option("--live", help="Write the page of one run anew while the run goes on; browsers reload it.")
     ] = False,
+    targets: Targets = None,
 ) -> None:
     """Draw the picture and the page of runs again."""
     from fljax import report
 
+    chosen = _targets(targets)
+    if live and chosen:
+        raise ValueError("expected --target without --live, got both")
     if live:
         if len(runs) != 1 or as_json:
             raise ValueError(f"expected one run, and no --json, with --live, got {len(runs)} runs")
         print(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
         report.follow(runs[0])
         return
-    written = {str(folder): [str(path) for path in report.write(folder)] for folder in runs}
+    written = {str(folder): [str(path) for path in report.write(folder, targets=chosen)] for folder in runs}
     if as_json:
         print_json(written)
         return
@@ -61,6 +69,7 @@ def export(
     csv: Annotated[bool, typer.Option("--csv", help="All metrics, unrounded.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Every picture of the report as a PDF and an SVG file.")] = False,
     metrics: Metrics = None,
+    targets: Targets = None,
     out: Annotated[
         pathlib.Path | None,
         typer.Option(
@@ -74,13 +83,16 @@ def export(
         raise ValueError(f"expected one of --latex, --csv and --pdf, got {' and '.join(given) or 'none'}")
     if pdf and metrics:
         raise ValueError("expected --metric with --latex or --csv, got it with --pdf")
+    if targets and (pdf or metrics):
+        other = "--pdf" if pdf else "--metric"
+        raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
     from fljax.results import folders
 
     found, records = folders.load(run)
     if pdf:
         _write_pictures(found, records, run / "pictures" if out is None else out)
         return
-    text = _table_of(found, latex, metrics or ())
+    text = _target_table(found, latex, _targets(targets)) if targets else _table_of(found, latex, metrics or ())
     if out is None:
         print(text, end="")
         return
@@ -89,6 +101,42 @@ def export(
     except OSError as error:
         raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
     print(out)
+
+
+def _targets(texts: Sequence[str] | None) -> dict[str, float]:
+    """Targets by metric, of texts ``METRIC=VALUE``.
+
+    Raises:
+      ValueError: if a text has another form, or one metric is named twice.
+    """
+    found: dict[str, float] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        target = _number(value)
+        if name in found or target is None:
+            raise ValueError(f"expected --target METRIC=VALUE with a number, once for a metric, got {text!r}")
+        found[name] = target
+    return found
+
+
+def _number(text: str) -> float | None:
+    """The number that a text is; None if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]) -> str:
+    from fljax.report import exporting, target_lines, to_target
+
+    rows = {name: to_target(metrics, name, target) for name, target in targets.items()}
+    if not latex:
+        return exporting.csv_targets([(row, targets[name]) for name, of_metric in rows.items() for row in of_metric])
+    columns = [list(zip(*target_lines(of_metric, targets[name]), strict=True)) for name, of_metric in rows.items()]
+    lines = [list(line) for line in zip(columns[0][0], *(column[1] for column in columns), strict=True)]
+    escaped = [[exporting.escape(each) for each in line] for line in lines]
+    return exporting.latex_lines(escaped, "At the first evaluation that reaches the target.")
 
 
 def _write_pictures(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> None:
