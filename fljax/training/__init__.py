@@ -18,7 +18,6 @@ from fljax.training.batches import (
     shuffles,
     stream,
 )
-from fljax.training.counting import KINDS, counting
 from fljax.training.evaluation import (
     AT_ONCE,
     check_classes,
@@ -52,6 +51,7 @@ from fljax.training.steps import (
     with_correction,
 )
 from fljax.training.stopping import StopAlone, check_stop, train_until
+from fljax.training.tallies import KINDS, counting
 
 __all__ = [
     "AT_ONCE",

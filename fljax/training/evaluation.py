@@ -13,7 +13,7 @@ from fljax.core import trees
 from fljax.core.loops import repeat
 from fljax.protocol import Subset, Task
 from fljax.training.batches import fetch
-from fljax.training.counting import tally
+from fljax.training.tallies import tally
 
 # Rows evaluated at a time: their activations should fit a CPU's caches.
 AT_ONCE = 128

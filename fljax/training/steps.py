@@ -14,9 +14,9 @@ from fljax.core.errors import at_step
 from fljax.core.loops import repeat
 from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, Stream, draw, fetch, stream
-from fljax.training.counting import tally
 from fljax.training.evaluation import AT_ONCE, per_sample
 from fljax.training.settings import Local, optimizer, rate
+from fljax.training.tallies import tally
 
 # (params, x, y, position, key) -> per-sample loss; the key may be a TrainingBatch, for ``Task.logits``.
 Loss = Callable[..., Float[Array, " b"]]

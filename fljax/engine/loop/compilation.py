@@ -31,6 +31,7 @@ from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes, first_run, measure, state_bytes
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import Algorithm, Federation, Info, Labelled

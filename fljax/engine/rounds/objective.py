@@ -62,12 +62,16 @@ def gradient_norm(
         loss, slope = _loss_and_slope(own, client, deployed if same else common)
         counts = own.counts(client, "train") & ~jnp.isnan(rho)
         slope = trees.scale(slope, incfl_weights((loss - rho)[None])[0])
-        return (trees.where(counts, slope, trees.zeros_like(slope)), counts), ()
+        return (jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), slope), counts), ()
 
     def add_up(summands: tuple[PyTree, Array], real: Array) -> tuple[PyTree, Array]:
         slopes, counts = summands
-        counted = trees.where_rows(counts & real, slopes, trees.zeros_like(slopes))
-        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), counted), jnp.sum(counts & real, dtype=jnp.int32)
+
+        def summed(leaf: Array) -> Array:
+            counted = (counts & real).reshape(-1, *(1,) * (leaf.ndim - 1))
+            return jnp.sum(jnp.where(counted, leaf, 0), axis=0)
+
+        return jax.tree.map(summed, slopes), jnp.sum(counts & real, dtype=jnp.int32)
 
     xs = (clients, state.clients, rows, required)
     (total, count), _ = fold_lanes(one, add_up, xs, layout.evaluation, layout.devices)
