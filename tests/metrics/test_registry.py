@@ -209,7 +209,9 @@ def test_two_thresholds_in_one_comparison_are_refused():
 def test_thresholds_of_a_sweep(tmp_path):
     """The cells are comparisons of their own; FedAvg, which reads no threshold, runs once and is judged in each."""
     entries = [{"name": "incfl"}, {"name": "fedavg"}]
-    config = configuration.parse(BASE | {"seeds": 1, "rounds": 2, "algorithms": entries}, name="tiny")
+    # Not the norm of the gradient, of which the host cannot compute that of another requirement.
+    chosen = {"seeds": 1, "rounds": 2, "algorithms": entries, "metrics": {"extra": ["objective"]}}
+    config = configuration.parse(BASE | chosen, name="tiny")
     path = tmp_path / "tiny.toml"
     path.write_text(configuration.dumps(config))
     told = []
@@ -226,4 +228,6 @@ def test_thresholds_of_a_sweep(tmp_path):
             chosen = xr.where(met, cell[f"{prefix}global_test_accuracy"], cell[f"{prefix}standalone_test_accuracy"])
             found = cell[f"{prefix}preferred_model_accuracy_by_threshold"]
             np.testing.assert_allclose(found, chosen.mean(axis_of), rtol=1e-6)
+        share = 1 / (1 + np.exp(value - cell["global_train_loss"]))
+        np.testing.assert_allclose(cell["objective"], share.mean("client"), rtol=1e-5)
     assert set(sweep.METRICS) == set(registry.SCALARS)
