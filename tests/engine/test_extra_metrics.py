@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax import aggregators, scenarios
-from fljax.algorithms import fedavg, fedavg_finetune
+from fljax.algorithms import fedavg
 from fljax.engine import Plan, simulate, standalone, sweep
 from fljax.metrics.registry import ON_REQUEST, needs_of
 from fljax.training import Local
@@ -91,7 +91,8 @@ def test_gradient_steps_of_the_cohorts(result: Any) -> None:
 
 @pytest.mark.thorough
 def test_a_tuned_model_is_not_the_global_one(reference: Any) -> None:
-    tuned = Plan(fedavg_finetune, {"task": TASK, "local": LOCAL, "clients_per_round": 3})
+    plain = fedavg(TASK, LOCAL, clients_per_round=3)
+    tuned = scenarios.finetuned(plain, learning_rate=0.2, batch_size=2, steps=3)
     found = simulate(tuned, DATA, rounds=2, reference=reference, extra_metrics=OF_LOSSES).metrics
     same = simulate(PLAN, DATA, rounds=2, reference=reference, extra_metrics=OF_LOSSES).metrics
     for name in ("global_train_loss", "global_valid_loss", "objective", "objective_gradient_norm"):
