@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fljax.cli.options import FigureOptions
@@ -36,15 +37,15 @@ def asked_for(options: FigureOptions) -> Asked | None:
     return Asked(tuple(names), tuple(map(int, words)), tuple(options.metric or ()))
 
 
-def report_of(run: pathlib.Path, asked: Asked | None) -> list[pathlib.Path]:
-    """Writes the report of a run, and figures if they are asked for; returns the paths."""
+def report_of(run: pathlib.Path, asked: Asked | None, targets: Mapping[str, float]) -> list[pathlib.Path]:
+    """Writes the report of a run, and figures and rounds to targets if they are asked for; returns the paths."""
     from fljax.report import page
 
     if asked is None:
-        return list(page.write(run))
+        return list(page.write(run, targets=targets))
     more = page.pictures(run, asked)
     _say(more.missing, f"{run}: ")
-    paths = list(page.write(run, more=more))
+    paths = list(page.write(run, more=more, targets=targets))
     try:
         (run / PICTURES).mkdir(exist_ok=True)
         for name, content in more.content.items():

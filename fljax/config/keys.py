@@ -286,9 +286,11 @@ class Metrics(Table):
 
     ``opt_out_threshold`` is IP-FL's delta, the gain in accuracy below which a client counts among ``opt_outs``: one
     number, or one by client id; unseen clients then have 0. Clients leave by ``delta`` of the scenario ``opting_out``.
+    ``extra`` names metrics that take more computation; those of ``stop.metric`` and ``sweep.metric`` need not be named.
     """
 
     opt_out_threshold: NumberOrNumbers = 0.0
+    extra: Annotated[tuple[Printable, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
 
 
 class Stop(Table):

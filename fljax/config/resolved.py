@@ -35,6 +35,7 @@ from fljax.config.keys import (
     Model,
     OwnLocal,
     Scenario,
+    Stop,
 )
 from fljax.contributions.measures import FACTS
 from fljax.core.names import shown, unknown
@@ -101,8 +102,8 @@ def with_resolved_names(
     nothing = (None, None)
     checked(_check_together, config, of=("data", "standalone", "model", "save_models"))
     requirement = checked(requirement_arguments, config, imports, of=("requirement", "data"))
-    if config.stop is not None:
-        checked(_check_stop, config.stop.metric, config.data, of=("stop", "data"))
+    if config.metrics.extra or config.stop is not None:
+        checked(_check_metrics, config.metrics.extra, config.stop, config.data, of=("metrics", "stop", "data"))
     data, dataset, partition = checked(_data, config.data, names, needs_data, of=("data",), otherwise=(None,) * 3)
     model, task = checked(_model, config.model, names, of=("model",), otherwise=nothing)
     optimizer = checked(_optimizer_options, config.local, of=("local",), otherwise={})
@@ -160,10 +161,13 @@ def _check_together(config: Config) -> None:
         )
 
 
-def _check_stop(metric: str, data: Data) -> None:
-    from fljax.metrics.registry import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
+def _check_metrics(extra: Sequence[str], stop: Stop | None, data: Data) -> None:
+    from fljax.metrics.registry import OF_ONE_EVALUATION, ON_REQUEST  # imports JAX; a folder's metrics do without
 
-    check_metric("stop.metric", metric, OF_ONE_EVALUATION, data)
+    for name in extra:
+        check_metric("metrics.extra", name, ON_REQUEST, data)
+    if stop is not None:
+        check_metric("stop.metric", stop.metric, OF_ONE_EVALUATION, data)
 
 
 def _data(data: Data, names: Registries, needs_data: bool) -> tuple[Data, Call | None, Call]:
@@ -240,7 +244,7 @@ def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> No
         raise ConfigError(f"{path}: {unknown('metric', metric, names)}")
     if metric.startswith("unseen_") and not data.unseen:
         raise ConfigError(f"{path}: expected data.unseen to be positive for {metric}, got 0")
-    if metric.startswith("average_valid_") and not data.valid_fraction:
+    if metric.startswith(("average_valid_", "valid_")) and not data.valid_fraction:
         raise ConfigError(f"{path}: expected data.valid_fraction to be positive for {metric}, got 0")
 
 

@@ -43,6 +43,7 @@ from fljax.experiments.inputs.requirements import Losses, Requirement, requireme
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, world_of
 from fljax.experiments.progress_bars import listening
 from fljax.experiments.running import ProgressFiles, Saving
+from fljax.metrics.registry import needs_of
 from fljax.protocol import Federation, Task
 from fljax.results import folders
 from fljax.results.events import EventLog, OnEvent
@@ -67,6 +68,7 @@ def compare(
     requirement: Requirement | Losses | Callable[..., Any] | None = None,
     contribution: Contribution | None = None,
     opt_out_threshold: float | Sequence[float] = 0.0,
+    extra_metrics: Sequence[str] = (),
     evaluate_every: int | None = None,
     execution: Execution | None = None,
     non_finite: NonFinite = "freeze",
@@ -104,6 +106,7 @@ def compare(
         ``xarray.DataArray`` with the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them (as
         ``fljax.contributions.measure``); None: the accuracies of standalone models.
       opt_out_threshold: the gain in accuracy below which a client counts among ``opt_outs``, for all clients or by id.
+      extra_metrics: metrics that take more computation, as for ``simulate``.
       evaluate_every: rounds between two evaluations; None: a tenth of the rounds.
       execution: how clients and seeds map to devices.
       non_finite: as for ``simulate``.
@@ -132,6 +135,7 @@ def compare(
     check_kinds({"federation": (federation, Federation), "task": (task, Task), "local": (local, Local)})
     assert isinstance(federation, Federation)
     _check_counts(rounds=rounds, evaluate_every=evaluate_every, clients_per_round=clients_per_round)
+    needs_of(extra_metrics)
     alone = local._replace(steps=100, epochs=None) if standalone is None else standalone
     entries = entrants(algorithms, local, Measure() if contribution is None else contribution)
     setup = Setup(
@@ -151,6 +155,7 @@ def compare(
         standalone_stop=standalone_stop,
         opt_out_threshold=_opt_out_threshold_of(opt_out_threshold, federation.clients.id.shape[-1]),
         requirement=requirement_of(requirement),
+        extra_metrics=tuple(extra_metrics),
         world=world_of(federation, [part.names for part in parts] or [federation.names] * len(seeds)),
     )
     names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")

@@ -273,6 +273,7 @@ class SweptCells(NamedTuple):
                     execution=cell.execution,
                     on_memory=memory_notes(log, label, count * rounds),
                     non_finite=cell.non_finite,
+                    extra_metrics=cell.extra_metrics,
                     checkpoint=self.outputs.files.checkpoint(label, f"program_{job}"),
                 )
             except NotFinite as stop:

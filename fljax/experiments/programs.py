@@ -23,6 +23,7 @@ from fljax.core.names import about_algorithm
 from fljax.engine import Plan, compile_ahead, groups, rehearse
 from fljax.engine.devices.layout import default_platform
 from fljax.engine.loop.running import check_rounds
+from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.preparation import build_plan, reads_requirement
@@ -108,11 +109,12 @@ def grouped(cells: Sequence[Setup], position: int, references: Sequence[Referenc
         """The cell without its other algorithms."""
         cell, required = cells[place], np.asarray(references[place].required)
         settings = (cell.clients_per_round, cell.rounds, cell.evaluate_every, cell.standalone, cell.execution)
-        settings += (cell.non_finite, cell.alone, reads_requirement(cell.algorithms[position]) and required.tobytes())
+        reads = reads_requirement(cell.algorithms[position]) or GRADIENT_NORM in cell.extra_metrics
+        settings += (cell.non_finite, cell.alone, cell.extra_metrics, reads and required.tobytes())
         return world_key(cell), settings, cell.algorithms[position]
 
     def on_what_programs_depend(place: int) -> Any:
-        return world_key(cells[place]), cells[place].execution, cells[place].non_finite
+        return world_key(cells[place]), cells[place].execution, cells[place].non_finite, cells[place].extra_metrics
 
     same = alike(range(len(cells)), on_what_it_depends)
     jobs: list[list[int]] = []

@@ -208,6 +208,7 @@ class _Computation(NamedTuple):
             "checkpoint": outputs.files.checkpoint(label),
             **outputs.models.arguments(setup, label, plan),
             "non_finite": setup.non_finite,
+            "extra_metrics": setup.extra_metrics,
         }
 
     def _short(self, label: str, result: Result) -> Any:

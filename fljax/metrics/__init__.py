@@ -9,7 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fljax.metrics.formulas import ROUNDING as ROUNDING
+    from fljax.metrics.arrays import ROUNDING as ROUNDING
+    from fljax.metrics.fairness import jain_index as jain_index
+    from fljax.metrics.fairness import spread_over_clients as spread_over_clients
+    from fljax.metrics.fairness import worst_share as worst_share
     from fljax.metrics.formulas import accuracy_increase as accuracy_increase
     from fljax.metrics.formulas import average_accuracy as average_accuracy
     from fljax.metrics.formulas import contribution_correlation as contribution_correlation
@@ -28,41 +31,62 @@ if TYPE_CHECKING:
     from fljax.metrics.formulas import preferred_model_accuracy as preferred_model_accuracy
     from fljax.metrics.formulas import standard_deviation as standard_deviation
     from fljax.metrics.formulas import standard_error as standard_error
+    from fljax.metrics.objective import incentive_margin as incentive_margin
+    from fljax.metrics.objective import surrogate_objective as surrogate_objective
     from fljax.metrics.summaries import Summary as Summary
     from fljax.metrics.summaries import mean as mean
     from fljax.metrics.summaries import over_seeds as over_seeds
+    from fljax.metrics.targets import rounds_to_target as rounds_to_target
+    from fljax.metrics.uncertainty import binomial_standard_error as binomial_standard_error
+    from fljax.metrics.uncertainty import gain_standard_error as gain_standard_error
+    from fljax.metrics.uncertainty import is_within_noise as is_within_noise
+    from fljax.metrics.uncertainty import opt_outs_by_noise as opt_outs_by_noise
+    from fljax.metrics.uncertainty import paired_standard_error as paired_standard_error
+    from fljax.metrics.uncertainty import worse_off_by_noise as worse_off_by_noise
 
-_FORMULAS = (
-    "ROUNDING",
-    "accuracy_increase",
-    "average_accuracy",
-    "contribution_correlation",
-    "gini_coefficient",
-    "global_model_appeal",
-    "incentivised",
-    "incentivised_participation_rate",
-    "ipr_accuracy",
-    "ipr_loss",
-    "maximum_accuracy",
-    "opt_outs",
-    "participation_rate",
-    "pearson_correlation",
-    "personalised_model_accuracy_gain",
-    "preferred_accuracy",
-    "preferred_model_accuracy",
-    "standard_deviation",
-    "standard_error",
-)
-_SUMMARIES = ("Summary", "mean", "over_seeds")
+_HOME = {
+    "ROUNDING": "arrays",
+    "Summary": "summaries",
+    "accuracy_increase": "formulas",
+    "average_accuracy": "formulas",
+    "binomial_standard_error": "uncertainty",
+    "contribution_correlation": "formulas",
+    "gain_standard_error": "uncertainty",
+    "gini_coefficient": "formulas",
+    "global_model_appeal": "formulas",
+    "incentive_margin": "objective",
+    "incentivised": "formulas",
+    "incentivised_participation_rate": "formulas",
+    "ipr_accuracy": "formulas",
+    "ipr_loss": "formulas",
+    "is_within_noise": "uncertainty",
+    "jain_index": "fairness",
+    "maximum_accuracy": "formulas",
+    "mean": "summaries",
+    "opt_outs": "formulas",
+    "opt_outs_by_noise": "uncertainty",
+    "over_seeds": "summaries",
+    "paired_standard_error": "uncertainty",
+    "participation_rate": "formulas",
+    "pearson_correlation": "formulas",
+    "personalised_model_accuracy_gain": "formulas",
+    "preferred_accuracy": "formulas",
+    "preferred_model_accuracy": "formulas",
+    "rounds_to_target": "targets",
+    "spread_over_clients": "fairness",
+    "standard_deviation": "formulas",
+    "standard_error": "formulas",
+    "surrogate_objective": "objective",
+    "worse_off_by_noise": "uncertainty",
+    "worst_share": "fairness",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FORMULAS:
-        return getattr(importlib.import_module("fljax.metrics.formulas"), name)
-    if name in _SUMMARIES:
-        return getattr(importlib.import_module("fljax.metrics.summaries"), name)
+    if name in _HOME:
+        return getattr(importlib.import_module(f"fljax.metrics.{_HOME[name]}"), name)
     raise AttributeError(f"module 'fljax.metrics' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted((*_FORMULAS, *_SUMMARIES))
+    return sorted(_HOME)

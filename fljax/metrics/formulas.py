@@ -14,17 +14,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Bool, Float, Real
 
-from fljax.protocol import NumpyArray
-
-Array = jax.Array | NumpyArray
-
-# Equal differences of accuracies may differ by this many machine precisions (eps).
-ROUNDING = 8
+from fljax.metrics.arrays import Array, aligned, fraction, mean_over, without_rounding
 
 # --- One value per client -----------------------------------------------------------------------------------
 
@@ -40,7 +32,7 @@ def incentivised(
 
     Source: INCFL, Definition 1. MaxFL's Definition 1 has the threshold ``rho_k`` as second argument.
     """
-    _, loss, standalone_loss = _aligned(loss, standalone_loss)
+    _, loss, standalone_loss = aligned(loss, standalone_loss)
     return loss < standalone_loss
 
 
@@ -76,11 +68,11 @@ def preferred_accuracy(
     if prefer not in ("loss", "accuracy"):
         raise ValueError(f"expected how clients choose, got {prefer!r}; valid names are 'loss', 'accuracy'")
     if prefer == "accuracy":
-        xp, a, b = _aligned(accuracy, standalone_accuracy)
+        xp, a, b = aligned(accuracy, standalone_accuracy)
         return xp.maximum(a, b)
     if loss is None or standalone_loss is None:
         raise ValueError("expected loss and standalone_loss for prefer='loss', got None")
-    xp, a, b, f, g = _aligned(accuracy, standalone_accuracy, loss, standalone_loss)
+    xp, a, b, f, g = aligned(accuracy, standalone_accuracy, loss, standalone_loss)
     known = ~(xp.isnan(a) | xp.isnan(b) | xp.isnan(f) | xp.isnan(g))
     return xp.where(known, xp.where(f < g, a, b), xp.nan)
 
@@ -96,7 +88,7 @@ def personalised_model_accuracy_gain(
 
     Source: IP-FL, section 6.4.
     """
-    _, a, b = _aligned(accuracy, baseline_accuracy)
+    _, a, b = aligned(accuracy, baseline_accuracy)
     return a - b
 
 
@@ -114,7 +106,7 @@ def incentivised_participation_rate(
 
     Source: INCFL, equation (1).
     """
-    return _fraction(lambda a, b: a < b, loss, standalone_loss)
+    return fraction(lambda a, b: a < b, loss, standalone_loss)
 
 
 def global_model_appeal(
@@ -131,7 +123,7 @@ def global_model_appeal(
 
     Source: MaxFL, Definition 1 and equation (1).
     """
-    return _fraction(lambda a, b: a < b, loss, threshold)
+    return fraction(lambda a, b: a < b, loss, threshold)
 
 
 def ipr_loss(
@@ -145,7 +137,7 @@ def ipr_loss(
 
     Source: IAFL, section 6.1.
     """
-    return _fraction(lambda a, b: a <= b, loss, standalone_loss)
+    return fraction(lambda a, b: a <= b, loss, standalone_loss)
 
 
 def ipr_accuracy(
@@ -159,7 +151,7 @@ def ipr_accuracy(
 
     Source: IAFL, section 6.1.
     """
-    return _fraction(lambda a, b: a >= b, accuracy, standalone_accuracy)
+    return fraction(lambda a, b: a >= b, accuracy, standalone_accuracy)
 
 
 def preferred_model_accuracy(
@@ -183,8 +175,8 @@ def average_accuracy(accuracy: Float[Array, "*#batch client"]) -> Float[Array, "
 
     Source: INCFL, MaxFL and IAFL.
     """
-    xp, values = _aligned(accuracy)
-    return _mean(xp, values, ~xp.isnan(values))
+    xp, values = aligned(accuracy)
+    return mean_over(xp, values, ~xp.isnan(values))
 
 
 def maximum_accuracy(accuracy: Float[Array, "*#batch client"]) -> Float[Array, "*batch"]:
@@ -192,7 +184,7 @@ def maximum_accuracy(accuracy: Float[Array, "*#batch client"]) -> Float[Array, "
 
     Source: IAFL, section 6.1.
     """
-    xp, values = _aligned(accuracy)
+    xp, values = aligned(accuracy)
     valid = ~xp.isnan(values)
     top = xp.max(xp.where(valid, values, -xp.inf), axis=-1)
     return xp.where(xp.any(valid, axis=-1), top, xp.nan)
@@ -222,13 +214,13 @@ def pearson_correlation(a: Float[Array, "*#batch client"], b: Float[Array, "*#ba
 
     Source: IAFL, section 6.1.
     """
-    xp, a, b = _aligned(a, b)
+    xp, a, b = aligned(a, b)
     valid = ~(xp.isnan(a) | xp.isnan(b))
     infinite = xp.any(valid & (xp.isinf(a) | xp.isinf(b)), axis=-1)
     valid = valid & ~infinite[..., None]
 
     def centred(values: Array) -> tuple[Array, Array]:
-        mean = _mean(xp, values, valid)[..., None]
+        mean = mean_over(xp, values, valid)[..., None]
         low = xp.min(xp.where(valid, values, xp.inf), axis=-1)
         high = xp.max(xp.where(valid, values, -xp.inf), axis=-1)
         # Comparing the extremes detects constants exactly; a variance would have rounding errors.
@@ -276,10 +268,10 @@ def opt_outs(gain: Float[Array, "*#batch client"], *, threshold: Any = 0.0) -> F
 
     Source: IP-FL, section 6.4.
     """
-    xp, gain, threshold = _aligned(gain, threshold)
+    xp, gain, threshold = aligned(gain, threshold)
     valid = ~(xp.isnan(gain) | xp.isnan(threshold))
     count = xp.sum(
-        xp.where(valid & (gain < _without_rounding(xp, threshold, gain)), 1.0, 0.0).astype(gain.dtype), axis=-1
+        xp.where(valid & (gain < without_rounding(xp, threshold, gain)), 1.0, 0.0).astype(gain.dtype), axis=-1
     )
     return xp.where(xp.any(valid, axis=-1), count, xp.nan)
 
@@ -289,8 +281,8 @@ def participation_rate(gain: Float[Array, "*#batch client"], *, threshold: Any =
 
     Source: IP-FL, section 6.4.
     """
-    xp, gain, threshold = _aligned(gain, threshold)
-    return _fraction(lambda a, b: a >= b, gain, _without_rounding(xp, threshold, gain))
+    xp, gain, threshold = aligned(gain, threshold)
+    return fraction(lambda a, b: a >= b, gain, without_rounding(xp, threshold, gain))
 
 
 def gini_coefficient(values: Real[Array, "*#batch client"]) -> Float[Array, "*batch"]:
@@ -307,7 +299,7 @@ def gini_coefficient(values: Real[Array, "*#batch client"]) -> Float[Array, "*ba
 
     Source: C. Gini, "Variabilità e mutabilità" (1912); here of IP-FL's tokens.
     """
-    xp, values = _aligned(values)
+    xp, values = aligned(values)
     values = values if xp.issubdtype(values.dtype, xp.floating) else values.astype(float)
     valid = ~xp.isnan(values)
     ordered = xp.sort(xp.where(valid, values, xp.inf), axis=-1)
@@ -339,44 +331,11 @@ def standard_error(values: Float[Array, "*axes"], axis: int = 0) -> Float[Array,
     return deviation / n**0.5
 
 
-# --- Helpers ------------------------------------------------------------------------------------------------
-
-
-def _aligned(*values: Any) -> tuple[Any, ...]:
-    """The namespace, then the arrays with the same number of axes (new axes in front)."""
-    xp: Any = jnp if any(isinstance(v, jax.Array) for v in values) else np
-    arrays = [v if hasattr(v, "ndim") else xp.asarray(v) for v in values]
-    rank = max(a.ndim for a in arrays)
-    if rank == 0:
-        raise ValueError("expected arrays whose last axis is the clients, got a scalar")
-    # Plain Python numbers take the dtype of the arrays.
-    dtype = next(a.dtype for a in arrays if a.ndim)
-    arrays = [a if hasattr(v, "ndim") else a.astype(dtype) for v, a in zip(values, arrays, strict=True)]
-    return xp, *(xp.reshape(a, (1,) * (rank - a.ndim) + a.shape) for a in arrays)
-
-
-def _without_rounding(xp: Any, threshold: Any, gain: Any) -> Any:
-    """The threshold, lower by as much as rounding may move a difference of two fractions."""
-    return threshold - ROUNDING * float(xp.finfo(gain.dtype).eps)
-
-
-def _mean(xp: Any, values: Any, valid: Any) -> Any:
-    """Mean of the valid values over the last axis; NaN if there are none."""
-    n = xp.sum(valid, axis=-1)
-    total = xp.sum(xp.where(valid, values, 0.0), axis=-1)
-    return xp.where(n > 0, total / xp.maximum(n, 1).astype(total.dtype), xp.nan)
-
-
-def _fraction(compare: Any, a: Any, b: Any) -> Any:
-    xp, a, b = _aligned(a, b)
-    return _mean(xp, compare(a, b).astype(a.dtype), ~(xp.isnan(a) | xp.isnan(b)))
-
-
 def _spread(values: Any, axis: int) -> tuple[Any, Any]:
-    xp, values = _aligned(values)
+    xp, values = aligned(values)
     values = xp.moveaxis(values, axis, -1)
     valid = ~xp.isnan(values)
     n = xp.sum(valid, axis=-1).astype(values.dtype)
-    off = xp.where(valid, values - _mean(xp, values, valid)[..., None], 0.0)
+    off = xp.where(valid, values - mean_over(xp, values, valid)[..., None], 0.0)
     variance = xp.sum(off * off, axis=-1) / xp.maximum(n - 1, 1)
     return xp.where(n > 1, xp.sqrt(variance), xp.nan), xp.maximum(n, 1)

@@ -14,12 +14,14 @@ count only clients with a value.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.metrics import formulas
+from fljax.core.names import unknown
+from fljax.metrics import fairness, formulas, objective, uncertainty
+from fljax.metrics.arrays import Array
 
 
 class Metric(NamedTuple):
@@ -30,12 +32,14 @@ class Metric(NamedTuple):
       compute: function of ``variables``, each ``[..., client]``, with a result ``[...]``.
       variables: names of variables over clients. The metric exists if all of them do.
       lower: whether lower is better, for sweeps.
+      unseen: whether the metric also exists for unseen clients, with the prefix ``unseen_``.
     """
 
     sentence: str
     compute: Callable[..., Any]
     variables: tuple[str, ...]
     lower: bool = False
+    unseen: bool = True
 
 
 OVER_CLIENTS: dict[str, Metric] = {
@@ -59,6 +63,25 @@ OVER_CLIENTS: dict[str, Metric] = {
         formulas.global_model_appeal,
         ("train_loss", "required_loss"),
     ),
+    "valid_incentivised_participation_rate": Metric(
+        "fraction of clients with valid_loss < standalone_valid_loss: the IPR on validation rows (INCFL, section 2)",
+        formulas.incentivised_participation_rate,
+        ("valid_loss", "standalone_valid_loss"),
+        unseen=False,
+    ),
+    "valid_global_model_appeal": Metric(
+        "fraction of clients with global_valid_loss < required_loss: GM-Appeal on validation rows",
+        formulas.global_model_appeal,
+        ("global_valid_loss", "required_loss"),
+        unseen=False,
+    ),
+    "objective": Metric(
+        "mean over clients of sigmoid(global_train_loss - required_loss), which INCFL and MaxFL minimise",
+        objective.surrogate_objective,
+        ("global_train_loss", "required_loss"),
+        lower=True,
+        unseen=False,
+    ),
     "ipr_loss": Metric(
         "fraction of clients with test_loss <= standalone_test_loss (IAFL)",
         formulas.ipr_loss,
@@ -68,6 +91,25 @@ OVER_CLIENTS: dict[str, Metric] = {
         "fraction of clients with test_accuracy >= standalone_test_accuracy (IAFL)",
         formulas.ipr_accuracy,
         ("test_accuracy", "standalone_test_accuracy"),
+    ),
+    "incentive_margin": Metric(
+        "sum over clients of standalone_test_loss minus test_loss where this is positive (INCFL, section 2)",
+        objective.incentive_margin,
+        ("test_loss", "standalone_test_loss"),
+    ),
+    "appeal_margin": Metric(
+        "sum over clients of required_loss minus global_test_loss where this is positive (INCFL's margin, with rho_k)",
+        objective.incentive_margin,
+        ("global_test_loss", "required_loss"),
+    ),
+    "worse_off_by_noise": Metric(
+        (
+            "fraction of clients with test_accuracy < standalone_test_accuracy by at most two standard errors of the "
+            "difference (sum of the binomial ones, by test_rows)"
+        ),
+        uncertainty.worse_off_by_noise,
+        ("test_accuracy", "standalone_test_accuracy", "test_rows"),
+        lower=True,
     ),
     "preferred_model_accuracy": Metric(
         (
@@ -111,6 +153,22 @@ OVER_CLIENTS: dict[str, Metric] = {
         formulas.maximum_accuracy,
         ("test_accuracy",),
     ),
+    "accuracy_spread": Metric(
+        "standard deviation over clients of test_accuracy, with M in the denominator",
+        fairness.spread_over_clients,
+        ("test_accuracy",),
+        lower=True,
+    ),
+    "worst_decile_accuracy": Metric(
+        "mean of test_accuracy over the tenth of the clients (rounded up) in which it is lowest",
+        fairness.worst_share,
+        ("test_accuracy",),
+    ),
+    "jain_index": Metric(
+        "Jain's index of test_accuracy over clients: 1 if all are equal, 1/M if one client has everything",
+        fairness.jain_index,
+        ("test_accuracy",),
+    ),
     "accuracy_increase": Metric(
         "mean over clients of test_accuracy minus standalone_test_accuracy (IAFL)",
         formulas.accuracy_increase,
@@ -130,6 +188,15 @@ OVER_CLIENTS: dict[str, Metric] = {
         "number of clients with personalised_model_accuracy_gain < opt_out_threshold (IP-FL, equations 1 and 2)",
         lambda gain, threshold: formulas.opt_outs(gain, threshold=threshold),
         ("personalised_model_accuracy_gain", "opt_out_threshold"),
+        lower=True,
+    ),
+    "opt_outs_by_noise": Metric(
+        (
+            "number of clients among opt_outs whose personalised_model_accuracy_gain is within two gain_standard_error "
+            "of opt_out_threshold"
+        ),
+        lambda gain, error, threshold: uncertainty.opt_outs_by_noise(gain, error, threshold=threshold),
+        ("personalised_model_accuracy_gain", "gain_standard_error", "opt_out_threshold"),
         lower=True,
     ),
     "participation_rate": Metric(
@@ -156,13 +223,25 @@ PER_CLIENT = {
     "train_loss": "per client: mean loss on its training rows of the model that it has tuned (scenario finetuned)",
     "standalone_test_loss": "per client: mean loss of its standalone model on its test rows",
     "standalone_test_accuracy": "per client: accuracy of its standalone model on its test rows",
+    "standalone_valid_loss": (
+        "per client: mean loss of its standalone model on its validation rows, if a metric or requirement asks for it"
+    ),
     "threshold": "per client: mean loss of its standalone model on all of its training rows (rho_k in INCFL and MaxFL)",
     "required_loss": "per client: the loss that it requires, the same for all algorithms (fljax.Requirement)",
     "personalised_model_accuracy_gain": "per client: test_accuracy minus that of the baseline algorithm (IP-FL's PMA)",
+    "gain_standard_error": (
+        "per client: at most so large is the standard error of personalised_model_accuracy_gain: the sum of the "
+        "binomial ones of both accuracies"
+    ),
+    "test_rows": "per client: the number of its test rows",
     "opt_out_threshold": "per client: the gain below which it opts out (IP-FL's delta; 0 unless a config has another)",
 }
 PER_SEEN_CLIENT = {
     "valid_loss": "per client: mean loss on its validation rows of the model that it would use",
+    "global_train_loss": "per client: mean loss on its training rows of the global model, if a metric asks for it",
+    "global_valid_loss": "per client: mean loss on its validation rows of the global model, if a metric asks for it",
+    "client_gradient_steps": "per client: its part of gradient_steps",
+    "client_forward_passes": "per client: its part of forward_passes",
     "valid_accuracy": "per client: accuracy on its validation rows of the model that it would use",
     "decision_test_accuracy": "per client: test_accuracy after the rounds at which a scenario compares with it",
     "decision_valid_accuracy": "per client: valid_accuracy after the rounds at which a scenario compares with it",
@@ -172,6 +251,9 @@ PER_SEEN_CLIENT = {
 OVER_SEEN_CLIENTS = {
     "average_valid_accuracy": "mean over clients of valid_accuracy",
     "average_valid_loss": "mean over clients of valid_loss",
+    "gradient_steps": "gradients of one batch that all clients have computed so far in local training",
+    "forward_passes": "passes over all rows of a subset, without a gradient, that all clients have made so far",
+    "objective_gradient_norm": "norm of the gradient of objective in the global model; 0 at its stationary points",
     "contribution_correlation": "correlation over clients of test_accuracy and the contribution last reported (IAFL)",
 }
 
@@ -198,15 +280,31 @@ OTHERS = {
 }
 
 
-def _with_unseen(lines: dict[str, str]) -> dict[str, str]:
-    return lines | {f"unseen_{name}": f"as {name}, over clients that did not train" for name in lines}
+def _with_unseen(lines: dict[str, str], seen_alone: Container[str] = ()) -> dict[str, str]:
+    twins = [name for name in lines if name not in seen_alone]
+    return lines | {f"unseen_{name}": f"as {name}, over clients that did not train" for name in twins}
 
 
 # Names of single numbers per seed and evaluation, for tables and for the choice of sweeps.
-SCALARS = _with_unseen({name: metric.sentence for name, metric in OVER_CLIENTS.items()}) | OVER_SEEN_CLIENTS
+SCALARS = OVER_SEEN_CLIENTS | _with_unseen(
+    {name: metric.sentence for name, metric in OVER_CLIENTS.items()},
+    {name for name, metric in OVER_CLIENTS.items() if not metric.unseen},
+)
+# Metrics that take another pass over rows, and so must be asked for, with the variables that this pass gives.
+_PASSES = {"global_train_loss", "global_valid_loss", "standalone_valid_loss"}
+ON_REQUEST: dict[str, tuple[str, ...]] = {
+    name: tuple(sorted(_PASSES & set(metric.variables)))
+    for name, metric in OVER_CLIENTS.items()
+    if _PASSES & set(metric.variables)
+}
+ON_REQUEST["objective_gradient_norm"] = ("objective_gradient_norm",)
+# Counted after the run, while some clients train once more.
+COMPUTE = frozenset({"gradient_steps", "forward_passes"})
+ON_REQUEST |= dict.fromkeys(sorted(COMPUTE), ())
 # Those that an evaluation of one algorithm has by itself: others compare with another algorithm, or need records.
 _OF_SEVERAL = {name for name, metric in OVER_CLIENTS.items() if "personalised_model_accuracy_gain" in metric.variables}
-_OF_SEVERAL |= {"contribution_correlation"}
+_OF_SEVERAL |= {"contribution_correlation", *COMPUTE}
+_OF_SEVERAL |= {name for name, metric in OVER_CLIENTS.items() if "test_rows" in metric.variables}
 OF_ONE_EVALUATION = (
     *(name for name in SCALARS if name.removeprefix("unseen_") not in _OF_SEVERAL),
     "server_test_loss",
@@ -217,16 +315,33 @@ _ACCURACIES = {name for name, metric in OVER_CLIENTS.items() if any("accuracy" i
 OF_LOSSES = tuple(
     name
     for name in (*SCALARS, "server_test_loss")
-    if name.removeprefix("unseen_") not in _ACCURACIES | set(OVER_SEEN_CLIENTS) - {"average_valid_loss"}
+    if name.removeprefix("unseen_") not in _ACCURACIES | set(OVER_SEEN_CLIENTS) - {"average_valid_loss", *ON_REQUEST}
 )
 # Every possible name in results.
 METRICS = SCALARS | _with_unseen(PER_CLIENT) | PER_SEEN_CLIENT | OTHERS
 
 
 def is_lower_better(name: str) -> bool:
-    """Whether lower values of a metric are better: of losses, and of those with ``lower``."""
+    """Whether lower values of a metric are better: of losses, costs, norms of gradients, and those with ``lower``."""
     plain = name.removeprefix("unseen_")
-    return OVER_CLIENTS[plain].lower if plain in OVER_CLIENTS else plain.endswith("loss")
+    if plain in OVER_CLIENTS:
+        return OVER_CLIENTS[plain].lower
+    return plain.endswith(("loss", "gradient_norm", "gradient_steps", "forward_passes"))
+
+
+def needs_of(names: Sequence[str]) -> tuple[str, ...]:
+    """The variables that metrics of ``ON_REQUEST`` need and that another pass over rows gives, sorted.
+
+    Raises:
+      ValueError: if a name is none of ``ON_REQUEST``.
+    """
+    if isinstance(names, str):
+        raise ValueError(f"expected a list of metrics, got the text {names!r}")
+    for name in names:
+        if name not in ON_REQUEST:
+            always = f" ({name} is computed in every run)" if name in SCALARS else ""
+            raise ValueError(unknown("extra metric", name, ON_REQUEST) + always)
+    return tuple(sorted({need for name in names for need in ON_REQUEST[name]}))
 
 
 def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,7 +358,7 @@ def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_gains(
-    gain: formulas.Array, opt_out_threshold: float | Sequence[float], *, unseen: bool
+    gain: Array, opt_out_threshold: float | Sequence[float], *, unseen: bool, error: Array | None = None
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """The metrics of gains over a baseline.
 
@@ -252,6 +367,7 @@ def of_gains(
       opt_out_threshold: IP-FL's ``delta_k``: one number for all clients, or one for each seen client; unseen clients
         then have 0.
       unseen: whether ``gain`` is of unseen clients.
+      error: the standard errors of ``gain``, ``[..., client]``; None: unknown.
 
     Returns:
       The thresholds ``[client]``, and the metrics ``[...]`` by name.
@@ -259,4 +375,5 @@ def of_gains(
     chosen = 0.0 if unseen and np.ndim(opt_out_threshold) else opt_out_threshold
     thresholds = np.broadcast_to(np.asarray(chosen, gain.dtype), gain.shape[-1:])
     variables = {"personalised_model_accuracy_gain": gain, "opt_out_threshold": thresholds}
+    variables |= {} if error is None else {"gain_standard_error": error}
     return thresholds, over_clients(variables)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fljax.report.tables import overview as overview
     from fljax.report.tables import pivot as pivot
     from fljax.report.tables import summary as summary
+    from fljax.report.tables import target_lines as target_lines
+    from fljax.report.tables import to_target as to_target
 
 _HOME = {
     "Overview": "tables",
@@ -55,6 +57,8 @@ _HOME = {
     "polled_loss": "kinds.by_method",
     "summary": "tables",
     "surrogate_weights": "kinds.by_method",
+    "target_lines": "tables",
+    "to_target": "tables",
     "texts_of": "style",
     "sweep_picture": "sweeps",
     "write": "page",

@@ -125,6 +125,15 @@ def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
     return _csv(head, lines)
 
 
+def csv_targets(rows: Sequence[tuple[Row, float]]) -> str:
+    """The rows of ``to_target``, each with its target, as CSV: ``rounds`` is empty where no seed reaches the target."""
+    head = ["algorithm", "metric", "target", "rounds", "std", "seeds_reached", "seeds", "last_round"]
+    lines = [
+        [row.algorithm, row.metric, target, row.mean, row.std, row.seeds, row.of, row.round] for row, target in rows
+    ]
+    return _csv(head, lines)
+
+
 def _csv(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     """Lines as CSV; NaN is empty, and values of a column may be of different types."""
     return pd.DataFrame(lines, columns=pd.Index(head), dtype=object).to_csv(index=False, lineterminator="\n")

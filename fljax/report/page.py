@@ -19,7 +19,7 @@ from fljax.report.kinds.registry import KINDS, Asked, draw_kinds
 from fljax.report.kinds.sources import Source, read
 from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
-from fljax.report.tables import Row, best_rows, cell, pivot, summary, title, when
+from fljax.report.tables import Row, best_rows, cell, pivot, summary, target_lines, title, to_target, when
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.sweeps import axes_of, best
@@ -59,6 +59,7 @@ def write(
     run_folder: pathlib.Path,
     results: tuple[xr.Dataset, xr.Dataset] | None = None,
     more: Pictures | None = None,
+    targets: Mapping[str, float] | None = None,
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes ``report.png`` (for a sweep ``sweep.png``) and ``report.html`` into a run's folder; returns their paths.
 
@@ -68,13 +69,15 @@ def write(
       run_folder: the folder.
       results: its metrics and records, if the caller has them; None: they are read.
       more: pictures that the page of a run shows, too, from ``pictures``.
+      targets: values by metric: the page also says after how many rounds they were reached.
 
     Raises:
-      ValueError: if the folder has no results.
+      ValueError: if the folder has no results, or ``to_target`` refuses a target.
     """
     folder = pathlib.Path(run_folder)
     metrics, records = load(folder) if results is None else results
     heading = str(metrics.attrs.get("name", folder.resolve().name))
+    reached = [target_table(to_target(metrics, name, value), value) for name, value in (targets or {}).items()]
     swept = bool(axes_of(metrics))
     path, page = folder / ("sweep.png" if swept else "report.png"), folder / "report.html"
     with fonts_for(texts_of(metrics, heading)):
@@ -84,7 +87,8 @@ def write(
     if swept:
         text = _sweep_page(heading, metrics, shown(content, title(str(metrics.attrs["metric"]))), attached_to(folder))
     else:
-        text = _page(heading, metrics, _panels(drawn, content) + _more(more), attached_to(folder))
+        figures = "\n".join([*reached, _panels(drawn, content) + _more(more)])
+        text = _page(heading, metrics, figures, attached_to(folder))
     page.write_text(text, encoding="utf-8")
     return path, page
 
@@ -217,6 +221,16 @@ def metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str] | No
     body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in others)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<h2>{heading}</h2><div class="wide">{table}</div>'
+
+
+def target_table(rows: list[Row], target: float) -> str:
+    """The rounds to a target of each algorithm, as a section of a page."""
+    head, *body = [[html.escape(text) for text in line] for line in target_lines(rows, target)]
+    lines = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in body)
+    titles = "".join(f"<th>{text}</th>" for text in head)
+    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
+    note = "At the first evaluation that reaches the target; mean ± standard deviation over the seeds that do."
+    return f'<h2>Rounds to a target</h2><p class="note">{note}</p><div class="wide">{table}</div>'
 
 
 def shown(content: bytes, words: str) -> str:

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from fljax.core.names import unknown
+from fljax.metrics.registry import is_lower_better
 from fljax.metrics.summaries import main_columns, over_seeds
+from fljax.metrics.targets import rounds_to_target
 from fljax.results.endings import end_of
-from fljax.results.sweeps import VALIDATION, Best
+from fljax.results.sweeps import VALIDATION, Best, axes_of
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.
@@ -27,16 +30,29 @@ TITLES = {
     "global_incentivised_participation_rate": "Clients that prefer the global model",
     "global_model_appeal": "Clients whose requirement the global model meets",
     "deployed_model_appeal": "Clients whose requirement the tuned model meets",
+    "valid_incentivised_participation_rate": "Clients that prefer the deployed model on validation rows",
+    "valid_global_model_appeal": "Clients whose requirement the global model meets on validation rows",
+    "incentive_margin": "Loss saved by clients that prefer the deployed model",
+    "appeal_margin": "Loss below what clients require of the global model",
+    "objective": "Objective of INCFL and MaxFL",
+    "objective_gradient_norm": "Norm of the objective's gradient",
     "preferred_model_accuracy_by_accuracy": "Accuracy of the more accurate model",
     "preferred_model_accuracy_by_threshold": "Accuracy of the model that meets the requirement",
     "accuracy_increase": "Accuracy gained over standalone",
+    "accuracy_spread": "Spread of accuracy over clients",
+    "worst_decile_accuracy": "Accuracy of the worst tenth of clients",
+    "jain_index": "Jain's index of accuracy",
+    "worse_off_by_noise": "Clients worse off by accuracy, within noise",
     "average_gain": "Accuracy gained over the baseline",
     "opt_outs": "Number of clients that opt out",
+    "opt_outs_by_noise": "Number of opt-outs within noise",
     "participation_rate": "Clients that do not opt out",
     "pearson_correlation": "Correlation of accuracy with standalone",
     "contribution_correlation": "Correlation of accuracy with contribution",
     "ipr_loss": "Clients not worse off by loss",
     "ipr_accuracy": "Clients not worse off by accuracy",
+    "gradient_steps": "Gradients computed by clients",
+    "forward_passes": "Inference passes of clients in training",
     "dropped_messages": "Messages dropped, not finite",
 }
 
@@ -46,13 +62,21 @@ NOT_SHARES = frozenset(
         "average_loss",
         "average_valid_loss",
         "opt_outs",
+        "opt_outs_by_noise",
+        "incentive_margin",
+        "appeal_margin",
+        "jain_index",
+        "objective",
+        "objective_gradient_norm",
+        "gradient_steps",
+        "forward_passes",
         "dropped_messages",
         "pearson_correlation",
         "contribution_correlation",
     }
 )
 # Metrics that count clients or messages.
-COUNTS = frozenset({"opt_outs", "dropped_messages"})
+COUNTS = frozenset({"opt_outs", "opt_outs_by_noise", "gradient_steps", "forward_passes", "dropped_messages"})
 
 
 class Row(NamedTuple):
@@ -178,6 +202,54 @@ def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | 
         return None
     values = metrics[name].sel(algorithm=algorithm).transpose("seed", "evaluated_round").values
     return np.asarray(values, float)[:, end_of(metrics, algorithm)] if values.shape[1] else None
+
+
+# --- Rounds to a target --------------------------------------------------------------------------------------
+
+
+def to_target(metrics: xr.Dataset, name: str, target: float) -> list[Row]:
+    """After how many rounds the evaluations of each algorithm first reach a target, as ``rounds_to_target`` says.
+
+    Args:
+      metrics: of a run, over algorithm, seed and evaluated_round.
+      name: a metric with one number for each evaluation.
+      target: the value to reach: from above, if lower is better.
+
+    Returns:
+      For each algorithm, ``mean`` and ``std`` are rounds, over the ``seeds`` of ``of`` that reach the target; NaN if
+      none does. ``round`` is that of the last evaluation.
+
+    Raises:
+      ValueError: for a sweep, if there is no such metric, or if the target is no number.
+    """
+    if axes := axes_of(metrics):
+        raise ValueError(
+            f"expected the results of fljax run for rounds to a target, got a sweep over {', '.join(axes)}"
+        )
+    dims = {"algorithm", "seed", "evaluated_round"}
+    if name not in metrics or set(metrics[name].dims) != dims:
+        there = [str(each) for each, values in metrics.data_vars.items() if set(values.dims) == dims]
+        raise ValueError(unknown("metric", name, there))
+    if not math.isfinite(target):
+        raise ValueError(f"expected a finite target of {name}, got {target}")
+    rounds, rows = metrics["evaluated_round"].values, []
+    for label in metrics["algorithm"].values.tolist():
+        values = np.asarray(metrics[name].sel(algorithm=label).transpose("seed", "evaluated_round").values, float)
+        found = rounds_to_target(values, rounds, target, lower=is_lower_better(name))
+        rows.append(Row(label, name, *over_seeds(found), len(found), int(rounds[end_of(metrics, label)])))
+    return rows
+
+
+def target_lines(rows: Sequence[Row], target: float) -> list[list[str]]:
+    """The rows of ``to_target`` as text, with headings; who did not reach the target is said so in words."""
+    name = rows[0].metric if rows else ""
+    lines = [["algorithm", f"rounds to {title(name)} {'<=' if is_lower_better(name) else '>='} {target:g}"]]
+    for row in rows:
+        spread = "" if math.isnan(row.std) else f" ± {row.std:.1f}"
+        some = "" if row.seeds == row.of else f" ({row.seeds} of {row.of} seeds)"
+        words = f"{row.mean:.1f}{spread}{some}" if row.seeds else f"not reached by round {row.round}"
+        lines.append([row.algorithm, words])
+    return lines
 
 
 # --- Best cells of a sweep -----------------------------------------------------------------------------------

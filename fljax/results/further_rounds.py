@@ -23,7 +23,10 @@ CONTINUES = "continues"
 # What may differ between the earlier config and the one with more rounds.
 _MAY_DIFFER = {"rounds", "evaluate_every"}
 # Counts from the first round of a run to an evaluation.
-_RUNNING = ("dropped_messages",)
+_RUNNING = (
+    "dropped_messages",
+    *(f"{of}{name}" for of in ("", "client_") for name in ("gradient_steps", "forward_passes")),
+)
 _AT_ONCE = 1000  # rounds of long records that are in memory
 
 

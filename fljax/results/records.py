@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Integer
 
 from fljax.protocol import Labelled, unlabelled
 
@@ -96,6 +98,33 @@ def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
     weighed = "weight" in records and set(records["weight"].dims) == set(dims)
     tables = xr.Dataset(_by_client(joined, weighed, population), {"client": np.arange(population)})
     return tables.assign_coords(seed=records["seed"], round=records["round"])
+
+
+def with_compute(
+    metrics: xr.Dataset, records: xr.Dataset, counts: Mapping[str, Integer[np.ndarray, "seeds N"]]
+) -> xr.Dataset:
+    """Adds what clients have computed in local training until each evaluation.
+
+    Args:
+      metrics: of one run, over ``seed, evaluated_round``.
+      records: of the same run, over ``seed, round``; their cohorts say who trained.
+      counts: of one local training of each client, by name.
+
+    Returns:
+      The Dataset with each name over ``seed, evaluated_round``, of all clients, and ``client_`` before the name over
+      ``seed, evaluated_round, client``.
+    """
+    done = metrics["evaluated_round"].values - (int(records["round"][0]) if records.sizes["round"] else 0)
+    trainings = np.zeros((len(metrics["seed"]), len(done), next(iter(counts.values())).shape[1]), np.int64)
+    for place, (begin, end) in enumerate(itertools.pairwise(done), 1):
+        here = records.isel(round=slice(int(begin), int(end)))
+        new = by_client(here, trainings.shape[2])["participation"].transpose("seed", "round", "client")
+        trainings[:, place] = trainings[:, place - 1] + new.values.sum(axis=1, dtype=np.int64)
+    dims = ("seed", "evaluated_round")
+    for name, count in counts.items():
+        of_client = trainings * count[:, None]
+        metrics = metrics.assign({name: (dims, of_client.sum(-1)), f"client_{name}": ((*dims, "client"), of_client)})
+    return metrics
 
 
 def datasets(

@@ -18,9 +18,9 @@ from fljax.results.endings import ends, held_after_end
 from fljax.results.non_finite import Divergence, InfiniteLoss
 
 # Variables of the standalone models, which do not depend on the algorithm.
-OF_STANDALONE = frozenset({"threshold", "standalone_test_loss", "standalone_test_accuracy"})
-# Variables that joined results hold once: standalone models, and the baselines of scenarios (first algorithm).
-_OF_ALL = OF_STANDALONE | {"decision_test_accuracy", "decision_valid_accuracy"}
+OF_STANDALONE = frozenset({"threshold", "standalone_test_loss", "standalone_test_accuracy", "standalone_valid_loss"})
+# Variables that joined results hold once: standalone models, the baselines of scenarios (first algorithm), and rows.
+_OF_ALL = OF_STANDALONE | {"test_rows", "decision_test_accuracy", "decision_valid_accuracy"}
 
 
 class Reference(NamedTuple):
@@ -169,6 +169,7 @@ def metrics_dataset(
     evaluated: Sequence[tuple[int, Mapping[str, Labelled]]],
     reference: Reference | None,
     alone: bool = False,
+    test_rows: Mapping[str, np.ndarray] | None = None,
 ) -> xr.Dataset:
     """Joins evaluations to a Dataset and adds all scalar metrics whose variables exist.
 
@@ -177,6 +178,7 @@ def metrics_dataset(
       evaluated: ``(rounds done, Info)`` in order, of arrays ``[seeds, ...]``.
       reference: standalone models; without it the metrics that compare with them are absent.
       alone: whether clients train alone; then metrics that compare with standalone models are NaN.
+      test_rows: by client, ``test_rows`` ``[seeds, N]`` and ``unseen_test_rows`` ``[seeds, U]``, for standard errors.
 
     Without accuracies (the task has no score) all metrics of accuracies are absent.
     """
@@ -189,6 +191,8 @@ def metrics_dataset(
     if reference is not None:
         variables |= _reference_variables(reference, coordinates)
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
+        if test_rows is not None and axis in coordinates:
+            variables[prefix + "test_rows"] = (("seed", axis), test_rows[prefix + "test_rows"])
         per_client = {}
         for name, (dimensions, values) in variables.items():
             if name.startswith(prefix) and dimensions[-1] == axis:
@@ -198,21 +202,18 @@ def metrics_dataset(
             undefined = alone and name in COMPARED_WITH_STANDALONE
             values = np.full(np.shape(values), np.nan) if undefined else np.asarray(values)
             variables[prefix + name] = (("seed", "evaluated_round"), values)
-    for name in ("valid_accuracy", "valid_loss"):
-        if name in variables:
-            average = formulas.average_accuracy(variables[name][1])
-            variables[f"average_{name}"] = (("seed", "evaluated_round"), average)
+    for name in [name for name in ("valid_accuracy", "valid_loss") if name in variables]:
+        average = formulas.average_accuracy(variables[name][1])
+        variables[f"average_{name}"] = (("seed", "evaluated_round"), average)
     return xr.Dataset(variables, coordinates)
 
 
 def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -> dict[str, Any]:
     variables = {}
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
-        names = {"threshold": "threshold", "test_loss": "standalone_test_loss"}
-        names |= {"test_accuracy": "standalone_test_accuracy"}
-        for source, target in names.items():
-            values = getattr(reference, prefix + source)
-            if values is not None and axis in coordinates:
+        for source in ("threshold", "test_loss", "test_accuracy", "valid_loss"):
+            target = source if source == "threshold" else f"standalone_{source}"
+            if (values := getattr(reference, prefix + source)) is not None and axis in coordinates:
                 variables[prefix + target] = (("seed", axis), np.asarray(values))
         if prefix + "threshold" in variables:
             required = getattr(reference, prefix + "required")
@@ -268,7 +269,7 @@ def judged_by(metrics: xr.Dataset, reference: Reference) -> xr.Dataset:
         if name not in metrics or required is None:
             continue
         judged[name] = (("seed", axis), np.asarray(required))
-        for metric, (_, compute, variables, _) in OVER_CLIENTS.items():
+        for metric, (_, compute, variables, *_) in OVER_CLIENTS.items():
             earlier = metrics.get(prefix + metric)
             if "required_loss" in variables and earlier is not None:
                 arrays = (judged[prefix + variable].transpose("seed", ..., axis).values for variable in variables)
@@ -374,7 +375,7 @@ def with_gains(metrics: xr.Dataset, baseline: str, opt_out_threshold: float | Se
 
     Returns:
       The Dataset with ``personalised_model_accuracy_gain`` (per client), ``average_gain``, ``opt_outs`` (a number of
-      clients) and ``participation_rate`` (the share of the other clients).
+      clients) and ``participation_rate`` (the share of the others); with ``test_rows`` also standard errors of gains.
     """
     with_gain = metrics.copy()
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
@@ -387,7 +388,12 @@ def with_gains(metrics: xr.Dataset, baseline: str, opt_out_threshold: float | Se
         gain = formulas.personalised_model_accuracy_gain(accuracy.values, of_baseline[None])
         dims = accuracy.dims[:-1]
         with_gain[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
-        thresholds, scalars = of_gains(gain, opt_out_threshold, unseen=bool(prefix))
+        error = None
+        if prefix + "test_rows" in metrics:
+            rows = metrics[prefix + "test_rows"].broadcast_like(accuracy).transpose(*accuracy.dims)
+            error = formulas.gain_standard_error(accuracy.values, of_baseline[None], rows.values)
+            with_gain[prefix + "gain_standard_error"] = ((*dims, axis), error)
+        thresholds, scalars = of_gains(gain, opt_out_threshold, unseen=bool(prefix), error=error)
         with_gain[prefix + "opt_out_threshold"] = (axis, thresholds)
         for scalar, values in scalars.items():
             with_gain[prefix + scalar] = (dims, values)

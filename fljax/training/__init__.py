@@ -51,9 +51,11 @@ from fljax.training.steps import (
     with_correction,
 )
 from fljax.training.stopping import StopAlone, check_stop, train_until
+from fljax.training.tallies import KINDS, counting
 
 __all__ = [
     "AT_ONCE",
+    "KINDS",
     "SHORTEST",
     "Batches",
     "Local",
@@ -67,6 +69,7 @@ __all__ = [
     "check_score",
     "check_stop",
     "counted_scores",
+    "counting",
     "descend",
     "draw",
     "draw_distinct",

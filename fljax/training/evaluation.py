@@ -13,6 +13,7 @@ from fljax.core import trees
 from fljax.core.loops import repeat
 from fljax.protocol import Subset, Task
 from fljax.training.batches import fetch
+from fljax.training.tallies import tally
 
 # Rows evaluated at a time: their activations should fit a CPU's caches.
 AT_ONCE = 128
@@ -75,6 +76,7 @@ def evaluate(
             loss, score = repeat(-(-size // length), more, nothing, most=parts)
         else:
             loss, score = jax.tree.map(jnp.sum, jax.lax.map(sums, places))
+    tally("forward_passes", loss)
     count = size.astype(loss.dtype)
     with jax.debug_nans(False):  # a subset without rows has no loss
         count = jnp.where(count > 0, count, jnp.nan)

@@ -16,6 +16,7 @@ from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, Stream, draw, fetch, stream
 from fljax.training.evaluation import AT_ONCE, per_sample
 from fljax.training.settings import Local, optimizer, rate
+from fljax.training.tallies import tally
 
 # (params, x, y, position, key) -> per-sample loss; the key may be a TrainingBatch, for ``Task.logits``.
 Loss = Callable[..., Float[Array, " b"]]
@@ -80,6 +81,7 @@ def value_and_gradient(
         return masked_mean(per_sample(loss(p, x, y, position, mode), len(position), "loss"), mask)
 
     value, slope = jax.value_and_grad(mean)(params)
+    tally("gradient_steps", value)
     if mode is not key:
         # Statistics of no rows are undefined.
         slope = trees.where(jnp.any(mask), slope, trees.zeros_like(slope))

@@ -214,6 +214,11 @@ def test_import_path(path, tmp_path, monkeypatch):
             ["metrics.opt_out_threshold=much"],
             "opt_out_threshold: expected a finite number or a list of them, got 'much'",
         ),
+        (["metrics.extra=['objektive']"], r"metrics.extra: .*, got 'objektive' \(did you mean 'objective'\?\)"),
+        (
+            ["metrics.extra=['valid_global_model_appeal']", "data.valid_fraction=0"],
+            "metrics.extra: expected data.valid_fraction to be positive for valid_global_model_appeal, got 0",
+        ),
         (["metrics.opt_out_threshold=[0, nan]"], r"opt_out_threshold.1: expected a number, got nan"),
         (["metrics.opt_out_threshold=[0, true]"], r"expected a finite number or a list of them, got \[0, True\]"),
         (["metrics.opt_out_threshold=[0, 0.1]"], "opt_out_threshold: expected numbers of .* clients, got 2"),

@@ -34,7 +34,7 @@ BASE = {
     "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
     "standalone": {"steps": 3},
     "participation": {"clients_per_round": 3},
-    "metrics": {"opt_out_threshold": 0.03},
+    "metrics": {"opt_out_threshold": 0.03, "extra": list(registry.ON_REQUEST)},
 }
 THRESHOLD = 0.9
 ALGORITHMS = [
@@ -79,6 +79,10 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
         .values
     )
     better = loss < alone_loss
+    rows = values("test_rows")[:, None]
+    error = lambda share: np.sqrt(share * (1 - share) / rows)  # noqa: E731
+    worse = alone_accuracy - accuracy
+    base = accuracy - gain
     of_global = lambda formula: formula if shares else np.full(loss.shape[:2], np.nan)  # noqa: E731
     found = {
         "incentivised_participation_rate": better.mean(-1),
@@ -100,9 +104,22 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
         "accuracy_increase": (accuracy - alone_accuracy).mean(-1),
         "pearson_correlation": correlation(accuracy, alone_accuracy),
         "average_gain": gain.mean(-1),
+        "accuracy_spread": accuracy.std(-1),
+        "worst_decile_accuracy": accuracy.min(-1),  # a tenth of six or four clients, rounded up
+        "jain_index": accuracy.sum(-1) ** 2 / (accuracy.shape[-1] * (accuracy**2).sum(-1)),
+        "incentive_margin": np.maximum(alone_loss - loss, 0).sum(-1),
+        "appeal_margin": of_global(np.maximum(rho - common_loss, 0).sum(-1)),
+        "worse_off_by_noise": ((worse > 0) & (worse <= 2 * (error(accuracy) + error(alone_accuracy)))).mean(-1),
+        "opt_outs_by_noise": ((gain < 0.03) & (0.03 - gain <= 2 * (error(accuracy) + error(base)))).sum(-1),
         "opt_outs": (gain < 0.03).sum(-1),
         "participation_rate": (gain >= 0.03).mean(-1),
     }
+    if not prefix:  # of rows on which unseen clients are not judged
+        valid, alone_valid = values("valid_loss"), values("standalone_valid_loss")[:, None]
+        trained = 1 / (1 + np.exp(rho - values("global_train_loss")))
+        found["valid_incentivised_participation_rate"] = (valid < alone_valid).mean(-1)
+        found["valid_global_model_appeal"] = of_global((values("global_valid_loss") < rho).mean(-1))
+        found["objective"] = of_global(trained.mean(-1))
     return {prefix + name: value for name, value in found.items()}
 
 
@@ -129,7 +146,9 @@ def test_every_name_in_results_is_described(metrics):
 @pytest.mark.parametrize("prefix", ["", "unseen_"])
 def test_every_metric_over_clients_is_what_its_description_says(metrics, label, prefix):
     values = expected(metrics, label, prefix)
-    assert set(values) == {prefix + name for name in registry.OVER_CLIENTS}
+    assert set(values) == {
+        prefix + name for name, metric in registry.OVER_CLIENTS.items() if metric.unseen or not prefix
+    }
     for name, value in values.items():
         found = metrics[name].sel(algorithm=label).transpose("seed", "evaluated_round")
         np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -146,6 +165,17 @@ def test_metrics_of_seen_clients_alone(metrics):
     accuracy = own["test_accuracy"].transpose("seed", "evaluated_round", "client").values
     last = correlation(accuracy, alone)[:, -1]
     np.testing.assert_allclose(own["contribution_correlation"].isel(evaluated_round=-1), last, rtol=1e-4)
+
+
+def test_costs_are_those_of_the_cohorts(metrics):
+    """Three clients of six in each of four rounds, two steps each; who tunes a model does so outside of training."""
+    for label in ("fedavg_finetune", "given", "tuned"):
+        own = metrics.sel(algorithm=label)
+        assert own["gradient_steps"].isel(evaluated_round=-1).values.tolist() == [24, 24]
+        np.testing.assert_array_equal(own["client_gradient_steps"].sum("client"), own["gradient_steps"])
+    # INCFL's clients also say their loss in the global model.
+    assert metrics["forward_passes"].sel(algorithm="given").isel(evaluated_round=-1).values.tolist() == [12, 12]
+    assert metrics["forward_passes"].sel(algorithm="fedavg_finetune").isel(evaluated_round=-1).values.tolist() == [0, 0]
 
 
 def test_the_metrics_can_tell_one_definition_from_another(metrics):
@@ -179,7 +209,9 @@ def test_two_thresholds_in_one_comparison_are_refused():
 def test_thresholds_of_a_sweep(tmp_path):
     """The cells are comparisons of their own; FedAvg, which reads no threshold, runs once and is judged in each."""
     entries = [{"name": "incfl"}, {"name": "fedavg"}]
-    config = configuration.parse(BASE | {"seeds": 1, "rounds": 2, "algorithms": entries}, name="tiny")
+    # Not the norm of the gradient, of which the host cannot compute that of another requirement.
+    chosen = {"seeds": 1, "rounds": 2, "algorithms": entries, "metrics": {"extra": ["objective"]}}
+    config = configuration.parse(BASE | chosen, name="tiny")
     path = tmp_path / "tiny.toml"
     path.write_text(configuration.dumps(config))
     told = []
@@ -196,4 +228,6 @@ def test_thresholds_of_a_sweep(tmp_path):
             chosen = xr.where(met, cell[f"{prefix}global_test_accuracy"], cell[f"{prefix}standalone_test_accuracy"])
             found = cell[f"{prefix}preferred_model_accuracy_by_threshold"]
             np.testing.assert_allclose(found, chosen.mean(axis_of), rtol=1e-6)
+        share = (1 + np.tanh((cell["global_train_loss"] - value) / 2)) / 2  # the sigmoid, without overflow
+        np.testing.assert_allclose(cell["objective"], share.mean("client"), rtol=1e-5, atol=1e-7)
     assert set(sweep.METRICS) == set(registry.SCALARS)

@@ -8,7 +8,8 @@ import numpy as np
 import xarray as xr
 
 from fljax.protocol import along
-from fljax.results.records import Wire, by_client, dataset
+from fljax.results.further_rounds import joined
+from fljax.results.records import Wire, by_client, dataset, with_compute
 
 
 def block(rounds, start=0) -> dict[str, Any]:
@@ -59,3 +60,29 @@ def test_participation_and_weights_by_client(monkeypatch):
 def test_records_of_no_rounds():
     found = dataset([0, 1], 10, [], Wire(1, 1, 1, 1), 5)
     assert found.sizes == {"seed": 2, "round": 0}
+
+
+def test_costs_of_clients_until_each_evaluation():
+    """Two rows of a cohort in each round: clients 0 and 1, then 3 and 4; in seed 1, 6 and 7, then 9 and 10."""
+    found = dataset([0, 1], 5, [block(2)], Wire(1, 1, 1, 1), 12)
+    metrics = xr.Dataset(coords={"seed": [0, 1], "evaluated_round": [5, 6, 7]})
+    steps = np.arange(24).reshape(2, 12)
+    costs = with_compute(metrics, found, {"gradient_steps": steps, "forward_passes": 0 * steps})
+    assert costs["gradient_steps"].values.tolist() == [[0, 0 + 1, 0 + 1 + 3 + 4], [0, 18 + 19, 18 + 19 + 21 + 22]]
+    by_hand = np.zeros(12, int)
+    by_hand[[1, 3, 4]] = 1, 3, 4
+    np.testing.assert_array_equal(costs["client_gradient_steps"].sel(seed=0, evaluated_round=7), by_hand)
+    assert (costs["forward_passes"] == 0).all()
+    # A run that goes on counts on.
+    further = costs.assign_coords(evaluated_round=[7, 8, 9])
+    whole = joined(costs.assign(rounds_done=7), further.assign(rounds_done=9), "evaluated_round")
+    assert whole["gradient_steps"].sel(seed=0).values.tolist() == [0, 1, 8, 9, 16]
+    assert int(whole["client_gradient_steps"].sel(seed=0, client=3, evaluated_round=9)) == 6
+
+
+def test_costs_of_a_run_without_rounds():
+    found = dataset([0], 0, [], Wire(1, 1, 1, 1), 3)
+    metrics = xr.Dataset(coords={"seed": [0], "evaluated_round": [4]})
+    assert with_compute(metrics, found, {"gradient_steps": np.ones((1, 3), int)})["gradient_steps"].values.tolist() == [
+        [0]
+    ]

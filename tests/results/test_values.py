@@ -173,7 +173,7 @@ def test_without_a_global_model_there_are_no_metrics_of_it():
     ]
     found = dataset([0, 1], rounds, reference())
     about = [name for name, metric in OVER_CLIENTS.items() if any("global_" in of for of in metric.variables)]
-    assert len(about) == 4
+    assert len(about) == 7
     assert not {prefix + name for prefix in ("", "unseen_") for name in about} & set(found.data_vars)
 
 

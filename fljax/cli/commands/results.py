@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from fljax.report.comparison import Compared
     from fljax.results import Progress, RunState
 
+# typer takes the name of an option from the parameter.
+Targets = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="METRIC=VALUE", help="After how many rounds it is reached; may be repeated."),
+]
 REFRESH = 1.0  # seconds between two looks of ``fljax watch``
 MOST_KEYS = 12  # differences of configs that are printed
 
@@ -35,20 +40,23 @@ def report_(
     live: Annotated[
         bool, typer.Option("--live", help="Write the page of one run anew while the run goes on; browsers reload it.")
     ] = False,
+    targets: Targets = None,
 ) -> int:
     """Draw the picture and the page of runs again; with --figures, more figures as PNG files and on the page."""
     from fljax import report
 
-    asked = asked_for(chosen)
+    asked, wanted = asked_for(chosen), _targets(targets)
     if asked is None and chosen.metric:
         raise ValueError("expected --metric with --figures, got it without")
+    if live and wanted:
+        raise ValueError("expected --target without --live, got both")
     if live:
         if len(runs) != 1 or as_json or asked is not None:
             raise ValueError(f"expected one run, and no --json or --figures, with --live, got {len(runs)} runs")
         print(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
         report.follow(runs[0])
         return 0
-    written = {str(folder): [str(path) for path in report_of(folder, asked)] for folder in runs}
+    written = {str(folder): [str(path) for path in report_of(folder, asked, wanted)] for folder in runs}
     if as_json:
         print_json(written)
         return 0
@@ -66,6 +74,7 @@ def export(
     leaving: Annotated[
         bool, typer.Option("--leaving", help="As CSV: who would leave each method, and why, by client.")
     ] = False,
+    targets: Targets = None,
     out: Annotated[
         pathlib.Path | None,
         typer.Option(
@@ -85,6 +94,9 @@ def export(
         raise ValueError(f"expected one of --latex, --csv and --pdf, got {' and '.join(named) or 'none'}")
     if chosen.metric and (leaving or (pdf and asked is None)):
         raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {named[0]}")
+    if targets and (chosen.metric or not (latex or csv) or leaving):
+        other = "--metric" if chosen.metric else named[0]
+        raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
     if asked is not None:
         write_figures(run, asked, run / PICTURES if out is None else out)
         return 0
@@ -99,7 +111,8 @@ def export(
         if pdf:
             write_pictures(found, records, run / PICTURES if out is None else out)
             return 0
-        text = _table_of(found, latex, chosen.metric or ())
+        wanted = _targets(targets)
+        text = _target_table(found, latex, wanted) if wanted else _table_of(found, latex, chosen.metric or ())
     if out is None:
         print(text, end="")
         return 0
@@ -109,6 +122,42 @@ def export(
         raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
     print(out)
     return 0
+
+
+def _targets(texts: Sequence[str] | None) -> dict[str, float]:
+    """Targets by metric, of texts ``METRIC=VALUE``.
+
+    Raises:
+      ValueError: if a text has another form, or one metric is named twice.
+    """
+    found: dict[str, float] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        target = _number(value)
+        if name in found or target is None:
+            raise ValueError(f"expected --target METRIC=VALUE with a number, once for a metric, got {text!r}")
+        found[name] = target
+    return found
+
+
+def _number(text: str) -> float | None:
+    """The number that a text is; None if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]) -> str:
+    from fljax.report import exporting, target_lines, to_target
+
+    rows = {name: to_target(metrics, name, target) for name, target in targets.items()}
+    if not latex:
+        return exporting.csv_targets([(row, targets[name]) for name, of_metric in rows.items() for row in of_metric])
+    columns = [list(zip(*target_lines(of_metric, targets[name]), strict=True)) for name, of_metric in rows.items()]
+    lines = [list(line) for line in zip(columns[0][0], *(column[1] for column in columns), strict=True)]
+    escaped = [[exporting.escape(each) for each in line] for line in lines]
+    return exporting.latex_lines(escaped, "At the first evaluation that reaches the target.")
 
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:

@@ -279,6 +279,9 @@ def identity_of(
     found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
     found |= {"algorithm": _named(spec), "non_finite": spec.non_finite}
     found |= _of_functions(spec)
+    if spec.extra:  # checkpoints hold evaluations
+        found["extra metrics"] = list(spec.extra)
+        found[f"{_CHECKSUM}what clients require"] = checksum_of(inputs.required)
     found[f"{_CHECKSUM}the data"] = checksum_of((inputs.federation, _capacities(inputs.federation)))
     found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
     found[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)

@@ -31,6 +31,7 @@ from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes, first_run, measure, state_bytes
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import Algorithm, Federation, Info, Labelled
@@ -231,7 +232,9 @@ def _prepared(algorithm_or_plan: Algorithm | Plan, federation: Federation, sched
     capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every)
     program.check_seeds(seeds, federation)
     spec, inputs = program.partition_plan(algorithm_or_plan, by_id(federation))
-    spec = spec._replace(non_finite=schedule.non_finite)
+    spec = spec._replace(non_finite=schedule.non_finite, extra=schedule.needs(spec.valid))
+    if GRADIENT_NORM in spec.extra:  # of the numbers that the run will have, only the shape matters
+        inputs = inputs._replace(required=np.zeros((len(seeds), inputs.federation.clients.id.shape[-1]), np.float32))
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(seeds))
     layout = resolve_together(schedule.execution, shapes.sizes)

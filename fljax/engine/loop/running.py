@@ -17,7 +17,7 @@ from fljax.engine.callbacks import contract
 from fljax.engine.callbacks.contract import diverged
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Layout, default_platform
-from fljax.engine.loop import diagnosis
+from fljax.engine.loop import compute, diagnosis
 from fljax.engine.loop.best_models import BestSoFar, runs_of
 from fljax.engine.loop.blocks import Clock, Loop, completed
 from fljax.engine.loop.checkpointing import CheckpointKeeper, identity_of
@@ -31,7 +31,9 @@ from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes, measure
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.states import State, unbound
+from fljax.metrics.registry import COMPUTE
 from fljax.protocol import Algorithm, Features, Federation, Info, Labelled
 from fljax.results import BestModels, Reference, Result, records, stores
 from fljax.results.non_finite import check_mode, infinite_losses, with_anomalies
@@ -75,7 +77,9 @@ def run_plans(
         spec, inputs = program.stack_plans(parts, len(seeds))
         best = BestSoFar(hooks.keep_best, hooks.on_evaluated)
         best.check(spec)
-        spec = spec._replace(non_finite=schedule.non_finite)
+        spec = spec._replace(non_finite=schedule.non_finite, extra=schedule.needs(spec.valid))
+        if GRADIENT_NORM in spec.extra:
+            inputs = inputs._replace(required=_stacked_requirements(references))
         processes.check_same(lambda: {"execution": repr(execution)})
         callbacks = contract.same_everywhere(hooks.callbacks)
         clock = Clock()
@@ -107,10 +111,13 @@ def run_plans(
         def judge(scores: dict[str, Labelled]) -> dict[str, np.ndarray]:
             return results.metrics_of_runs(seeds, scores, references, shapes.alone)
 
+        counts = not COMPUTE.isdisjoint(schedule.extra_metrics)
         resumed = keeper.newest(default_platform())
         layout = None if resumed is None else resumed.layout
         is_known = layout is not None
         layout = resolve_together(execution, shapes.sizes) if layout is None else layout
+        if counts:
+            compute.check_counted(layout.is_offloaded)
         prepared = PreparedRun(spec, layout, capacity, inputs, numbers, shapes)
         if execution.clients == "trial" and not layout.is_offloaded and not is_known:
             prepared = prepared._replace(inputs=on_devices(inputs, layout))
@@ -128,7 +135,8 @@ def run_plans(
         for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
             rows = slice(place * len(seeds), (place + 1) * len(seeds))
             part_course = course if len(plans) == 1 else course.of(rows)
-            plan_results.append(_result(_Run(*part, layout, shapes, seeds, reference), part_course, features))
+            run = _Run(*part, layout, shapes, seeds, reference, counts)
+            plan_results.append(_result(run, part_course, features))
         diagnosis.check_stopped(schedule.non_finite, plan_results)
         return plan_results
 
@@ -146,6 +154,7 @@ class _Run(NamedTuple):
     shapes: Shapes
     seeds: list[int]
     reference: Reference | None
+    counts: bool  # whether gradients and inference passes are counted
 
 
 class _Course(NamedTuple):
@@ -175,6 +184,15 @@ def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference 
     return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
 
 
+def _stacked_requirements(references: Sequence[Reference | None]) -> np.ndarray:
+    """What clients require in all runs ``[runs, N]``, those of the first plan first."""
+    known = [reference for reference in references if reference is not None]
+    if len(known) < len(references):
+        raise ValueError(f"expected a reference, with what clients require, for {GRADIENT_NORM}, got None")
+    required = [each.threshold if each.required is None else each.required for each in known]
+    return np.concatenate([np.asarray(each) for each in required])
+
+
 def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
     """Raises a ValueError unless ``by_seed`` and ``reference`` have a row for each seed."""
     for name, tree in inputs.by_seed.items():
@@ -195,9 +213,17 @@ def check_rounds(algorithm: Algorithm, end: int) -> None:
             raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
 
 
+def _test_rows(federation: Federation, seeds: int) -> dict[str, np.ndarray]:
+    """How many test rows the clients of every seed have, by id, and unseen ones."""
+    populations = {"test_rows": federation.clients, "unseen_test_rows": federation.unseen}
+    sizes = {name: np.asarray(each.test.size) for name, each in populations.items() if each is not None}
+    return {name: np.broadcast_to(size, (seeds, size.shape[-1])).copy() for name, size in sizes.items()}
+
+
 def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...]) -> Result:
     seeds, state = run.seeds, course.state
-    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference, run.shapes.alone)
+    rows = _test_rows(run.inputs.federation, len(seeds))
+    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference, run.shapes.alone, rows)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
     metrics["rounds_done"] = ((), course.evaluations[-1][0])
     for purpose, spent in course.seconds.items():
@@ -217,6 +243,9 @@ def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...
         parts = records.datasets(seeds, course.first, course.records, *told, rounds)
         table = stores.save(course.store, parts)
     metrics = results.with_contribution_correlation(metrics, table)
+    if run.counts:
+        counts = compute.of_one_training(run.spec, run.inputs, state, len(seeds))
+        metrics = records.with_compute(metrics, table, counts)
     found = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
     metrics = with_anomalies(metrics, table, found, population)
 

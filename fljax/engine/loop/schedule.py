@@ -12,6 +12,7 @@ from fljax.engine.devices.memory import Memory
 from fljax.engine.programs.execution import Execution
 from fljax.engine.rounds.keys import Seeds
 from fljax.engine.rounds.states import State
+from fljax.metrics.registry import needs_of
 from fljax.results.non_finite import NonFinite
 
 OnMemory = Callable[[Memory], Any]
@@ -27,6 +28,19 @@ class Schedule(NamedTuple):
     evaluate_at: Sequence[int] = ()
     execution: Execution = Execution()
     non_finite: NonFinite = "freeze"
+    extra_metrics: Sequence[str] = ()
+
+    def needs(self, valid: bool) -> tuple[str, ...]:
+        """What evaluations judge for ``extra_metrics``; ``valid``: whether some client has validation rows.
+
+        Raises:
+          ValueError: if a name is unknown, or no client has the validation rows that a metric is about.
+        """
+        needs = needs_of(self.extra_metrics)
+        if any("_valid_" in name for name in needs) and not valid:
+            about = ", ".join(name for name in self.extra_metrics if name.startswith("valid_"))
+            raise ValueError(f"expected clients with validation rows for {about}, got none (valid_fraction keeps some)")
+        return needs
 
     def evaluations(self, first: int) -> list[int]:
         """The rounds done after which a run from round ``first`` is evaluated, its first evaluation left out."""

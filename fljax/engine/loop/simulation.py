@@ -39,6 +39,7 @@ def simulate(
     on_evaluated: OnEvaluated | None = None,
     initial_model: PyTree | None = None,
     non_finite: NonFinite = "freeze",
+    extra_metrics: Sequence[str] = (),
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -82,6 +83,8 @@ def simulate(
         Report do not count. "freeze": nothing, unless it spreads as below. "drop": its message is left out, as if the
         client were absent, and its state is kept; records count such messages. "stop": the run stops after the block of
         rounds in which it happens.
+      extra_metrics: names of metrics that take more computation, and so must be asked for: those of
+        ``fljax.metrics.registry.ON_REQUEST``, e.g. ``("objective", "objective_gradient_norm")``.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears in the server or in
@@ -92,7 +95,8 @@ def simulate(
         rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
         fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run. With
         ``keep_best``, if no client has validation rows. With ``initial_model``, if it does not fit the task, if there
-        is an ``initial`` state, too, or if an ``Algorithm`` is given. If ``non_finite`` is not a valid name.
+        is an ``initial`` state, too, or if an ``Algorithm`` is given. If ``non_finite`` is not a valid name. If a name
+        in ``extra_metrics`` is unknown, or the run has not what the metric is computed from.
       OSError: if the disk has no room for long records; the checkpoints are kept, so that the same call goes on.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
@@ -103,7 +107,7 @@ def simulate(
     if initial is not None and initial_model is not None:
         raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
     plan = starting_from(algorithm_or_plan, initial_model)
-    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, execution or Execution(), non_finite)
+    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, execution or Execution(), non_finite, extra_metrics)
     hooks = Hooks(callbacks, on_memory, checkpoint, keep_best, on_evaluated)
     (result,) = run_plans([plan], federation, schedule, [reference], hooks, initial=initial, leave_records=True)
     return result
@@ -123,6 +127,7 @@ def sweep(
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
     keep_best: bool = False,
     non_finite: NonFinite = "freeze",
+    extra_metrics: Sequence[str] = (),
 ) -> list[Result]:
     """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
@@ -142,6 +147,7 @@ def sweep(
       checkpoint: as for ``simulate``, for all runs together.
       keep_best: as for ``simulate``, for every run.
       non_finite: as for ``simulate``; "stop" stops all runs.
+      extra_metrics: as for ``simulate``.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -159,7 +165,7 @@ def sweep(
         references = [references] * len(plans)
     if len(references) != len(plans):
         raise ValueError(f"expected one reference for each of {len(plans)} plans, got {len(references)}")
-    schedule = Schedule(rounds, seeds, evaluate_every, (), execution or Execution(), non_finite)
+    schedule = Schedule(rounds, seeds, evaluate_every, (), execution or Execution(), non_finite, extra_metrics)
     return run_plans(plans, federation, schedule, references, Hooks(callbacks, on_memory, checkpoint, keep_best))
 
 

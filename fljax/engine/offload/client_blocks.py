@@ -90,12 +90,12 @@ def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
 
     def judge_seen(algorithm: Algorithm, data: Federation, state: State) -> Any:
         own = state._replace(clients=jax.tree.map(lambda leaf: leaf[:1], state.clients))
-        scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+        scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
         judge = evaluate.Judge(algorithm, data, own, zero)
         return evaluate.judge_seen(judge, layout, scope) if scope.seen else ()
 
     def judge_unseen(algorithm: Algorithm, data: Federation, state: State) -> Any:
-        scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+        scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
         judge = evaluate.Judge(algorithm, data, state, zero, known=False)
         return evaluate.judge_unseen(judge, layout, scope) if scope.unseen else ()
 

@@ -253,7 +253,7 @@ def judge_block(
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     own = state._replace(clients=_kept(states, run, some))
-    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
     judge = evaluate.Judge(algorithm, data_of(federation, some), own, state.round)
     return evaluate.judge_seen(judge, layout, scope, some.id)
 
@@ -271,7 +271,7 @@ def judge_unseen(
     else:
         data = as_vectors(some.data)
         data = data._replace(unseen=data.clients)
-    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
     judge = evaluate.Judge(algorithm, data, state, state.round, known=False)
     return evaluate.judge_unseen(judge, layout, scope)
 
@@ -293,7 +293,7 @@ def judge_rest(
     """
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
-    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
     judge = evaluate.Judge(algorithm, federation, state, state.round)
     if first is not None:
         data = data_of(federation, first)

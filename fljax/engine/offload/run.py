@@ -25,6 +25,7 @@ from fljax.engine.offload.programs import ClientBlock
 from fljax.engine.programs.program import Inputs, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes
 from fljax.engine.rounds.evaluate import Scope
+from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.round import TrainedCohort
 from fljax.engine.rounds.states import State
 from fljax.protocol import Info, Labelled
@@ -67,10 +68,15 @@ class OffloadRun(NamedTuple):
         if layout.examples == "host":
             data = HostData.of(federation)
             federation = data.resident(federation)
+        if GRADIENT_NORM in spec.extra:
+            raise ValueError(
+                f"expected examples and client states on the devices for {GRADIENT_NORM}, which adds up gradients over "
+                "clients, got a run with one of them on the host"
+            )
         resident = on_devices(inputs._replace(federation=federation), layout)
         algorithm = shapes.algorithm
         polled = 0 if algorithm.poll is None else algorithm.poll.every
-        scope = Scope.of(algorithm, spec.valid, spec.common)
+        scope = Scope.of(algorithm, spec.valid, spec.common, spec.extra)
         clients, cohort = federation.clients.id.shape[-1], shapes.sizes.rows
         unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
         sizes = BlockSizes.of(reads, layout, data, shapes.state, cohort, clients, unseen)

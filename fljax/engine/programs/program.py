@@ -22,6 +22,7 @@ from fljax.engine.programs.declared import as_declared, share_partials
 from fljax.engine.rounds import errors
 from fljax.engine.rounds import evaluate as evaluation
 from fljax.engine.rounds.federations import as_vectors, by_id, same_tests, with_least, with_shared, without_shared
+from fljax.engine.rounds.objective import gradient_norm
 from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import Algorithm, Federation, Info, Labelled
@@ -69,6 +70,7 @@ class Spec(NamedTuple):
     common: bool = False  # whether all clients have the same test rows, so that the global model is judged once
     everybody: bool = False  # whether all clients have training rows
     non_finite: NonFinite = "freeze"  # see ``one_round``
+    extra: tuple[str, ...] = ()  # what evaluations judge for metrics that were asked for, see ``needs_of``
 
     def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any], seed: Array | None = None) -> Any:
         """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments.
@@ -117,6 +119,7 @@ class Inputs(NamedTuple):
     traced: list[Any]  # leaves; leaves in which plans differ are [runs, ...]
     by_seed: dict[str, Any]  # [runs, ...]
     federation: Federation
+    required: Any = None  # [runs, N], the loss that each client requires, if a metric that was asked for reads it
 
 
 def on_devices(inputs: Inputs, layout: Layout) -> Inputs:
@@ -318,15 +321,26 @@ def run_rounds(
     return run(inputs, state, first, count)
 
 
+class _Judged(NamedTuple):
+    """A run that is evaluated: its seed, its state, and what its clients require."""
+
+    seed: Array
+    state: State
+    required: Any
+
+
 @jit.program(static_argnames=("spec", "layout"))
 def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
     """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
 
     def run(inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
-        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> dict[str, Labelled]:
-            return evaluation.evaluate(algorithm, data, layout, state, round, spec.valid, spec.common)
+        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, run: _Judged) -> dict[str, Labelled]:
+            given = algorithm, data, layout, run.state, round
+            scores = evaluation.evaluate(*given, spec.valid, spec.common, spec.extra)
+            return scores if run.required is None else scores | gradient_norm(*given, run.required)
 
-        return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)
+        judged = _Judged(state.seed, state, inputs.required)
+        return keep_everywhere(map_runs(spec, layout, inputs, judged, one_run), layout)
 
     return run(inputs, state, round)
 

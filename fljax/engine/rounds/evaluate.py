@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -41,6 +41,7 @@ class Judgement(NamedTuple):
 
 _OWN, _COMMON, _VALID = Judgement("own", "test"), Judgement("common", "test"), Judgement("own", "valid")
 _TRAIN = Judgement("own", "train")
+_COMMON_TRAIN, _COMMON_VALID = Judgement("common", "train"), Judgement("common", "valid")
 
 
 def evaluate(
@@ -51,6 +52,7 @@ def evaluate(
     round: Int[Array, ""] | None = None,
     valid: bool = False,
     common: bool = False,
+    needs: Collection[str] = (),
 ) -> dict[str, Labelled]:
     """Test loss and accuracy of every client.
 
@@ -63,12 +65,14 @@ def evaluate(
       valid: whether seen clients are also judged on their validation rows.
       common: whether all clients with test rows, seen and unseen, have the same test rows (``same_tests``). The global
         model is then judged once for all clients.
+      needs: names of what is also judged, since a metric was asked for: ``global_train_loss``, ``global_valid_loss``.
 
     Returns:
       Info: ``test_loss`` and ``test_accuracy`` [N] of the model that each seen client would use, by id; the same with
       the prefix ``global_`` for the global model (if the algorithm has one); and all of these with the prefix
       ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
       of the models that seen clients would use; those of clients with deployment rows do not depend on these rows.
+      ``global_train_loss`` and ``global_valid_loss`` [N] of the global model, if they are needed.
       ``train_loss`` and ``unseen_train_loss`` where a scenario tunes models before clients use them.
       ``server_test_loss`` and ``server_test_accuracy`` [] of the server's
       own model on ``held["test"]``, if both exist. ``cluster_loss`` and ``cluster_accuracy`` [C, distributions] of the
@@ -76,7 +80,7 @@ def evaluate(
       rows, without rows of the split, or not counted by the algorithm. A NaN loss becomes infinite.
     """
     round = state.round if round is None else round
-    scope = Scope.of(algorithm, valid, common)
+    scope = Scope.of(algorithm, valid, common, needs)
     judge = Judge(algorithm, federation, state, round)
     judge_of_unseen = judge._replace(known=False)
     seen: Found = {}
@@ -104,23 +108,31 @@ class Scope(NamedTuple):
       once: whether the global model is judged once for all clients, which have the same test rows.
       same: whether all clients use the global model.
       train: whether models are also judged on training rows, since clients tune what they are given.
+      common_train: whether the global model is also judged on training rows of seen clients.
+      common_valid: whether it is also judged on their validation rows.
     """
 
     valid: bool
     once: bool
     same: bool
     train: bool = False
+    common_train: bool = False
+    common_valid: bool = False
 
     @classmethod
-    def of(cls, algorithm: Algorithm, valid: bool, common: bool) -> Scope:
+    def of(cls, algorithm: Algorithm, valid: bool, common: bool, needs: Collection[str] = ()) -> Scope:
         """For an algorithm, and the arguments of ``evaluate``."""
         train = algorithm.personal is not None and any(each.tunes for each in algorithm.scenarios)
-        return cls(valid, common and algorithm.common is not None, algorithm.personal is None, train)
+        same = algorithm.personal is None
+        there = same or algorithm.common is not None
+        common_train = there and "global_train_loss" in needs
+        common_valid = there and valid and "global_valid_loss" in needs
+        return cls(valid, common and algorithm.common is not None, same, train, common_train, common_valid)
 
     @property
     def seen(self) -> bool:
         """Whether each seen client is judged on rows of its own."""
-        return self.valid or self.unseen
+        return self.valid or self.unseen or self.common_train
 
     @property
     def unseen(self) -> bool:
@@ -212,6 +224,10 @@ class Judge(NamedTuple):
         found: Found = {_OWN: self.score(client, own, "test")} if scope.unseen else {}
         if scope.train:
             found |= {_TRAIN: (self.score(client, own, "train")[0], None)}
+        if scope.common_train:
+            found |= {_COMMON_TRAIN: (self.score(client, own if scope.same else common, "train")[0], None)}
+        if scope.common_valid:
+            found |= {_COMMON_VALID: (self.score(client, own if scope.same else common, "valid")[0], None)}
         return found if scope.once or common is None else found | {_COMMON: self.score(client, common, "test")}
 
 
@@ -240,7 +256,8 @@ def judge_seen(judge: Judge, layout: Layout, scope: Scope, id: Int[Array, " clie
 
 
 def judge_unseen(judge: Judge, layout: Layout, scope: Scope) -> Found:
-    """Scores of each unseen client, as ``judge_seen``."""
+    """Scores of each unseen client, as ``judge_seen``; the objective is that of seen clients alone."""
+    scope = scope._replace(common_train=False, common_valid=False)
 
     def one(client: ClientData) -> Found:
         return judge.score_models(client, judge.deploy(client), scope)

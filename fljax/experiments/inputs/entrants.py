@@ -149,6 +149,7 @@ def describe_comparison(setup: Setup, local: Local) -> str:
             "precision": setup.execution.precision,
             "standalone": setup.standalone._asdict(),
             "opt_out_threshold": setup.opt_out_threshold,
+            "extra_metrics": list(setup.extra_metrics) or None,
             "standalone_initial": setup.standalone_initial,
             "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
             "requirement": describe_requirement(setup.requirement),

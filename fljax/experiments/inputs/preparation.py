@@ -103,7 +103,7 @@ def untested_clients(setup: Setup) -> str | None:
 def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Reference:
     """The reference with what the clients of an experiment require, the same for all of its algorithms.
 
-    Validation losses, which nothing else reads, are left out, so that plans do not depend on where it comes from.
+    Validation losses are left out unless a metric reads them.
 
     Args:
       setup: the experiment.
@@ -116,7 +116,12 @@ def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Refe
     names = [setup.federation.names] if setup.world is None else setup.world.names
     clients = clients_of(setup.federation, names, len(setup.seeds))
     found = with_requirement(reference, setup.requirement, _thresholds(setup), clients, trial=trial)
-    return found._replace(valid_loss=None, unseen_valid_loss=None)
+    return found if setup.judges_alone else without_validation(found)
+
+
+def without_validation(reference: Reference) -> Reference:
+    """The reference that plans read: plans do not depend on whether standalone models have validation losses."""
+    return reference._replace(valid_loss=None, unseen_valid_loss=None)
 
 
 def _thresholds(setup: Setup) -> list[Given]:
@@ -291,7 +296,7 @@ def build_plan(
     wrappers = tuple(wrap for wrap, _ in entry.scenarios)
     options = tuple(arguments_for(wrap, own, given) for wrap, given in entry.scenarios)
     required = reference.threshold if reference.required is None else reference.required
-    known: dict[str, Any] = {"threshold": required, "contribution": None, "reference": reference}
+    known: dict[str, Any] = {"threshold": required, "contribution": None, "reference": without_validation(reference)}
     wrapping = tuple(zip(wrappers, options, strict=True))
     wanted = {
         name for each, given in ((build, fixed), *wrapping) for name in arguments_for(each, known) if name not in given

@@ -27,7 +27,7 @@ from fljax.engine.rounds.standalone import Initial
 from fljax.experiments.inputs.clustering import ByF1
 from fljax.experiments.inputs.initial_models import with_initial
 from fljax.experiments.inputs.requirements import Requirement, needs_validation, requirement_of
-from fljax.metrics.registry import OF_LOSSES, OF_ONE_EVALUATION
+from fljax.metrics.registry import OF_LOSSES, OF_ONE_EVALUATION, ON_REQUEST, needs_of
 from fljax.protocol import Algorithm, Federation, Names, Task
 from fljax.results.non_finite import NonFinite
 from fljax.training import Local, StopAlone
@@ -103,6 +103,7 @@ class Setup(NamedTuple):
       world: what the federation was made of; None: unknown.
       opt_out_threshold: IP-FL's delta in metrics, for all clients or for each one.
       requirement: what each client requires; None: see ``fljax.experiments.inputs.requirements.with_requirement``.
+      extra_metrics: as for ``simulate``.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Setup(NamedTuple):
     world: World | None = None
     opt_out_threshold: OptOut = 0.0
     requirement: Requirement | None = None
+    extra_metrics: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -137,13 +139,19 @@ class Setup(NamedTuple):
     @property
     def schedule(self) -> Schedule:
         """What each run does, beside evaluations at further rounds."""
-        return Schedule(self.rounds, self.seeds, self.evaluate_every, (), self.execution, self.non_finite)
+        how = (self.execution, self.non_finite, self.extra_metrics)
+        return Schedule(self.rounds, self.seeds, self.evaluate_every, (), *how)
 
     @property
     def alone(self) -> dict[str, Any]:
         """Where standalone models start, when they stop and what judges them, as arguments of ``fljax.standalone``."""
-        valid = needs_validation(self.requirement, self.federation)
+        valid = needs_validation(self.requirement, self.federation) or self.judges_alone
         return {"initial": self.standalone_initial, "stop": self.standalone_stop, "valid": valid}
+
+    @property
+    def judges_alone(self) -> bool:
+        """Whether a metric reads losses of standalone models on validation rows."""
+        return "standalone_valid_loss" in needs_of(self.extra_metrics)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -203,10 +211,17 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         callbacks=tuple(CallbackSetup(*call) for call in resolved.callbacks),
         stop=_stop(config, task),
         opt_out_threshold=config.metrics.opt_out_threshold,
+        extra_metrics=_extra_metrics(config),
         standalone_initial=config.standalone.initial,
         standalone_stop=None if config.standalone.stop is None else StopAlone(**config.standalone.stop.model_dump()),
         requirement=None if resolved.requirement is None else requirement_of(Requirement(**resolved.requirement)),
     )
+
+
+def _extra_metrics(config: Config) -> tuple[str, ...]:
+    """The metrics on request that a config names, also those by which it chooses cells or stops."""
+    tables = [table for table in (config.stop, config.sweep) if table is not None]
+    return tuple(dict.fromkeys([*config.metrics.extra, *(t.metric for t in tables if t.metric in ON_REQUEST)]))
 
 
 def _stop(config: Config, task: Task) -> Callable[[], StopEarly] | None:

@@ -1,0 +1,117 @@
+"""Rounds to a target as rows, as text, on a page and as files, of results by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import pathlib
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import report
+from fljax.cli import main
+from fljax.results import folders
+
+NAN = np.nan
+VALUES = [[[0.1, 0.6, 0.7], [0.2, 0.4, 0.9]], [[0.1, 0.2, 0.3], [0.1, 0.5, NAN]], [[0.1, 0.2, 0.3], [NAN] * 3]]
+CONFIG = """rounds = 8
+[data]
+dataset = "blobs"
+clients = 4
+"""
+
+
+def metrics() -> xr.Dataset:
+    dims = ("algorithm", "seed", "evaluated_round")
+    coordinates = {"algorithm": ["a", "b", "c"], "seed": [0, 1], "evaluated_round": [0, 4, 8]}
+    values = np.array(VALUES)
+    return xr.Dataset({"average_accuracy": (dims, values), "average_loss": (dims, 1 - values)}, coordinates)
+
+
+@pytest.fixture
+def run(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.toml").write_text(CONFIG)
+    folders.save(folder, metrics(), xr.Dataset(), CONFIG)
+    return folder
+
+
+def test_rows_by_hand() -> None:
+    first, second, third = report.to_target(metrics(), "average_accuracy", 0.5)
+    assert first == report.Row("a", "average_accuracy", 6.0, math.sqrt(8), 2, 2, 8)
+    assert second[:3] == ("b", "average_accuracy", 4.0)
+    assert (second.seeds, second.of, third.seeds) == (1, 2, 0)
+    assert math.isnan(third.mean)
+    # Lower is better for losses.
+    assert [row.mean for row in report.to_target(metrics(), "average_loss", 0.5)][:2] == [6.0, 4.0]
+
+
+def test_words() -> None:
+    assert report.target_lines(report.to_target(metrics(), "average_accuracy", 0.5), 0.5) == [
+        ["algorithm", "rounds to Average accuracy >= 0.5"],
+        ["a", "6.0 ± 2.8"],
+        ["b", "4.0 (1 of 2 seeds)"],
+        ["c", "not reached by round 8"],
+    ]
+    assert report.target_lines(report.to_target(metrics(), "average_loss", 2), 2)[0][1] == "rounds to Average loss <= 2"
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "sentence"),
+    [
+        ("average_acuracy", 0.5, "got 'average_acuracy' .did you mean 'average_accuracy'"),
+        ("average_accuracy", NAN, "expected a finite target of average_accuracy, got nan"),
+    ],
+)
+def test_refused(name: str, target: float, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        report.to_target(metrics(), name, target)
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    written = capsys.readouterr()
+    return stopped.value.code, written.out, written.err
+
+
+def test_export(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = ("--target", "average_accuracy=0.5", "--target", "average_loss=0.2")
+    code, out, _ = called(capsys, "export", str(run), "--csv", *targets)
+    lines = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert [line["rounds"] for line in lines] == ["6.0", "4.0", "", "8.0", "", ""]
+    assert [line["seeds_reached"] for line in lines] == ["2", "1", "0", "1", "0", "0"]
+    code, out, _ = called(capsys, "export", str(run), "--latex", *targets)
+    assert code == 0
+    assert "  c & not reached by round 8 & not reached by round 8 \\\\" in out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--csv", "--target", "average_accuracy"), "expected --target METRIC=VALUE with a number"),
+        (("--csv", "--target", "average_accuracy=much"), "got 'average_accuracy=much'"),
+        (("--csv", "--target", "a=1", "--target", "a=2"), "once for a metric, got 'a=2'"),
+        (("--csv", "--target", "a=1", "--metric", "a"), "and no --metric, got it with --metric"),
+        (("--pdf", "--target", "a=1"), "expected --target with --latex or --csv"),
+    ],
+)
+def test_refused_by_the_command(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, _, err = called(capsys, "export", str(run), *arguments)
+    assert code == 2
+    assert sentence in " ".join(err.split())
+
+
+def test_page(run: pathlib.Path) -> None:
+    _, page = report.write(run, targets={"average_accuracy": 0.5})
+    text = page.read_text()
+    assert "<h2>Rounds to a target</h2>" in text
+    assert "<td>not reached by round 8</td>" in text
+    assert "Rounds to a target" not in report.write(run)[1].read_text()
