@@ -88,12 +88,12 @@ def test_iafl_that_measures_contributions(rounds):
 
 @pytest.mark.thorough
 def test_the_first_round_is_that_of_cgsv_iafl():
-    """Clients of one size have equal weights in the first round of both."""
+    """Clients of one size have equal weights in the first round of both, and none is at the floor of CGSV."""
     data = federation((4, 4, 4, 4, 4), range(5), capacity=4)
     with enable_x64(True):
-        options = {"kappa": KAPPA, "recovery": RECOVERY}
-        ours = history(lambda _: iafl(TASK, STEPS, contribution=measured(memory=0.9), **options), data, 1)
-        theirs = history(lambda _: cgsv_iafl(TASK, STEPS, alpha=0.9, **options), data, 1)
+        options: dict[str, Any] = {"kappa": KAPPA, "recovery": RECOVERY}
+        ours = history(lambda _: iafl(TASK, STEPS, contribution=measured(memory=0.5), **options), data, 1)
+        theirs = history(lambda _: cgsv_iafl(TASK, STEPS, alpha=0.5, **options), data, 1)
         np.testing.assert_allclose(ours[1]["rate"], theirs[1]["rate"], rtol=1e-5)
         close(ours[0].server.models.values, theirs[0].server.models.values, 1e-10)
 
@@ -108,7 +108,7 @@ def held_round(rows: str = "validation") -> tuple[Any, Round, Sample]:
     update = jax.tree.map(lambda leaf: np.float32(random.normal(size=(4, *leaf.shape))), model)
     cohort = Cohort(jnp.asarray([3, 0, 1, 4]), jnp.zeros(4, jnp.int32), jnp.asarray([True, True, False, True]))
     held = {rows: Subset(data.examples, data.held[rows])}
-    return task, Round(jax.random.key(1), jnp.int32(0), cohort, held), Sample(model, update, np.ones(4, np.float32))
+    return task, Round(jax.random.key(1), jnp.int32(0), cohort, held), Sample(model, update, jnp.ones(4))
 
 
 def measured_once(chosen: RoundMeasure, task: Any, sample: Sample, round: Round) -> tuple[np.ndarray, np.ndarray]:
@@ -131,7 +131,8 @@ def test_shapley_values_of_a_round_on_rows_of_the_server():
     index = np.asarray(round.held["validation"].rows.index)[: int(round.held["validation"].rows.size)]
     x, y = (np.asarray(part)[index].astype(int if place else float) for place, part in enumerate(DATA.examples[:2]))
     model, update = (
-        {"w": np.float64(tree.weight), "b": np.float64(tree.bias)} for tree in (sample.model, sample.update)
+        {"w": np.asarray(tree.weight, float), "b": np.asarray(tree.bias, float)}
+        for tree in (sample.model, sample.update)
     )
 
     def value(members):
@@ -319,13 +320,17 @@ def of_config(contribution: Any) -> Any:
     return config.parse(CONFIG | {"algorithms": [{"name": "iafl", "contribution": contribution}]})
 
 
+def chosen_by(contribution: Any) -> Any:
+    """What the algorithm of a config gets."""
+    return resolve_setup(of_config(contribution)).algorithms[0].contribution
+
+
 def test_measures_in_a_config():
-    assert resolve_setup(of_config("cosine")).algorithms[0].contribution == RoundMeasure("cosine")
+    assert chosen_by("cosine") == RoundMeasure("cosine")
     table = {"name": "cosine", "normalised": True, "memory": 0.9, "filter_below": 0.2, "filter_after": 3}
     expected = RoundMeasure("cosine", 0.9, 0.2, 3, options={"normalised": True})
-    assert resolve_setup(of_config(table)).algorithms[0].contribution == expected
-    own = resolve_setup(of_config({"name": "tests.algorithms.test_measuring:lengths", "scale": 2.0}))
-    found = own.algorithms[0].contribution
+    assert chosen_by(table) == expected
+    found = chosen_by({"name": "tests.algorithms.test_measuring:lengths", "scale": 2.0})
     assert isinstance(found, RoundMeasure)
     assert callable(found.measure)
     assert found.options == {"scale": 2.0}
