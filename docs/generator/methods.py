@@ -199,12 +199,13 @@ def _scenario(found: Description, entry: Any) -> str:
 
 
 def _index() -> str:
-    rows, defaults, gradients = [], [], []
+    rows, defaults, gradients, secrets = [], [], [], []
     for name, entry in algorithms.REGISTRY.items():
         facts, link = described(name).facts, f"[`{name}`]({name}.md)"
         kept = (facts[each] for each in ("server keeps", "a client keeps", "a client sends", "polls clients"))
         rows.append((link, entry.summary, facts["aggregation"].partition(":")[0], *kept))
         defaults.append((link, facts["clients of a round"].partition(";")[0], facts["weights of clients"]))
+        secrets.append((link, facts["leaves a client"], facts["single updates"], facts["secure sums"]))
         marked = {each.name: each.gradient for each in described(name).parameters}
         words = (", ".join(f"`{each}`" for each, mark in marked.items() if mark == kind) for kind in ("yes", "zero"))
         gradients.append((link, *words))
@@ -230,6 +231,14 @@ compare.
 {table(("name", "clients of a round", "weights of clients"), defaults)}
 
 A config and `fljax.compare` give the same `clients_per_round` to all methods: all clients, unless they say how many.
+
+## Secure sums
+
+With secure aggregation the server learns sums over the clients of a round, and nothing of a single one. This is what
+methods need, with their defaults; fljax simulates no cryptography. Clients can clip and noise what they send in all of
+them ([`clipped`](scenarios/clipped.md)). Measures of contributions in rounds need single updates.
+
+{table(("name", "leaves a client", "single updates", "secure sums"), secrets)}
 
 ## Symbols
 

@@ -21,7 +21,7 @@ from fljax.cli.catalogue import KINDS, entries, line, parameters, written
 from fljax.cli.catalogue.docstrings import plain
 from fljax.cli.entry import app
 from fljax.config import keys
-from fljax.config.builders import OFFERS
+from fljax.config.builders import offer_of
 from fljax.config.forms import LARGEST_INTEGER
 from fljax.metrics.registry import METRICS, OVER_CLIENTS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
 
@@ -54,6 +54,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
 _MORE = (
     "algorithms.cohorts",
     "algorithms.entries",
+    "algorithms.measuring",
     "algorithms.single_model",
     "contributions.estimators",
     "engine.callbacks",
@@ -223,7 +224,7 @@ What a config may name, besides import paths. `fljax show NAME` explains all opt
 
 def _options(kind: str, build: Callable[..., Any]) -> str:
     """The options of a builder with their defaults."""
-    own = {each.name: each.default for each in parameters(build, OFFERS[KINDS[kind]])}
+    own = {each.name: each.default for each in parameters(build, offer_of(KINDS[kind], build))}
     return ", ".join(f"`{name}`" if value in (None, "none") else f"`{name} = {value}`" for name, value in own.items())
 
 

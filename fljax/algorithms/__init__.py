@@ -19,6 +19,7 @@ from fljax.algorithms.incfl import incfl
 from fljax.algorithms.ipfl import ipfl
 from fljax.algorithms.lg_fedavg import lg_fedavg
 from fljax.algorithms.market import Bidding, Exploration, Tokens
+from fljax.algorithms.measuring import with_contributions
 from fljax.algorithms.mwfed import mwfed
 from fljax.algorithms.perfedavg import perfedavg
 from fljax.algorithms.pfedme import pfedme
@@ -59,4 +60,5 @@ __all__ = [
     "rank",
     "scaffold",
     "standalone",
+    "with_contributions",
 ]

@@ -173,4 +173,5 @@ ENTRY = Entry(
     needs_all=True,
     needs_all_unless={"updates": "model"},
     differentiable=("mixture_learning_rate", "server_lr"),
+    reads="losses, with which it moves the mixture",
 )

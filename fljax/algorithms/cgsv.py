@@ -211,6 +211,7 @@ ENTRY = Entry(
     ("xu2021gradient",),
     differentiable=("length", "alpha"),
     flat=("beta",),
+    reads="updates, whose cosines with the total are reputations",
 )
 IAFL_ENTRY = Entry(
     cgsv_iafl,
@@ -218,4 +219,5 @@ IAFL_ENTRY = Entry(
     ("wu2024incentive", "xu2021gradient"),
     {"kappa": 0.2, "recovery": 0.3},
     flat=("length", "alpha", "kappa", "recovery"),
+    reads="updates, whose cosines are contributions, and of which each reward averages others",
 )

@@ -28,6 +28,9 @@ class Entry(NamedTuple):
         ``example``; a field of a NamedTuple by its dotted name, e.g. ``"tokens.initial"``.
       flat: floats with zero gradient by construction in ``fljax.rollout``: results depend on them only through
         rounding, ranks or discrete choices, or not at all.
+      reads: what of single clients the server must read, in words; "" if sums over clients are enough. So secure sums
+        hide everything of a client with "", all but these numbers if there are no updates among them, and are
+        impossible otherwise.
     """
 
     build: Callable[..., Algorithm]
@@ -38,6 +41,7 @@ class Entry(NamedTuple):
     differentiable: tuple[str, ...] = ()
     flat: tuple[str, ...] = ()
     needs_all_unless: dict[str, Any] = {}
+    reads: str = ""
 
     def asks_all(self, options: Mapping[str, Any]) -> bool:
         """Whether every client must be polled in every round, with these hyper-parameters."""

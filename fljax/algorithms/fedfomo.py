@@ -222,4 +222,5 @@ ENTRY = Entry(
     "clients take from others' models what lowers their validation loss",
     ("zhang2021personalized",),
     {"models_sent": 3},
+    reads="updates, of which it sends each client some of others",
 )

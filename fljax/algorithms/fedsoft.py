@@ -204,4 +204,5 @@ ENTRY = Entry(
     ("ruan2022fedsoft",),
     {"clients_per_cluster": 2, "smoother": 0.55},
     differentiable=("regularisation", "smoother"),
+    reads="how much the clusters matter to a client, by which it selects",
 )

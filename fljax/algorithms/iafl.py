@@ -9,13 +9,15 @@ largest contribution, as in the authors' code (the paper leaves it open). The de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree, Real
 
 from fljax.algorithms.entries import Entry
+from fljax.algorithms.measuring import Sample, check_measure, measured_from, measured_in
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -27,7 +29,9 @@ from fljax.algorithms.rewarding import (
     share_rewards,
     with_checked_length,
     with_recovery,
+    with_statistics_sent,
 )
+from fljax.contributions.estimators.in_rounds import Contributions, RoundMeasure, as_round_measure, remaining
 from fljax.contributions.tables import by_round
 from fljax.core import trees
 from fljax.core.values import LOSSES, Count, Positive, Range, Share, checked
@@ -42,8 +46,10 @@ from fljax.protocol import (
     Poll,
     Round,
     Seat,
+    Select,
     Task,
     along,
+    roles,
 )
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local
@@ -54,7 +60,15 @@ def iafl(
     task: Task,
     local: Local,
     *,
-    contribution: Annotated[Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]], LOSSES],
+    contribution: Annotated[
+        Real[AnyArray, "*rounds N"]
+        | Sequence[float]
+        | Sequence[Sequence[float]]
+        | RoundMeasure
+        | str
+        | Callable[..., Any],
+        LOSSES,
+    ],
     ceiling: Positive | Literal["max"] = "max",
     kappa: Share = 0.0,
     recovery: Share = 0.0,
@@ -77,6 +91,10 @@ def iafl(
         rounds. An ``xarray.DataArray`` with the dimensions ``round`` and ``client`` may have them in any order. All
         clients report it before each round. In an experiment, it is the standalone accuracy of each client unless
         another measure, numbers by client or a table with names of its dimensions (in a config a CSV file) is given.
+        Or a measure that the server computes from the updates of each round before it draws rewards: a name in
+        ``fljax.contributions.ROUND_MEASURES``, a function ``(updates, weights, present) -> scores [S]`` of the rows of
+        a cohort, or a ``RoundMeasure`` with its memory and its filter. Then nobody reports a contribution, the model
+        that estimators judge is the reference model, and all clients of a round have the same weight.
       ceiling: the contribution from which on a client's model averages all updates; "max": the largest contribution of
         the round.
       kappa: sharing coefficient in [0, 1]; with 1 every client's model averages all updates. The paper recommends 0.5
@@ -90,14 +108,28 @@ def iafl(
       clients_per_round: the largest number of joining clients, drawn uniformly; None: all.
 
     Returns:
-      The algorithm; an unseen client uses the reference model. Info by client: ``contribution`` (as reported), ``rate``
-      and ``recovered``.
+      The algorithm; an unseen client uses the reference model. Info by client: ``contribution`` (as reported or
+      measured), ``rate`` and ``recovered``; of a measure in rounds also ``score``, that of the round (NaN for clients
+      that took no part), and with a filter ``filtered``.
 
     Raises:
       ValueError: if a name is not valid or a number is out of range, or (in a run) if the length of ``contribution`` or
-        ``joining`` differs from the population.
+        ``joining`` differs from the population, or the server lacks the rows that a measure needs.
     """
     sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
+    measure = RoundMeasure(contribution) if isinstance(contribution, str) else as_round_measure(contribution)
+    if measure is not None:
+        if isinstance(joining, str):
+            raise ValueError(
+                "expected numbers as contributions where joining is 'contribution', got a measure of rounds"
+            )
+        check_measure(measure, task)
+        probability = None if joining is None else jnp.asarray(joining)
+        joined = with_recovery(select_joining(probability, clients_per_round), recovery)
+        measured = _measured(task, local, measure, sharing, joined)
+        if probability is None:
+            return measured
+        return measured._replace(init_server=with_checked_length("joining", probability, measured.init_server))
     contributions = trees.floating(by_round(contribution))
     if isinstance(joining, str) and contributions.ndim > 1:
         raise ValueError("expected one contribution for each client where joining is 'contribution', got one per round")
@@ -138,10 +170,55 @@ def iafl(
     )
 
 
+def _measured(task: Task, local: Local, measure: RoundMeasure, sharing: Sharing, joined: Select) -> Algorithm:
+    """IAFL whose server measures contributions in rounds, and keeps them as the ``book``.
+
+    A client that was shut out is no member any more: the Server's ``members`` are those of the federation that remain.
+    """
+    filters = measure.filter_below is not None
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
+    ) -> tuple[Models, Cohort, Info]:
+        if filters:
+            available = available.without(server.book.filtered)
+            server = server._replace(members=available.members)
+        return joined(key, round, server, ballots, available)
+
+    def aggregate(server: Models, up: Sent, round: Round) -> tuple[Models, Info]:
+        cohort, model = round.cohort, server.reference
+        # Of statistics the sent ones are relative to the reference model, and not to the models of the clients.
+        sent = with_statistics_sent(task, server, up.update, cohort)
+        moved = jax.tree.map(lambda leaf, whole: leaf - whole[None], sent, model)
+        sample = Sample(
+            model, roles.replace_statistics(task, up.update, moved), jnp.ones(cohort.id.shape, jnp.result_type(float))
+        )
+        book, info = measured_in(measure, task, server.book, sample, round, server.members)
+        if filters:
+            server = server._replace(members=remaining(book, server.members))
+            cohort = cohort._replace(present=cohort.present & ~book.filtered[cohort.id])
+        server = server._replace(book=book)
+        rates = reward_rates(book.contribution, sharing, server.members)
+        after = share_rewards(task, round.key, server, up.update, cohort, rates, sharing)
+        return after, {**info, **along("client", rate=rates)}
+
+    usual = per_client_models(task, local, select, aggregate)
+
+    def init_server(key: Key[Array, ""], census: Census) -> Models:
+        server = usual.init_server(key, census)
+        book: Contributions = measured_from(measure, task, server.reference, census)
+        everybody = jnp.ones(census.train.shape, bool)
+        members = everybody if filters and census.members is None else census.members
+        return server._replace(book=book, members=members)
+
+    return usual._replace(init_server=init_server, models=reference_model)
+
+
 ENTRY = Entry(
     iafl,
     "rewards clients with models that average more updates the more they contribute (IAFL)",
     ("wu2024incentive",),
     {"contribution": (0.9, 0.4, 1.0, 0.7, 0.2), "kappa": 0.3, "recovery": 0.3},
     flat=("contribution", "kappa", "recovery"),
+    reads="updates, of which each reward averages others",
 )

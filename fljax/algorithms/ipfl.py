@@ -267,4 +267,5 @@ ENTRY = Entry(
         "exploration.initial",
         "exploration.least",
     ),
+    reads="updates, whose worth it measures, and bids and accuracies, by which it sells slots",
 )

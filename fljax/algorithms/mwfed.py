@@ -226,4 +226,5 @@ ENTRY = Entry(
     {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
     differentiable=("server_lr",),
     flat=("threshold", "factor"),
+    reads="losses and thresholds, which decide how much a client trains",
 )

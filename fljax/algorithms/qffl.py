@@ -71,5 +71,9 @@ def qffl(
 
 
 ENTRY = Entry(
-    qffl, "weighs clients by a power of their loss, for fairness", ("li2020fair",), differentiable=("q", "server_lr")
+    qffl,
+    "weighs clients by a power of their loss, for fairness",
+    ("li2020fair",),
+    differentiable=("q", "server_lr"),
+    reads="updates and losses, whose powers are relative to the largest loss",
 )

@@ -75,5 +75,9 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
 
 
 ENTRY = Entry(
-    rank, "rewards clients with the updates of those that rank no higher", ("wu2024incentive",), {"rank_on": "test"}
+    rank,
+    "rewards clients with the updates of those that rank no higher",
+    ("wu2024incentive",),
+    {"rank_on": "test"},
+    reads="updates, whose models it ranks",
 )

@@ -20,9 +20,10 @@ from pydantic import ConfigDict, Field
 from fljax.config.errors import ConfigError, option_sentences
 from fljax.config.forms import Count
 from fljax.config.keys import Config, Contribution
-from fljax.contributions.measures import FACTS
-from fljax.core.names import resolve, with_article
-from fljax.core.signatures import annotations_of, plain_type, record_of
+from fljax.contributions.estimators.in_rounds import ROUND_FACTS, ROUND_MEASURES, RoundMeasure, is_round_measure
+from fljax.contributions.measures import FACTS, MEASURES, Measure
+from fljax.core.names import resolve, unknown, with_article
+from fljax.core.signatures import annotations_of, parameters_of, plain_type, record_of, takes_anything
 
 
 class Offer(NamedTuple):
@@ -52,6 +53,16 @@ OFFERS: Mapping[str, Offer] = {
     "model": Offer(2, frozenset({"prepare", "dtype", "vocabulary"})),
     "optimizer": Offer(1),
 }
+
+# What a round gives to a measure of contributions.
+ROUND_OFFER = Offer(0, frozenset(ROUND_FACTS))
+
+
+def offer_of(kind: str, builder: Callable[..., Any]) -> Offer:
+    """What an experiment gives to a builder of a kind, or a round to a measure of contributions."""
+    in_rounds = kind == "contribution" and is_round_measure(builder)
+    return ROUND_OFFER if in_rounds else OFFERS.get(kind, Offer())
+
 
 # Parameters that fljax normally supplies, but that a number in the config may replace.
 OVERRIDABLE: Mapping[str, Any] = {
@@ -169,16 +180,43 @@ def _optimizer(chosen: Any) -> Any:
 
 
 def _contribution(chosen: Any) -> Any:
-    """A list of numbers, or the Measure that a name or a table chooses: a function, or a file of contributions."""
-    from fljax.contributions import CONTRIBUTIONS, Measure
-
+    """A list of numbers, or what a name or a table chooses: a Measure, also of a file, or a RoundMeasure."""
     if not isinstance(chosen, str | Mapping):
         return chosen
     table = Contribution.model_validate({"name": chosen} if isinstance(chosen, str) else chosen)
     if table.file is not None:
         return Measure(**dict(table))
-    function = resolve(table.name, CONTRIBUTIONS, "contribution")
+    function = resolve(table.name, MEASURES, "contribution")
+    if is_round_measure(function):
+        settings, options = _round_settings(table.options)
+        named = table.name if table.name in ROUND_MEASURES else function
+        return RoundMeasure(named, **settings, options=builder_arguments(function, options))
     return Measure(**{**dict(table), "options": builder_arguments(function, table.options)})
+
+
+def _round_settings(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keys of a measure of rounds: those of ``RoundMeasure``, and the options of its estimator or function."""
+    settings = {name: value for name, value in options.items() if name in _ROUND_KEYS}
+    return settings, {name: value for name, value in options.items() if name not in settings}
+
+
+_ROUND_KEYS = tuple(field for field in RoundMeasure._fields if field not in ("measure", "options"))
+
+
+def check_round_measure(path: str, table: Contribution, measure: Callable[..., Any]) -> None:
+    """Raises a ConfigError unless a table's keys are those of a measure that is computed in rounds."""
+    for name in sorted(table.model_fields_set - {"name", "options"}):
+        raise ConfigError(
+            f"{path}.{name}: expected none for {table.name!r}, which is computed in rounds, since it is about "
+            "contributions that are known before training"
+        )
+    settings, options = _round_settings(table.options)
+    keys = [*_ROUND_KEYS, *(name for name in parameters_of(measure) if name not in ROUND_OFFER.named)]
+    for name in () if takes_anything(measure) else options:
+        if name not in keys:
+            raise ConfigError(f"{path}: {unknown('key', name, keys)}")
+    checked_options(path, RoundMeasure, settings, Offer(0, frozenset({"measure", "options"})), "key")
+    checked_options(path, measure, options, ROUND_OFFER, "key")
 
 
 # Options of algorithms that are tables of a form of their own, with the functions that make values of them.

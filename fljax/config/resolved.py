@@ -18,6 +18,7 @@ from fljax.config.builders import (
     OVERRIDABLE,
     algorithm_arguments,
     builder_arguments,
+    check_round_measure,
     checked_options,
     find_builder,
     requirement_arguments,
@@ -37,6 +38,7 @@ from fljax.config.keys import (
     Scenario,
     Stop,
 )
+from fljax.contributions.estimators.in_rounds import is_round_measure
 from fljax.contributions.measures import FACTS
 from fljax.core.names import shown, unknown
 from fljax.core.signatures import parameters_of, takes_anything
@@ -69,7 +71,7 @@ def registries() -> Registries:
         data.SOURCES,
         data.PARTITIONERS,
         models.MODELS,
-        contributions.CONTRIBUTIONS,
+        contributions.MEASURES,
         callbacks=callbacks.CALLBACKS,
     )
 
@@ -328,6 +330,8 @@ def _check_contribution(path: str, chosen: Any, clients: int, names: Registries)
     measure = None
     if table.file is None:
         measure = find_builder(path, table.name, names.contributions, "contribution", names.imports)
+        if is_round_measure(measure):
+            return check_round_measure(path, table, measure)
         keys += [each for each in parameters_of(measure) if each not in FACTS]
     for name in table.options if measure is None or not takes_anything(measure) else ():
         if name not in keys:

@@ -1,8 +1,9 @@
 """Contribution measures of clients, the inputs of IAFL's rewards: plain functions on arrays by client id.
 
 ``CONTRIBUTIONS`` lists measures that are known before training: sizes, participation rates and standalone accuracies. A
-custom measure is any function that takes some of the same arguments. CGSV's reputation is not listed, as it is computed
-from the updates in every round (``fljax.aggregators.cgsv_reputation`` and the algorithms that use it).
+custom measure is any function that takes some of the same arguments. ``ROUND_MEASURES`` lists those that the server
+computes from the updates in every round: a ``RoundMeasure`` says with which memory, and who is shut out. CGSV's whole
+reputation is ``fljax.aggregators.cgsv_reputation``, of the algorithms that use it.
 
 What clients are worth in a game over coalitions of clients comes from a table of all values (``shapley``, ``banzhaf``,
 ``least_core`` and others), from a function of a coalition (``exact_shapley``, ``monte_carlo_shapley``), or from an
@@ -11,11 +12,13 @@ estimator of ``ESTIMATORS`` (``fljax.contributions.estimators``). ``agreement`` 
 
 from fljax.contributions.cores import LeastCore, least_core, nucleolus
 from fljax.contributions.estimators.cached import CachedGame
+from fljax.contributions.estimators.in_rounds import ROUND_MEASURES, RoundMeasure
 from fljax.contributions.estimators.registry import ESTIMATORS, estimate
 from fljax.contributions.estimators.rounds import Estimate, RunRecord, validation_gradients
 from fljax.contributions.judging import Agreement, agreement, stability
 from fljax.contributions.measures import (
     CONTRIBUTIONS,
+    MEASURES,
     Contribution,
     Measure,
     contribution_at,
@@ -34,6 +37,8 @@ from fljax.contributions.violations import Violations, convexity, monotonicity, 
 __all__ = [
     "CONTRIBUTIONS",
     "ESTIMATORS",
+    "MEASURES",
+    "ROUND_MEASURES",
     "Agreement",
     "CachedGame",
     "Contribution",
@@ -42,6 +47,7 @@ __all__ = [
     "Labels",
     "LeastCore",
     "Measure",
+    "RoundMeasure",
     "RunRecord",
     "Violations",
     "agreement",

@@ -14,10 +14,14 @@ is used for all seeds. A measure whose numbers change over rounds returns an ``x
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), sections 3, 6.
 
 A measure is tried with one half for every loss and accuracy before anything is trained, so that its errors come early.
+
+``MEASURES`` also has those that the server computes from the updates of each round
+(``fljax.contributions.estimators.in_rounds``).
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -26,6 +30,7 @@ import numpy as np
 from jaxtyping import Float, Int, Real
 
 from fljax.contributions import tables
+from fljax.contributions.estimators.in_rounds import ROUND_MEASURES, RoundMeasure
 from fljax.contributions.tables import Labels
 from fljax.core.names import resolve, shown
 from fljax.core.signatures import arguments_for, parameters_of
@@ -67,6 +72,8 @@ CONTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "participation_rate": participation_rate,
     "standalone_accuracy": standalone_accuracy,
 }
+# These, and those of rounds.
+MEASURES: Mapping[str, Callable[..., Any]] = ChainMap(ROUND_MEASURES, CONTRIBUTIONS)
 
 
 def free_riders(
@@ -169,7 +176,17 @@ class Measure(NamedTuple):
 
 
 if TYPE_CHECKING:
-    Contribution = str | Measure | Sequence[float] | Real[AnyArray, " N"] | xr.DataArray | pd.Series | pd.DataFrame
+    Contribution = (
+        str
+        | Measure
+        | RoundMeasure
+        | Callable[..., Any]
+        | Sequence[float]
+        | Real[AnyArray, " N"]
+        | xr.DataArray
+        | pd.Series
+        | pd.DataFrame
+    )
 else:
     Contribution = Any  # xarray and pandas are imported only where they are used
 
@@ -222,6 +239,11 @@ def _values(chosen: Measure, facts: Mapping[str, Any]) -> Any:
     """What a file has, or what a measure's function returns."""
     if chosen.file is not None:
         return tables.read_table(chosen.file)
+    if chosen.name in ROUND_MEASURES:
+        raise ValueError(
+            f"expected a contribution that is known before training, got {chosen.name!r}, which rounds compute: "
+            f"RoundMeasure({chosen.name!r})"
+        )
     function = resolve(chosen.name, CONTRIBUTIONS, "contribution")
     asked = parameters_of(function)
     lacking = [fact for fact in FACTS if fact in asked and fact not in facts and fact not in chosen.options]

@@ -104,7 +104,8 @@ def compare(
         Another threshold beside it is refused; that of an Algorithm which runs as it is cannot be seen.
       contribution: for builders with a parameter ``contribution``: numbers by client id, a Measure, or an
         ``xarray.DataArray`` with the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them (as
-        ``fljax.contributions.measure``); None: the accuracies of standalone models.
+        ``fljax.contributions.measure``); or what the server measures in rounds: a name in ``ROUND_MEASURES``, a
+        function of the updates or a ``RoundMeasure``. None: the accuracies of standalone models.
       opt_out_threshold: the gain in accuracy below which a client counts among ``opt_outs``, for all clients or by id.
       extra_metrics: metrics that take more computation, as for ``simulate``.
       evaluate_every: rounds between two evaluations; None: a tenth of the rounds.

@@ -32,6 +32,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax import config as configuration
+from fljax.contributions import RoundMeasure
 from fljax.core import processes
 from fljax.core.files import read_npz, write, write_npz
 from fljax.core.names import unknown
@@ -299,10 +300,14 @@ def load(
 def with_placeholders(setup: Setup) -> Setup:
     """A setup whose contributions are any numbers, since those of the run are stored beside its models.
 
-    Files of contributions are then not read, and no task needs a score.
+    Files of contributions are then not read, and no task needs a score. Measures of rounds stay, as they have a state.
     """
     numbers = (0.5,) * setup.clients
-    return setup._replace(algorithms=tuple(entry._replace(contribution=numbers) for entry in setup.algorithms))
+    entries = (
+        entry if isinstance(entry.contribution, RoundMeasure) else entry._replace(contribution=numbers)
+        for entry in setup.algorithms
+    )
+    return setup._replace(algorithms=tuple(entries))
 
 
 def restored(

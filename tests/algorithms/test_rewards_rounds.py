@@ -36,6 +36,7 @@ from tests.algorithms.rounds_tools import (
 from tests.oracles import numpy_rewards as oracle
 from tests.oracles import numpy_round
 from tests.precision import enable_x64
+from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -87,12 +88,16 @@ def rate_of(how, t) -> float:
     return float(how.learning_rate * how.decay**t)
 
 
+_SUBSETS = jax.jit(iafl_subsets, compiler_options=QUICK)
+_REFERENCE = jax.jit(iafl_reference, compiler_options=QUICK)
+
+
 def drawn(records, t, rates):
     """Whose updates every client's reward averages, and the reference model's, from the keys of the engine."""
     key = round_key(jnp.uint32(SEED), Purpose.AGGREGATE, t)
     ids, present = records["cohort_id"][t], records["cohort_present"][t]
-    matrix = np.asarray(iafl_subsets(key, jnp.asarray(rates), ids=ids, present=present))
-    row = np.asarray(iafl_reference(key, jnp.asarray(rates), ids=ids, present=present))
+    matrix = np.asarray(_SUBSETS(key, jnp.asarray(rates), ids=ids, present=present))
+    row = np.asarray(_REFERENCE(key, jnp.asarray(rates), ids=ids, present=present))
     chosen = [[int(ids[s]) for s in np.flatnonzero(line)] for line in np.concatenate([matrix, row])]
     return chosen[:-1], chosen[-1]
 

@@ -122,6 +122,47 @@ def test_facts_of_unlike_algorithms(name: str, facts: dict[str, str]) -> None:
     assert {key: found[key].partition(":")[0] for key in facts} == facts
 
 
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        (
+            "fedavg",
+            {
+                "leaves a client": "update, its number of rows",
+                "single updates": "not needed",
+                "secure sums": "possible: the server needs sums over clients alone",
+            },
+        ),
+        (
+            "afl",
+            {
+                "leaves a client": "update, a loss",
+                "secure sums": "possible for updates; the server also reads losses, with which it moves the mixture",
+            },
+        ),
+        (
+            "iafl",
+            {
+                "leaves a client": "update; its contribution when polled",
+                "single updates": "needed",
+                "secure sums": "not possible: the server reads updates, of which each reward averages others",
+            },
+        ),
+        ("standalone", {"leaves a client": "nothing", "single updates": "none are sent"}),
+    ],
+)
+def test_what_the_server_learns_of_a_client(name: str, facts: dict[str, str]) -> None:
+    found = described(name, "algorithm").facts
+    assert {key: found[key] for key in facts} == facts
+
+
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_only_what_is_added_up_can_be_summed_in_secret(name: str) -> None:
+    """The words of the entry are those of the aggregation: who keeps single updates says why."""
+    aggregation = described(name, "algorithm").facts["aggregation"].partition(":")[0]
+    assert ("update" in algorithms.REGISTRY[name].reads) == (aggregation == "stacked")
+
+
 def test_every_algorithm_has_facts() -> None:
     assert all(of_algorithm(name, entry) for name, entry in algorithms.REGISTRY.items())
     assert of_algorithm("odd", lambda task, local, *, odd: None) == {}

@@ -33,6 +33,7 @@ BASE: dict[str, Any] = {
     "algorithms": [
         {"name": "incfl", "label": "a:b/c"},
         {"name": "iafl", "kappa": 0.5},
+        {"name": "iafl", "label": "measured", "contribution": {"name": "cosine", "memory": 0.5}},
     ],
 }
 
@@ -45,7 +46,7 @@ def finished(tmp_path_factory):
         return run.run(config, directory=folder), folder
 
 
-@pytest.mark.parametrize("label", ["a:b/c", "iafl"])
+@pytest.mark.parametrize("label", ["a:b/c", "iafl", "measured"])
 def test_every_clients_model_comes_back(finished, label):
     outcome, folder = finished
     with quick_programs():
@@ -60,7 +61,7 @@ def test_every_clients_model_comes_back(finished, label):
 
 def test_files_are_arrays_alone_and_whole(finished):
     _, folder = finished
-    assert sorted(path.name for path in (folder / "models").iterdir()) == ["a%3Ab%2Fc.npz", "iafl.npz"]
+    assert sorted(path.name for path in (folder / "models").iterdir()) == ["a%3Ab%2Fc.npz", "iafl.npz", "measured.npz"]
     with np.load(folder / "models" / "iafl.npz", allow_pickle=False) as file:
         assert all(file[name].dtype != object for name in file.files)
         assert any(name.startswith("by_seed") for name in file.files)  # the contributions

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fljax import algorithms, scenarios
+from fljax.contributions import RoundMeasure
 from fljax.protocol import Algorithm, Task
 from fljax.testing.bench import (
     LOCAL,
@@ -45,6 +46,7 @@ __all__ = [
     "TASK",
     "TOYS",
     "UNLIKE",
+    "VARIANTS",
     "Bench",
     "Case",
     "Controls",
@@ -98,6 +100,15 @@ def _algorithms() -> dict[str, Case]:
 
 
 ALGORITHMS = _algorithms()
+# Other forms of an algorithm, which differ in what the server keeps; they are under the laws of ``CASES`` alone.
+_MEASURED = {"cosine": {"options": {"normalised": True}}, "fed_shapley": {"judged_by": "loss"}}
+VARIANTS = {
+    f"iafl_{measure}": ALGORITHMS["iafl"]._replace(
+        example=ALGORITHMS["iafl"].example
+        | {"contribution": RoundMeasure(measure, memory=0.5, filter_below=0.3, filter_after=1, **more)}
+    )
+    for measure, more in _MEASURED.items()
+}
 PAIRS = {
     f"{scenario}({name})": _wrapped(case, scenario)
     for scenario in scenarios.REGISTRY
@@ -128,7 +139,7 @@ UNLIKE = ("fedavg", "models_per_client", "clusters", "standalone")
 # quick tests have all laws on these, so that the laws of one algorithm share its programs; those of all other cases are
 # thorough.
 FIVE = ("fedavg", "incfl", "iafl", "scaffold", "standalone")
-CASES = ALGORITHMS | {name: case for name, case in PAIRS.items() if case.algorithm in UNLIKE}
+CASES = ALGORITHMS | VARIANTS | {name: case for name, case in PAIRS.items() if case.algorithm in UNLIKE}
 # Those that are left to the full product: of each scenario one or two of the four remain.
 SLOW = {
     name

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -113,6 +114,41 @@ def cgsv_round(
             reward[name] = sparse.reshape(leaf.shape)
         after.append(added(model, [reward], np.ones(1)))
     return after, added(server, [total], np.ones(1)), new
+
+
+class Known(NamedTuple):
+    """What the server knows of contributions: ``r_k``, rounds in which a client took part, and who was shut out."""
+
+    contribution: np.ndarray
+    rounds: np.ndarray
+    filtered: np.ndarray
+
+
+def cosines(moves: Mapping[int, np.ndarray], normalised: bool) -> dict[int, float]:
+    """The cosine of each flat update with the sum of all, or with the sum of all divided by their lengths."""
+    lengths = {id: np.linalg.norm(move) for id, move in moves.items()}
+    total = np.sum([move / (lengths[id] if normalised and lengths[id] else 1) for id, move in moves.items()], axis=0)
+    found = {}
+    for id, move in moves.items():
+        product = lengths[id] * np.linalg.norm(total)
+        found[id] = float(move @ total / product) if product else 0.0
+    return found
+
+
+def contributions_round(
+    known: Known, scores: Mapping[int, float], memory: float, below: float | None = None, after: int = 0
+) -> Known:
+    """CGSV's recursion for the clients with a score, and RFFL's rule of shutting out in terms of the mean."""
+    contribution, rounds, filtered = (part.copy() for part in known)
+    for id, score in scores.items():
+        contribution[id] = memory * contribution[id] + (1 - memory) * score
+        rounds[id] += 1
+    inside = [id for id in range(len(rounds)) if rounds[id] and not filtered[id]]
+    mean = np.mean(contribution[inside]) if inside else 0.0
+    for id in scores:
+        if below is not None and mean > 0 and rounds[id] > after and contribution[id] < below * mean:
+            filtered[id] = True
+    return Known(contribution, rounds, filtered)
 
 
 def rank_round(

@@ -17,6 +17,15 @@ AGGREGATION = {
     True: "streamed: a sum over clients; a round never holds all updates",
     False: "stacked: needs the updates of single clients, so that a round holds those of its cohort",
 }
+# What reports say, by their fields.
+_SAID = {
+    "loss": "a loss",
+    "size": "its number of rows",
+    "accuracy": "accuracies",
+    "threshold": "its threshold",
+    "contribution": "its contribution",
+    "bid": "bids",
+}
 # Required hyper-parameters, for five clients.
 _GIVEN = {"threshold": 0.5, "contribution": (1.0, 0.5, 0.8, 0.2, 0.6)}
 
@@ -37,7 +46,51 @@ def of_algorithm(name: str, entry: Any) -> dict[str, str]:
         found = _traced(getattr(entry, "build", entry))
     except Exception:  # what an algorithm of a user asks of its task, and of its options, is its own affair
         return {}
+    found |= secure_sums(found["aggregation"].partition(":")[0], getattr(entry, "reads", ""))
     return found | ({"needs all clients": _who_is_needed(entry)} if hasattr(entry, "needs_all") else {})
+
+
+def secure_sums(aggregation: str, reads: str) -> dict[str, str]:
+    """Whether the server needs updates of single clients, and whether sums that hide them are enough.
+
+    Args:
+      aggregation: "streamed", "stacked" or "none".
+      reads: ``Entry.reads``, what the server reads of single clients.
+    """
+    if aggregation == "none":
+        return {"single updates": "none are sent", "secure sums": "not needed: nothing leaves a client"}
+    if aggregation == "stacked":
+        return {"single updates": "needed", "secure sums": f"not possible: the server reads {reads or 'updates'}"}
+    if reads:
+        return {"single updates": "not needed", "secure sums": f"possible for updates; the server also reads {reads}"}
+    return {"single updates": "not needed", "secure sums": "possible: the server needs sums over clients alone"}
+
+
+def _leaving(sent: Any, ballot: Any) -> str:
+    """What leaves a client: the parts of its message in a round, and of its answer to a poll."""
+    parts = [f"{', '.join(said)}{when}" for said, when in ((_said(sent), ""), (_said(ballot), " when polled")) if said]
+    return "; ".join(parts) or "nothing"
+
+
+def _said(message: Any) -> list[str]:
+    """The parts of a message by name; of a report, what it says."""
+    import jax
+
+    from fljax.protocol.messages import NOT_ASKED, Report
+
+    if isinstance(message, Report):
+        return [_SAID[name] for name, value in message._asdict().items() if value is not NOT_ASKED]
+    if not jax.tree.leaves(message):
+        return []
+    if not hasattr(message, "_fields"):
+        return ["update"]
+    found: list[str] = []
+    for name, part in message._asdict().items():
+        if isinstance(part, Report):
+            found += _said(part)
+        elif jax.tree.leaves(part):
+            found.append(name.replace("_", " "))
+    return found
 
 
 def _who_is_needed(entry: Any) -> str:
@@ -76,6 +129,7 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
         "server keeps": _models(state.server, model),
         "a client keeps": _models(one(state.clients), model),
         "a client sends": sends,
+        "leaves a client": _leaving(sent, one(state.ballots)),
         "polls clients": asked,
         "global model": _yes(built.common is not None),
         "personal models": _yes(built.personal is not None),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fljax.cli.catalogue.docstrings import Docstring, Parameter, docstring_of, first_sentence, parameters, plain
 from fljax.cli.catalogue.facts import FACTS, uses
 from fljax.config import shipped
-from fljax.config.builders import OFFERS, Offer
+from fljax.config.builders import offer_of
 from fljax.core.names import nearest, resolve, shown, unknown
 from fljax.core.signatures import accepts
 
@@ -32,7 +32,7 @@ KINDS = {
 _REGISTRIES = {
     "algorithms": ("fljax.algorithms", "REGISTRY"),
     "scenarios": ("fljax.scenarios", "REGISTRY"),
-    "contributions": ("fljax.contributions", "CONTRIBUTIONS"),
+    "contributions": ("fljax.contributions", "MEASURES"),
     "callbacks": ("fljax.engine.callbacks", "CALLBACKS"),
     "partitions": ("fljax.data", "PARTITIONERS"),
     "models": ("fljax.models", "MODELS"),
@@ -191,7 +191,7 @@ def _parameters(kind: str, name: str, entry: Any) -> tuple[Parameter, ...]:
     builder = getattr(entry, "build", entry)
     if not callable(builder):
         return ()
-    found = parameters(builder, OFFERS.get(KINDS[kind], Offer()))
+    found = parameters(builder, offer_of(KINDS[kind], builder))
     gradients: dict[str, str] = dict.fromkeys(getattr(entry, "differentiable", ()), "yes")
     gradients |= dict.fromkeys(getattr(entry, "flat", ()), "zero")
     return tuple(each._replace(gradient=gradients.get(each.name, "")) for each in found)

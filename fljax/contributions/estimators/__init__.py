@@ -7,6 +7,14 @@ first kind build an ``Estimator`` that can run inside a round: ``begin``, ``obse
 from fljax.contributions.estimators.cached import CachedGame
 from fljax.contributions.estimators.directions import cosine, digfl, first_order, shapfed
 from fljax.contributions.estimators.guided import gtg_shapley
+from fljax.contributions.estimators.in_rounds import (
+    ROUND_MEASURES,
+    Contributions,
+    RoundMeasure,
+    begin_contributions,
+    estimator_of,
+    observe_contributions,
+)
 from fljax.contributions.estimators.reconstructed import (
     completed_shapley,
     fed_shapley,
@@ -41,15 +49,19 @@ from fljax.contributions.estimators.sampled import (
 __all__ = [
     "ESTIMATORS",
     "NEEDS",
+    "ROUND_MEASURES",
     "CachedGame",
+    "Contributions",
     "Cost",
     "Entry",
     "Estimate",
     "Estimator",
     "Observation",
+    "RoundMeasure",
     "RunRecord",
     "State",
     "begin",
+    "begin_contributions",
     "cffl_reputation",
     "completed_shapley",
     "cosine",
@@ -57,6 +69,7 @@ __all__ = [
     "estimate",
     "estimate_of",
     "estimate_run",
+    "estimator_of",
     "fed_shapley",
     "fedce",
     "first_order",
@@ -66,6 +79,7 @@ __all__ = [
     "msr_banzhaf",
     "multi_round",
     "observe",
+    "observe_contributions",
     "one_round",
     "owen_shapley",
     "permutation_shapley",

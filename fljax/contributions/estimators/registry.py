@@ -35,6 +35,7 @@ from fljax.core.names import unknown
 NEEDS = {
     "individual": "single updates of clients, not sums of them",
     "utility": "a number for any model, on validation rows of the server",
+    "accuracy": "a utility that is an accuracy, from 0 to 1",
     "gradient": "the gradient of the validation loss at the model before each round",
     "next gradient": "the gradient of the validation loss at the model after each round",
     "head": "the rows of the last layer by class",
@@ -165,7 +166,7 @@ ESTIMATORS: dict[str, Entry] = {
     "cffl_reputation": Entry(
         "a reputation by the accuracy of the model with the client's update alone",
         "Lyu et al. (2020)",
-        _LOOKS,
+        (*_LOOKS, "accuracy"),
         cffl_reputation,
         "T m evaluations",
         by_round=True,

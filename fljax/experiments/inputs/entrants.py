@@ -12,7 +12,8 @@ import tomli_w
 from fljax import algorithms as registered
 from fljax import scenarios as wrapping
 from fljax import training
-from fljax.contributions import Contribution
+from fljax.contributions import Contribution, RoundMeasure
+from fljax.contributions.estimators.in_rounds import as_round_measure
 from fljax.core.names import about_algorithm, describe, name_of, resolve, unknown
 from fljax.core.signatures import parameters_of, takes_anything
 from fljax.engine import Plan, plan_of
@@ -95,6 +96,7 @@ def _entry(label: str, entrant: Entrant, local: Local, contribution: Contributio
         build = _builder(first, registered.REGISTRY, "algorithm")
         options = dict(options)
         own, measure = options.pop("local", local), options.pop("contribution", contribution)
+        measure = as_round_measure(measure) or measure
         start = options.pop("clustering") if isinstance(options.get("clustering"), ByF1) else None
         _check_options(build, options)
         wrappers = tuple(map(_scenario, scenarios))
@@ -190,6 +192,7 @@ def _describe_entrant(entry: AlgorithmSetup, local: Local) -> dict[str, Any]:
     build = getattr(entry.build, "build", entry.build)
     found: dict[str, Any] = {"label": entry.label, "name": name_of(build), **entry.options}
     found |= {} if entry.local == local else {"local": entry.local._asdict()}
+    found |= {"contribution": entry.contribution._asdict()} if isinstance(entry.contribution, RoundMeasure) else {}
     wrappers = [{"name": name_of(wrap), **options} for wrap, options in entry.scenarios]
     return found | ({"scenarios": wrappers} if wrappers else {})
 

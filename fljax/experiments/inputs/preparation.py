@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax import contributions
-from fljax.contributions import Labels
+from fljax.contributions import Labels, RoundMeasure
 from fljax.core.names import name_of
 from fljax.core.signatures import accepts, argument_of, arguments_for, is_required, parameters_of
 from fljax.data import row_numbers
@@ -291,6 +291,7 @@ def build_plan(
         return entry.plan
     build, local = entry.build, entry.local
     offered = {"task": setup.task, "local": local, "clients_per_round": min(setup.clients_per_round, setup.clients)}
+    offered |= {"contribution": entry.contribution} if isinstance(entry.contribution, RoundMeasure) else {}
     fixed = arguments_for(build, offered, entry.options)
     own = {name: getattr(local, name) for name in ("learning_rate", "batch_size", "shuffle")}
     wrappers = tuple(wrap for wrap, _ in entry.scenarios)

@@ -45,7 +45,8 @@ class AlgorithmSetup(NamedTuple):
       options: arguments of the builder that the config gives.
       scenarios: ``(wrapper, options)`` of each scenario around it, the innermost first.
       local: how its clients train.
-      contribution: as for ``fljax.contributions.measure``; standalone accuracies unless the config gives another.
+      contribution: as for ``fljax.contributions.measure``, or a RoundMeasure; standalone accuracies unless the config
+        gives another.
       clustering: how to find the clusters that it starts from; None: the algorithm draws them.
       plan: is run as it is; None: it is made from ``build``, ``options`` and ``scenarios``.
     """

@@ -1,0 +1,209 @@
+"""Contributions that the server computes from the updates of each round, while it trains.
+
+A ``RoundMeasure`` names an estimator of the registry, or is a function of the updates. ``begin_contributions`` makes
+the state, which an algorithm keeps in its Server, and ``observe_contributions`` takes one round. Both work on arrays
+alone; ``fljax.algorithms.measuring`` gives them what a round has: the server's rows, the task and the cohort.
+
+IAFL leaves the measure open (section 4.2: "agnostic to contribution measures", ``p_{i,t}`` may change with the round).
+The memory is CGSV's (Xu et al., NeurIPS 2021, Algorithm 1). Shutting clients out is what IAFL's appendix F, question 3,
+proposes; the rule is that of RFFL (Xu and Lyu, 2021), whose reputations are shares of their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from fljax.contributions.estimators.registry import ESTIMATORS, NEEDS, Entry
+from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, observe
+from fljax.core import trees
+from fljax.core.names import name_of, unknown
+from fljax.core.signatures import arguments_for, parameters_of
+from fljax.core.values import CountOrZero, Share
+
+# What a round offers to an estimator; see ``NEEDS``.
+OFFERED = frozenset(
+    {"individual", "utility", "accuracy", "gradient", "next gradient", "head", "all coalitions", "random"}
+)
+# Parameters of estimators and of one's own functions that a round gives.
+ROUND_FACTS = ("updates", "weights", "present", "utility", "head")
+
+
+def lacking(entry: Entry) -> str:
+    """What an estimator needs that a round does not have, in words; "" if it can run inside a round."""
+    missing = [NEEDS[need] for need in entry.needs if need not in OFFERED]
+    if missing:
+        return f"which needs {missing[0]}"
+    return "" if entry.by_round else "which says nothing of single rounds"
+
+
+# The estimators that can run inside a round, by name: their builders.
+ROUND_MEASURES: dict[str, Callable[..., Any]] = {
+    name: entry.function for name, entry in ESTIMATORS.items() if not lacking(entry)
+}
+
+
+class RoundMeasure(NamedTuple):
+    """A contribution that the server computes in every round, and what becomes of it.
+
+    A client that takes part in a round and has the score ``s_k`` in it gets ``r_k <- memory r_k + (1 - memory) s_k``,
+    CGSV's recursion with alpha = ``memory``, from ``r_k = 0``. Absent clients keep theirs, and so does a client whose
+    score is not finite. ``r_k`` is the client's contribution.
+
+    Attributes:
+      measure: a name in ``ROUND_MEASURES``; or a function ``(updates, weights, present) -> [S]`` of the S rows of a
+        cohort: leaves ``[S, ...]``, each new minus old, ``[S]`` and ``[S]``. Absent rows are zeros, and their scores
+        are not read. It is traced.
+      memory: alpha, from 0 to 1; 0: the contribution is the score of the client's last round.
+      filter_below: a client whose contribution is below this share of the mean leaves for good: its update is in no
+        mean, it gets no reward and is not selected any more. The mean is over clients that have taken part and did not
+        leave; while it is not positive, nobody leaves. None: nobody leaves.
+      filter_after: number of rounds in which a client takes part before it may leave.
+      rows: the server's rows for estimators that judge models, a name in ``federation.held``.
+      judged_by: by what they judge them: "accuracy", or "loss" (its negative).
+      options: further arguments of the estimator or the function.
+    """
+
+    measure: str | Callable[..., Any] = "cosine"
+    memory: Share = 0.0
+    filter_below: Share | None = None
+    filter_after: CountOrZero = 0
+    rows: str = "validation"
+    judged_by: Literal["accuracy", "loss"] = "accuracy"
+    options: Mapping[str, Any] = {}
+
+
+class Contributions(NamedTuple):
+    """What the server knows of its clients' contributions; a part of its state.
+
+    Attributes:
+      contribution: ``[N]``, ``r_k``; 0 before a client's first round.
+      rounds: ``[N]``, in how many rounds a client took part.
+      filtered: ``[N]``, who was shut out.
+      state: the estimator's.
+    """
+
+    contribution: Float[Array, " N"]
+    rounds: Int[Array, " N"]
+    filtered: Bool[Array, " N"]
+    state: State
+
+
+def is_round_measure(measure: Any) -> bool:
+    """Whether a function measures contributions in rounds: an estimator, or a function that asks for ``updates``."""
+    return measure in ROUND_MEASURES.values() or (callable(measure) and "updates" in parameters_of(measure))
+
+
+def as_round_measure(chosen: Any) -> RoundMeasure | None:
+    """A name in ``ROUND_MEASURES``, a function or a RoundMeasure as the latter; None for everything else."""
+    if isinstance(chosen, RoundMeasure):
+        return chosen
+    named = isinstance(chosen, str) and chosen in ROUND_MEASURES
+    return RoundMeasure(chosen) if named or callable(chosen) else None
+
+
+def needs_of(chosen: RoundMeasure) -> tuple[str, ...]:
+    """What the measure needs, names in ``NEEDS``; a function needs single updates.
+
+    Raises:
+      ValueError: if there is no such measure, or it cannot run inside a round.
+    """
+    if not isinstance(chosen.measure, str):
+        return ("individual",)
+    if chosen.measure not in ESTIMATORS:
+        raise ValueError(f"{unknown('measure', chosen.measure, ROUND_MEASURES)}; or a function of the updates")
+    entry = ESTIMATORS[chosen.measure]
+    if missing := lacking(entry):
+        raise ValueError(
+            f"expected a measure that a round can compute, got {chosen.measure!r}, {missing}; valid names are "
+            f"{', '.join(ROUND_MEASURES)}"
+        )
+    return entry.needs
+
+
+def estimator_of(chosen: RoundMeasure, facts: Mapping[str, Any]) -> Estimator:
+    """The estimator of a measure.
+
+    Args:
+      chosen: the measure.
+      facts: ``utility`` and ``head``, for estimators that ask for them.
+
+    Raises:
+      ValueError: if there is no such measure, it cannot run inside a round, or its options are not its own.
+    """
+    needs_of(chosen)
+    if isinstance(chosen.measure, str):
+        build = ROUND_MEASURES[chosen.measure]
+        return build(**arguments_for(build, facts, chosen.options))
+    return _of_function(chosen.measure, chosen.options)
+
+
+def _of_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Estimator:
+    """An estimator without a memory whose row is ``function(updates, weights, present, **options)``."""
+
+    def start(model: PyTree, clients: int, rounds: int) -> tuple[()]:
+        return ()
+
+    def row_of(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
+        row = jnp.asarray(function(seen.updates, seen.weights, seen.present, **options))
+        if row.shape != seen.present.shape:
+            raise ValueError(
+                f"expected {name_of(function)} to give one score for each of {seen.present.shape[0]} rows, got shape "
+                f"{list(row.shape)}"
+            )
+        return memory, row, Cost()
+
+    return Estimator(start, row_of)
+
+
+def begin_contributions(estimator: Estimator, model: PyTree, clients: int) -> Contributions:
+    """The state before round 0 of N ``clients``."""
+    nothing = jnp.zeros(clients, jnp.result_type(float))
+    state = begin(estimator, model, clients, 0)
+    return Contributions(nothing, jnp.zeros(clients, jnp.int32), jnp.zeros(clients, bool), state)
+
+
+def observe_contributions(
+    chosen: RoundMeasure,
+    estimator: Estimator,
+    before: Contributions,
+    seen: Observation,
+    members: Bool[Array, " N"] | None = None,
+) -> tuple[Contributions, Float[Array, " N"]]:
+    """The contributions after one more round, and its scores.
+
+    Args:
+      chosen: the measure, with its memory and its filter.
+      estimator: of the measure.
+      before: the contributions before the round.
+      seen: the round. Rows of clients that were shut out are absent.
+      members: ``[N]``, who belongs to the federation; None: all. Others count in no mean.
+
+    Returns:
+      The contributions, unchanged after a round without clients; and ``[N]``, the scores of this round, NaN for clients
+      without one.
+    """
+    seen = seen._replace(present=seen.present & ~before.filtered[seen.ids])
+    state, score = observe(estimator, before.state, seen)
+    here = trees.set_rows(jnp.zeros_like(before.filtered), seen.ids, seen.present, True)
+    scored = here & jnp.isfinite(score)
+    score = jnp.where(scored, score, 0)
+    memory = jnp.asarray(chosen.memory, score.dtype)
+    contribution = jnp.where(scored, memory * before.contribution + (1 - memory) * score, before.contribution)
+    rounds = before.rounds + here
+    filtered = before.filtered
+    if chosen.filter_below is not None:
+        counted = (rounds > 0) & ~filtered if members is None else (rounds > 0) & ~filtered & members
+        mean = trees.ratio(jnp.sum(jnp.where(counted, contribution, 0)), jnp.sum(counted))
+        low = contribution < jnp.asarray(chosen.filter_below, mean.dtype) * mean
+        filtered = filtered | (here & (mean > 0) & low & (rounds > chosen.filter_after))
+    after = Contributions(contribution, rounds, filtered, state)
+    return trees.where(jnp.any(seen.present), after, before), trees.or_nan(scored, score)
+
+
+def remaining(contributions: Contributions, members: Bool[Array, " N"] | None) -> Bool[Array, " N"]:
+    """The members ``[N]`` that were not shut out."""
+    return ~contributions.filtered if members is None else members & ~contributions.filtered
