@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from fljax.metrics.formulas import preferred_model_accuracy as preferred_model_accuracy
     from fljax.metrics.formulas import standard_deviation as standard_deviation
     from fljax.metrics.formulas import standard_error as standard_error
+    from fljax.metrics.scores import SCORES as SCORES
+    from fljax.metrics.scores import Score as Score
     from fljax.metrics.summaries import Summary as Summary
     from fljax.metrics.summaries import mean as mean
     from fljax.metrics.summaries import over_seeds as over_seeds
@@ -53,16 +55,19 @@ _FORMULAS = (
     "standard_deviation",
     "standard_error",
 )
+_SCORES = ("SCORES", "Score")
 _SUMMARIES = ("Summary", "mean", "over_seeds")
 
 
 def __getattr__(name: str) -> Any:
     if name in _FORMULAS:
         return getattr(importlib.import_module("fljax.metrics.formulas"), name)
+    if name in _SCORES:
+        return getattr(importlib.import_module("fljax.metrics.scores"), name)
     if name in _SUMMARIES:
         return getattr(importlib.import_module("fljax.metrics.summaries"), name)
     raise AttributeError(f"module 'fljax.metrics' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted((*_FORMULAS, *_SUMMARIES))
+    return sorted((*_FORMULAS, *_SCORES, *_SUMMARIES))

@@ -59,6 +59,7 @@ def export(
     run: Annotated[pathlib.Path, typer.Argument(help="The folder of a run or a sweep.")],
     latex: Annotated[bool, typer.Option("--latex", help="A table for a paper, with booktabs.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="All metrics, unrounded.")] = False,
+    clients: Annotated[bool, typer.Option("--clients", help="Which clients gain, by name, as CSV.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Every picture of the report as a PDF and an SVG file.")] = False,
     metrics: Metrics = None,
     out: Annotated[
@@ -69,18 +70,19 @@ def export(
     ] = None,
 ) -> None:
     """Write the results of RUN for a paper: a table as LaTeX or CSV, or single pictures as PDF and SVG."""
-    if (latex, csv, pdf).count(True) != 1:
-        given = [name for name, on in (("--latex", latex), ("--csv", csv), ("--pdf", pdf)) if on]
-        raise ValueError(f"expected one of --latex, --csv and --pdf, got {' and '.join(given) or 'none'}")
-    if pdf and metrics:
-        raise ValueError("expected --metric with --latex or --csv, got it with --pdf")
+    ways = {"--latex": latex, "--csv": csv, "--pdf": pdf, "--clients": clients}
+    given = [name for name, on in ways.items() if on]
+    if len(given) != 1:
+        raise ValueError(f"expected one of --latex, --csv, --pdf and --clients, got {' and '.join(given) or 'none'}")
+    if metrics and not (latex or csv):
+        raise ValueError(f"expected --metric with --latex or --csv, got it with {given[0]}")
     from fljax.results import folders
 
     found, records = folders.load(run)
     if pdf:
         _write_pictures(found, records, run / "pictures" if out is None else out)
         return
-    text = _table_of(found, latex, metrics or ())
+    text = _clients_of(found) if clients else _table_of(found, latex, metrics or ())
     if out is None:
         print(text, end="")
         return
@@ -102,9 +104,24 @@ def _write_pictures(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Pa
         print(path)
 
 
+def _clients_of(metrics: xr.Dataset) -> str:
+    """A line for each algorithm and client.
+
+    Raises:
+      ValueError: if the results are of a sweep.
+    """
+    from fljax.results.clients import gains_frame
+    from fljax.results.sweeps import axes_of
+
+    if axes_of(metrics):
+        raise ValueError("expected --clients for a run, got a sweep, which has clients in every cell")
+    return gains_frame(metrics).to_csv(index=False, lineterminator="\n")
+
+
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.report import best_rows, exporting, summary
     from fljax.results.non_finite import diverged_seeds
+    from fljax.results.scores import directions
     from fljax.results.sweeps import axes_of, best
 
     if axes_of(metrics):
@@ -119,8 +136,8 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     rows = [row for row in summary(metrics) if row.seeds]
     columns = _columns({row.metric for row in rows}, chosen)
     if latex:
-        return exporting.latex_table(rows, columns, diverged_seeds(metrics))
-    return exporting.csv_table([row for row in rows if not chosen or row.metric in columns], diverged_seeds(metrics))
+        return exporting.latex_table(rows, columns, diverged_seeds(metrics), directions(metrics))
+    return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
 
 
 def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
@@ -143,8 +160,17 @@ def compare(
     runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs; differences are from the first.")],
     metrics: Metrics = None,
     as_json: Json = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Methods x runs for one metric, with average ranks; sweeps, too.")
+    ] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="With --ranks: the table for a paper, with booktabs.")] = False,
 ) -> None:
     """Print metrics of several runs side by side, with differences from the first run, and how their configs differ."""
+    if ranks:
+        _print_ranks(runs, metrics or ["average_accuracy"], as_json, latex)
+        return
+    if latex:
+        raise ValueError("expected --latex with --ranks, got it without")
     if len(runs) < 2:
         raise ValueError(f"expected at least two folders of runs, got {len(runs)}")
     from fljax.report.comparison import compare_runs
@@ -170,6 +196,29 @@ def compare(
     # Cells have two lines; a narrow terminal wraps headings.
     console(120).print(_comparison(found, columns))
     _print_changes(changes, next(iter(names)))
+
+
+def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: bool, latex: bool) -> None:
+    """Prints methods beside runs and cells of sweeps, for one metric."""
+    from fljax.report import methods
+    from fljax.results import folders
+
+    if len(metrics) > 1:
+        raise ValueError(f"expected one --metric with --ranks, got {' and '.join(metrics)}")
+    found = methods.method_table({name: folders.load(run)[0] for name, run in _names(runs).items()}, metrics[0])
+    if as_json:
+        print_json(methods.as_json(found))
+        return
+    if latex:
+        print(methods.latex(found), end="")
+        return
+    heads, lines = methods.lines_of(found)
+    table = Table(caption=methods.note(found))
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left")
+    for line in lines:
+        table.add_row(*line)
+    console(120).print(table)
 
 
 def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:

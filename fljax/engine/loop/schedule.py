@@ -12,6 +12,7 @@ from fljax.engine.devices.memory import Memory
 from fljax.engine.programs.execution import Execution
 from fljax.engine.rounds.keys import Seeds
 from fljax.engine.rounds.states import State
+from fljax.metrics.scores import Score
 from fljax.results.non_finite import NonFinite
 
 OnMemory = Callable[[Memory], Any]
@@ -27,6 +28,8 @@ class Schedule(NamedTuple):
     evaluate_at: Sequence[int] = ()
     execution: Execution = Execution()
     non_finite: NonFinite = "freeze"
+    scores: tuple[Score, ...] = ()
+    score_every: int | None = None
 
     def evaluations(self, first: int) -> list[int]:
         """The rounds done after which a run from round ``first`` is evaluated, its first evaluation left out."""

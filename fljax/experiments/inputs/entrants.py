@@ -13,7 +13,7 @@ from fljax import algorithms as registered
 from fljax import scenarios as wrapping
 from fljax import training
 from fljax.contributions import Contribution
-from fljax.core.names import about_algorithm, describe, name_of, resolve, unknown
+from fljax.core.names import about_algorithm, describe, name_of, resolve, shown, unknown
 from fljax.core.signatures import parameters_of, takes_anything
 from fljax.engine import Plan, plan_of
 from fljax.engine.programs.checks import checksum_of_programs
@@ -95,10 +95,13 @@ def _entry(label: str, entrant: Entrant, local: Local, contribution: Contributio
         build = _builder(first, registered.REGISTRY, "algorithm")
         options = dict(options)
         own, measure = options.pop("local", local), options.pop("contribution", contribution)
+        pooled = options.pop("pooled", False)
+        if not isinstance(pooled, bool):
+            raise ValueError(f"expected pooled to be True or False, got {shown(pooled)}")
         start = options.pop("clustering") if isinstance(options.get("clustering"), ByF1) else None
         _check_options(build, options)
         wrappers = tuple(map(_scenario, scenarios))
-        return AlgorithmSetup(label, build, options, wrappers, own, measure, start)
+        return AlgorithmSetup(label, build, options, wrappers, own, measure, start, pooled=pooled)
 
 
 def _scenario(given: Any) -> tuple[Callable[..., Algorithm], Mapping[str, Any]]:
@@ -152,6 +155,8 @@ def describe_comparison(setup: Setup, local: Local) -> str:
             "standalone_initial": setup.standalone_initial,
             "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
             "requirement": describe_requirement(setup.requirement),
+            "scores": [score.name for score in setup.scores] or None,
+            "score_every": setup.score_every,
             "federation": repr(setup.federation),
             "task": about,
             **described(setup.algorithms, local),
@@ -189,6 +194,7 @@ def _describe_entrant(entry: AlgorithmSetup, local: Local) -> dict[str, Any]:
     build = getattr(entry.build, "build", entry.build)
     found: dict[str, Any] = {"label": entry.label, "name": name_of(build), **entry.options}
     found |= {} if entry.local == local else {"local": entry.local._asdict()}
+    found |= {"pooled": True} if entry.pooled else {}
     wrappers = [{"name": name_of(wrap), **options} for wrap, options in entry.scenarios]
     return found | ({"scenarios": wrappers} if wrappers else {})
 
