@@ -16,6 +16,7 @@ from sklearn import metrics as sklearn
 
 import fljax
 from fljax import config as configuration
+from fljax import data
 from fljax.cli.commands.results import export
 from fljax.config.sweeping import parse_grid
 from fljax.experiments import sweep
@@ -67,13 +68,12 @@ def found(table: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("label", ["fedavg", "standalone"])
 def test_scores_are_those_of_scikit_learn(found: Any, table: pathlib.Path, label: str) -> None:
     raw, comparison, _, _ = found
-    test = resolve_setup(configuration.parse(raw)).federation.clients.test
-    data = pd.read_csv(table)
+    test = data.row_numbers(resolve_setup(configuration.parse(raw)).federation, "test")
+    patients = pd.read_csv(table)
     of_clients = []
-    for client in range(4):
-        index = np.asarray(test.index)[0, client, : int(test.size[0, client])]
-        logits = comparison.results[label].predict(client, data.iloc[index])
-        of_clients.append((data["ill"].to_numpy()[index], softmax(np.asarray(logits, np.float64), axis=1)))
+    for client, index in enumerate(test):
+        logits = comparison.results[label].predict(client, patients.iloc[index])
+        of_clients.append((patients["ill"].to_numpy()[index], softmax(np.asarray(logits, np.float64), axis=1)))
     last: xr.Dataset = comparison.last.sel(algorithm=label).isel(seed=0)
     assert last.score_rows.values.tolist() == [len(y) for y, _ in of_clients]
     auroc = [sklearn.roc_auc_score(y, p[:, 1]) if 0 < y.mean() < 1 else np.nan for y, p in of_clients]
@@ -110,4 +110,4 @@ def test_a_sweep_chooses_by_a_score(found: Any) -> None:
     raw["sweep"] = {"grid": {"local.learning_rate": [0.0001, 0.1]}, "metric": "pooled_score_auroc"}
     outcome = sweep.run(parse_grid(raw))
     values = outcome.metrics.pooled_score_auroc.isel(evaluated_round=-1, seed=0, algorithm=0)
-    assert outcome.best[0].cell["learning_rate"] == [0.0001, 0.1][int(values.argmax())]
+    assert outcome.best[0].cell["learning_rate"] == [0.0001, 0.1][int(values.values.argmax())]
