@@ -41,6 +41,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "[[scenarios]]": keys.Scenario,
     "[execution]": keys.Execution,
     "[metrics]": keys.Metrics,
+    "metrics.scores": keys.ScoreEntry,
     "[stop]": keys.Stop,
     "[[callbacks]]": keys.Callback,
     "[sweep]": keys.Sweep,
@@ -189,6 +190,9 @@ it would use* is the deployed model: the global one, or the client's personal mo
 
 Metrics over clients and by client also exist with the prefix `unseen_`, over clients that did not train, except those
 that need validation rows or records. `fljax list metrics` prints this page.
+
+[Scores](../howto/scores.md) of a task, such as the AUROC, are there where they are asked for: `score_NAME` by client,
+`average_score_NAME` and `pooled_score_NAME`.
 
 {chr(10).join(part + chr(10) for part in parts)}"""
 

@@ -19,11 +19,12 @@ from pydantic import ConfigDict, Field
 
 from fljax.config.errors import ConfigError, option_sentences
 from fljax.config.forms import Count
-from fljax.config.keys import Config, Contribution
+from fljax.config.keys import Config, Contribution, Metrics
 from fljax.contributions.estimators.in_rounds import ROUND_FACTS, ROUND_MEASURES, RoundMeasure, is_round_measure
 from fljax.contributions.measures import FACTS, MEASURES, Measure
 from fljax.core.names import resolve, unknown, with_article
 from fljax.core.signatures import annotations_of, parameters_of, plain_type, record_of, takes_anything
+from fljax.metrics.scores import Score, scores_of
 
 
 class Offer(NamedTuple):
@@ -248,3 +249,37 @@ def requirement_arguments(config: Config, imports: bool = True) -> dict[str, Any
         if not callable(function):
             raise ConfigError(path)
     return {**table.model_dump(), "function": function}
+
+
+def checked_scores(metrics: Metrics, imports: bool) -> tuple[Metrics, tuple[Score, ...]]:
+    """The table whose scores say their direction, and what its scores are.
+
+    Raises:
+      ConfigError: if a score is unknown or no function, two have one name, or a score of fljax has another direction.
+    """
+
+    chosen: list[Score] = []
+    for entry in metrics.scores:
+        try:
+            (score,) = scores_of([entry.name], imports=imports)
+        except ValueError as error:
+            raise ConfigError(f"metrics.scores: {error}") from error.__cause__
+        if entry.lower not in (None, score.lower):
+            if not score.is_own:
+                got = "lower" if entry.lower else "higher"
+                raise ConfigError(
+                    f"metrics.scores: expected no other direction of {score.name} than its own, got {got} as better"
+                )
+            score = score._replace(lower=bool(entry.lower))
+        chosen.append(score)
+    try:
+        scores = scores_of(chosen)
+    except ValueError as error:
+        raise ConfigError(f"metrics.scores: {error}") from None
+    if metrics.score_every is not None and not scores:
+        raise ConfigError("metrics.score_every: expected metrics.scores, which it is about, got none")
+    entries = (
+        entry.model_copy(update={"lower": score.lower or None})
+        for entry, score in zip(metrics.scores, scores, strict=True)
+    )
+    return metrics.model_copy(update={"scores": tuple(entries)}), scores

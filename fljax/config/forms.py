@@ -286,6 +286,7 @@ class Resolved(NamedTuple):
       scenarios: around each algorithm, the innermost first: its own ones, then those of all algorithms.
       callbacks: one for each entry.
       requirement: arguments of ``fljax.Requirement``; None: the config has none.
+      scores: of the task, a ``fljax.metrics.Score`` each.
     """
 
     dataset: Call | None
@@ -295,6 +296,7 @@ class Resolved(NamedTuple):
     scenarios: tuple[tuple[Call, ...], ...]
     callbacks: tuple[Call, ...]
     requirement: Mapping[str, Any] | None
+    scores: tuple[Any, ...] = ()  # Any: a config's keys are read without NumPy
 
 
 AResolvable = TypeVar("AResolvable", bound="Resolvable")  # typing.Self cannot be checked at run time

@@ -20,7 +20,6 @@ from fljax.config.forms import (
     Name,
     Named,
     NonNegative,
-    NumberOrNumbers,
     Positive,
     Printable,
     Resolvable,
@@ -32,6 +31,8 @@ from fljax.config.forms import (
     ceiling_of,
     different_values,
 )
+from fljax.config.measuring import Metrics as Metrics
+from fljax.config.measuring import ScoreEntry as ScoreEntry
 from fljax.config.requirement import Requirement
 
 
@@ -198,12 +199,14 @@ class AlgorithmEntry(Named):
     """One algorithm of the comparison; other keys are its hyper-parameters.
 
     ``local`` replaces keys of the experiment's ``local`` for this algorithm alone (papers tune learning rates for each
-    method). Requirements (``threshold``) and standalone models are the same for all algorithms.
+    method). Requirements (``threshold``) and standalone models are the same for all algorithms. A ``pooled`` algorithm
+    trains on the rows of all clients in one.
     """
 
     label: Label
     local: OwnLocal = OwnLocal()
     scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
+    pooled: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -279,18 +282,6 @@ class Callback(Named):
     A builder of one's own gets the algorithm's ``label``, the run's ``folder``, ``seeds`` and ``rounds`` if it has
     parameters of these names (``cells`` in a sweep), and returns a callback for ``fljax.simulate``.
     """
-
-
-class Metrics(Table):
-    """Settings of metrics, which change no run.
-
-    ``opt_out_threshold`` is IP-FL's delta, the gain in accuracy below which a client counts among ``opt_outs``: one
-    number, or one by client id; unseen clients then have 0. Clients leave by ``delta`` of the scenario ``opting_out``.
-    ``extra`` names metrics that take more computation; those of ``stop.metric`` and ``sweep.metric`` need not be named.
-    """
-
-    opt_out_threshold: NumberOrNumbers = 0.0
-    extra: Annotated[tuple[Printable, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
 
 
 class Stop(Table):

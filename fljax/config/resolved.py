@@ -20,6 +20,7 @@ from fljax.config.builders import (
     builder_arguments,
     check_round_measure,
     checked_options,
+    checked_scores,
     find_builder,
     requirement_arguments,
 )
@@ -115,8 +116,10 @@ def with_resolved_names(
         for entry in (() if "algorithms" in broken else config.algorithms)
     ]
     callbacks = [checked(_callback, entry, names, otherwise=nothing) for entry in config.callbacks]
+    metrics, scores = checked(checked_scores, config.metrics, imports, of=("metrics",), otherwise=(config.metrics, ()))
     raise_all(errors)
     changes = {
+        "metrics": metrics,
         "data": data,
         "model": model,
         "local": config.local.model_copy(update={"options": optimizer}),
@@ -134,6 +137,7 @@ def with_resolved_names(
         scenarios=tuple((*inner, *wrappers) for _, _, inner in entries),
         callbacks=tuple(call for _, call in callbacks),
         requirement=requirement,
+        scores=scores,
     )
     return config.with_resolved(resolved, changes)
 

@@ -44,6 +44,7 @@ from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, world_o
 from fljax.experiments.progress_bars import listening
 from fljax.experiments.running import ProgressFiles, Saving
 from fljax.metrics.registry import needs_of
+from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Federation, Task
 from fljax.results import folders
 from fljax.results.events import EventLog, OnEvent
@@ -70,6 +71,8 @@ def compare(
     opt_out_threshold: float | Sequence[float] = 0.0,
     extra_metrics: Sequence[str] = (),
     evaluate_every: int | None = None,
+    scores: Sequence[Asked] = (),
+    score_every: int | None = None,
     execution: Execution | None = None,
     non_finite: NonFinite = "freeze",
     callbacks: Sequence[Callback] = (),
@@ -109,6 +112,8 @@ def compare(
       opt_out_threshold: the gain in accuracy below which a client counts among ``opt_outs``, for all clients or by id.
       extra_metrics: metrics that take more computation, as for ``simulate``.
       evaluate_every: rounds between two evaluations; None: a tenth of the rounds.
+      scores: scores of the task beside its accuracy, as for ``simulate``.
+      score_every: as for ``simulate``.
       execution: how clients and seeds map to devices.
       non_finite: as for ``simulate``.
       callbacks: as for ``simulate``, called in the run of every algorithm. One that returns True stops this algorithm.
@@ -157,6 +162,8 @@ def compare(
         opt_out_threshold=_opt_out_threshold_of(opt_out_threshold, federation.clients.id.shape[-1]),
         requirement=requirement_of(requirement),
         extra_metrics=tuple(extra_metrics),
+        scores=scores_of(scores),
+        score_every=score_every,
         world=world_of(federation, [part.names for part in parts] or [federation.names] * len(seeds)),
     )
     names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")

@@ -36,10 +36,12 @@ from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.experiments.programs import check
 from fljax.protocol import AbsentRows, Federation, Task
 from fljax.results import Result, folders
+from fljax.results.clients import gains_frame
 from fljax.results.endings import at_end
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
 from fljax.results.identity import differences, environment
 from fljax.results.non_finite import InfiniteLoss, diverged_seeds
+from fljax.results.scores import directions
 from fljax.results.stores import copy, is_long
 from fljax.training import Local
 
@@ -108,6 +110,13 @@ class Comparison(NamedTuple):
         marks = diverged_seeds(self.metrics)
         return table.assign(diverged=[marks.get(str(label), "") for label in table["algorithm"]])
 
+    def clients(self) -> pd.DataFrame:
+        """Which clients gain, a line for each algorithm and client, by name where clients have one.
+
+        The columns are those of ``fljax.results.clients.ClientGain``.
+        """
+        return gains_frame(self.metrics)
+
     def report(self, path: str | pathlib.Path = "report.html") -> pathlib.Path:
         """Writes the HTML page that ``fljax report`` writes for a run: tables and pictures, in one file.
 
@@ -168,7 +177,8 @@ class Comparison(NamedTuple):
         from fljax import report
 
         seeds = self.metrics.sizes["seed"]
-        return report.overview(report.summary(self.metrics), seeds, diverged_seeds(self.metrics))
+        marks, told = diverged_seeds(self.metrics), directions(self.metrics)
+        return report.overview(report.summary(self.metrics), seeds, marks, told)
 
 
 def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels, overwrite: bool) -> pathlib.Path:

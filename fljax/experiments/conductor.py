@@ -32,6 +32,9 @@ from fljax.results.folders import OpenFolder, claim, save
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
 from fljax.results.sweeps import Axis, Best, axes_of, best, parts_of, unstack_cells, values_of
 
+# Attribute of the results of a run: a checksum of its data.
+DATA = "data"
+
 
 class Experiment(NamedTuple):
     """What the results of all algorithms have in common.
@@ -43,6 +46,7 @@ class Experiment(NamedTuple):
       opt_out_threshold: IP-FL's delta in metrics.
       grid: of a sweep, the paths of its axes by name, as JSON; None for a run.
       metric: of a sweep, by which its best cells are chosen.
+      data: a checksum of the data; None: it is not known.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Experiment(NamedTuple):
     opt_out_threshold: OptOut = 0.0
     grid: str | None = None
     metric: str | None = None
+    data: int | None = None
 
 
 class Outputs(NamedTuple):
@@ -170,6 +175,22 @@ def conduct(
     return outcome_of(join(experiment, parts))._replace(models=models)
 
 
+def check_data(folder: OpenFolder, data: int | None) -> None:
+    """Raises a ValueError if finished algorithms, beside which others will stand, had other data.
+
+    Args:
+      folder: what earlier processes have computed; results of an older fljax do not say their data.
+      data: a checksum of the data now; None: it is not known.
+    """
+    for label, part in folder.finished.items():
+        earlier = part.metrics.attrs.get(DATA)
+        if earlier is not None and data is not None and earlier != str(data):
+            raise ValueError(
+                f"expected the data that {label} was run on, to run others beside it, got other data (with another "
+                "folder a run begins anew)"
+            )
+
+
 def rounds_before(folder: OpenFolder) -> int | None:
     """The rounds after which algorithms of a folder go on; None: none goes on."""
     return next((int(begun.metrics["rounds_done"]) for begun in folder.begun.values()), None)
@@ -274,6 +295,8 @@ class SweptCells(NamedTuple):
                     on_memory=memory_notes(log, label, count * rounds),
                     non_finite=cell.non_finite,
                     extra_metrics=cell.extra_metrics,
+                    scores=cell.scores,
+                    score_every=cell.score_every,
                     checkpoint=self.outputs.files.checkpoint(label, f"program_{job}"),
                 )
             except NotFinite as stop:
@@ -304,6 +327,8 @@ def join(experiment: Experiment, parts: Parts, continues: int | None = None) -> 
     metrics = results.join({label: parts[label].metrics for label in order})
     records = results.join({label: parts[label].records for label in order})
     attributes: dict[str, Any] = {"name": experiment.name}
+    if experiment.data is not None:
+        attributes[DATA] = str(experiment.data)
     if continues is not None:
         attributes[further_rounds.CONTINUES] = continues
     if experiment.grid is not None:

@@ -19,9 +19,11 @@ import xarray as xr
 
 from fljax.core.names import unknown
 from fljax.results import folders, stores
+from fljax.results.clients import gains_frame
 from fljax.results.endings import at_end
 
 if TYPE_CHECKING:
+    import pandas as pd
     from jaxtyping import Array
 
     from fljax.config import Config
@@ -130,6 +132,14 @@ class Run:
     def last(self) -> xr.Dataset:
         """The metrics at each algorithm's last evaluation, which may be an earlier one if it stopped early."""
         return at_end(self.metrics)
+
+    def clients(self) -> pd.DataFrame:
+        """Which clients gain, a line for each algorithm and client, as ``Comparison.clients``.
+
+        Raises:
+          ValueError: as ``metrics``.
+        """
+        return gains_frame(self.metrics)
 
     @property
     def records(self) -> xr.Dataset:

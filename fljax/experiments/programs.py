@@ -26,9 +26,10 @@ from fljax.engine.loop.running import check_rounds
 from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
 from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.pooling import check_pooled, setup_of
 from fljax.experiments.inputs.preparation import build_plan, reads_requirement
 from fljax.experiments.inputs.setup import Setup
-from fljax.protocol import Algorithm
+from fljax.protocol import Algorithm, Federation
 from fljax.results import Reference
 
 
@@ -64,13 +65,17 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
     for entry in setup.algorithms:
         with about_algorithm(entry.label):
             baselines = None if swept or entry is setup.algorithms[0] else known
-            plan = build_plan(setup, entry, alone, baselines, trial=True)
+            if entry.pooled and swept:
+                raise ValueError("expected no pooled algorithm in a sweep, got one; fljax run has it")
+            own = setup_of(setup, entry)
+            plan = build_plan(own, entry, alone, baselines, trial=True)
+            check_pooled(entry, plan)
             with during("the builder"):
                 built = plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
             if isinstance(built, Algorithm):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's builder may err
                 check_rounds(built, setup.rounds)
             if rehearsed and setup.execution.clients != "debug":  # where nothing is traced
-                rehearse(plan, setup.federation)
+                rehearse(plan, own.federation)
         plans[entry.label] = plan
     return plans
 
@@ -148,7 +153,7 @@ class Ahead:
         self._pool = ThreadPoolExecutor(3)  # a run's programs
         for label in self._labels[1:]:
             with about_algorithm(label):
-                rehearse(plans[label], setup.federation)
+                rehearse(plans[label], self._federation(label))
         if self._labels:
             self._begin(self._labels[0])
 
@@ -166,7 +171,11 @@ class Ahead:
         setup = self._setup
         with about_algorithm(label):
             schedule = setup.schedule._replace(rounds=setup.rounds - self._begun.get(label, 0))
-            compile_ahead(self._pool, self._plans[label], setup.federation, schedule)
+            compile_ahead(self._pool, self._plans[label], self._federation(label), schedule)
+
+    def _federation(self, label: str) -> Federation:
+        """That on which an algorithm runs."""
+        return setup_of(self._setup, self._setup.algorithms[self._setup.labels.index(label)]).federation
 
     def __enter__(self) -> Ahead:
         return self

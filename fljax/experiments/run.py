@@ -12,7 +12,7 @@ from fljax import results
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm
-from fljax.engine import Block, Memory, Plan, estimate, estimate_standalone, progress_of, simulate
+from fljax.engine import Block, Memory, Plan, checksum_of, estimate, estimate_standalone, progress_of, simulate
 from fljax.engine.programs.execution import debug_mode
 from fljax.experiments import outlines
 from fljax.experiments.conductor import (
@@ -20,6 +20,7 @@ from fljax.experiments.conductor import (
     Experiment,
     Outcome,
     Outputs,
+    check_data,
     conduct,
     memory_notes,
     opened,
@@ -27,6 +28,7 @@ from fljax.experiments.conductor import (
     trained_alone,
 )
 from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.pooling import OfPooled, result_by_client, setup_of, with_pool
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup
 from fljax.experiments.programs import Ahead
@@ -34,11 +36,13 @@ from fljax.experiments.programs import check as check
 from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.experiments.saved_models import ModelFiles, keep_beginning, state_of
 from fljax.results import Reference, Result, Results, further_rounds, stores
+from fljax.results.clients import with_names
 from fljax.results.endings import Parts
 from fljax.results.events import OnEvent
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import flat
 from fljax.results.non_finite import infinite_losses, unstopped, until_stopped
+from fljax.results.scores import without_value
 
 
 def run(
@@ -58,7 +62,8 @@ def run(
       directory: the run folder (see ``fljax.results.folders``), locked against other processes during the run; None:
         nothing is saved. Of the processes that ``fljax.distributed`` has joined, only process 0 reads and writes it.
       resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoint of the
-        next one. If False, the folder must not have results.
+        next one. The config may have further algorithms behind those of the results. If False, the folder must not have
+        results.
       on_event: called with an ``Event`` for each step of the run.
       on_result: called with label, plan and Result of every algorithm after it has run and is saved.
       saving: how often checkpoints are saved, and how many are kept; None: the defaults.
@@ -103,6 +108,7 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     Raises:
       Stopped, ValueError, OSError, NotFinite: as ``run``.
     """
+    setup = with_pool(setup)
     builder = CallbackBuilder.of(setup, outputs.folder, outputs.log, outputs.callbacks)
     preparation.check_test_rows(setup.federation)
     plans = check(setup, rehearsed=False)
@@ -111,11 +117,14 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     if directory is not None:  # it has the results of what goes on
         for label, rounds in done.items():  # all of them before anything is computed
             with about_algorithm(label):
-                state_of(directory, label, plans[label], setup, rounds, trial=True)
+                own = setup_of(setup, setup.algorithms[setup.labels.index(label)])
+                state_of(directory, label, plans[label], own, rounds, trial=True)
         for label, rounds in done.items():
             outputs.files.begin()
             keep_beginning(directory, label, rounds)
     decisions = preparation.decision_rounds(setup)
+    data = None if outputs.folder is None else checksum_of(setup.federation)
+    check_data(folder, data)
     with debug_mode(setup.execution), Ahead(setup, plans, folder.finished, done) as ahead:
         (reference,) = trained_alone([setup], (), outputs, folder)
         for words in (preparation.absent_classes(setup), preparation.untested_clients(setup)):
@@ -126,7 +135,7 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
             words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"
             outputs.log.note(words)
         computation = _Computation(setup, outputs, folder, reference, decisions, ahead, builder)
-        experiment = Experiment(setup.name, setup.labels, setup.rounds, setup.opt_out_threshold)
+        experiment = Experiment(setup.name, setup.labels, setup.rounds, setup.opt_out_threshold, data=data)
         outcome = conduct(experiment, outputs, folder, computation.compute)
     return outcome if setup.world is None else outcome._replace(outline=outlines.contents(*setup.world))
 
@@ -163,12 +172,18 @@ class _Computation(NamedTuple):
         decisions = self.decisions if entry is setup.algorithms[0] else ()
         self.ahead.after(label)
         with about_algorithm(label):
-            plan = build_plan(setup, entry, self.reference, preparation.baselines_of(setup, parts))
-            result, stopped = until_stopped(simulate, plan, setup.federation, **self._arguments(entry, plan, parts))
+            own = setup_of(setup, entry)
+            plan = build_plan(own, entry, self.reference, preparation.baselines_of(setup, parts))
+            result, stopped = until_stopped(simulate, plan, own.federation, **self._arguments(entry, plan, parts))
+            trained = result
+            if entry.pooled:
+                result = result_by_client(result, self.reference, setup.clients, setup.unseen)
         metrics = results.with_decisions(result.metrics, decisions, setup.evaluate_every)
         if begun is not None:
             metrics = further_rounds.with_metrics(begun.metrics, metrics, setup.evaluate_every)
             result = result._replace(records=further_rounds.with_records(begun.records, result.records))
+        if setup.world is not None:
+            metrics = with_names(metrics, setup.world.names)
         result = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
         short = self._short(label, result)
         log.note(_cost_in_words(metrics), label, rounds, rounds)
@@ -176,8 +191,10 @@ class _Computation(NamedTuple):
             log.note(f"{diverged}; frozen there", label, diverged.round, rounds)
         for loss in result.infinite:
             log.note(str(loss), label, loss.round or 0, rounds)
+        for words in without_value(metrics):
+            log.note(words, label, rounds, rounds)
         if stopped is None:  # before the results, which say that the algorithm is finished
-            self.outputs.models.save(label, plan, result)
+            self.outputs.models.save(label, plan, trained)
         return Computed(Results(metrics, short), (plan, result), stopped)
 
     def _arguments(self, entry: AlgorithmSetup, plan: Plan, parts: Parts) -> dict[str, Any]:
@@ -187,10 +204,12 @@ class _Computation(NamedTuple):
         evaluate_at = self.decisions if entry is setup.algorithms[0] else ()
         before = rounds_before(self.folder)
         if label in self.folder.begun and before is not None and outputs.files.directory is not None:
-            initial = state_of(outputs.files.directory, label, plan, setup, before)
+            initial = state_of(outputs.files.directory, label, plan, setup_of(setup, entry), before)
             outputs.log.note(f"goes on after round {before}, from its saved models", label, before, rounds)
             evaluate_at = (*evaluate_at, *range(0, rounds, setup.evaluate_every))
             rounds -= before
+
+        callback = self.builder.callback(label, parts)
 
         def progress(block: Block) -> None:
             outputs.log.train(label, block.round, block.rounds, progress_of(block))
@@ -199,16 +218,18 @@ class _Computation(NamedTuple):
             "rounds": rounds,
             "initial": initial,
             "seeds": setup.seeds,
-            "reference": self.reference,
+            "reference": None if entry.pooled else self.reference,
             "evaluate_every": setup.evaluate_every,
             "evaluate_at": evaluate_at,
-            "callbacks": (progress, self.builder.callback(label, parts)),
+            "callbacks": (progress, OfPooled(callback, setup, self.reference) if entry.pooled else callback),
             "execution": setup.execution,
             "on_memory": memory_notes(outputs.log, label, setup.rounds),
             "checkpoint": outputs.files.checkpoint(label),
-            **outputs.models.arguments(setup, label, plan),
+            **outputs.models.arguments(setup_of(setup, entry), label, plan),
             "non_finite": setup.non_finite,
             "extra_metrics": setup.extra_metrics,
+            "scores": setup.scores,
+            "score_every": setup.score_every,
         }
 
     def _short(self, label: str, result: Result) -> Any:
@@ -239,9 +260,12 @@ def estimates(config: Config) -> dict[str, Memory]:
 
     Programs are compiled, and nothing is trained.
     """
-    setup = resolve_setup(config)
+    setup = with_pool(resolve_setup(config))
     plans = check(setup, rehearsed=False)  # the estimate traces them
     how: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
     alone = estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone, **how)
-    estimated = {label: estimate(plan, setup.federation, setup.schedule) for label, plan in plans.items()}
+    estimated = {
+        entry.label: estimate(plans[entry.label], setup_of(setup, entry).federation, setup.schedule)
+        for entry in setup.algorithms
+    }
     return {STANDALONE: alone} | estimated

@@ -40,6 +40,7 @@ from fljax.core.trees import path_of as path_of_leaf
 from fljax.engine import Models, Plan, arrays_of, checksum_of, common_models, restore
 from fljax.experiments import outlines
 from fljax.experiments.inputs.initial_models import COMMON, SEEDS
+from fljax.experiments.inputs.pooling import models_by_client, setup_of, with_pool
 from fljax.experiments.inputs.setup import Setup, assemble, build_task, build_world, resolve_setup
 from fljax.experiments.programs import check
 from fljax.protocol import Federation
@@ -294,6 +295,11 @@ def load(
             "which scaled them otherwise, saved these models, and can use them"
         )
     setup = with_placeholders(setup)
+    if entries[label].pooled:
+        setup = with_pool(setup)
+        entry = setup.algorithms[setup.labels.index(label)]
+        plan = check(setup, rehearsed=False)[label]
+        return models_by_client(restored(setup_of(setup, entry), plan, label, stored, None), setup)
     return restored(setup, check(setup, rehearsed=False)[label], label, stored, rows)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.config import ConfigError, dumps
-from fljax.config.resolved import check_metric
+from fljax.config.resolved import check_metric, resolved_of
 from fljax.config.sweeping import Grid
 from fljax.core import processes
 from fljax.core.files import write
@@ -39,6 +39,7 @@ from fljax.experiments.programs import check as check_plans
 from fljax.experiments.programs import world_key
 from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.metrics.registry import OF_LOSSES, SCALARS
+from fljax.metrics.scores import scalars_of, score_name
 from fljax.results import Results, folders
 from fljax.results.endings import Parts
 from fljax.results.events import OnEvent
@@ -121,7 +122,8 @@ def check(grid: Grid) -> str:
     """The sweep's metric; raises a ConfigError if it is unknown, or the config's data cannot give it."""
     assert grid.config.sweep is not None
     metric = grid.config.sweep.metric
-    check_metric("sweep.metric", metric, METRICS, grid.config.data)
+    of_scores = scalars_of([score for score in resolved_of(grid.config).scores if not score.lower])
+    check_metric("sweep.metric", metric, (*METRICS, *of_scores), grid.config.data)
     if grid.config.save_models != "none":
         got = grid.config.save_models
         raise ConfigError(f"save_models: expected 'none' in a sweep, which saves no models, got {got!r}")
@@ -132,7 +134,7 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
     """Builds every algorithm of every cell; of cells with the same data and model, the first one is traced."""
     seen = set()
     for cell in cells:
-        if cell.task.score is None and metric not in OF_LOSSES:
+        if cell.task.score is None and metric not in OF_LOSSES and score_name(metric) is None:
             raise ConfigError(
                 f"sweep.metric: expected a metric of losses for a task without a score, e.g. average_loss or "
                 f"average_valid_loss, got {metric!r}; valid names are "

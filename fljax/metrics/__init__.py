@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fljax.metrics.formulas import standard_error as standard_error
     from fljax.metrics.objective import incentive_margin as incentive_margin
     from fljax.metrics.objective import surrogate_objective as surrogate_objective
+    from fljax.metrics.scores import SCORES as SCORES
+    from fljax.metrics.scores import Score as Score
     from fljax.metrics.summaries import Summary as Summary
     from fljax.metrics.summaries import mean as mean
     from fljax.metrics.summaries import over_seeds as over_seeds
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ROUNDING": "arrays",
+    "SCORES": "scores",
+    "Score": "scores",
     "Summary": "summaries",
     "accuracy_increase": "formulas",
     "average_accuracy": "formulas",

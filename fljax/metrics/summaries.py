@@ -5,11 +5,13 @@ Everything is computed on the host with NumPy. JAX is not imported, since ``flja
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+
+from fljax.metrics.scores import heading_of
 
 # --- Over seeds ---------------------------------------------------------------------------------------------
 
@@ -112,7 +114,9 @@ _LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss 
 _DROPPED = {"dropped_messages": "dropped"}
 
 
-def main_columns(names: Container[str]) -> dict[str, str]:
-    """The headings of the main metrics among ``names``, by metric."""
+def main_columns(names: Collection[str]) -> dict[str, str]:
+    """The headings of the main metrics among ``names``, by metric, and of all scores."""
     headings = (_MAIN if "average_accuracy" in names else _MAIN | _LOSSES) | _DROPPED
+    of_scores = ((name, heading_of(name)) for name in sorted(names))
+    headings |= {name: words for name, words in of_scores if words is not None}
     return {name: words for name, words in headings.items() if name in names}

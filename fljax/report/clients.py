@@ -1,8 +1,15 @@
-"""A picture of what clients have: labels as stacked bars or a heat map, numbers to predict as boxes."""
+"""Pictures and a table by client: what they have, and which of them gain.
+
+What clients have are labels as stacked bars or a heat map, or numbers to predict as boxes.
+"""
 
 from __future__ import annotations
 
+import html
+import math
+
 import numpy as np
+import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,7 +17,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.data import ClientCounts
 from fljax.data.counts import name_text
-from fljax.report.style import COLOURS, INK, dress, legend_layout, printable
+from fljax.report.style import COLOURS, INK, STANDALONE, dress, legend_layout, printable, styles
+from fljax.results.clients import ClientGain, gains
 
 # Up to so many clients are drawn one by one, with their names; more become a map or a band.
 MOST_CLIENTS = 60
@@ -128,3 +136,95 @@ def _clients_below(axes: Axes, counts: ClientCounts) -> None:
 def _short(name: object) -> str:
     text = name_text(name)
     return printable(text if len(text) <= NAME_WIDTH else f"{text[: NAME_WIDTH - 3]}...", NAME_WIDTH + 1)
+
+
+# --- Which clients gain ---------------------------------------------------------------------------------------
+
+
+def gains_picture(metrics: xr.Dataset) -> Figure | None:
+    """The gain of every client over its standalone model, by algorithm; None without gains.
+
+    Few clients have a line each, by name, in the order of their mean gain. More are drawn as curves, each algorithm's
+    clients in the order of their own gains.
+    """
+    found = [each for each in gains(metrics) if math.isfinite(each.gain)]
+    if not found:
+        return None
+    labels = [
+        label for label in map(str, metrics["algorithm"].values) if any(each.algorithm == label for each in found)
+    ]
+    names = _in_order(found)
+    few = len(names) <= MOST_CLIENTS
+    figure = Figure(figsize=(9.0, 1.8 + 0.24 * len(names) if few else 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    dress(axes)
+    looks = styles(labels)
+    for place, label in enumerate(labels):
+        own = {(each.unseen, each.client): each for each in found if each.algorithm == label}
+        shown = printable(label)
+        if few:
+            height = [names.index(key) + 0.5 * ((place + 1) / (len(labels) + 1) - 0.5) for key in own]
+            spread = [each.std if math.isfinite(each.std) else 0.0 for each in own.values()]
+            gain = [each.gain for each in own.values()]
+            axes.errorbar(
+                gain, height, xerr=spread, fmt="o", markersize=4, linewidth=1, color=looks[label].colour, label=shown
+            )
+        else:
+            values = np.sort([each.gain for each in own.values()])
+            look = {"color": looks[label].colour, "linestyle": looks[label].dash, "label": shown}
+            axes.step(np.linspace(0, 1, len(values)), values, where="mid", **look)
+    words = f"gain in {found[0].measure} over the standalone model (right of the line, or above it: better)"
+    if few:
+        axes.axvline(0, color=STANDALONE, linewidth=1)
+        axes.set_yticks(range(len(names)), [f"{_short(name)}{' (unseen)' * unseen}" for unseen, name in names])
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        axes.set_xlabel(words)
+    else:
+        axes.axhline(0, color=STANDALONE, linewidth=1)
+        axes.set_xlabel("share of the clients, in the order of their gain")
+        axes.set_ylabel(f"gain in {found[0].measure}")
+    handles, shown_labels = axes.get_legend_handles_labels()
+    shown_labels, columns = legend_layout(shown_labels, 9.0)
+    figure.legend(handles, shown_labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    return figure
+
+
+def _in_order(found: list[ClientGain]) -> list[tuple[bool, str]]:
+    """The clients, unseen ones last, with the largest mean gain at the end of each group (the top of a picture)."""
+    of_clients: dict[tuple[bool, str], list[float]] = {}
+    for each in found:
+        of_clients.setdefault((each.unseen, each.client), []).append(each.gain)
+    return sorted(of_clients, key=lambda key: (key[0], float(np.mean(of_clients[key]))))
+
+
+def gains_table(metrics: xr.Dataset) -> str:
+    """Which clients gain as HTML: a line for each client, and for each algorithm its value and gain."""
+    found = gains(metrics)
+    labels = [str(label) for label in metrics["algorithm"].values]
+    by_client: dict[tuple[bool, str], dict[str, ClientGain]] = {}
+    for each in found:
+        by_client.setdefault((each.unseen, each.client), {})[each.algorithm] = each
+    measure = found[0].measure if found else "accuracy"
+    heads = [
+        "Client",
+        f"Standalone {measure}",
+        *(f"{label}: {words}" for label in labels for words in (measure, "gain")),
+    ]
+    lines = []
+    for (unseen, client), own in by_client.items():
+        cells = [client + " (unseen)" * unseen, _number(next(iter(own.values())).standalone)]
+        for label in labels:
+            each = own.get(label)
+            spread = "" if each is None or math.isnan(each.std) else f" ± {each.std:.3f}"
+            gain = "–" if each is None or math.isnan(each.gain) else f"{each.gain:+.3f}{spread}"
+            cells += ["–" if each is None else _number(each.value), gain]
+        lines.append(cells)
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>" for line in lines)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    framed = f'<div class="wide">{table}</div>'
+    return framed if len(lines) <= MOST_CLIENTS else f"<details><summary>All clients</summary>{framed}</details>"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "–"

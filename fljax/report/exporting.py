@@ -20,6 +20,7 @@ from fljax.report.style import fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, digits_of, pivot, summary, when
 from fljax.results.non_finite import diverged_seeds
+from fljax.results.scores import better
 from fljax.results.sweeps import axes_of
 
 _SPECIAL = {
@@ -38,7 +39,9 @@ def escape(text: str) -> str:
     return "".join(_SPECIAL.get(letter, letter) for letter in text)
 
 
-def latex_table(rows: Sequence[Row], columns: Mapping[str, str], diverged: Mapping[str, str] | None = None) -> str:
+def latex_table(
+    rows: Sequence[Row], columns: Mapping[str, str], diverged: Mapping[str, str] | None = None, scores: str = ""
+) -> str:
     r"""The last evaluation as a ``tabular`` with the rules of booktabs.
 
     Args:
@@ -46,6 +49,7 @@ def latex_table(rows: Sequence[Row], columns: Mapping[str, str], diverged: Mappi
       columns: headings by metric.
       diverged: which seeds diverged, by the label of the algorithm (``fljax.results.non_finite.diverged_seeds``); these
         labels have a dagger, and the first line says which.
+      scores: words about the directions of scores (``fljax.results.scores.directions``), for the first line.
     """
     diverged = diverged or {}
     seeds = max((row.of for row in rows), default=1)
@@ -57,6 +61,7 @@ def latex_table(rows: Sequence[Row], columns: Mapping[str, str], diverged: Mappi
     ]
     note = f"At the last evaluation, {escape(when(rows))}: {spread}." if rows else ""
     words = "; ".join(f"{escape(label)} {seeds_in_words}" for label, seeds_in_words in diverged.items())
+    note += f" {scores[0].upper()}{escape(scores[1:])}." if scores else ""
     note += f" Daggers: diverged and frozen there: {words}." if words else ""
     return latex_lines([["Algorithm", *map(escape, columns.values())], *lines], note)
 
@@ -87,13 +92,20 @@ def _cell(row: Row | None) -> str:
     return f"${row.mean:.{digits}f}{spread}{missing}$"
 
 
-def csv_table(rows: Sequence[Row], diverged: Mapping[str, str] | None = None) -> str:
-    """One line for each algorithm and metric: mean, standard deviation, seeds, round, and which seeds diverged."""
-    head, marks = ("algorithm", "metric", "mean", "std", "seeds", "round", "diverged"), diverged or {}
-    body = [
-        (row.algorithm, row.metric, row.mean, row.std, row.seeds, row.round, marks.get(row.algorithm, ""))
-        for row in rows
-    ]
+def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
+    """One line for each algorithm and metric: mean, standard deviation, seeds, round, and which seeds diverged.
+
+    The last column says whether lower or higher values are better.
+
+    Args:
+      metrics: of a run.
+      rows: of ``summary``, as many as are to be written.
+    """
+    head, marks = (
+        ("algorithm", "metric", "mean", "std", "seeds", "round", "diverged", "better"),
+        diverged_seeds(metrics),
+    )
+    body = [(*row[:5], row.round, marks.get(row.algorithm, ""), better(metrics, row.metric)) for row in rows]
     return _csv(head, body)
 
 
@@ -116,12 +128,13 @@ def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
             if row.seeds:
                 known.add(row.metric)
                 numbers = [row.mean, row.std, row.seeds, row.round, marks.get(row.algorithm, "")]
+                numbers.append(better(metrics, row.metric))
                 body.append([row.algorithm, *values, row.metric, *numbers])
     for name in chosen:
         if name not in known:
             raise ValueError(unknown("metric", name, sorted(known)))
     lines = [line for line in body if not chosen or line[1 + len(axes)] in chosen]
-    head = ["algorithm", *axes, "metric", "mean", "std", "seeds", "round", "diverged"]
+    head = ["algorithm", *axes, "metric", "mean", "std", "seeds", "round", "diverged", "better"]
     return _csv(head, lines)
 
 

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
+from fljax.report.clients import gains_picture, gains_table
 from fljax.report.drawing import picture
 from fljax.report.kinds.registry import KINDS, Asked, draw_kinds
 from fljax.report.kinds.sources import Source, read
@@ -22,6 +23,7 @@ from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, best_rows, cell, pivot, summary, target_lines, title, to_target, when
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
+from fljax.results.scores import directions
 from fljax.results.sweeps import axes_of, best
 
 DPI = 110  # of pictures: 1540 pixels across, where a page is 1180 wide
@@ -122,9 +124,19 @@ def _page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, 
     marks = diverged_seeds(metrics)
     tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
     said = font_note(texts_of(metrics)) if drawn else None
-    parts = [f'<p class="note">{html.escape(note(rows))}</p>', *_diverged(metrics), *tables]
+    told = [note(rows), *(f"{words[0].upper()}{words[1:]}." for words in [directions(metrics)] if words)]
+    parts = [f'<p class="note">{html.escape(" ".join(told))}</p>', *_diverged(metrics), *tables]
     parts += [f'<p class="note">{html.escape(said)}</p>'] if said else []
-    return whole_page(heading, [*parts, drawn], attached)
+    return whole_page(heading, [*parts, drawn, _clients(metrics)], attached)
+
+
+def _clients(metrics: xr.Dataset) -> str:
+    """The section about which clients gain; nothing without standalone models."""
+    figure = gains_picture(metrics)
+    if figure is None:
+        return ""
+    words = "The gain of each client over its standalone model"
+    return f'<h2>Clients</h2><div class="wide">{shown(png(figure), words)}</div>{gains_table(metrics)}'
 
 
 def _panels(figure: Figure, content: bytes) -> str:

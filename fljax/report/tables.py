@@ -11,6 +11,7 @@ import xarray as xr
 
 from fljax.core.names import unknown
 from fljax.metrics.registry import is_lower_better
+from fljax.metrics.scores import score_name
 from fljax.metrics.summaries import main_columns, over_seeds
 from fljax.metrics.targets import rounds_to_target
 from fljax.results.endings import end_of
@@ -162,13 +163,14 @@ class Overview(NamedTuple):
     lines: dict[str, tuple[str, ...]]
 
 
-def overview(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None) -> Overview:
+def overview(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None, scores: str = "") -> Overview:
     """The table that ``fljax run`` prints: the main metrics, those of losses for a task without accuracies.
 
     Args:
       rows: from ``summary``.
       seeds: number of seeds.
       diverged: words about seeds that diverged, by label.
+      scores: words about the directions of scores (``fljax.results.scores.directions``).
     """
     diverged = diverged or {}
     accuracies = any(row.metric == "average_accuracy" for row in rows)
@@ -180,6 +182,7 @@ def overview(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None
     about = "IPR: share of clients that prefer the deployed model" + (
         "; accuracies are shares of 1" if accuracies else ""
     )
+    about += f"; {scores}" if scores else ""
     cells = {label: (*map(cell, line), *[diverged.get(label, "")] * bool(diverged)) for label, line in lines.items()}
     return Overview(f"Test results {last}{spread}", about, tuple(heads), cells)
 
@@ -193,6 +196,8 @@ def title(name: str) -> str:
     """The title of a metric in plain words."""
     plain = name.removeprefix("unseen_")
     words = TITLES.get(plain, plain.replace("_", " ").capitalize())
+    if (score := score_name(plain)) is not None:
+        words = f"Score {score}, {'all rows together' if plain.startswith('pooled') else 'mean over clients'}"
     return f"{words} (unseen)" if plain != name else words
 
 

@@ -41,7 +41,15 @@ from fljax.core.names import file_name
 from fljax.results import further_rounds
 from fljax.results.endings import Parts, Results
 from fljax.results.events import EVALUATIONS, LOG
-from fljax.results.identity import CHECKPOINTS, Origin, check_checkpoints, check_same_run, difference, write_environment
+from fljax.results.identity import (
+    CHECKPOINTS,
+    Origin,
+    added,
+    check_checkpoints,
+    check_same_run,
+    difference,
+    write_environment,
+)
 
 RESULTS, TABLE, CONFIG, LOCK = "results.nc", "metrics.csv", "config.toml", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
@@ -75,7 +83,8 @@ def claim(
     Args:
       directory: the run folder; None: nothing is saved or locked.
       text: the config of the run with every default, as TOML.
-      resume: whether the folder may have results of this config.
+      resume: whether the folder may have results of this config, of one with fewer rounds, or of one that lacks its
+        last algorithms.
       grid: the grid of a sweep, as in the attributes of its results; None for a run.
       computes: whether this process computes; else ``environment.json`` is not written, for which JAX would start.
 
@@ -106,7 +115,8 @@ def _claimed(
         elif grid is None and (directory / PARTS).is_dir():
             raise ValueError(f"expected the folder of a run, got {str(directory)!r}, which has the parts of a sweep")
         finished, begun = _resumed(directory, text, grid) if resume else ({}, {})
-        if config_of(directory) is None or not resume:
+        written = config_of(directory)
+        if written is None or not resume or added(written, text) or added(text, written):
             write(directory / CONFIG, text.encode())
         earlier = bool(finished) or bool(begun) or (resume and (directory / CHECKPOINTS).is_dir())
         yield OpenFolder(finished, write_environment(directory / ENVIRONMENT, earlier) if computes else (), begun)
@@ -162,11 +172,12 @@ def _finished(
 ) -> tuple[Results | None, int | None]:
     """The results, as they were written, and the rounds after which some of them go on; None if there are none.
 
-    Nothing is changed. ``grows``: whether the config may ask for more rounds than the results have.
+    Nothing is changed. ``grows``: whether the config may ask for more rounds or algorithms than the results have.
     """
     where, written = str(directory), config_of(directory)
     if not (directory / RESULTS).is_file():
-        if written is not None and (changed := difference(written, text)) is not None:
+        grown = grows and written is not None and added(written, text)
+        if written is not None and not grown and (changed := difference(written, text)) is not None:
             raise ValueError(
                 f"expected the config of the run in {where!r} to resume it, got a changed one: {changed} "
                 "(nothing is saved there yet, so that it can also be run anew without --resume)"
@@ -178,8 +189,10 @@ def _finished(
         raise ValueError(f"expected results in {where!r} that name their config, got those of an older fljax")
     before = further_rounds.rounds_before(metrics, origin["config"], text) if grows else None
     run = Origin(origin["config"], origin["fljax"], metrics.attrs.get("grid"))
-    check_same_run(run, text, grid, "results", directory, may_differ=before is not None)
+    grown = grows and bool(added(origin["config"], text))
+    check_same_run(run, text, grid, "results", directory, may_differ=before is not None or grown)
     behind = written is None or further_rounds.is_behind(metrics, origin["config"], written)
+    behind = behind or (grows and bool(added(origin["config"], written or "")))
     if not behind and (changed := difference(origin["config"], written or "")) is not None:
         raise ValueError(
             f"expected {CONFIG} and {RESULTS} in {where!r} to be of one run, got another {CONFIG}: {changed} "
@@ -212,7 +225,9 @@ def records_of(directory: pathlib.Path, label: str) -> pathlib.Path:
 def check_origin(directory: pathlib.Path, text: str) -> None:
     """Raises a ValueError if the folder has results of another config."""
     origin = _read(directory)[1] if (directory / RESULTS).is_file() else None
-    if origin is not None and (changed := difference(origin["config"], text)) is not None:
+    if origin is None or added(origin["config"], text):  # a method that was added is not finished
+        return
+    if (changed := difference(origin["config"], text)) is not None:
         raise ValueError(f"expected the config of the results in {str(directory)!r}, got a changed one: {changed}")
 
 

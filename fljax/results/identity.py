@@ -63,7 +63,7 @@ def check_same_run(
       what: "results" or "checkpoints".
       where: the folder.
       remedy: what a user may do if the config differs.
-      may_differ: the config is not compared, since the run goes on for more rounds.
+      may_differ: the config is not compared, since the run goes on for more rounds or has more algorithms.
     """
     from fljax.core.version import __version__
 
@@ -110,6 +110,26 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
     first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
     keys = [key for key in {**first, **second} if key not in without and first.get(key) != second.get(key)]
     return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
+
+
+def added(earlier: str, now: str) -> list[str]:
+    """The labels of the algorithms that a config has after all of those of an earlier one.
+
+    Args:
+      earlier: the config of earlier results, as TOML.
+      now: the current config.
+
+    Returns:
+      The labels; empty if the configs are equal, or differ in anything else that changes results.
+    """
+    first, second = (tomllib.loads(text).get("algorithms", []) for text in (earlier, now))
+    count = len(first)
+    if len(second) <= count:
+        return []
+    new = [f"algorithms.{place}." for place in range(count, len(second))]
+    if any(not key.startswith(tuple(new)) for key in differences(earlier, now)):
+        return []
+    return [str(entry.get("label", entry.get("name"))) for entry in second[count:]]
 
 
 def flat(text: str) -> dict[str, str]:
@@ -171,9 +191,9 @@ def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> N
     except (OSError, ValueError, KeyError, TypeError):
         shutil.rmtree(folder, ignore_errors=True)  # nobody can say what they are of
         return
-    check_same_run(
-        origin, text, grid, "checkpoints", directory, f"without the folder {CHECKPOINTS!r} what they have is given up"
-    )
+    remedy = f"without the folder {CHECKPOINTS!r} what they have is given up"
+    grown = grid is None and bool(added(origin.config, text))
+    check_same_run(origin, text, grid, "checkpoints", directory, remedy, may_differ=grown)
 
 
 def environment() -> dict[str, Any]:

@@ -70,6 +70,7 @@ def export(
     chosen: FigureOptions,
     latex: Annotated[bool, typer.Option("--latex", help="A table for a paper, with booktabs.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="All metrics, unrounded.")] = False,
+    clients: Annotated[bool, typer.Option("--clients", help="Which clients gain, by name, as CSV.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Every picture of the report as a PDF and an SVG file.")] = False,
     leaving: Annotated[
         bool, typer.Option("--leaving", help="As CSV: who would leave each method, and why, by client.")
@@ -84,17 +85,17 @@ def export(
 ) -> int:
     """Write the results of RUN for a paper: a table as LaTeX or CSV, or single pictures as PDF and SVG.
 
-    --figures is --pdf of the named figures, and --leaving is --csv of another table.
+    --figures is --pdf of the named figures; --clients and --leaving are --csv of other tables.
     """
     asked = asked_for(chosen)
     forms = {"--latex": latex, "--csv": csv and not leaving, "--pdf": pdf and asked is None}
-    forms |= {"--leaving": leaving, "--figures": asked is not None}
+    forms |= {"--clients": clients, "--leaving": leaving, "--figures": asked is not None}
     named = [name for name, on in forms.items() if on]
     if len(named) != 1:
-        raise ValueError(f"expected one of --latex, --csv and --pdf, got {' and '.join(named) or 'none'}")
-    if chosen.metric and (leaving or (pdf and asked is None)):
+        raise ValueError(f"expected one of --latex, --csv, --pdf and --clients, got {' and '.join(named) or 'none'}")
+    if chosen.metric and (leaving or clients or (pdf and asked is None)):
         raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {named[0]}")
-    if targets and (chosen.metric or not (latex or csv) or leaving):
+    if targets and (chosen.metric or named[0] not in ("--latex", "--csv")):
         other = "--metric" if chosen.metric else named[0]
         raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
     if asked is not None:
@@ -111,8 +112,12 @@ def export(
         if pdf:
             write_pictures(found, records, run / PICTURES if out is None else out)
             return 0
-        wanted = _targets(targets)
-        text = _target_table(found, latex, wanted) if wanted else _table_of(found, latex, chosen.metric or ())
+        if clients:
+            text = _clients_of(found)
+        elif wanted := _targets(targets):
+            text = _target_table(found, latex, wanted)
+        else:
+            text = _table_of(found, latex, chosen.metric or ())
     if out is None:
         print(text, end="")
         return 0
@@ -160,9 +165,24 @@ def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]
     return exporting.latex_lines(escaped, "At the first evaluation that reaches the target.")
 
 
+def _clients_of(metrics: xr.Dataset) -> str:
+    """A line for each algorithm and client.
+
+    Raises:
+      ValueError: if the results are of a sweep.
+    """
+    from fljax.results.clients import gains_frame
+    from fljax.results.sweeps import axes_of
+
+    if axes_of(metrics):
+        raise ValueError("expected --clients for a run, got a sweep, which has clients in every cell")
+    return gains_frame(metrics).to_csv(index=False, lineterminator="\n")
+
+
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.report import best_rows, exporting, summary
     from fljax.results.non_finite import diverged_seeds
+    from fljax.results.scores import directions
     from fljax.results.sweeps import axes_of, best
 
     if axes_of(metrics):
@@ -177,8 +197,8 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     rows = [row for row in summary(metrics) if row.seeds]
     columns = _columns({row.metric for row in rows}, chosen)
     if latex:
-        return exporting.latex_table(rows, columns, diverged_seeds(metrics))
-    return exporting.csv_table([row for row in rows if not chosen or row.metric in columns], diverged_seeds(metrics))
+        return exporting.latex_table(rows, columns, diverged_seeds(metrics), directions(metrics))
+    return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
 
 
 def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
@@ -201,8 +221,17 @@ def compare(
     runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs; differences are from the first.")],
     metrics: Metrics = None,
     as_json: Json = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Methods x runs for one metric, with average ranks; sweeps, too.")
+    ] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="With --ranks: the table for a paper, with booktabs.")] = False,
 ) -> None:
     """Print metrics of several runs side by side, with differences from the first run, and how their configs differ."""
+    if ranks:
+        _print_ranks(runs, metrics or ["average_accuracy"], as_json, latex)
+        return
+    if latex:
+        raise ValueError("expected --latex with --ranks, got it without")
     if len(runs) < 2:
         raise ValueError(f"expected at least two folders of runs, got {len(runs)}")
     from fljax.report.comparison import compare_runs
@@ -228,6 +257,29 @@ def compare(
     # Cells have two lines; a narrow terminal wraps headings.
     console(120).print(_comparison(found, columns))
     _print_changes(changes, next(iter(names)))
+
+
+def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: bool, latex: bool) -> None:
+    """Prints methods beside runs and cells of sweeps, for one metric."""
+    from fljax.report import methods
+    from fljax.results import folders
+
+    if len(metrics) > 1:
+        raise ValueError(f"expected one --metric with --ranks, got {' and '.join(metrics)}")
+    found = methods.method_table({name: folders.load(run)[0] for name, run in _names(runs).items()}, metrics[0])
+    if as_json:
+        print_json(methods.as_json(found))
+        return
+    if latex:
+        print(methods.latex(found), end="")
+        return
+    heads, lines = methods.lines_of(found)
+    table = Table(caption=methods.note(found))
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left")
+    for line in lines:
+        table.add_row(*line)
+    console(120).print(table)
 
 
 def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:

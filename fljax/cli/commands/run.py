@@ -64,6 +64,7 @@ def run(
             )
         from fljax import report
         from fljax.results.non_finite import diverged_seeds
+        from fljax.results.scores import directions
 
         rows = report.summary(outcome.metrics)
         pictures = () if options.no_report or not first else report.write(folder, (outcome.metrics, outcome.records))
@@ -73,7 +74,8 @@ def run(
     elif options.as_json:
         _print_json(outcome, folder, pictures, {"summary": [row._asdict() for row in rows], "diverged": diverged})
     elif not options.quiet:
-        console(110).print(_summary(rows, len(chosen.seeds), diverged_seeds(outcome.metrics)))
+        marks, told = diverged_seeds(outcome.metrics), directions(outcome.metrics)
+        console(110).print(_summary(rows, len(chosen.seeds), marks, told))
         if chosen.published is not None:
             print_chosen(outcome.metrics, chosen.published)
         _print_places(outcome.metrics, folder, pictures)
@@ -137,10 +139,10 @@ def _code(outcome: Outcome, diverged: Sequence[Mapping[str, Any]], folder: pathl
     return 0
 
 
-def _summary(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
+def _summary(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None, scores: str = "") -> Table:
     from fljax.report import overview
 
-    shown = overview(rows, seeds, diverged)
+    shown = overview(rows, seeds, diverged, scores)
     table = Table(title=shown.title, caption=shown.caption)
     table.add_column("algorithm")
     for column in shown.columns:

@@ -25,6 +25,7 @@ from fljax.engine.loop.checkpointing import CheckpointKeeper, Position, Resumed
 from fljax.engine.loop.compilation import PreparedRun, Programs, compiled, programs_of
 from fljax.engine.loop.history import History
 from fljax.engine.loop.schedule import OnMemory
+from fljax.engine.loop.scoring import Scoring
 from fljax.engine.loop.trained import state_of
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.rounds.states import State, arrays_of, with_arrays
@@ -79,6 +80,7 @@ class Loop(NamedTuple):
       judge: the metrics of an evaluation, for callbacks.
       best: the best models so far.
       keeper: of checkpoints.
+      scoring: scores of the task.
     """
 
     first: int
@@ -90,6 +92,7 @@ class Loop(NamedTuple):
     judge: Judge
     best: BestSoFar
     keeper: CheckpointKeeper
+    scoring: Scoring
 
     def start(self, run: Programs | OffloadRun, prepared: PreparedRun, initial: State | None, clock: Clock) -> Progress:
         """Compiles the programs, and evaluates the state before the first round."""
@@ -101,6 +104,7 @@ class Loop(NamedTuple):
         clock.lap("compile")
         history = self.keeper.history()
         scores = run.evaluate(state, self.first)
+        scores |= self.scoring.measured(run, state, self.first, not self.stops)
         history.measured(self.first, scores)
         self.best.begin()
         self.best.evaluated(self.first, scores, state)
@@ -156,7 +160,7 @@ class Loop(NamedTuple):
                         if keeper.must_stop:
                             raise keeper.stopped(at, end)
                 scores = run.evaluate(state, at.done)
-                history.measured(at.done, scores)
+                scores |= self.scoring.measured(run, state, at.done, at.done == end)
                 self.best.evaluated(at.done, scores, state)
                 clock.lap("evaluate")
                 if self.callbacks:
@@ -166,6 +170,10 @@ class Loop(NamedTuple):
                     clock.skip()
                 if diagnosis.is_stopped(run.spec.non_finite, state):
                     at = at._replace(ended=True)
+                if at.ended and at.done < end:
+                    scores = self.scoring.at_end(run, state, at.done, scores)
+                    clock.lap("evaluate")
+                history.measured(at.done, scores)
                 if keeper.is_due or at.ended or at.done == end:
                     save()
                     if keeper.must_stop and at.done < end and not at.ended:

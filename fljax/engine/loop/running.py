@@ -23,6 +23,7 @@ from fljax.engine.loop.blocks import Clock, Loop, completed
 from fljax.engine.loop.checkpointing import CheckpointKeeper, identity_of
 from fljax.engine.loop.compilation import PreparedRun, fastest
 from fljax.engine.loop.schedule import Hooks, Schedule
+from fljax.engine.loop.scoring import Scoring
 from fljax.engine.loop.trained import DeployedModels, Predictions
 from fljax.engine.programs import program
 from fljax.engine.programs.checks import check_labels, check_programs, task_of
@@ -84,7 +85,9 @@ def run_plans(
         callbacks = contract.same_everywhere(hooks.callbacks)
         clock = Clock()
         runs = seeds * len(plans)
-        check_labels(task_of(spec, inputs), federation)
+        task = task_of(spec, inputs)
+        check_labels(task, federation)
+        scoring = Scoring.of(schedule, task, federation, len(runs))
         shapes = measure(spec, inputs, len(runs))
         first = 0 if initial is None else int(np.max(initial.round))
         check_rounds(shapes.algorithm, first + schedule.rounds)
@@ -102,6 +105,7 @@ def run_plans(
                 evaluate_every=schedule.evaluate_every,
                 evaluate_at=stops,
                 **best.identity,
+                **scoring.identity,
             ),
             schedule.rounds,
             len(stops) + 1,
@@ -118,12 +122,15 @@ def run_plans(
         layout = resolve_together(execution, shapes.sizes) if layout is None else layout
         if counts:
             compute.check_counted(layout.is_offloaded)
+        scoring.check(layout)
         prepared = PreparedRun(spec, layout, capacity, inputs, numbers, shapes)
         if execution.clients == "trial" and not layout.is_offloaded and not is_known:
             prepared = prepared._replace(inputs=on_devices(inputs, layout))
             prepared = prepared._replace(layout=fastest(prepared, neighbours(layout, shapes.sizes)))
             clock.lap("trial")
-        loop = Loop(first, first + schedule.rounds, stops, runs, callbacks, hooks.on_memory, judge, best, keeper)
+        loop = Loop(
+            first, first + schedule.rounds, stops, runs, callbacks, hooks.on_memory, judge, best, keeper, scoring
+        )
         progress, layout, clock = completed(loop, prepared, initial, resumed, clock)
         state, history = unbound(progress.state), progress.history
         seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
@@ -135,8 +142,8 @@ def run_plans(
         for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
             rows = slice(place * len(seeds), (place + 1) * len(seeds))
             part_course = course if len(plans) == 1 else course.of(rows)
-            run = _Run(*part, layout, shapes, seeds, reference, counts)
-            plan_results.append(_result(run, part_course, features))
+            result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, features)
+            plan_results.append(result._replace(metrics=scoring.described(result.metrics)))
         diagnosis.check_stopped(schedule.non_finite, plan_results)
         return plan_results
 

@@ -13,6 +13,7 @@ from fljax.engine.programs.execution import Execution
 from fljax.engine.rounds.keys import Seeds
 from fljax.engine.rounds.states import State
 from fljax.metrics.registry import needs_of
+from fljax.metrics.scores import Score
 from fljax.results.non_finite import NonFinite
 
 OnMemory = Callable[[Memory], Any]
@@ -29,6 +30,8 @@ class Schedule(NamedTuple):
     execution: Execution = Execution()
     non_finite: NonFinite = "freeze"
     extra_metrics: Sequence[str] = ()
+    scores: tuple[Score, ...] = ()
+    score_every: int | None = None
 
     def needs(self, valid: bool) -> tuple[str, ...]:
         """What evaluations judge for ``extra_metrics``; ``valid``: whether some client has validation rows.

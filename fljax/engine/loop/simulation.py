@@ -16,6 +16,7 @@ from fljax.engine.programs.execution import Execution
 from fljax.engine.programs.program import Plan
 from fljax.engine.rounds.keys import Seeds
 from fljax.engine.rounds.states import State
+from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Algorithm, Federation, Task
 from fljax.results import Reference, Result
 from fljax.results.non_finite import NonFinite
@@ -40,6 +41,8 @@ def simulate(
     initial_model: PyTree | None = None,
     non_finite: NonFinite = "freeze",
     extra_metrics: Sequence[str] = (),
+    scores: Sequence[Asked] = (),
+    score_every: int | None = None,
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -85,6 +88,10 @@ def simulate(
         rounds in which it happens.
       extra_metrics: names of metrics that take more computation, and so must be asked for: those of
         ``fljax.metrics.registry.ON_REQUEST``, e.g. ``("objective", "objective_gradient_norm")``.
+      scores: scores of the task beside its accuracy, by scikit-learn: names of ``fljax.metrics.SCORES`` ("auroc",
+        "f1"), ``"module:object"``, functions ``(labels, probabilities) -> float``, or a ``Score``, which says whether
+        lower is better. Results have ``score_NAME`` by client, ``average_score_NAME`` and ``pooled_score_NAME``.
+      score_every: evaluations between two that have scores, which are NaN elsewhere; None: the last evaluation alone.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears in the server or in
@@ -96,7 +103,7 @@ def simulate(
         fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run. With
         ``keep_best``, if no client has validation rows. With ``initial_model``, if it does not fit the task, if there
         is an ``initial`` state, too, or if an ``Algorithm`` is given. If ``non_finite`` is not a valid name. If a name
-        in ``extra_metrics`` is unknown, or the run has not what the metric is computed from.
+        in ``extra_metrics`` is unknown, or the run has not what the metric is computed from. If a score is unknown or does not fit the task, or examples or client states are on the host where scores are asked for.
       OSError: if the disk has no room for long records; the checkpoints are kept, so that the same call goes on.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
@@ -107,7 +114,8 @@ def simulate(
     if initial is not None and initial_model is not None:
         raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
     plan = starting_from(algorithm_or_plan, initial_model)
-    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, execution or Execution(), non_finite, extra_metrics)
+    how = execution or Execution(), non_finite, extra_metrics, scores_of(scores), score_every
+    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, *how)
     hooks = Hooks(callbacks, on_memory, checkpoint, keep_best, on_evaluated)
     (result,) = run_plans([plan], federation, schedule, [reference], hooks, initial=initial, leave_records=True)
     return result
@@ -128,6 +136,8 @@ def sweep(
     keep_best: bool = False,
     non_finite: NonFinite = "freeze",
     extra_metrics: Sequence[str] = (),
+    scores: Sequence[Asked] = (),
+    score_every: int | None = None,
 ) -> list[Result]:
     """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
@@ -148,6 +158,8 @@ def sweep(
       keep_best: as for ``simulate``, for every run.
       non_finite: as for ``simulate``; "stop" stops all runs.
       extra_metrics: as for ``simulate``.
+      scores: as for ``simulate``.
+      score_every: as for ``simulate``.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -165,7 +177,8 @@ def sweep(
         references = [references] * len(plans)
     if len(references) != len(plans):
         raise ValueError(f"expected one reference for each of {len(plans)} plans, got {len(references)}")
-    schedule = Schedule(rounds, seeds, evaluate_every, (), execution or Execution(), non_finite, extra_metrics)
+    how = execution or Execution(), non_finite, extra_metrics, scores_of(scores), score_every
+    schedule = Schedule(rounds, seeds, evaluate_every, (), *how)
     return run_plans(plans, federation, schedule, references, Hooks(callbacks, on_memory, checkpoint, keep_best))
 
 

@@ -14,7 +14,7 @@ from fljax import scenarios as wrapping
 from fljax import training
 from fljax.contributions import Contribution, RoundMeasure
 from fljax.contributions.estimators.in_rounds import as_round_measure
-from fljax.core.names import about_algorithm, describe, name_of, resolve, unknown
+from fljax.core.names import about_algorithm, describe, name_of, resolve, shown, unknown
 from fljax.core.signatures import parameters_of, takes_anything
 from fljax.engine import Plan, plan_of
 from fljax.engine.programs.checks import checksum_of_programs
@@ -97,10 +97,13 @@ def _entry(label: str, entrant: Entrant, local: Local, contribution: Contributio
         options = dict(options)
         own, measure = options.pop("local", local), options.pop("contribution", contribution)
         measure = as_round_measure(measure) or measure
+        pooled = options.pop("pooled", False)
+        if not isinstance(pooled, bool):
+            raise ValueError(f"expected pooled to be True or False, got {shown(pooled)}")
         start = options.pop("clustering") if isinstance(options.get("clustering"), ByF1) else None
         _check_options(build, options)
         wrappers = tuple(map(_scenario, scenarios))
-        return AlgorithmSetup(label, build, options, wrappers, own, measure, start)
+        return AlgorithmSetup(label, build, options, wrappers, own, measure, start, pooled=pooled)
 
 
 def _scenario(given: Any) -> tuple[Callable[..., Algorithm], Mapping[str, Any]]:
@@ -155,6 +158,8 @@ def describe_comparison(setup: Setup, local: Local) -> str:
             "standalone_initial": setup.standalone_initial,
             "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
             "requirement": describe_requirement(setup.requirement),
+            "scores": [score.name for score in setup.scores] or None,
+            "score_every": setup.score_every,
             "federation": repr(setup.federation),
             "task": about,
             **described(setup.algorithms, local),
@@ -193,6 +198,7 @@ def _describe_entrant(entry: AlgorithmSetup, local: Local) -> dict[str, Any]:
     found: dict[str, Any] = {"label": entry.label, "name": name_of(build), **entry.options}
     found |= {} if entry.local == local else {"local": entry.local._asdict()}
     found |= {"contribution": entry.contribution._asdict()} if isinstance(entry.contribution, RoundMeasure) else {}
+    found |= {"pooled": True} if entry.pooled else {}
     wrappers = [{"name": name_of(wrap), **options} for wrap, options in entry.scenarios]
     return found | ({"scenarios": wrappers} if wrappers else {})
 

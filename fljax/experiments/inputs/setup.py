@@ -28,6 +28,7 @@ from fljax.experiments.inputs.clustering import ByF1
 from fljax.experiments.inputs.initial_models import with_initial
 from fljax.experiments.inputs.requirements import Requirement, needs_validation, requirement_of
 from fljax.metrics.registry import OF_LOSSES, OF_ONE_EVALUATION, ON_REQUEST, needs_of
+from fljax.metrics.scores import Score
 from fljax.protocol import Algorithm, Federation, Names, Task
 from fljax.results.non_finite import NonFinite
 from fljax.training import Local, StopAlone
@@ -49,6 +50,7 @@ class AlgorithmSetup(NamedTuple):
         gives another.
       clustering: how to find the clusters that it starts from; None: the algorithm draws them.
       plan: is run as it is; None: it is made from ``build``, ``options`` and ``scenarios``.
+      pooled: whether it trains on the rows of all clients in one (``fljax.experiments.inputs.pooling``).
     """
 
     label: str
@@ -59,6 +61,7 @@ class AlgorithmSetup(NamedTuple):
     contribution: Contribution = Measure()
     clustering: ByF1 | None = None
     plan: Plan | None = None
+    pooled: bool = False
 
 
 class CallbackSetup(NamedTuple):
@@ -105,6 +108,9 @@ class Setup(NamedTuple):
       opt_out_threshold: IP-FL's delta in metrics, for all clients or for each one.
       requirement: what each client requires; None: see ``fljax.experiments.inputs.requirements.with_requirement``.
       extra_metrics: as for ``simulate``.
+      scores: of the task, beside its accuracy.
+      score_every: evaluations between two that have scores; None: the last one alone.
+      pool: the federation of pooled algorithms; None: there are none, or it is made when it is asked for.
     """
 
     name: str
@@ -126,6 +132,9 @@ class Setup(NamedTuple):
     opt_out_threshold: OptOut = 0.0
     requirement: Requirement | None = None
     extra_metrics: tuple[str, ...] = ()
+    scores: tuple[Score, ...] = ()
+    score_every: int | None = None
+    pool: Federation | None = None
 
     @property
     def clients(self) -> int:
@@ -216,6 +225,8 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         standalone_initial=config.standalone.initial,
         standalone_stop=None if config.standalone.stop is None else StopAlone(**config.standalone.stop.model_dump()),
         requirement=None if resolved.requirement is None else requirement_of(Requirement(**resolved.requirement)),
+        scores=resolved.scores,
+        score_every=config.metrics.score_every,
     )
 
 
@@ -267,6 +278,7 @@ def _algorithm(entry: AlgorithmEntry, algorithm: Call, scenarios: Sequence[Call]
         contribution=options.pop("contribution", Measure()),
         clustering=None if start is None or start.name == "random" else ByF1(**start.model_dump(exclude={"name"})),
         options=options,
+        pooled=entry.pooled,
     )
 
 

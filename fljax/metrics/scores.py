@@ -1,0 +1,293 @@
+"""Scores of a task, such as AUROC and F1: scikit-learn computes them on the host from labels and predictions.
+
+A score is of one client's test rows, or of the test rows of all clients together (pooled). ``SCORES`` has those that a
+config names; a function of one's own takes ``(labels, probabilities)``.
+
+Results have ``score_NAME`` by client, ``average_score_NAME``, its mean over the clients with a value, and
+``pooled_score_NAME``; the same of unseen clients begins with ``unseen_``.
+
+Ranks are taken of log-odds and not of probabilities: those of two rows of which the model is sure round to the same 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from fljax.core.names import name_of, resolve, shown
+
+Wants = Literal["log_odds", "classes", "rare", "probabilities"]
+
+
+class Score(NamedTuple):
+    """A number of some test rows.
+
+    Attributes:
+      name: in the names of results; a word of letters, digits and underscores.
+      compute: ``(labels [n], predictions) -> float`` on the host, with NumPy's arrays.
+      lower: whether lower is better.
+      wants: the predictions: "probabilities" ``[n, classes]`` (of a task without classes: the model's outputs as they
+        are); "log_odds" ``[n, classes]`` of each class against all others; "classes" ``[n]``; "rare": labels and
+        predictions are bools ``[n]`` that say whether the class is the rare one.
+      sentence: the definition.
+    """
+
+    name: str
+    compute: Callable[[Any, Any], Any]
+    lower: bool = False
+    wants: Wants = "probabilities"
+    sentence: str = "a function of one's own"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user gave the function; it takes rows of one class, too, and tasks without classes."""
+        return self.wants == "probabilities"
+
+
+# The value of a quotient 0 / 0; Any, since scikit-learn's own annotation knows its texts alone.
+_ZERO: Any = 0
+
+
+def _ranked(name: str) -> Callable[[Any, Any], float]:
+    """A function of scikit-learn for two classes, averaged over the classes that the rows have."""
+
+    def compute(labels: np.ndarray, log_odds: np.ndarray) -> float:
+        import sklearn.metrics
+
+        function = getattr(sklearn.metrics, name)
+        if log_odds.shape[1] == 2:
+            return float(function(labels == 1, log_odds[:, 1]))
+        return float(np.mean([function(labels == which, log_odds[:, which]) for which in np.unique(labels)]))
+
+    return compute
+
+
+def _f1(labels: np.ndarray, predicted: np.ndarray) -> float:
+    from sklearn import metrics
+
+    return float(metrics.f1_score(labels, predicted, average="macro", zero_division=_ZERO))
+
+
+def _f1_rare(labels: np.ndarray, predicted: np.ndarray) -> float:
+    from sklearn import metrics
+
+    return float(metrics.f1_score(labels, predicted, zero_division=_ZERO))
+
+
+def _balanced_accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
+    from sklearn.metrics import recall_score  # as balanced_accuracy_score, which warns of classes that no row has
+
+    return float(recall_score(labels, predicted, labels=np.unique(labels), average="macro", zero_division=_ZERO))
+
+
+SCORES: Mapping[str, Score] = {
+    score.name: score
+    for score in (
+        Score(
+            "auroc",
+            _ranked("roc_auc_score"),
+            wants="log_odds",
+            sentence="area under the ROC curve; of several classes the mean over those of the rows, each against all",
+        ),
+        Score(
+            "average_precision",
+            _ranked("average_precision_score"),
+            wants="log_odds",
+            sentence="average precision; of several classes the mean over those of the rows, each against the rest",
+        ),
+        Score("f1", _f1, wants="classes", sentence="F1, the mean over classes (macro)"),
+        Score(
+            "f1_rare",
+            _f1_rare,
+            wants="rare",
+            sentence="F1 of the rare class: that with the fewest test rows of all clients, of equal ones the last",
+        ),
+        Score(
+            "balanced_accuracy",
+            _balanced_accuracy,
+            wants="classes",
+            sentence="mean over classes of the share of their rows that are recognised",
+        ),
+    )
+}
+
+_STARTS = ("average_score_", "pooled_score_")
+Asked = str | Score | Callable[..., Any]
+
+
+def scores_of(asked: Sequence[Asked], *, imports: bool = True) -> tuple[Score, ...]:
+    """Scores by name (of ``SCORES``, or ``"module:object"``), as functions of one's own, or as they are.
+
+    Raises:
+      ValueError: if a name is unknown, something is no function, or two scores have one name.
+    """
+    if isinstance(asked, str) or callable(asked) or not isinstance(asked, Sequence):
+        raise ValueError(f"expected a list of scores, got {shown(asked)}")
+    chosen = tuple(_score(entry, imports) for entry in asked)
+    names = [score.name for score in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"expected scores of different names, got {name!r} twice")
+    return chosen
+
+
+def _score(asked: Asked, imports: bool) -> Score:
+    value: Any = resolve(asked, SCORES, "score", imports=imports) if isinstance(asked, str) else asked
+    if isinstance(value, Score):
+        named = value
+    elif callable(value):
+        named = Score(name_of(value), value)
+    else:
+        raise ValueError(
+            f"expected a score to be a function (labels, probabilities) -> float, or a name, got {shown(asked)}"
+        )
+    if not named.name.isidentifier() or not callable(named.compute):
+        raise ValueError(
+            f"expected a score with a function and a name of letters, digits and underscores, got {shown(named.name)}"
+        )
+    return named
+
+
+class Predicted(NamedTuple):
+    """What the models of some clients predict on their test rows; C classes.
+
+    Attributes:
+      outputs: ``[N, n, C]`` logits; of a task without classes any ``[N, n, ...]``.
+      labels: ``[N, n]``.
+      size: ``[N]`` the number of real rows, which come first.
+      counts: ``[N]`` whether metrics count the client.
+    """
+
+    outputs: np.ndarray
+    labels: np.ndarray
+    size: np.ndarray
+    counts: np.ndarray
+
+
+def rare_class(predicted: Sequence[Predicted]) -> int | None:
+    """The class with the fewest real rows (at least one), of equal ones the last; None without rows.
+
+    Args:
+      predicted: of several groups of clients, ``[*runs, N, n]`` with labels that are whole numbers from 0.
+    """
+    real = [part.labels[np.arange(part.labels.shape[-1]) < part.size[..., None]] for part in predicted]
+    classes, counts = np.unique(np.concatenate(real), return_counts=True)
+    return int(classes[len(counts) - 1 - np.argmin(counts[::-1])]) if len(classes) else None
+
+
+def value_of(score: Score, labels: np.ndarray, outputs: np.ndarray, rare: int | None = None) -> float:
+    """A score of some rows.
+
+    NaN without rows, if an output is not finite, and, unless the function is the user's, if the rows have one class
+    only ("rare": if all of them or none is of the rare class).
+
+    Args:
+      score: one of ``SCORES``, or of one's own.
+      labels: ``[n]``.
+      outputs: ``[n, C]`` logits, or the outputs of a task without classes.
+      rare: the rare class.
+
+    Raises:
+      ValueError: if a function of one's own raises an exception or returns no number.
+    """
+    if not len(labels) or not np.isfinite(outputs).all():
+        return float("nan")
+    if score.is_own:
+        return _own_value(score, labels, outputs)
+    if score.wants == "log_odds":
+        predictions = log_odds(outputs)
+    else:
+        predictions = np.argmax(outputs, axis=-1)
+        if score.wants == "rare":
+            labels, predictions = labels == rare, predictions == rare
+    return float("nan") if np.all(labels == labels[0]) else float(score.compute(labels, predictions))
+
+
+def _own_value(score: Score, labels: np.ndarray, outputs: np.ndarray) -> float:
+    try:
+        return float(score.compute(labels, outputs))
+    except Exception as error:  # a user's function may raise anything
+        raise ValueError(
+            f"expected the score {score.name!r} to return a number for {len(labels)} rows, got "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def log_odds(logits: Float[np.ndarray, "n C"]) -> Float[np.ndarray, "n C"]:
+    """``log(p / (1 - p))`` of every class in double precision: its logit minus the logsumexp of the others."""
+    logits = np.asarray(logits, np.float64)
+    others = np.stack([np.delete(logits, which, axis=1) for which in range(logits.shape[1])], axis=1)
+    return logits - np.logaddexp.reduce(others, axis=-1)
+
+
+def probabilities(logits: Float[np.ndarray, "*n C"]) -> Float[np.ndarray, "*n C"]:
+    """The softmax of logits in double precision."""
+    logits = np.asarray(logits, np.float64)
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def scores_of_clients(
+    scores: Sequence[Score], predicted: Predicted, rare: int | None = None, classes: bool = True
+) -> dict[str, Any]:
+    """All scores of some clients: ``score_NAME`` ``[N]``, ``average_score_NAME`` and ``pooled_score_NAME``.
+
+    Args:
+      scores: those that are asked for.
+      predicted: of one run.
+      rare: the rare class.
+      classes: whether the task has classes, so that outputs are logits.
+    """
+    real = [slice(0, int(size) if counts else 0) for size, counts in zip(predicted.size, predicted.counts, strict=True)]
+    labels = [predicted.labels[client, rows] for client, rows in enumerate(real)]
+    outputs = [predicted.outputs[client, rows] for client, rows in enumerate(real)]
+    of_all = np.concatenate(labels), np.concatenate(outputs)
+    values_by_name: dict[str, Any] = {}
+    for score in scores:
+
+        def judged(labels: np.ndarray, outputs: np.ndarray, score: Score = score) -> float:
+            if score.is_own and classes and len(labels) and np.isfinite(outputs).all():
+                outputs = probabilities(outputs)
+            return value_of(score, labels, outputs, rare)
+
+        values = np.array([judged(*rows) for rows in zip(labels, outputs, strict=True)])
+        known = values[np.isfinite(values)]
+        values_by_name[f"score_{score.name}"] = values
+        values_by_name[f"average_score_{score.name}"] = float(known.mean()) if len(known) else float("nan")
+        values_by_name[f"pooled_score_{score.name}"] = judged(*of_all)
+    return values_by_name
+
+
+def sentences_of(scores: Sequence[Score]) -> dict[str, str]:
+    """What each variable of results is, by its name."""
+    told: dict[str, str] = {}
+    for score in scores:
+        better = "lower" if score.lower else "higher"
+        told[f"score_{score.name}"] = f"per client: {score.sentence} ({better} is better), on its test rows"
+        told[f"average_score_{score.name}"] = f"mean over clients of score_{score.name}"
+        told[f"pooled_score_{score.name}"] = f"as score_{score.name}, on the test rows of all clients together"
+    return told
+
+
+def scalars_of(scores: Sequence[Score]) -> tuple[str, ...]:
+    """The names of the scalars in results, those of unseen clients last."""
+    names = [f"{start}_score_{score.name}" for score in scores for start in ("average", "pooled")]
+    return (*names, *(f"unseen_{name}" for name in names))
+
+
+def score_name(variable: str) -> str | None:
+    """The name of the score in that of a scalar, ``average_score_NAME`` or ``pooled_score_NAME``; None: it is none."""
+    plain = variable.removeprefix("unseen_")
+    return next((plain.removeprefix(start) for start in _STARTS if plain.startswith(start)), None)
+
+
+def heading_of(variable: str) -> str | None:
+    """A short heading of a scalar in tables, such as ``auroc pooled``; None: it is no score."""
+    name = score_name(variable)
+    if name is None:
+        return None
+    whose = " unseen" if variable.startswith("unseen_") else ""
+    return f"{name} {'pooled' if 'pooled_score_' in variable else 'average'}{whose}"

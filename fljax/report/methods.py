@@ -1,0 +1,188 @@
+"""Methods beside partitions in one table: means over seeds, average ranks, critical difference and total time.
+
+A block is what all methods are compared on: a run, or of a sweep each combination of values of the axes that belong to
+the data or the model. Over other axes, such as learning rates, every method has its best cell of the block, chosen by
+validation rows where there are some.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax.core.names import unknown
+from fljax.metrics.ranks import Ranking, alike, ranking
+from fljax.metrics.summaries import over_seeds
+from fljax.report.exporting import escape, latex_lines
+from fljax.report.tables import digits_of, last_values, number, title
+from fljax.results.scores import is_lower
+from fljax.results.sweeps import axes_of, best
+
+# Tables of a config whose values make another problem, and not another method.
+_OF_THE_PROBLEM = ("data", "model")
+
+
+class MethodTable(NamedTuple):
+    """k methods on n blocks.
+
+    Attributes:
+      metric: its name.
+      lower: whether lower is better.
+      methods: labels of the algorithms, in the order of their first run.
+      blocks: names of runs, of cells of sweeps with their values.
+      mean: ``[n, k]`` over the seeds with a value; NaN where a method has none.
+      std: ``[n, k]`` over these seeds (n - 1); NaN for fewer than two.
+      seconds: ``[k]`` of all seeds and blocks: compiling, rounds and evaluations.
+      ranked: places of the methods that have a value in every block, the only ones that are ranked.
+      ranking: of these methods; None if there are none.
+    """
+
+    metric: str
+    lower: bool
+    methods: tuple[str, ...]
+    blocks: tuple[str, ...]
+    mean: np.ndarray
+    std: np.ndarray
+    seconds: np.ndarray
+    ranked: tuple[int, ...]
+    ranking: Ranking | None
+
+
+def method_table(runs: Mapping[str, xr.Dataset], metric: str, alpha: float = 0.05) -> MethodTable:
+    """The table of several runs and sweeps.
+
+    Args:
+      runs: ``metrics`` of each, by a name for the table.
+      metric: a scalar metric.
+      alpha: the level of the critical difference.
+
+    Raises:
+      ValueError: if no run has the metric, or ``alpha`` is out of range.
+    """
+    methods = list(dict.fromkeys(str(label) for of_run in runs.values() for label in of_run["algorithm"].values))
+    if not any(metric in of_run for of_run in runs.values()):
+        known = {str(name) for of_run in runs.values() for name in of_run.data_vars if _is_scalar(of_run, str(name))}
+        raise ValueError(unknown("metric", metric, sorted(known)))
+    blocks = [block for name, of_run in runs.items() for block in _blocks(name, of_run)]
+    values = [_values(of_block, metric, methods) for _, of_block in blocks]
+    mean, std = (np.array([[entry[place] for entry in line] for line in values], float) for place in (0, 1))
+    lower = next(is_lower(of_run[metric]) for of_run in runs.values() if metric in of_run)
+    ranked = tuple(np.flatnonzero(np.isfinite(mean).all(axis=0)).tolist())
+    table_ranking = ranking(mean[:, list(ranked)], lower=lower, alpha=alpha) if ranked else None
+    seconds = np.array([sum(_seconds(of_run, label) for of_run in runs.values()) for label in methods])
+    names = tuple(name for name, _ in blocks)
+    return MethodTable(metric, lower, tuple(methods), names, mean, std, seconds, ranked, table_ranking)
+
+
+def _is_scalar(metrics: xr.Dataset, name: str) -> bool:
+    return {"algorithm", "seed", "evaluated_round", *axes_of(metrics)} == set(metrics[name].dims)
+
+
+def _blocks(name: str, metrics: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+    """The blocks of a run or a sweep, with their names."""
+    grid: dict[str, str] = json.loads(metrics.attrs.get("grid", "{}"))
+    axes = [axis for axis, path in grid.items() if path.split(".")[0].strip() in _OF_THE_PROBLEM]
+    rest = json.dumps({axis: path for axis, path in grid.items() if axis not in axes})
+    blocks: list[tuple[str, xr.Dataset]] = []
+    for place in itertools.product(*(range(metrics.sizes[axis]) for axis in axes)):
+        values = [metrics[axis].values[at].item() for axis, at in zip(axes, place, strict=True)]
+        words = [f"{axis} = {number(value)}" for axis, value in zip(axes, values, strict=True)]
+        cell = metrics.isel(dict(zip(axes, place, strict=True)), drop=True).assign_attrs(grid=rest)
+        blocks.append((", ".join([name, *words]), cell))
+    return blocks
+
+
+def _values(metrics: xr.Dataset, metric: str, methods: Sequence[str]) -> list[tuple[float, float]]:
+    """Mean and standard deviation of each method; NaN for those that the block has not."""
+    nothing = (math.nan, math.nan)
+    if metric not in metrics:
+        return [nothing for _ in methods]
+    if axes_of(metrics):  # the last choice of a method is by validation rows, if there are any
+        chosen = {choice.algorithm: (choice.mean, choice.std) for choice in best(metrics, metric)}
+        return [chosen.get(label, nothing) for label in methods]
+    there = [str(label) for label in metrics["algorithm"].values]
+    numbers: list[tuple[float, float]] = []
+    for label in methods:
+        values = last_values(metrics, label, metric) if label in there else None
+        numbers.append(nothing if values is None else over_seeds(values)[:2])
+    return numbers
+
+
+def _seconds(metrics: xr.Dataset, label: str) -> float:
+    if label not in [str(entry) for entry in metrics["algorithm"].values]:
+        return 0.0
+    names = [str(name) for name in metrics.data_vars if str(name).startswith("seconds_")]
+    return sum(float(np.nansum(metrics[name].sel(algorithm=label).values)) for name in names)
+
+
+def lines_of(table: MethodTable) -> tuple[list[str], list[list[str]]]:
+    """The headings and a line for each method: values by block, average rank, seconds; ``*`` marks the best."""
+    digits = digits_of(table.metric)
+    signed = table.mean if table.lower else -table.mean
+    signed = np.where(np.isfinite(signed), signed, np.inf)  # the least is the best
+    lines = []
+    for place, label in enumerate(table.methods):
+        cells = [label]
+        for block in range(len(table.blocks)):
+            mean, std = table.mean[block, place], table.std[block, place]
+            spread = f" ± {std:.{digits}f}" if math.isfinite(std) else ""
+            mark = "*" if math.isfinite(mean) and signed[block, place] == signed[block].min() else ""
+            cells.append(f"{mean:.{digits}f}{spread}{mark}" if math.isfinite(mean) else "–")
+        rank = table.ranking.average[table.ranked.index(place)] if table.ranking and place in table.ranked else None
+        lines.append([*cells, "–" if rank is None else f"{rank:.2f}", f"{table.seconds[place]:.1f}"])
+    return ["method", *table.blocks, "average rank", "seconds"], lines
+
+
+def note(table: MethodTable) -> str:
+    """What the numbers are, and whether the methods differ by more than chance."""
+    better = "lower" if table.lower else "higher"
+    about = f"{better} is better; *: best of its block"
+    words = f"{title(table.metric)} at the last evaluation, mean ± std over seeds ({about})."
+    table_ranking = table.ranking
+    if table_ranking is None or len(table.ranked) < 2:
+        return f"{words} Nothing is ranked: fewer than two methods have a value in every block."
+    if len(table.ranked) < len(table.methods):
+        words += " Methods without a value in some block are not ranked."
+    if not math.isfinite(table_ranking.critical_difference):
+        return f"{words} One block has no critical difference."
+    difference = table_ranking.critical_difference
+    words += f" Critical difference of average ranks (Nemenyi, alpha = {table_ranking.alpha:g}): {difference:.2f}."
+    if math.isfinite(table_ranking.p):
+        words += f" Friedman: chi-squared {table_ranking.friedman:.2f}, p = {table_ranking.p:.3g}."
+    groups = [
+        " and ".join(table.methods[table.ranked[place]] for place in group)
+        for group in alike(table_ranking.average, difference)
+    ]
+    return f"{words} Not told apart: {'; '.join(groups)}." if groups else f"{words} All ranked methods differ."
+
+
+def latex(table: MethodTable) -> str:
+    """The table as LaTeX with the rules of booktabs; the first line says what it is."""
+    heads, lines = lines_of(table)
+    heads = ["Method", *heads[1:-2], "Average rank", "Seconds"]
+    return latex_lines([[escape(text) for text in line] for line in (heads, *lines)], escape(note(table)))
+
+
+def as_json(table: MethodTable) -> dict[str, Any]:
+    """The table as values of JSON."""
+    table_ranking = table.ranking
+    ranks = {} if table_ranking is None else dict(zip(table.ranked, table_ranking.average.tolist(), strict=True))
+    lines = [
+        {
+            "method": label,
+            "values": dict(zip(table.blocks, table.mean[:, place].tolist(), strict=True)),
+            "std": dict(zip(table.blocks, table.std[:, place].tolist(), strict=True)),
+            "average_rank": ranks.get(place),
+            "seconds": float(table.seconds[place]),
+        }
+        for place, label in enumerate(table.methods)
+    ]
+    names = ("friedman", "p", "critical_difference", "alpha")
+    tested = {} if table_ranking is None else {name: getattr(table_ranking, name) for name in names}
+    return {"metric": table.metric, "better": "lower" if table.lower else "higher", "methods": lines, **tested}

@@ -1,0 +1,153 @@
+"""Scores of the task in results: from the evaluation's own models, at chosen evaluations, and only where asked for."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.metrics import f1_score, roc_auc_score
+
+from fljax import engine
+from fljax.algorithms import fedavg, standalone
+from fljax.engine.loop import scoring
+from fljax.engine.rounds.federations import by_id
+from fljax.metrics import Score
+from fljax.training import Local
+from tests.toys.federation import TEST, tiny_federation
+from tests.toys.task import logistic_regression
+
+TASK, LOCAL = logistic_regression(), Local(0.5, batch_size=2, steps=2)
+FEDERATION, SEEDS = by_id(tiny_federation()), (5, 9)
+SCORES = ("auroc", "f1")
+
+
+def _simulate(build: Any = fedavg, **arguments: Any) -> Any:
+    own = {"clients_per_round": 3} if build is fedavg else {}
+    plan = engine.Plan(build, {"task": TASK, "local": LOCAL, **own})
+    return engine.simulate(plan, FEDERATION, **{"rounds": 4, "seeds": SEEDS, "evaluate_every": 1} | arguments)
+
+
+@pytest.fixture(scope="module")
+def result() -> Any:
+    return _simulate(scores=SCORES)
+
+
+def _rows(client: int, unseen: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    test = (FEDERATION.unseen if unseen else FEDERATION.clients).test  # type: ignore[union-attr]
+    index = np.asarray(test.index)[client, : int(test.size[client])]
+    return np.asarray(FEDERATION.examples.x)[index], np.asarray(FEDERATION.examples.y)[index]
+
+
+def _auroc(labels: np.ndarray, logits: Any) -> float:
+    p = softmax(np.asarray(logits, np.float64), axis=1)
+    present = np.unique(labels)
+    if len(present) < 2:
+        return float("nan")
+    return float(np.mean([roc_auc_score(labels == which, p[:, which]) for which in present]))
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_scores_are_of_the_models_that_clients_would_use(result: Any, unseen: bool) -> None:
+    prefix, clients = ("unseen_", 2) if unseen else ("", 5)
+    last = result.metrics.isel(evaluated_round=-1)
+    for place in range(len(SEEDS)):
+        rows = [_rows(client, unseen) for client in range(clients)]
+        logits = [result.predict(client, x, seed=place, unseen=unseen) for client, (x, _) in enumerate(rows)]
+        expected = [_auroc(y, of_client) for (_, y), of_client in zip(rows, logits, strict=True)]
+        found = last[f"{prefix}score_auroc"].isel(seed=place)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        np.testing.assert_allclose(last[f"{prefix}average_score_auroc"][place], np.nanmean(expected), rtol=1e-6)
+        y, z = np.concatenate([y for _, y in rows]), np.concatenate(logits)
+        np.testing.assert_allclose(last[f"{prefix}pooled_score_auroc"][place], _auroc(y, z), rtol=1e-6)
+        f1 = f1_score(y, z.argmax(axis=1), average="macro", zero_division=0)
+        np.testing.assert_allclose(last[f"{prefix}pooled_score_f1"][place], f1, rtol=1e-6)
+
+
+def test_only_the_last_evaluation_has_scores_unless_more_are_asked_for(result: Any) -> None:
+    def scored(result: Any) -> list[int]:
+        there = np.isfinite(result.metrics.pooled_score_auroc.values).all(axis=0)
+        return result.metrics.evaluated_round.values[there].tolist()
+
+    assert result.metrics.score_auroc.dims == ("seed", "evaluated_round", "client")
+    assert scored(result) == [4]
+    assert scored(_simulate(scores=SCORES, score_every=2)) == [0, 2, 4]
+    # A run that is stopped has those of its last evaluation.
+    stopped = _simulate(scores=SCORES, callbacks=[lambda block: block.round == 2])
+    assert scored(stopped) == [2]
+    assert scored(_simulate(scores=SCORES, rounds=0)) == [0]
+
+
+def test_what_variables_say_of_themselves(result: Any) -> None:
+    assert result.metrics.score_auroc.attrs["lower"] == 0
+    assert "higher is better" in result.metrics.score_auroc.attrs["long_name"]
+
+
+def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(scoring, "predictions", never)
+    plain = _simulate()
+    assert not [name for name in plain.metrics if "score" in str(name)]
+    np.testing.assert_array_equal(plain.metrics.test_loss, result.metrics.test_loss)
+
+
+def test_a_personal_model_is_judged_where_there_is_one() -> None:
+    result = _simulate(standalone, rounds=1, scores=["auroc"])
+    for client in range(5):
+        x, y = _rows(client)
+        expected = _auroc(y, result.predict(client, x, seed=1))
+        np.testing.assert_allclose(result.metrics.score_auroc[1, -1, client], expected, rtol=1e-6)
+
+
+def _count(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    return float(len(labels))
+
+
+def test_plans_that_run_together_and_functions_of_ones_own() -> None:
+    plans = [
+        engine.Plan(fedavg, {"task": TASK, "local": LOCAL._replace(learning_rate=rate), "clients_per_round": 3})
+        for rate in (0.5, 0.1)
+    ]
+    chosen = ["auroc", Score("rows", _count, lower=True)]
+    first, second = engine.sweep(plans, FEDERATION, rounds=4, seeds=SEEDS, evaluate_every=1, scores=chosen)
+    alone = _simulate(scores=["auroc"])
+    np.testing.assert_allclose(first.metrics.score_auroc, alone.metrics.score_auroc, rtol=1e-5)
+    assert not np.array_equal(first.metrics.score_auroc, second.metrics.score_auroc, equal_nan=True)
+    assert first.metrics.score_rows[0, -1].values.tolist() == list(TEST)
+    assert first.metrics.pooled_score_rows.attrs["lower"] == 1
+
+
+def test_a_run_goes_on_after_a_checkpoint_with_the_same_scores(tmp_path: pathlib.Path, result: Any) -> None:
+    settings = engine.checkpoints.Checkpoint(tmp_path, every=0)
+    arguments: dict[str, Any] = {"scores": SCORES, "score_every": 2, "checkpoint": settings}
+    _simulate(**arguments, callbacks=[lambda block: block.round == 3])
+    found = _simulate(**arguments)
+    assert np.isfinite(found.metrics.pooled_score_auroc.values[:, [0, 2]]).all()
+    with pytest.raises(ValueError, match="scores"):
+        _simulate(checkpoint=settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"scores": ["auroc"], "score_every": 0}, "expected score_every to be a positive number of evaluations, got 0"),
+        ({"scores": ["nothing"]}, "expected one of the scores auroc"),
+        (
+            {"scores": ["auroc"], "execution": engine.Execution(client_states="host")},
+            "expected examples and client_states on the device for scores",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(arguments: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        _simulate(**arguments)
+
+
+def test_a_task_without_classes_takes_functions_of_ones_own_alone() -> None:
+    plan = engine.Plan(fedavg, {"task": TASK._replace(classes=None), "local": LOCAL, "clients_per_round": 3})
+    with pytest.raises(ValueError, match="expected a task of classes for the score f1, got one with classes = None"):
+        engine.simulate(plan, FEDERATION, rounds=1, scores=["f1"])

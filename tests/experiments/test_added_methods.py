@@ -1,0 +1,84 @@
+"""One more method beside the finished ones of a run: ``added`` in configs, and a run that goes on with it."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import config as configuration
+from fljax.experiments import run
+from fljax.experiments.conductor import check_data
+from fljax.results import Results, folders
+from fljax.results.folders import OpenFolder
+from fljax.results.identity import added
+from tests.experiments.test_run import BASE
+from tests.results.test_folders import results
+
+ONE, TWO = [{"name": "fedavg"}], [{"name": "fedavg"}, {"name": "incfl"}]
+
+
+def build(algorithms: Any, **changes: Any) -> configuration.Config:
+    return configuration.parse(BASE | {"algorithms": algorithms} | changes, name="tiny")
+
+
+def text(algorithms: Any, **changes: Any) -> str:
+    return configuration.dumps(build(algorithms, **changes))
+
+
+def test_only_algorithms_behind_the_others_are_added() -> None:
+    assert added(text(ONE), text(TWO)) == ["incfl"]
+    assert added(text(ONE), text(TWO, save_models="last")) == ["incfl"]
+    assert added(text(ONE), text(ONE)) == []
+    assert added(text(TWO), text(ONE)) == []
+    assert added(text(ONE), text(TWO[::-1])) == []
+    assert added(text(ONE), text(TWO, rounds=6)) == []
+    assert added(text(ONE), text([{"name": "fedavg", "weights": "size"}, *TWO[1:]])) == []
+
+
+def test_a_folder_of_fewer_algorithms_is_resumed_and_its_config_grows(tmp_path: pathlib.Path) -> None:
+    with folders.claim(tmp_path, text(ONE)):
+        folders.save(tmp_path, *results("fedavg"), text(ONE))
+    for _ in range(2):  # also where a process died before the new method was finished
+        with folders.claim(tmp_path, text(TWO), resume=True) as claimed:
+            assert list(claimed.finished) == ["fedavg"]
+        assert folders.config_of(tmp_path) == text(TWO)
+    with folders.claim(tmp_path, text(ONE), resume=True) as claimed:  # or nobody wants it any more
+        assert list(claimed.finished) == ["fedavg"]
+    assert folders.config_of(tmp_path) == text(ONE)
+    with (
+        pytest.raises(ValueError, match=r"expected the config of the results .*: rounds is 4 there and 6 here"),
+        folders.claim(tmp_path, text(TWO, rounds=6), resume=True),
+    ):
+        pass
+
+
+def test_other_data_are_refused() -> None:
+    metrics, records = results("fedavg")
+    folder = OpenFolder({"fedavg": Results(metrics.assign_attrs(data="7"), records)})
+    check_data(folder, 7)
+    check_data(folder, None)
+    with pytest.raises(ValueError, match="expected the data that fedavg was run on, to run others"):
+        check_data(folder, 8)
+
+
+@pytest.mark.thorough
+def test_the_finished_methods_stay_to_the_bit_and_the_new_one_is_run(tmp_path: pathlib.Path) -> None:
+    run.run(build(ONE), directory=tmp_path / "grown")
+    before = folders.load(tmp_path / "grown").metrics.sel(algorithm=["fedavg"])
+    run.run(build(TWO), directory=tmp_path / "grown", resume=True)
+    run.run(build(TWO), directory=tmp_path / "whole")
+    after, whole = (folders.load(tmp_path / name).metrics for name in ("grown", "whole"))
+    assert after["algorithm"].values.tolist() == ["fedavg", "incfl"]
+
+    def without_times(metrics: xr.Dataset) -> xr.Dataset:
+        return metrics.drop_vars([name for name in metrics if str(name).startswith(("seconds_", "execution_"))])
+
+    kept = after.sel(algorithm=["fedavg"])[list(before.data_vars)]
+    xr.testing.assert_identical(kept, before)  # the seconds, too
+    xr.testing.assert_identical(without_times(after), without_times(whole))
+    assert folders.config_of(tmp_path / "grown") == text(TWO)
+    assert np.isfinite(after.average_accuracy).all()

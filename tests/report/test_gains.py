@@ -1,0 +1,46 @@
+"""The picture and the table of which clients gain."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import xarray as xr
+
+from fljax.protocol import Names
+from fljax.report.clients import MOST_CLIENTS, gains_picture, gains_table
+from fljax.results.clients import with_names
+from tests.results.test_clients import made_up
+
+
+def test_few_clients_have_a_line_each_by_name_in_the_order_of_their_gain() -> None:
+    figure = gains_picture(with_names(made_up(), [Names(clients=("Elm", "Ivy"))] * 2))
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Ivy", "Elm"]
+    marks = [np.asarray(box.lines[0].get_xdata(), float) for box in axes.containers]
+    np.testing.assert_allclose(marks, [[0.15, 0.0], [0.25, -0.2]], atol=1e-9)
+
+
+def test_many_clients_are_curves_and_no_gains_no_picture() -> None:
+    count = MOST_CLIENTS + 1
+    accuracy = np.linspace(0, 1, count)[None, None, None]
+    axes = ("algorithm", "seed", "evaluated_round", "client")
+    variables = {
+        "test_accuracy": (axes, accuracy),
+        "standalone_test_accuracy": (("seed", "client"), accuracy[0, 0] * 0),
+    }
+    variables["test_loss"] = (axes, accuracy)
+    metrics = xr.Dataset(variables, {"algorithm": ["fedavg"], "seed": [0], "evaluated_round": [1]})
+    figure = gains_picture(metrics.assign_coords(client=np.arange(count)))
+    assert figure is not None
+    assert "order of their gain" in figure.axes[0].get_xlabel()
+    assert gains_table(metrics.assign_coords(client=np.arange(count))).startswith("<details>")
+    assert gains_picture(made_up().drop_vars(["standalone_test_loss", "standalone_test_accuracy"])) is None
+
+
+def test_a_table_has_a_line_for_each_client() -> None:
+    text = gains_table(with_names(made_up(), [Names(clients=("Elm", "<Ivy>"))] * 2))
+    rows = [re.findall(r"<td>(.*?)</td>", line) for line in re.findall(r"<tr>(.*?)</tr>", text)[1:]]
+    assert rows[0] == ["Elm", "0.450", "0.600", "+0.150 ± 0.071", "0.700", "+0.250 ± 0.071"]
+    assert rows[1][0] == "&lt;Ivy&gt;"
