@@ -40,6 +40,7 @@ ORDER_OF_THE_ENGINE = (
     ("callbacks", "programs"),
     ("offload",),
     ("loop",),
+    ("whole_runs",),
 )
 # One file for each thing that has a name, or forms of one thing beside each other.
 MAY_HAVE_MANY_FILES = {"algorithms", "models", "scenarios"}

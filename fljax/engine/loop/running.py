@@ -70,7 +70,7 @@ def run_plans(
         features, federation = federation.features, by_id(federation)
         parts = [program.partition_plan(plan, federation) for plan in plans]
         for (_, inputs), reference in zip(parts, references, strict=True):
-            _check_rows(seeds, inputs, reference)
+            check_rows(seeds, inputs, reference)
         references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
         spec, inputs = program.stack_plans(parts, len(seeds))
         best = BestSoFar(hooks.keep_best, hooks.on_evaluated)
@@ -175,7 +175,7 @@ def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference 
     return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
 
 
-def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
+def check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
     """Raises a ValueError unless ``by_seed`` and ``reference`` have a row for each seed."""
     for name, tree in inputs.by_seed.items():
         for leaf in jax.tree.leaves(tree):
