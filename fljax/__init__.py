@@ -7,8 +7,8 @@ one algorithm; ``runs`` computes thousands of whole runs in one program, over ar
 Callbacks: ``print_progress``, ``log_to``, ``stop_early``, ``stop_when``; any function of a ``Block`` is a callback.
 Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Over``, ``Execution``, ``Checkpoint``,
 ``Result``, ``Reference``, ``Requirement``, ``Comparison``. ``AlgorithmError`` says where an algorithm failed. Packages:
-``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``,
-``theory``, ``report``, ``config``; ``testing`` checks algorithms of one's own.
+``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``games``, ``data``, ``models``, ``training``,
+``metrics``, ``theory``, ``report``, ``config``; ``testing`` checks algorithms of one's own.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fljax import config as config
     from fljax import contributions as contributions
     from fljax import data as data
+    from fljax import games as games
     from fljax import metrics as metrics
     from fljax import models as models
     from fljax import report as report
@@ -106,6 +107,7 @@ _PACKAGES = (
     "contributions",
     "data",
     "engine",
+    "games",
     "metrics",
     "models",
     "protocol",
