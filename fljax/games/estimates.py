@@ -33,7 +33,8 @@ def estimate(plan: Plan, federation: Federation, members: Bool[np.ndarray, "M N"
     """
     runs = len(members) * seeds
     size = runs * (members.shape[1] + 1) * _NUMBER
-    arguments: Mapping[str, Any] = plan.arguments.get("arguments", plan.arguments)
+    inner = plan.arguments.get("arguments")  # of the plans of configs
+    arguments: Mapping[str, Any] = inner if isinstance(inner, Mapping) else plan.arguments
     local = arguments.get("local")
     if not isinstance(local, Local):
         return Cost(runs, np.nan, size, np.nan)

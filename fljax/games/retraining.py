@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from fljax.contributions.coalitions import LARGEST, members_of
 from fljax.core.signatures import is_whole
@@ -25,7 +25,7 @@ from fljax.games.values import Measured, Measures, Value, algorithm_of, check_va
 from fljax.protocol import Algorithm, Federation
 from fljax.results import Reference
 
-Coalitions = Literal["leave_one_out"] | Bool[np.ndarray, "M N"] | Sequence[Iterable[int]]
+Coalitions = Literal["leave_one_out"] | Bool[np.ndarray, "M N"] | Bool[Array, "M N"] | Sequence[Iterable[int]]
 Baseline = Literal["initial", "chance"] | float
 Outside = Literal["alone", "global"]
 

@@ -121,7 +121,8 @@ def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
     Raises:
       ValueError: if ``level`` is not between 0 and 1.
     """
-    rows, shape = _measures(table), (len(table.seeds), table.members.shape[1])
+    cores = _cores(table)
+    rows, shape = _measures(table, cores), (len(table.seeds), table.members.shape[1])
     by_seed = np.array([row.by_seed for row in rows.values()], float).reshape(-1, *shape)
     bars = contributions.error_bars(np.swapaxes(by_seed, 0, 1), level)
     fixed = np.array([row.mean is not None for row in rows.values()], bool)[:, None]
@@ -132,7 +133,7 @@ def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
         "low": (("measure", "client"), np.where(fixed, np.nan, bars.low)),
         "high": (("measure", "client"), np.where(fixed, np.nan, bars.high)),
     }
-    core = _core(table)
+    core = _excess(table, cores)
     ends = {name: _end(table, everybody) for name, everybody in (("everybody", True), ("nobody", False))}
     dataset = xr.Dataset(
         {**variables, **{name: ((), number) for name, number in {**core, **ends}.items()}},
@@ -163,7 +164,19 @@ class _Row(NamedTuple):
     mean: np.ndarray | None = None
 
 
-def _measures(table: CoalitionTable) -> dict[str, _Row]:
+class _Cores(NamedTuple):
+    """Least cores of the mean table, and of each seed."""
+
+    mean: LeastCore
+    by_seed: LeastCore
+
+
+def _cores(table: CoalitionTable) -> _Cores | None:
+    """None if the table lacks a coalition."""
+    return _Cores(least_core(table), contributions.least_core(by_code(table))) if is_complete(table) else None
+
+
+def _measures(table: CoalitionTable, cores: _Cores | None) -> dict[str, _Row]:
     """Each measure for which the table has the coalitions, by name."""
     rows: dict[str, _Row] = {}
     if is_complete(table):
@@ -171,20 +184,20 @@ def _measures(table: CoalitionTable) -> dict[str, _Row]:
         rows["beta_shapley"] = _Row(beta_shapley(table))
     if _all_but_one(table) is not None:
         rows["leave_one_out"] = _Row(leave_one_out(table))
-    if is_complete(table):
-        rows["least_core"] = _Row(contributions.least_core(by_code(table)).payoff, least_core(table).payoff)
+    if cores is not None:
+        rows["least_core"] = _Row(cores.by_seed.payoff, cores.mean.payoff)
     return rows
 
 
-def _core(table: CoalitionTable) -> dict[str, float]:
-    if not is_complete(table):
+def _excess(table: CoalitionTable, cores: _Cores | None) -> dict[str, float]:
+    """The excess of the mean table, and the share of the seeds, of those that are known, whose core is not empty."""
+    if cores is None:
         return {"excess": np.nan, "stable": np.nan}
-    values = by_code(table)
-    by_seed = contributions.least_core(values).excess
+    values, by_seed = by_code(table), cores.by_seed.excess
     size = np.abs(values - values[:, :1]).max(axis=1)
     stable = np.where(np.isnan(by_seed), np.nan, by_seed <= _ROUNDING * np.maximum(size, 1))
     known = stable[~np.isnan(stable)]
-    return {"excess": float(least_core(table).excess), "stable": float(known.mean()) if len(known) else np.nan}
+    return {"excess": float(cores.mean.excess), "stable": float(known.mean()) if len(known) else np.nan}
 
 
 def _end(table: CoalitionTable, everybody: bool) -> float:

@@ -104,7 +104,7 @@ def check_value(value: Value, algorithm: Algorithm, federation: Federation, refe
             f"the value {name_of(value)} is made inside a function or an expression: a new one in every call compiles "
             "a new program in every call; define it at the top of a module",
             UserWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

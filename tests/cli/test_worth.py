@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fljax import cli, games
+from fljax.engine.checkpoints import Stopped
 from fljax.experiments import worth as experiment
 from fljax.results import folders
 from fljax.results.events import Event
@@ -107,6 +108,17 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     assert found["fedavg"]["laws"]["superadditivity"]["violations"] > 0
     assert found["b"]["clients"][0]["shapley"]["mean"] is None
     assert found["b"]["diverged"] == [{"seed": 1, "coalition": "{0, 2}"}]
+
+
+def test_interrupted(fake: dict[str, Any], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any, **__: Any) -> Any:
+        raise Stopped(8, 16, 8, "runs")
+
+    monkeypatch.setattr(experiment, "run", run)
+    code, _, err = call(capsys, "worth", "tiny.toml", "--quiet", "--out", "x")
+    assert code == 143
+    how = "to go on: fljax worth tiny.toml --quiet --out x --resume"
+    assert err == f"fljax: interrupted; saved after 8 of 16 runs; {how}\n"
 
 
 @pytest.mark.parametrize(
