@@ -72,20 +72,23 @@ def compare_estimators(
     algorithm, settings = algorithm_of(chosen), dict(options or {})
     by_accuracy = "loss" not in table.metric and algorithm.task.score is not None
     names = _names(estimators, settings, by_accuracy)
-    if rows not in federation.held:
+    looking = [name for name in names if not ESTIMATORS[name].on_host]
+    if looking and rows not in federation.held:
         valid = f"valid names are {', '.join(federation.held)}" if federation.held else "the server has none"
         raise ValueError(
             f"expected rows of the server, got {rows!r}; {valid} (federate(held_fraction=...) gives it rows)"
         )
     clients = table.members.shape[1]
     most = max(2**clients // 4, 2 * clients) if budget is None else budget
-    record = record_runs(chosen, federation, rounds=rounds, seeds=table.seeds, server_rate=server_rate)
-    look = _look(algorithm, federation, record, rows, by_accuracy)
+    look = None
+    if looking:
+        record = record_runs(chosen, federation, rounds=rounds, seeds=table.seeds, server_rate=server_rate)
+        look = _look(algorithm, federation, record, rows, by_accuracy)
     estimates: dict[str, list[Estimate]] = {}
     seconds: dict[str, float] = {}
     for name in names:
         began = time.perf_counter()
-        if ESTIMATORS[name].on_host:
+        if look is None or ESTIMATORS[name].on_host:
             estimates[name] = [
                 _by_values(name, values, most, seed, settings.get(name, {}))
                 for seed, values in zip(table.seeds, by_code(table), strict=True)

@@ -77,7 +77,7 @@ def worth_sentences(worth: xr.Dataset) -> list[str]:
     for place, law in enumerate(worth["law"].values if "law" in worth.coords else ()):
         entry = worth.isel(law=place)
         count, unknown = int(entry["violations"]), int(entry["unknown"])
-        words = f"{law}: no violation" if not count else f"{law}: {count} violations"
+        words = f"{law}: no violation" if not count else f"{law}: {count} violation{'s' * (count > 1)}"
         if count:
             words += f" ({100 * float(entry['share']):.1f} %), the largest of {float(entry['largest']):.4f}"
         sentences.append(words[0].upper() + words[1:] + (f"; {unknown} are not known." if unknown else "."))

@@ -19,9 +19,7 @@ def test_estimators_that_ask_for_values_get_those_of_the_table() -> None:
     """With all trainings they are the truth, or their own limit."""
     table, ask = table_of(THREE_SEEDS), ["owen_shapley", "msr_banzhaf", "ipss"]
     options = {"owen_shapley": {"samples": None}, "msr_banzhaf": {"samples": None}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fljax.games.comparing.record_runs", lambda *_, **__: None)
-        found = games.compare_estimators(plan(), few(3), table, rounds=2, estimators=ask, options=options, budget=8)
+    found = games.compare_estimators(plan(), few(3), table, rounds=2, estimators=ask, options=options, budget=8)
     np.testing.assert_allclose(found["worth"].sel(estimator="owen_shapley"), games.shapley(table), atol=1e-12)
     np.testing.assert_allclose(found["worth"].sel(estimator="msr_banzhaf"), games.banzhaf(table), atol=1e-12)
     assert (found["kendall"].sel(estimator="owen_shapley") == 1).all()

@@ -77,6 +77,7 @@ def test_a_diverged_run_has_no_value() -> None:
     assert np.isnan(found.scores[1, 2]).all()
 
 
+@pytest.mark.unchecked
 def test_a_function_of_ones_own() -> None:
     scores = {"test_accuracy": Labelled(jnp.asarray([0.52, 0.1]), ("client",))}
     kept = Measured(own)(None, None, scores)  # type: ignore[arg-type]
