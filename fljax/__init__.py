@@ -1,13 +1,14 @@
 """fljax: a JAX-vectorised simulator of federated learning in which clients decide whether to take part.
 
 Functions: ``compare`` runs several algorithms on the same data, and ``run_config`` those of a config; ``simulate`` runs
-one algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code; ``standalone`` trains every client
-alone; ``load`` opens a run folder; ``use_cores`` makes the cores of a CPU devices; ``distributed`` joins processes.
+one algorithm; ``runs`` computes thousands of whole runs in one program, over arguments and members; ``rollout`` and
+``evaluate_clients`` do so inside other JAX code; ``standalone`` trains every client alone; ``load`` opens a run folder;
+``use_cores`` makes the cores of a CPU devices; ``distributed`` joins processes.
 Callbacks: ``print_progress``, ``log_to``, ``stop_early``, ``stop_when``; any function of a ``Block`` is a callback.
-Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``,
-``Reference``, ``Requirement``, ``Comparison``. ``AlgorithmError`` says where an algorithm failed. Packages:
-``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``,
-``theory``, ``report``, ``config``; ``testing`` checks algorithms of one's own.
+Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Over``, ``Execution``, ``Checkpoint``,
+``Result``, ``Reference``, ``Requirement``, ``Comparison``. ``AlgorithmError`` says where an algorithm failed. Packages:
+``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``games``, ``data``, ``models``, ``training``,
+``metrics``, ``theory``, ``report``, ``config``; ``testing`` checks algorithms of one's own.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fljax import config as config
     from fljax import contributions as contributions
     from fljax import data as data
+    from fljax import games as games
     from fljax import metrics as metrics
     from fljax import models as models
     from fljax import report as report
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
     from fljax.core.processes import distributed as distributed
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
+    from fljax.engine import Over as Over
     from fljax.engine import Plan as Plan
     from fljax.engine import evaluate_clients as evaluate_clients
     from fljax.engine import log_to as log_to
     from fljax.engine import print_progress as print_progress
     from fljax.engine import rollout as rollout
+    from fljax.engine import runs as runs
     from fljax.engine import simulate as simulate
     from fljax.engine import standalone as standalone
     from fljax.engine import stop_early as stop_early
@@ -71,12 +75,14 @@ _HOME = {
     "simulate": "engine",
     "evaluate_clients": "engine",
     "rollout": "engine",
+    "runs": "engine",
     "standalone": "engine",
     "use_cores": "engine",
     "print_progress": "engine",
     "log_to": "engine",
     "stop_early": "engine",
     "stop_when": "engine",
+    "Over": "engine",
     "Plan": "engine",
     "Execution": "engine",
     "Block": "engine",
@@ -101,6 +107,7 @@ _PACKAGES = (
     "contributions",
     "data",
     "engine",
+    "games",
     "metrics",
     "models",
     "protocol",

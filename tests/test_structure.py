@@ -40,6 +40,7 @@ ORDER_OF_THE_ENGINE = (
     ("callbacks", "programs"),
     ("offload",),
     ("loop",),
+    ("whole_runs",),
 )
 # One file for each thing that has a name, or forms of one thing beside each other.
 MAY_HAVE_MANY_FILES = {"algorithms", "models", "scenarios"}
@@ -184,7 +185,7 @@ def test_the_root_has_no_loose_files() -> None:
 def test_only_the_front_doors_are_given_a_config() -> None:
     """Its names are resolved in ``config``, its values made in ``experiments.inputs.setup``; others see no tables."""
     readers = {path.relative_to(PACKAGE).as_posix() for path in FILES if "fljax.config.Config" in imports(path)}
-    doors = {"experiments/run.py", "experiments/inputs/setup.py", "experiments/load.py"}
+    doors = {"experiments/run.py", "experiments/inputs/setup.py", "experiments/load.py", "experiments/worth.py"}
     assert not {each for each in readers if not each.startswith(("config/", "cli/"))} - doors
     readers = {room(path) for path in FILES if any(name.startswith("fljax.config.") for name in imports(path))}
     assert not readers & {"report", "algorithms", "scenarios", "contributions", "engine"}
@@ -258,7 +259,7 @@ def test_no_branch_on_an_algorithm_name():
         ("tensorflow", "data"),
         ("sklearn.datasets", "data"),
         ("tomli_w", "config experiments"),
-        ("xarray", "cli contributions engine experiments published report results"),
+        ("xarray", "cli contributions engine experiments games published report results"),
     ],
 )
 def test_libraries_have_a_home(library, home):
@@ -345,7 +346,8 @@ def test_the_project_has_its_parts(name):
 
 
 @pytest.mark.parametrize(
-    "package", ["training", "protocol", "algorithms", "scenarios", "engine", "aggregators", "contributions", "theory"]
+    "package",
+    ["training", "protocol", "algorithms", "scenarios", "engine", "aggregators", "contributions", "games", "theory"],
 )
 def test_help_lists_what_a_package_exports(package: str) -> None:
     """``help(package)`` and ``from package import *`` read ``__all__``; it has every name that the face imports."""

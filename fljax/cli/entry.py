@@ -15,6 +15,7 @@ from fljax.cli import printing
 from fljax.cli.commands import data, describe, results
 from fljax.cli.commands.reproduce import reproduce
 from fljax.cli.commands.run import run, sweep
+from fljax.cli.commands.worth import worth
 from fljax.cli.options import with_options
 from fljax.cli.printing import fail
 from fljax.cli.running import Invocation, part
@@ -33,6 +34,7 @@ app.command()(with_options(run))
 app.command()(describe.init)
 app.command()(with_options(reproduce))
 app.command()(with_options(sweep))
+app.command()(with_options(worth))
 app.command()(results.watch)
 app.command(name="report")(with_options(results.report_))
 app.command(name="list")(describe.list_)

@@ -125,6 +125,42 @@ class ReproduceOptions(NamedTuple):
     keep_checkpoints: KeepCheckpoints = 2
 
 
+class WorthOptions(NamedTuple):
+    """Options of ``fljax worth``: which coalitions run and how they are judged, and what is kept and printed."""
+
+    overrides: Overrides = None
+    seeds: Seeds = None
+    value: Annotated[
+        str,
+        typer.Option(help="Value of a coalition: a metric of fljax list metrics, or module:function of one's own."),
+    ] = "average_accuracy"
+    among: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COALITIONS",
+            help="leave_one_out, or clients by number, such as 0+1,0+1+2,none; all coalitions if not given.",
+        ),
+    ] = None
+    baseline: Annotated[
+        str, typer.Option(help="Value of nobody: initial (the untrained model), chance (1 / classes), or a number.")
+    ] = "initial"
+    max_runs: Annotated[int, typer.Option(metavar="N", help="Refuse more runs than this.")] = 4096
+    out: Out = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with --out, or the latest run of this name, after its last block.")
+    ] = False
+    as_json: Json = False
+    cache: Cache = True
+    quiet: Quiet = False
+    no_report: NoReport = False
+    no_import: NoImport = False
+
+    @property
+    def changes(self) -> list[str]:
+        """What the options change in the config."""
+        return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
+
+
 class Together(NamedTuple):
     """Options of one run in several processes."""
 

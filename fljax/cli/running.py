@@ -241,7 +241,9 @@ def resumable(folder: pathlib.Path, context: Context, again: str | None = None) 
     except Stopped as stop:
         number = called.signals.seen[0] if called.signals.seen else signal.SIGTERM
         part()
-        there = "nothing could be saved" if stop.saved is None else f"saved after round {stop.saved} of {stop.rounds}"
+        rounds = f"round {stop.saved} of {stop.rounds}"
+        where = rounds if stop.unit == "rounds" else f"{stop.saved} of {stop.rounds} {stop.unit}"
+        there = "nothing could be saved" if stop.saved is None else f"saved after {where}"
         raise Interrupted(number, f"interrupted; {there}; to go on: {command}") from None
     except (KeyboardInterrupt, Interrupted) as stop:
         number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT

@@ -17,6 +17,7 @@ from fljax.contributions.coalitions import Numbers, clients_of, members_of
 
 # Relative to the largest |v0|.
 _TIGHT, _FEASIBLE = 1e-7, 1e-9
+_UNBOUNDED = 3  # the status of scipy's ``linprog``
 
 
 class LeastCore(NamedTuple):
@@ -24,8 +25,9 @@ class LeastCore(NamedTuple):
 
     Attributes:
       excess: ``[...]``, the largest excess ``e*`` of proper coalitions; the core is not empty where it is at most 0, up
-        to rounding. ``-inf`` for one client, NaN where a value is NaN.
-      payoff: ``[..., N]``.
+        to rounding. ``-inf`` for one client, and where the coalitions that are used bound nothing; NaN where a value is
+        NaN.
+      payoff: ``[..., N]``; NaN where nothing bounds the excess of several clients.
       slack: ``[..., 2^N]``, ``x(S) - v0(S) + e*``, at least 0 for coalitions that are used; 0 for nobody and for all
         clients.
       tight: ``[..., 2^N]``, the proper coalitions whose excess is ``e*``.
@@ -127,6 +129,8 @@ def _least_core(row: np.ndarray, rows: np.ndarray, members: np.ndarray) -> tuple
     size = _sizes(row[[0, *rows, -1]])[0]
     game = (row - row[0]) / size
     excess, payoff, _ = _program(game, rows, members, [], [])
+    if np.isinf(excess):
+        return excess, payoff
     # Optimal payoffs are e + y with e equal shares, y of sum 0 and G y >= h; the least y is a least distance program.
     equal = np.full(clients, game[-1] / clients)
     basis = np.linalg.svd(np.ones((1, clients)))[2][1:].T
@@ -180,6 +184,8 @@ def _program(
         method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
+    if found.status == _UNBOUNDED:  # a client that is in none of the coalitions pays for all others
+        return -np.inf, np.full(clients, np.nan), np.zeros(len(rows))
     if not found.success:
         raise RuntimeError(f"expected the linear program of a least core to be solved, got: {found.message}")
     return float(found.x[-1]), found.x[:-1], -found.ineqlin.marginals

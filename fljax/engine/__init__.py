@@ -16,17 +16,24 @@ from fljax.engine.programs.program import Plan, groups, is_stacked, plan_of
 from fljax.engine.rounds.rollout import evaluate_clients, rollout
 from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import State, arrays_of
+from fljax.engine.whole_runs.over import Over
+from fljax.engine.whole_runs.program import Measure, all_scores
+from fljax.engine.whole_runs.running import RunsDone, runs
 
 __all__ = [
     "Block",
     "Execution",
+    "Measure",
     "Memory",
     "Models",
+    "Over",
     "Plan",
     "RoundOptions",
+    "RunsDone",
     "Schedule",
     "State",
     "StopEarly",
+    "all_scores",
     "arrays_of",
     "as_declared",
     "checksum_of",
@@ -49,6 +56,7 @@ __all__ = [
     "replay",
     "restore",
     "rollout",
+    "runs",
     "sentences",
     "shortage",
     "simulate",

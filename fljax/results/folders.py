@@ -32,13 +32,12 @@ from typing import Any, NamedTuple
 
 import h5netcdf
 import xarray as xr
-from xarray.backends import H5NetCDFStore
 
 from fljax.core import processes
 from fljax.core.files import write
 from fljax.core.locks import locked
 from fljax.core.names import file_name
-from fljax.results import further_rounds
+from fljax.results import further_rounds, net_cdf
 from fljax.results.endings import Parts, Results
 from fljax.results.events import EVALUATIONS, LOG
 from fljax.results.identity import (
@@ -249,24 +248,10 @@ def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, text
     Raises:
       OSError: if the disk has no room; files saved before are unchanged.
     """
-    write(directory / RESULTS, _encoded(metrics, records, text))
+    write(directory / RESULTS, net_cdf.encoded(metrics, {"records": records, "origin": net_cdf.origin(text)}))
     if further_rounds.CONTINUES in metrics.attrs:
         write(directory / CONFIG, text.encode())
     write(directory / TABLE, _table(metrics))
-
-
-def _encoded(metrics: xr.Dataset, records: xr.Dataset, text: str) -> bytes:
-    """The bytes of ``results.nc``, made in memory: HDF5 ends the process if the disk is full."""
-    from fljax.core.version import __version__
-
-    # Variables, because attributes of HDF5 are limited to 64 kB.
-    origin = xr.Dataset({"config": ((), text), "fljax": ((), __version__)})
-    buffer = io.BytesIO()
-    with h5netcdf.File(buffer, "w") as file:
-        metrics.dump_to_store(H5NetCDFStore(file))
-        for name, dataset in (("records", records), ("origin", origin)):
-            dataset.dump_to_store(H5NetCDFStore(file.create_group(name)))
-    return buffer.getvalue()
 
 
 def _table(metrics: xr.Dataset) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fljax.core.names import name_of, unknown
 from fljax.protocol import Algorithm
-from fljax.testing import laws
+from fljax.testing import coalitions, laws
 from fljax.testing.bench import POPULATION, Bench, Case, federation
 from fljax.testing.comparing import shapes
 
@@ -55,6 +55,10 @@ LAWS: Mapping[str, Law] = {
     "members": Law(
         "a client that left the federation must keep its row, and must not count (Available.members)",
         laws.leaves_out_who_left,
+    ),
+    "coalitions": Law(
+        "a run on some members must be that of a federation of these alone (Census.members, sizes of 0)",
+        coalitions.equals_its_members_alone,
     ),
     "empty rows": Law("rows of a cohort without a client must not count", laws.leaves_out_empty_rows),
     "missing values": Law("padding, and data of absent clients, must not be read", laws.never_reads_nan),

@@ -157,3 +157,11 @@ def test_what_is_not_known_changes_nothing(scale: float, unknown: float):
     least = least_core(np.where(known, values, unknown), known)
     np.testing.assert_allclose(least.payoff / scale, (2, 4, 3), rtol=1e-6)
     np.testing.assert_array_equal(least.tight, least_core(values, known).tight)
+
+
+def test_coalitions_that_bound_nothing() -> None:
+    """Client 2 is in none of them, so it may pay any sum to the others."""
+    found = least_core(games.THREE, np.isin(np.arange(8), [1, 2, 3]))
+    assert found.excess == -np.inf
+    assert np.isnan(found.payoff).all()
+    assert not found.tight.any()

@@ -57,14 +57,15 @@ class Stopped(Exception):
       round: number of rounds done.
       rounds: number of rounds of the run.
       saved: the round of the newest checkpoint; None if there is none.
+      unit: what these numbers count: "rounds", or "runs" where whole runs are saved (``fljax.runs``).
     """
 
-    def __init__(self, round: int, rounds: int, saved: int | None) -> None:
-        super().__init__(f"stopped after {round} of {rounds} rounds")
-        self.round, self.rounds, self.saved = round, rounds, saved
+    def __init__(self, round: int, rounds: int, saved: int | None, unit: str = "rounds") -> None:
+        super().__init__(f"stopped after {round} of {rounds} {unit}")
+        self.round, self.rounds, self.saved, self.unit = round, rounds, saved, unit
 
     def __reduce__(self) -> Any:
-        return Stopped, (self.round, self.rounds, self.saved)
+        return Stopped, (self.round, self.rounds, self.saved, self.unit)
 
 
 class Checkpoint(NamedTuple):

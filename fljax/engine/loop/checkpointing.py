@@ -153,27 +153,11 @@ class CheckpointKeeper:
         self._store.close()  # whatever happens before the first checkpoint is saved
         if saved is None:
             return None
-        self._check(saved.about["identity"])
+        check_identity(saved.about["identity"], self._identity, self._folder)
         position = Position(**saved.about["position"])
         state, best = (_within(kind, saved.arrays) for kind in (_STATE, _BEST))
         self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
         return Resumed(position, state, histories[-1], self._layout(saved.about, platform), best)
-
-    def _check(self, there: Mapping[str, Any]) -> None:
-        here = self._identity
-        changed = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-        if not changed:
-            return
-        name = changed[0]
-        told = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
-        if name.startswith(_CHECKSUM):
-            told = f"{name.removeprefix(_CHECKSUM)} differ"
-        others = [each.removeprefix(_CHECKSUM) for each in changed[1:]]
-        more = f", and so do {', '.join(others)}" if others else ""
-        raise ValueError(
-            f"expected the run of the checkpoints in {str(self._folder)!r}, got another one: {told}{more} "
-            "(with another folder a run begins anew)"
-        )
 
     def _layout(self, about: Mapping[str, Any], platform: str) -> Layout | None:
         layout = Layout(**about["layout"])
@@ -286,6 +270,23 @@ def identity_of(
     found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
     found[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
     return _plain(found)
+
+
+def check_identity(there: Mapping[str, Any], here: Mapping[str, Any], folder: pathlib.Path) -> None:
+    """Raises a ValueError with the first difference unless what was saved in a folder is of the same run."""
+    changed = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    if not changed:
+        return
+    name = changed[0]
+    told = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
+    if name.startswith(_CHECKSUM):
+        told = f"{name.removeprefix(_CHECKSUM)} differ"
+    others = [each.removeprefix(_CHECKSUM) for each in changed[1:]]
+    more = f", and so do {', '.join(others)}" if others else ""
+    raise ValueError(
+        f"expected the run of the checkpoints in {str(folder)!r}, got another one: {told}{more} "
+        "(with another folder a run begins anew)"
+    )
 
 
 def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:

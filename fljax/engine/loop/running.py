@@ -73,7 +73,7 @@ def run_plans(
         features, federation = federation.features, by_id(federation)
         parts = [program.partition_plan(plan, federation) for plan in plans]
         for (_, inputs), reference in zip(parts, references, strict=True):
-            _check_rows(seeds, inputs, reference)
+            check_rows(seeds, inputs, reference)
         references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
         spec, inputs = program.stack_plans(parts, len(seeds))
         best = BestSoFar(hooks.keep_best, hooks.on_evaluated)
@@ -200,7 +200,7 @@ def _stacked_requirements(references: Sequence[Reference | None]) -> np.ndarray:
     return np.concatenate([np.asarray(each) for each in required])
 
 
-def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
+def check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
     """Raises a ValueError unless ``by_seed`` and ``reference`` have a row for each seed."""
     for name, tree in inputs.by_seed.items():
         for leaf in jax.tree.leaves(tree):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from fljax import training
 from fljax.core import trees, values
@@ -238,15 +238,26 @@ def same_numbers(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return all(a is b or bool(np.array_equal(np.asarray(jnp.asarray(a)), np.asarray(jnp.asarray(b)))) for a, b in pairs)
 
 
-def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
+def map_runs(
+    spec: Spec,
+    layout: Layout,
+    inputs: Inputs,
+    own: PyTree,
+    function: Callable[..., PyTree],
+    place: Int[Array, " runs"] | None = None,
+    cost: Int[Array, " runs"] | None = None,
+) -> PyTree:
     """Maps ``function(algorithm, federation, layout, own)`` over runs. Runs share the data.
 
-    With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run.
+    With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run: those of
+    ``place``, or of ``run % seeds``. With a ``cost`` by run, runs of cost 0 are skipped, and devices get equal costs.
     """
     federation, runs = as_vectors(inputs.federation), jax.tree.leaves(own)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
     tables = without_shared(federation)
     inner = layout._replace(devices=1) if layout.runs_apart else layout
+    # With one federation per run, the row is mapped.
+    by_row = place is None and seeds == runs > 1
 
     def one(row: tuple[Any, ...]) -> PyTree:
         varied, by_seed, place, own_values = row
@@ -255,17 +266,17 @@ def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: 
             traced[position] = value
         mine = federation
         if seeds:
-            # With one federation per run, the row is mapped. A single federation for all runs is not batched.
-            found = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
+            # A single federation for all runs is not batched.
+            found = place if by_row else trees.take(tables, 0 if seeds == 1 else place)
             mine = with_shared(found, federation)
         seed = getattr(own_values, "seed", own_values)  # a State, or the seed itself
         return function(spec.algorithm(traced, by_seed, seed), mine, inner, own_values)
 
-    place: Any = tables if seeds == runs > 1 else jnp.arange(runs) % max(seeds, 1)
+    if place is None:
+        place = jnp.arange(runs) % max(seeds, 1)
     varied = [inputs.traced[position] for position in spec.varied]
-    return map_lanes(
-        one, (varied, inputs.by_seed, place, own), layout.seeds, layout.devices if layout.runs_apart else 1
-    )
+    rows = (varied, inputs.by_seed, tables if by_row else place, own)
+    return map_lanes(one, rows, layout.seeds, layout.devices if layout.runs_apart else 1, cost)
 
 
 # Runs once and is mostly random numbers, whose code is slow to optimise: level 1 compiles four times faster.

@@ -1,0 +1,181 @@
+"""``fljax worth``: what each client of a config is worth, by retraining coalitions."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from fljax.cli.options import ConfigFile, WorthOptions
+from fljax.cli.printing import console, fail, print_json
+from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
+from fljax.experiments.progress_bars import listener, progress_bars
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from fljax.experiments.worth import Question
+    from fljax.games import CoalitionTable
+
+_NOBODY = "none"
+
+
+def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
+    """Say what each client of CONFIG is worth: retrain every coalition of clients, for each algorithm."""
+    from fljax.config import load
+
+    chosen = load(config, options.changes, imports=not options.no_import)
+    question = _question(options)
+    start_jax(options.cache)
+    from fljax import games
+    from fljax.experiments import worth as experiment
+
+    saving = saving_of(context, 30.0, 2)
+    folder = folder_of(chosen, options.out, options.resume)
+    with resumable(folder, context):
+        with progress_bars(options.quiet) as progress:
+            tables = experiment.run(
+                chosen,
+                question,
+                directory=folder,
+                resume=options.resume,
+                on_event=listener(progress),
+                saving=saving,
+            )
+        worths = {label: games.worth(table) for label, table in tables.items()}
+        pictures = _write(folder, chosen.name, tables, worths, drawn=not options.no_report)
+    gone = {label: words for label, table in tables.items() if (words := games.divergences(table)) is not None}
+    if options.as_json:
+        _print_json(folder, pictures, tables, worths)
+    elif not options.quiet:
+        for label, dataset in worths.items():
+            console(110).print(_table(label, dataset, tables[label]))
+        print(f"Results: {folder}")
+        for path in pictures:
+            print(f"Report:  {path}")
+    if gone:
+        label, words = next(iter(gone.items()))
+        others = f", and runs of {len(gone) - 1} more algorithms" if len(gone) > 1 else ""
+        return fail(f"{label}: {words}{others}; all is saved in {folder}", 1)
+    return 0
+
+
+def _question(options: WorthOptions) -> Question:
+    """What the options ask; names are checked when the data are there."""
+    from fljax.core.names import resolve
+    from fljax.experiments.worth import Question
+
+    value: Any = options.value
+    if ":" in options.value:
+        value = resolve(options.value, {}, "value", imports=not options.no_import)
+    if options.max_runs < 1:
+        raise ValueError(f"expected --max-runs to be at least 1, got {options.max_runs}")
+    return Question(value, _among(options.among), _baseline(options.baseline), max_runs=options.max_runs)
+
+
+def _among(text: str | None) -> Any:
+    """``leave_one_out``, or coalitions such as ``0+1,0+1+2,none``."""
+    if text is None or text == "leave_one_out":
+        return text
+    coalitions: list[list[int]] = []
+    for part in text.split(","):
+        ids = [] if part.strip() == _NOBODY else part.split("+")
+        if not all(client.strip().isdecimal() for client in ids):
+            raise ValueError(
+                f"expected --among to be leave_one_out, or coalitions of client numbers such as 0+1,0+1+2,{_NOBODY}, "
+                f"got {text!r}"
+            )
+        coalitions.append([int(client) for client in ids])
+    return coalitions
+
+
+def _baseline(text: str) -> Any:
+    if text in ("initial", "chance"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected --baseline to be initial, chance or a number, got {text!r}") from None
+
+
+def _write(
+    folder: pathlib.Path,
+    name: str,
+    tables: Mapping[str, CoalitionTable],
+    worths: Mapping[str, xr.Dataset],
+    *,
+    drawn: bool,
+) -> Sequence[pathlib.Path]:
+    """Writes the table of clients, and a picture and a page if they are drawn; returns the paths of these two."""
+    from fljax import games
+    from fljax.core.files import write
+    from fljax.report.worth import TABLE, worth_table, write_worth
+
+    write(folder / TABLE, worth_table(worths))
+    if not drawn:
+        return ()
+    labelled = {label: games.to_dataset(table) for label, table in tables.items()}
+    return write_worth(folder, labelled, worths, name, {label: _notes(table) for label, table in tables.items()})
+
+
+def _notes(table: CoalitionTable) -> list[str]:
+    """What a table cost, and what diverged."""
+    from fljax.games import divergences
+    from fljax.games.estimates import in_words
+
+    words = divergences(table)
+    return [f"Cost: {in_words(table.cost)}.", *([] if words is None else [f"{words}."])]
+
+
+def _table(label: str, worth: xr.Dataset, table: CoalitionTable) -> Table:
+    from fljax.report.worth import worth_rows, worth_sentences
+
+    head, *rows, sums = worth_rows(worth)
+    shown = Table(title=f"{label}: what clients are worth", caption=" ".join([*worth_sentences(worth), *_notes(table)]))
+    for place, column in enumerate(head):
+        shown.add_column(column, justify="right" if place else "left")
+    for row in rows:
+        shown.add_row(*row)
+    shown.add_section()
+    shown.add_row(*sums)
+    return shown
+
+
+def _print_json(
+    folder: pathlib.Path,
+    pictures: Sequence[pathlib.Path],
+    tables: Mapping[str, CoalitionTable],
+    worths: Mapping[str, xr.Dataset],
+) -> None:
+    algorithms = {label: _plain(tables[label], dataset) for label, dataset in worths.items()}
+    print_json({"directory": str(folder), "algorithms": algorithms, "report": [str(path) for path in pictures]})
+
+
+def _plain(table: CoalitionTable, worth: xr.Dataset) -> dict[str, Any]:
+    """One algorithm for JSON."""
+    from fljax.games.tables import in_braces
+
+    measures = [str(name) for name in worth["measure"].values]
+
+    def numbers(name: str, client: int) -> dict[str, Any]:
+        entry = worth.sel(measure=name).isel(client=client)
+        ends = {key: float(entry[key]) for key in ("mean", "low", "high")}
+        return {**ends, "by_seed": entry["worth"].values.tolist()}
+
+    clients = [
+        {"client": place, "name": name, **{measure: numbers(measure, place) for measure in measures}}
+        for place, name in enumerate(table.names)
+    ]
+    laws = {
+        str(law): {key: worth[key].sel(law=law).item() for key in ("violations", "share", "largest", "unknown")}
+        for law in (worth["law"].values if "law" in worth.coords else ())
+    }
+    diverged = [
+        {"seed": table.seeds[seed], "coalition": in_braces(table.members[place])}
+        for seed, place in zip(*table.diverged.nonzero(), strict=True)
+    ]
+    single = {key: float(worth[key]) for key in ("everybody", "nobody", "excess", "stable")}
+    about = {"metric": table.metric, "baseline": table.baseline, "seeds": list(table.seeds)}
+    return {**about, **single, "clients": clients, "laws": laws, "cost": table.cost._asdict(), "diverged": diverged}

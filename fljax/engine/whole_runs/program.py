@@ -1,0 +1,119 @@
+"""The program of whole runs, and the function that a run is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree, UInt
+
+from fljax.engine.devices.layout import Layout, keep_everywhere
+from fljax.engine.programs import jit
+from fljax.engine.programs.program import Inputs, Spec, map_runs
+from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.round import AS_USUAL, RoundOptions, one_round
+from fljax.engine.rounds.states import State, initial_state
+from fljax.engine.whole_runs.members import among_members, rows_of_members
+from fljax.protocol import Algorithm, AnyArray, Federation, Labelled
+
+
+@runtime_checkable
+class Measure(Protocol):
+    """``(algorithm, state, scores) -> {name: array}``: what is kept of a run, computed on the device.
+
+    ``state`` is the one after the last round. ``scores`` are the evaluation of all clients, as ``fljax.Result.metrics``
+    names them: ``test_loss`` [client] and so on. An array may be ``Labelled``; others get numbered dimensions. The
+    function is a static part of the program: another function is another program, also if it does the same.
+    """
+
+    def __call__(
+        self, algorithm: Algorithm, state: State, scores: Mapping[str, Labelled], /
+    ) -> Mapping[str, Array | Labelled]: ...
+
+
+def all_scores(algorithm: Algorithm, state: State, scores: Mapping[str, Labelled]) -> Mapping[str, Array | Labelled]:
+    """The ``Measure`` that keeps the scores of all clients, seen and unseen, and of the server's models."""
+    return dict(scores)
+
+
+class RunRows(NamedTuple):
+    """The runs of one call of the program, by row.
+
+    Attributes:
+      seed: ``[rows]``.
+      member: ``[rows, N]`` by id, who belongs to the federation of the run; ``()``: all clients, in all runs.
+      place: ``[rows]``, the place of the seed among the seeds, for federations of several seeds.
+      cost: ``[rows]``, relative cost; 0: the row is not computed, and its results are zeros.
+    """
+
+    seed: UInt[Array, " rows"]
+    member: Any
+    place: Int[Array, " rows"]
+    cost: Int[Array, " rows"]
+
+
+class RunEnd(NamedTuple):
+    """What leaves the device of a run: its measures, and whether its state was frozen since it was not finite."""
+
+    measures: dict[str, Any]
+    diverged: Bool[Array, ...]
+
+
+class _Run(NamedTuple):
+    seed: UInt[Array, ""]
+    member: Any
+
+
+# Never "long": blocks end before the heap has grown much, so small networks keep the fast kernels (``jit.LONG``).
+@jit.program(static_argnames=("spec", "layout", "measure"))
+def whole_runs(
+    spec: Spec, layout: Layout, measure: Measure, inputs: Inputs, rows: RunRows, rounds: Int[Array, ""]
+) -> RunEnd:
+    """All runs of a block, ``[rows]``: start, ``rounds`` rounds, evaluation of all clients, measure."""
+
+    def one(algorithm: Algorithm, data: Federation, layout: Layout, run: _Run) -> RunEnd:
+        options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
+        state = final_state(algorithm, data, layout, run.seed, run.member, rounds, options)
+        scores = evaluate(algorithm, data, layout, state, rounds, spec.valid, spec.common)
+        found: Any = measure(algorithm, state, scores)
+        if not isinstance(found, Mapping):
+            raise ValueError(f"expected measure to return arrays by name, got {type(found).__name__}")
+        return RunEnd(dict(found), state.diverged >= 0)
+
+    own = _Run(rows.seed, rows.member)
+    return keep_everywhere(map_runs(spec, layout, inputs, own, one, rows.place, rows.cost), layout)
+
+
+def final_state(
+    algorithm: Algorithm,
+    data: Federation,
+    layout: Layout,
+    seed: UInt[Array, ""],
+    member: PyTree,
+    rounds: int | Int[Array, ""],
+    options: RoundOptions = AS_USUAL,
+) -> State:
+    """The state of one run after its rounds.
+
+    Args:
+      algorithm: any value of the protocol.
+      data: of one seed, stored by id.
+      layout: how many clients run side by side.
+      seed: of the run.
+      member: ``[N]`` by id, who belongs to the federation; ``()``: all clients.
+      rounds: their number.
+      options: how rounds are computed.
+    """
+    if not isinstance(member, tuple):
+        algorithm, data = among_members(algorithm, member), rows_of_members(data, member)
+        options = options._replace(everybody=False)
+    state = initial_state(algorithm, data, seed)
+    # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
+    state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
+
+    def one(round: Int[Array, ""], state: State) -> State:
+        return one_round(algorithm, data, layout, state, round, options=options)[0]
+
+    return jax.lax.fori_loop(jnp.zeros((), jnp.int32), jnp.asarray(rounds, jnp.int32), jax.jit(one), state)

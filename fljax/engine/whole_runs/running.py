@@ -1,0 +1,347 @@
+"""``runs``: many whole runs of one compiled program, block by block, whose measures alone are kept."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from fljax.core import processes
+from fljax.core.names import name_of
+from fljax.core.signatures import is_whole
+from fljax.engine.checkpoints import Checkpoint, Stopped
+from fljax.engine.devices import eager
+from fljax.engine.devices.layout import Layout, default_platform, replicate
+from fljax.engine.loop.checkpointing import checksum_of, identity_of
+from fljax.engine.loop.compilation import size
+from fljax.engine.loop.running import check_rounds, check_rows
+from fljax.engine.programs import program
+from fljax.engine.programs.checks import check_labels, task_of
+from fljax.engine.programs.execution import APART, Execution, Sizes, resolve
+from fljax.engine.programs.program import Inputs, Plan, on_devices
+from fljax.engine.programs.shapes import measure as shapes_of
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.whole_runs.over import Over, VariedPlan, client_steps, varied_plan
+from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, all_scores, whole_runs
+from fljax.engine.whole_runs.saved import FinishedRuns, RunFolder, finished, save
+from fljax.engine.whole_runs.tables import (
+    MeasureKind,
+    computed_rows,
+    empty_table,
+    enter,
+    labelled_table,
+    measure_kinds,
+)
+from fljax.protocol import Algorithm, Federation
+
+# CPU-seconds of a block: long enough that the host's work between blocks does not count, and short enough that the heap
+# of the fast kernels (``jit.UNFUSED``) does not grow by more than some ten MB.
+BLOCK = 15.0
+# Rows of a program: a power of two, at least and at most.
+FEWEST, MOST = 16, 1024
+# Relative costs become whole numbers, as devices are dealt them.
+_COSTLIEST = 2**16
+
+
+class RunsDone(NamedTuple):
+    """What ``on_block`` is told after each block.
+
+    Attributes:
+      done: number of runs that are finished, those of an earlier call included; seeds count.
+      runs: number of all runs.
+      seconds: of this block, by the clock.
+    """
+
+    done: int
+    runs: int
+    seconds: float
+
+
+class _Call(NamedTuple):
+    """What all blocks of a call share."""
+
+    varied: VariedPlan
+    seeds: Sequence[int]
+    rounds: int
+    measure: Measure
+    layout: Layout
+    rows: int  # of the program
+    on_devices: Inputs  # the data, and the leaves in which runs do not differ
+
+    @property
+    def runs(self) -> int:
+        return self.varied.runs * len(self.seeds)
+
+
+def runs(
+    plan: Algorithm | Plan,
+    federation: Federation,
+    over: Over,
+    *,
+    rounds: int,
+    seeds: Seeds = (0,),
+    measure: Measure = all_scores,
+    block: int | None = None,
+    execution: Execution | None = None,
+    checkpoint: str | pathlib.Path | Checkpoint | None = None,
+    max_runs: int | None = None,
+    on_block: Callable[[RunsDone], Any] | None = None,
+) -> xr.Dataset:
+    """Many whole runs of one compiled program: start, rounds, evaluation and measure; only measures are kept.
+
+    Runs differ in arguments of the plan and in their members (``Over``). All clients are evaluated once, after the last
+    round. There are no records of rounds. Devices take whole runs, dealt by cost, and on a CPU each computes one run
+    after another and skips absent clients. So on a CPU the bits of a run depend neither on the other runs nor on its
+    block or device; elsewhere they may depend on ``block``.
+
+    A run on some members equals the run of a federation that holds these clients alone, with their ids. A cohort that
+    is larger than the number of members is filled with all of them.
+
+    Args:
+      plan: its floats and arrays may differ between runs. An ``Algorithm`` can only have other members.
+      federation: shared by all seeds, or one per seed (``fljax.data.stack``). It is on the devices as a whole.
+      over: what differs between runs.
+      rounds: of each run; 0 only evaluates.
+      seeds: as for ``fljax.simulate``; each run is computed with every seed.
+      measure: ``(algorithm, state, scores) -> {name: array}``, what is kept of a run (``Measure``). None of its
+        arguments depends on other runs. The default keeps the scores of all clients.
+      block: number of runs of one program. None: as many as take about 15 CPU-seconds, by what the blocks before took.
+        The program is compiled once in either case.
+      execution: ``devices``, and how many clients and runs are side by side. Data and states are on the devices.
+      checkpoint: a folder, or a ``Checkpoint`` with one. Every block is saved there when it ends. The same call goes on
+        with the runs that are missing, to the same bits. Of a ``Checkpoint``, ``note`` and ``stop`` are heeded.
+      max_runs: more runs are refused, with their number, their client-steps and their bytes; None: any number.
+      on_block: called with ``RunsDone`` after each block.
+
+    Returns:
+      The measures ``[run, seed, ...]`` as floats, and ``diverged`` [run, seed]. A run in which a NaN or infinity
+      appeared in the server or in a client's state has diverged, and its measures are NaN. ``member`` [run, client] is
+      a coordinate if runs have members. The attribute ``notes`` has sentences about runs of few members.
+
+    Raises:
+      ValueError: if arguments do not fit the plan, the federation or each other, there are more than ``max_runs`` runs,
+        or the folder is of other runs; as ``fljax.simulate`` for the plan and the federation.
+      OSError: if a block cannot be saved.
+      Stopped: if ``Checkpoint.stop`` asks for it, after a block.
+      AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
+    """
+    _check_counts(block=block, max_runs=max_runs)
+    call, ends, notes = _prepared(
+        plan, federation, over, rounds=rounds, seeds=seeds, measure=measure, block=block, execution=execution
+    )
+    kinds = measure_kinds(ends)
+    _check_number(call, max_runs, kinds, client_steps(plan, federation, call.varied, notes.cohort))
+    table = empty_table(kinds, call.runs)
+    settings = _settings(checkpoint)
+    folder = None if settings is None else _folder(settings, call)
+    if folder is not None:
+        for earlier in finished(folder, {name: kind.shape for name, kind in kinds.items()}, call.runs):
+            enter(table, earlier)
+        if not table.left.all():
+            folder.note(f"goes on with {int(table.left.sum()):,} of {call.runs:,} runs")
+    stop = None if settings is None else settings.stop
+    with nullcontext() if stop is None else stop.listening():
+        order = np.argsort(-np.repeat(call.varied.cost, len(call.seeds)), kind="stable")
+        for done, seconds in _blocks(call, order[table.left[order]], block):
+            enter(table, done)
+            if folder is not None:
+                save(folder, done)
+            count = int(call.runs - table.left.sum())
+            if on_block is not None:
+                on_block(RunsDone(count, call.runs, seconds))
+            if stop is not None and stop.made and table.left.any():
+                raise Stopped(count, call.runs, count, "runs")
+    about: dict[str, Any] = {f"execution_{name}": value for name, value in call.layout._asdict().items()}
+    about |= {"execution_runs_apart": int(call.layout.runs_apart), "rounds": rounds, "jax": jax.__version__}
+    if notes.sentences:
+        about["notes"] = "; ".join(notes.sentences)
+    return labelled_table(table, kinds, call.seeds, call.varied.member).assign_attrs(about)
+
+
+class _Notes(NamedTuple):
+    """Facts about the runs for the user."""
+
+    cohort: int  # rows of the cohort
+    sentences: tuple[str, ...]
+
+
+def _prepared(
+    plan: Algorithm | Plan,
+    federation: Federation,
+    over: Over,
+    *,
+    rounds: int,
+    seeds: Seeds,
+    measure: Measure,
+    block: int | None,
+    execution: Execution | None,
+) -> tuple[_Call, RunEnd, _Notes]:
+    """What a call computes, and the shapes of its results; everything that a user gave is checked."""
+    chosen = _execution(Execution() if execution is None else execution)
+    # A user may give anything.
+    if not isinstance(over, Over):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"expected over to be a fljax.Over, got {type(over).__name__}")
+    seed_list = seeds_of(seeds)
+    program.capacity_of(rounds, None)
+    program.check_seeds(seed_list, federation)
+    federation = by_id(federation)
+    varied = varied_plan(plan, federation, over)
+    spec, inputs = varied.spec, varied.inputs
+    check_rows(seed_list, inputs, None)
+    check_labels(task_of(spec, inputs), federation)
+    shapes = shapes_of(spec, inputs, varied.runs * len(seed_list))
+    check_rounds(shapes.algorithm, rounds)
+    layout = _layout(chosen, shapes.sizes)
+    total = varied.runs * len(seed_list)
+    most = MOST if block is None else block
+    rows = min(most, max(FEWEST, 2 ** (total - 1).bit_length()))
+    alike = [None if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
+    shared = on_devices(Inputs(alike, {}, inputs.federation), layout)
+    call = _Call(varied, seed_list, rounds, measure, layout, rows, shared)
+    traced = whole_runs.trace(spec, layout, measure, *_rows_of(call, np.zeros(0, np.int64)), jnp.int32(rounds))
+    return call, traced.out_info, _Notes(shapes.sizes.rows, _sentences(plan, varied, shapes.sizes))
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and (not is_whole(count) or count < 1):
+            raise ValueError(f"expected {name} to be a positive number of runs, got {count!r}")
+
+
+def _execution(execution: Execution) -> Execution:
+    """The execution with all data on the devices and, on a CPU, with one run after another."""
+    if processes.are_several():
+        raise ValueError("expected one process for whole runs, got several: give each of them a part of the runs")
+    if eager.is_on() or execution.clients in ("debug", "trial"):
+        got = "jax_disable_jit" if eager.is_on() else repr(execution.clients)
+        raise ValueError(f"expected whole runs to be compiled by a fixed rule, got {got}; simulate has such modes")
+    for place in ("examples", "client_states"):
+        if getattr(execution, place) == "host":
+            raise ValueError(f"expected execution.{place} to be auto or device for whole runs, got 'host'")
+    alone = default_platform() == "cpu" and execution.seeds == "auto"
+    return execution._replace(examples="device", client_states="device", seeds="scan" if alone else execution.seeds)
+
+
+def _layout(execution: Execution, sizes: Sizes) -> Layout:
+    """Devices take whole runs, however few there are: else a run's bits would depend on the number of runs."""
+    there = jax.local_device_count()
+    return resolve(execution, sizes._replace(seeds=max(APART * there, 1) * MOST))
+
+
+def _rows_of(call: _Call, place: np.ndarray) -> tuple[Inputs, RunRows]:
+    """The arguments of the program for the runs at ``place``; other rows are not computed."""
+    varied, seeds, devices = call.varied, np.asarray(call.seeds), call.layout.devices
+    rows = np.zeros(call.rows, np.int64)
+    rows[: len(place)] = place
+    run, seed = rows // len(seeds), rows % len(seeds)
+    cost = np.maximum(1, np.round(varied.cost[run] / varied.cost.max() * _COSTLIEST)).astype(np.int32)
+    cost[len(place) :] = 0
+    traced = list(call.on_devices.traced)
+    differ = {position: jnp.asarray(varied.inputs.traced[position][run]) for position in varied.spec.varied}
+    by_seed = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[seed]), varied.inputs.by_seed)
+    member: Any = () if varied.member is None else jnp.asarray(varied.member[run])
+    numbers = jnp.asarray(seeds[seed], jnp.uint32)
+    own = RunRows(numbers, member, jnp.asarray(seed, jnp.int32), jnp.asarray(cost))
+    differ, by_seed, own = replicate((differ, by_seed, own), devices)
+    for position, leaf in differ.items():
+        traced[position] = leaf
+    return Inputs(traced, by_seed, call.on_devices.federation), own
+
+
+def _check_number(call: _Call, most: int | None, kinds: Mapping[str, MeasureKind], steps: float | None) -> None:
+    """Raises a ValueError with the numbers if there are more than ``most`` runs."""
+    if most is None or call.runs <= most:
+        return
+    kept = call.runs * sum(math.prod(kind.shape) * np.dtype(kind.dtype).itemsize for kind in kinds.values())
+    work = "" if steps is None else f", which are {steps * call.rounds * len(call.seeds):,.0f} client-steps"
+    raise ValueError(
+        f"expected at most {most:,} runs, got {call.runs:,}{work} and {size(kept)} of measures (max_runs allows more)"
+    )
+
+
+def _sentences(plan: Algorithm | Plan, varied: VariedPlan, sizes: Sizes) -> tuple[str, ...]:
+    """What users should know of runs with few members, which are as federations of so few clients."""
+    if varied.member is None:
+        return ()
+    members, told = varied.member.sum(axis=1), []
+    few = int(np.sum(members < sizes.rows)) if sizes.rows < sizes.population else 0
+    if few:
+        told.append(
+            f"{few:,} of {varied.runs:,} runs have fewer members than the cohort of {sizes.rows}: all take part"
+        )
+    clusters = plan.arguments.get("clusters") if isinstance(plan, Plan) else None
+    fewer = int(np.sum(members < clusters)) if is_whole(clusters) else 0
+    if fewer:
+        told.append(f"{fewer:,} of {varied.runs:,} runs have fewer members than the {clusters} clusters")
+    return tuple(told)
+
+
+def _settings(checkpoint: str | pathlib.Path | Checkpoint | None) -> Checkpoint | None:
+    if checkpoint is None:
+        return None
+    return (checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)).check()
+
+
+def _folder(settings: Checkpoint, call: _Call) -> RunFolder:
+    """The folder of finished blocks, with what the runs must have in common to go on."""
+    varied = call.varied
+    identity = identity_of(
+        varied.spec,
+        varied.inputs,
+        call.seeds,
+        call.rounds,
+        None,
+        runs=varied.runs,
+        measure=name_of(call.measure),
+        jax=jax.__version__,
+        jaxlib=importlib.metadata.version("jaxlib"),
+        device=jax.devices()[0].device_kind,
+        double_precision=bool(getattr(jax.config, "jax_enable_x64", False)),
+        **{f"execution.{name}": value for name, value in call.layout._asdict().items()},
+        **{"checksum of members": 0 if varied.member is None else checksum_of(varied.member)},
+    )
+    return RunFolder(pathlib.Path(settings.folder), identity, settings.note or (lambda words: None))
+
+
+def _blocks(call: _Call, left: np.ndarray, block: int | None) -> Iterator[tuple[FinishedRuns, float]]:
+    """The finished blocks and their seconds. The length of each follows from the CPU-seconds of the one before."""
+    if not len(left):
+        return
+    rounds, spec, cost = jnp.int32(call.rounds), call.varied.spec, np.repeat(call.varied.cost, len(call.seeds))
+    # Without a row that is computed, the first call takes the time to compile alone.
+    jax.block_until_ready(whole_runs(spec, call.layout, call.measure, *_rows_of(call, left[:0]), rounds))
+    count = block or min(call.rows, APART * call.layout.devices)
+    while len(left):
+        place, left = left[:count], left[count:]
+        began, began_cpu = time.perf_counter(), time.process_time()
+        end = whole_runs(spec, call.layout, call.measure, *_rows_of(call, place), rounds)
+        done = computed_rows(jax.tree.map(np.asarray, end), place)
+        spent = max(time.process_time() - began_cpu, 1e-6)
+        if block is None:
+            fewest = min(call.rows, APART * call.layout.devices)
+            count = block_length(cost[left], spent / float(cost[place].sum()), fewest, call.rows)
+        yield done, time.perf_counter() - began
+
+
+def block_length(cost: Float[np.ndarray, " left"], seconds: float, fewest: int, most: int) -> int:
+    """How many of the runs that are left, in order, take about ``BLOCK`` CPU-seconds: from ``fewest`` to ``most``.
+
+    Args:
+      cost: of the runs that are left.
+      seconds: for a cost of 1.
+      fewest: the least length.
+      most: the largest length.
+    """
+    affordable = np.searchsorted(np.cumsum(cost), BLOCK / seconds, side="right")
+    return int(np.clip(affordable, fewest, most))

@@ -1,0 +1,117 @@
+"""Finished blocks of whole runs in a folder: each is written when it ends, and the same call goes on without them.
+
+``runs.json`` says what the runs are of. Each ``runs-00000.npz`` has the runs of one block, by their places, and names
+the checksum of that identity, so a file of other runs is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax.core.files import read_npz, write, write_npz
+from fljax.engine.loop.checkpointing import check_identity
+
+_IDENTITY, _PLACE, _DIVERGED, _MEASURE = "runs.json", "place", "diverged", "measure/"
+
+
+class FinishedRuns(NamedTuple):
+    """The results of some runs.
+
+    Attributes:
+      place: ``[b]``, their places among all runs.
+      measures: ``{name: [b, ...]}``.
+      diverged: ``[b]``.
+    """
+
+    place: np.ndarray
+    measures: Mapping[str, np.ndarray]
+    diverged: np.ndarray
+
+
+class RunFolder(NamedTuple):
+    """A folder of finished blocks.
+
+    Attributes:
+      path: of the folder.
+      identity: what the runs are of, as in JSON.
+      note: called with sentences for the user.
+    """
+
+    path: pathlib.Path
+    identity: dict[str, Any]
+    note: Callable[[str], Any]
+
+    @property
+    def mark(self) -> int:
+        """The checksum of the identity."""
+        return zlib.crc32(json.dumps(self.identity, sort_keys=True).encode())
+
+
+def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int) -> list[FinishedRuns]:
+    """The blocks that a folder has. Files that are damaged, or of other runs, are noted, and their runs computed anew.
+
+    Args:
+      folder: of the runs; made if it does not exist.
+      shapes: of the measures of one run.
+      runs: their number.
+
+    Raises:
+      ValueError: if the folder is of other runs.
+      OSError: if the folder cannot be written.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    described = folder.path / _IDENTITY
+    try:
+        there = json.loads(described.read_bytes())
+    except FileNotFoundError:
+        there = None
+    except ValueError:
+        folder.note(f"{_IDENTITY} is damaged; the runs begin anew")
+        there = None
+    if there is None:
+        write(described, json.dumps(folder.identity).encode())
+    else:
+        check_identity(there, folder.identity, folder.path)
+    found = []
+    for path in sorted(folder.path.glob("runs-*.npz")):
+        try:
+            found.append(_read(path, folder.mark, shapes, runs))
+        except ValueError:
+            folder.note(f"{path.name} is damaged or of other runs; its runs are computed anew")
+            path.unlink(missing_ok=True)
+    return found
+
+
+def _read(path: pathlib.Path, mark: int, shapes: Mapping[str, tuple[int, ...]], runs: int) -> FinishedRuns:
+    arrays = read_npz(path, "finished runs")
+    place, diverged = arrays.get(_PLACE), arrays.get(_DIVERGED)
+    measures = {name: arrays.get(_MEASURE + name) for name in shapes}
+    whole = [array for array in measures.values() if array is not None]
+    if place is None or diverged is None or len(whole) < len(measures) or arrays.get("mark") != mark:
+        raise ValueError(f"expected runs of this call in {path.name}")
+    alike = all(array.shape == (len(place), *shapes[name]) for name, array in measures.items() if array is not None)
+    if not alike or len(diverged) != len(place) or np.any((place < 0) | (place >= runs)):
+        raise ValueError(f"expected whole runs in {path.name}")
+    return FinishedRuns(place, {name: array for name, array in measures.items() if array is not None}, diverged)
+
+
+def save(folder: RunFolder, block: FinishedRuns) -> None:
+    """Writes a block; the folder has it as a whole or not at all.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    numbers = [int(path.stem.removeprefix("runs-")) for path in folder.path.glob("runs-*.npz") if _is_numbered(path)]
+    arrays = {_MEASURE + name: array for name, array in block.measures.items()}
+    arrays |= {_PLACE: block.place, _DIVERGED: block.diverged, "mark": np.asarray(folder.mark)}
+    write_npz(folder.path / f"runs-{max(numbers, default=-1) + 1:05d}.npz", arrays)
+
+
+def _is_numbered(path: pathlib.Path) -> bool:
+    return path.stem.removeprefix("runs-").isdigit()

@@ -1,0 +1,232 @@
+"""What a table of coalitions says: what each client is worth, which payoffs are stable, and which laws are violated.
+
+The arithmetic is that of ``fljax.contributions``, on the values of the table by code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from fljax import contributions
+from fljax.contributions import LeastCore, Violations
+from fljax.games.tables import CoalitionTable, by_code, codes_of, is_complete
+
+_ROUNDING = 1e-9
+ALPHA, BETA = 4.0, 1.0  # of Beta Shapley values in ``worth``
+
+
+def shapley(table: CoalitionTable) -> Float[np.ndarray, "seeds N"]:
+    """``[R, N]``: Shapley values of every seed; each row adds up to ``v(all) - v(empty)``.
+
+    Raises:
+      ValueError: if the table lacks a coalition.
+    """
+    return np.asarray(contributions.shapley(_complete(table, "Shapley values")))
+
+
+def banzhaf(table: CoalitionTable) -> Float[np.ndarray, "seeds N"]:
+    """``[R, N]``: Banzhaf values of every seed.
+
+    Raises:
+      ValueError: if the table lacks a coalition.
+    """
+    return np.asarray(contributions.banzhaf(_complete(table, "Banzhaf values")))
+
+
+def beta_shapley(table: CoalitionTable, alpha: float = ALPHA, beta: float = BETA) -> Float[np.ndarray, "seeds N"]:
+    """``[R, N]``: Beta Shapley values of every seed; with ``alpha > beta`` small coalitions weigh more.
+
+    Raises:
+      ValueError: if the table lacks a coalition, or a parameter is not positive.
+    """
+    return np.asarray(contributions.beta_shapley(_complete(table, "Beta Shapley values"), alpha, beta))
+
+
+def leave_one_out(table: CoalitionTable) -> Float[np.ndarray, "seeds N"]:
+    """``[R, N]``: ``v(all) - v(all - i)`` of every seed, for any number of clients.
+
+    Raises:
+      ValueError: if the table lacks the coalition of all, or that of all but one.
+    """
+    left_out = _all_but_one(table)
+    if left_out is None:
+        raise ValueError(
+            "expected a table with the coalition of all clients and those of all but one for leave-one-out values, "
+            f"got {len(table.members)} other coalitions"
+        )
+    # Client i alone plays a game of one: nobody is worth v(all - i), and it is worth v(all).
+    whole, without = left_out
+    values = table.values[:, without]
+    pairs = np.stack([values, np.broadcast_to(table.values[:, [whole]], values.shape)], axis=-1)
+    return np.asarray(contributions.leave_one_out(pairs))[..., 0]
+
+
+def least_core(table: CoalitionTable) -> LeastCore:
+    """The least core of the mean table over seeds.
+
+    Of a table without some of the coalitions, the excess is a lower bound.
+
+    Raises:
+      ValueError: if there are more than 16 clients, or the table lacks nobody or all clients.
+    """
+    values = by_code(table).mean(axis=0)
+    _check_ends(table)
+    known = np.zeros(len(values), bool)
+    known[codes_of(table.members)] = True
+    return contributions.least_core(values, known)
+
+
+def superadditivity(table: CoalitionTable, *, level: float = 0.95) -> Violations:
+    """Violations of ``v0(S + T) >= v0(S) + v0(T)`` for disjoint coalitions, with ``v0 = v - v(empty)``.
+
+    Of several seeds a violation counts if its t-interval excludes 0.
+
+    Raises:
+      ValueError: if the table lacks a coalition.
+    """
+    return contributions.superadditivity(_complete(table, "superadditivity"), level=level)
+
+
+def monotonicity(table: CoalitionTable, *, level: float = 0.95) -> Violations:
+    """Violations of ``v(S + i) >= v(S)``, as for ``superadditivity``."""
+    return contributions.monotonicity(_complete(table, "monotonicity"), level=level)
+
+
+def convexity(table: CoalitionTable, *, level: float = 0.95) -> Violations:
+    """Violations of ``v(S + i + j) - v(S + i) >= v(S + j) - v(S)``, as for ``superadditivity``."""
+    return contributions.convexity(_complete(table, "convexity"), level=level)
+
+
+def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
+    """All that a table says of its clients, as far as its coalitions suffice.
+
+    Args:
+      table: of any coalitions.
+      level: of the t-intervals over seeds.
+
+    Returns:
+      Over ``measure, client``: ``worth`` by ``seed``; its ``mean``, and the ends ``low`` and ``high`` of its interval,
+      NaN with one seed. The measures are "shapley", "banzhaf", "beta_shapley" (4, 1), "leave_one_out" and
+      "least_core". The mean of the last one is the least core of the mean table, and has no interval.
+      Over ``law``: ``violations``, ``share``, ``largest`` and ``unknown`` of superadditivity, monotonicity and
+      convexity.
+      Single numbers: ``excess`` of the least core of the mean table, ``stable``, the share of the seeds whose core is
+      not empty; ``everybody`` and ``nobody``, the values of all clients and of none. What the coalitions do not give is
+      absent, or NaN.
+
+    Raises:
+      ValueError: if ``level`` is not between 0 and 1.
+    """
+    cores = _cores(table)
+    rows, shape = _measures(table, cores), (len(table.seeds), table.members.shape[1])
+    by_seed = np.array([row.by_seed for row in rows.values()], float).reshape(-1, *shape)
+    bars = contributions.error_bars(np.swapaxes(by_seed, 0, 1), level)
+    fixed = np.array([row.mean is not None for row in rows.values()], bool)[:, None]
+    means = [mean if row.mean is None else row.mean for row, mean in zip(rows.values(), bars.mean, strict=True)]
+    variables = {
+        "worth": (("measure", "seed", "client"), by_seed),
+        "mean": (("measure", "client"), np.array(means, float).reshape(-1, shape[1])),
+        "low": (("measure", "client"), np.where(fixed, np.nan, bars.low)),
+        "high": (("measure", "client"), np.where(fixed, np.nan, bars.high)),
+    }
+    core = _excess(table, cores)
+    ends = {name: _end(table, everybody) for name, everybody in (("everybody", True), ("nobody", False))}
+    dataset = xr.Dataset(
+        {**variables, **{name: ((), number) for name, number in {**core, **ends}.items()}},
+        {
+            "measure": np.array(list(rows), dtype=str),
+            "seed": list(table.seeds),
+            "client": np.arange(shape[1]),
+            "name": ("client", np.asarray(table.names, dtype=str)),
+        },
+        {"level": level, "metric": table.metric},
+    )
+    if not is_complete(table):
+        return dataset
+    laws = {"superadditivity": superadditivity, "monotonicity": monotonicity, "convexity": convexity}
+    broken = [law(table, level=level) for law in laws.values()]
+    return dataset.assign_coords(law=list(laws)).assign(
+        violations=("law", [law.count for law in broken]),
+        share=("law", [law.share for law in broken]),
+        largest=("law", [law.largest for law in broken]),
+        unknown=("law", [law.unknown for law in broken]),
+    )
+
+
+class _Row(NamedTuple):
+    """A measure ``[R, N]``; ``mean`` is its value over all seeds, None: the mean."""
+
+    by_seed: np.ndarray
+    mean: np.ndarray | None = None
+
+
+class _Cores(NamedTuple):
+    """Least cores of the mean table, and of each seed."""
+
+    mean: LeastCore
+    by_seed: LeastCore
+
+
+def _cores(table: CoalitionTable) -> _Cores | None:
+    """None if the table lacks a coalition."""
+    return _Cores(least_core(table), contributions.least_core(by_code(table))) if is_complete(table) else None
+
+
+def _measures(table: CoalitionTable, cores: _Cores | None) -> dict[str, _Row]:
+    """Each measure for which the table has the coalitions, by name."""
+    rows: dict[str, _Row] = {}
+    if is_complete(table):
+        rows = {"shapley": _Row(shapley(table)), "banzhaf": _Row(banzhaf(table))}
+        rows["beta_shapley"] = _Row(beta_shapley(table))
+    if _all_but_one(table) is not None:
+        rows["leave_one_out"] = _Row(leave_one_out(table))
+    if cores is not None:
+        rows["least_core"] = _Row(cores.by_seed.payoff, cores.mean.payoff)
+    return rows
+
+
+def _excess(table: CoalitionTable, cores: _Cores | None) -> dict[str, float]:
+    """The excess of the mean table, and the share of the seeds, of those that are known, whose core is not empty."""
+    if cores is None:
+        return {"excess": np.nan, "stable": np.nan}
+    values, by_seed = by_code(table), cores.by_seed.excess
+    size = np.abs(values - values[:, :1]).max(axis=1)
+    stable = np.where(np.isnan(by_seed), np.nan, by_seed <= _ROUNDING * np.maximum(size, 1))
+    known = stable[~np.isnan(stable)]
+    return {"excess": float(cores.mean.excess), "stable": float(known.mean()) if len(known) else np.nan}
+
+
+def _end(table: CoalitionTable, everybody: bool) -> float:
+    """The mean value over seeds of all clients, or of nobody; NaN if the table lacks it."""
+    place = np.flatnonzero((table.members == everybody).all(axis=1))
+    return float(table.values[:, place[0]].mean()) if len(place) else np.nan
+
+
+def _complete(table: CoalitionTable, what: str) -> np.ndarray:
+    """The values by code of a table that has all of them."""
+    if not is_complete(table):
+        count, clients = table.members.shape
+        of_all = f"all {2**clients:,} coalitions" if clients <= 40 else f"all 2^{clients} coalitions"
+        raise ValueError(f"expected a table with {of_all} of {clients} clients for {what}, got {count:,}")
+    return by_code(table)
+
+
+def _all_but_one(table: CoalitionTable) -> tuple[int, np.ndarray] | None:
+    """The place of the coalition of all, and ``[N]`` those of all but client i; None if one is absent."""
+    clients = table.members.shape[1]
+    sizes = table.members.sum(axis=1)
+    whole = np.flatnonzero(sizes == clients)
+    places = np.flatnonzero(sizes == clients - 1)
+    if not len(whole) or len(places) != clients:
+        return None
+    return int(whole[0]), places[np.argsort(np.argmin(table.members[places], axis=1))]
+
+
+def _check_ends(table: CoalitionTable) -> None:
+    sizes = table.members.sum(axis=1)
+    if not (sizes == 0).any() or not (sizes == table.members.shape[1]).any():
+        raise ValueError("expected a table with nobody and with all clients for a least core, got one without them")

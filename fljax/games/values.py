@@ -1,0 +1,166 @@
+"""What a coalition is worth: a metric of its run, or a function of one's own.
+
+A metric is computed from the scores of all clients, in and outside the coalition, so one program gives every metric. A
+function of one's own is part of the program of the runs: a function that is made anew in every call, such as a lambda,
+makes a new program in every call.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float
+
+from fljax.core.names import name_of, unknown
+from fljax.engine import Plan, State
+from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, is_lower_better
+from fljax.protocol import Algorithm, Federation, Labelled
+from fljax.results import Reference, metrics_of_runs
+
+# ``(algorithm, state, scores) -> number``: the state after the last round, and the scores of all clients by name.
+ValueFunction = Callable[[Algorithm, State, Mapping[str, Labelled]], Any]
+Value = str | ValueFunction
+
+
+class Measured(NamedTuple):
+    """What is kept of a run: the scores of all clients, and the value of a function of one's own.
+
+    It is equal for equal functions, so that runs share a program.
+    """
+
+    function: ValueFunction | None = None
+
+    def __call__(self, algorithm: Algorithm, state: State, scores: Mapping[str, Labelled]) -> dict[str, Labelled]:
+        """``{name: array}`` for the engine's runs."""
+        if self.function is None:
+            return dict(scores)
+        number = jnp.asarray(self.function(algorithm, state, scores))
+        if number.shape != ():
+            raise ValueError(f"expected value to give one number for a run, got shape {number.shape}")
+        number = number if jnp.issubdtype(number.dtype, jnp.floating) else number.astype(jnp.result_type(float))
+        return {**scores, _name_of(self.function): Labelled(number, ())}
+
+
+def _name_of(function: ValueFunction) -> str:
+    """The name of a function's values among the measures of a run; saved runs of another function have another."""
+    return f"value of {getattr(function, '__module__', '')}.{name_of(function)}"
+
+
+def algorithm_of(plan: Plan) -> Algorithm:
+    """The algorithm of a plan with its first seed."""
+    first = {name: jax.tree.map(lambda leaf: leaf[0], rows) for name, rows in plan.by_seed.items()}
+    return plan.build(**plan.arguments, **first)
+
+
+def metrics_of(algorithm: Algorithm, federation: Federation, reference: Reference | None) -> tuple[str, ...]:
+    """The metrics that have one number for a run of this algorithm on this federation.
+
+    Metrics that compare with standalone models need a ``reference``.
+    """
+    scored = algorithm.task.score is not None
+    kinds = ("loss", "accuracy") if scored else ("loss",)
+    shared = algorithm.personal is None or algorithm.common is not None
+    of_models = {f"{model}test_{kind}" for kind in kinds for model in (("", "global_") if shared else ("",))}
+    metrics: list[str] = []
+    for prefix in ("", "unseen_"):
+        if prefix and federation.unseen is None:
+            continue
+        names = set(of_models)
+        alone = None if reference is None else getattr(reference, f"{prefix}test_loss")
+        if alone is not None:
+            names |= {"standalone_test_loss", "threshold", "required_loss"}
+            names |= {"standalone_test_accuracy"} if scored else set()
+        if algorithm.personal is not None and any(scenario.tunes for scenario in algorithm.scenarios):
+            names.add("train_loss")
+        metrics += [f"{prefix}{name}" for name, metric in OVER_CLIENTS.items() if set(metric.variables) <= names]
+    if np.any(np.asarray(federation.clients.valid.size) > 0):
+        metrics += [f"average_valid_{kind}" for kind in kinds]
+    if algorithm.models is not None and "test" in federation.held:
+        metrics += [f"server_test_{kind}" for kind in kinds]
+    return tuple(metrics)
+
+
+def check_value(value: Value, algorithm: Algorithm, federation: Federation, reference: Reference | None) -> None:
+    """Raises a ValueError if there is no such metric; warns of a function that is made anew in every call."""
+    if isinstance(value, str):
+        valid = metrics_of(algorithm, federation, reference)
+        if value not in valid:
+            plain = value.removeprefix("unseen_")
+            needs = plain in COMPARED_WITH_STANDALONE and reference is None
+            advice = "; metrics that compare with standalone models need reference=" if needs else ""
+            raise ValueError(f"{unknown('value', value, valid)}{advice}")
+        return
+    if not callable(value):
+        raise ValueError(f"expected value to be the name of a metric or a function, got {value!r}")
+    place = getattr(value, "__qualname__", "")
+    if "<lambda>" in place or "<locals>" in place:
+        warnings.warn(
+            f"the value {name_of(value)} is made inside a function or an expression: a new one in every call compiles "
+            "a new program in every call; define it at the top of a module",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+class Measures(NamedTuple):
+    """The numbers of finished runs, with P coalitions and R seeds.
+
+    Attributes:
+      values: ``[R, P]``, more is better.
+      metric: their name; with a minus sign of a metric of which less is better.
+      scores: ``[R, P, N]``, of each client.
+      payoff: the name of ``scores``.
+      diverged: ``[R, P]``.
+    """
+
+    values: Float[np.ndarray, "seeds P"]
+    metric: str
+    scores: Float[np.ndarray, "seeds P N"]
+    payoff: str
+    diverged: Bool[np.ndarray, "seeds P"]
+
+
+def measures_of(measured: xr.Dataset, value: Value, reference: Reference | None) -> Measures:
+    """The values of runs, and what each client has of them.
+
+    Args:
+      measured: over ``run``, ``seed`` and others, of ``Measured``, with ``diverged``.
+      value: the metric or function.
+      reference: standalone models, ``[R, ...]``.
+    """
+    runs, seeds = measured.sizes["run"], measured.sizes["seed"]
+
+    def of_runs(name: str) -> np.ndarray:
+        """``[runs * seeds, ...]``, all seeds of the first run first."""
+        array = measured[name].transpose("run", "seed", ...).values
+        return array.reshape(runs * seeds, *array.shape[2:])
+
+    def by_seed(rows: np.ndarray) -> np.ndarray:
+        """``[seeds, runs, ...]``, in double precision."""
+        return np.swapaxes(rows.astype(float).reshape(runs, seeds, *rows.shape[1:]), 0, 1)
+
+    diverged = measured["diverged"].transpose("seed", "run").values.astype(bool)
+    own_name = "" if isinstance(value, str) else _name_of(value)
+    names = [str(name) for name in measured.data_vars if name not in ("diverged", own_name)]
+    arrays = {name: of_runs(name) for name in names}
+    if isinstance(value, str):
+        axes = {name: tuple(map(str, measured[name].transpose("run", "seed", ...).dims[2:])) for name in names}
+        labelled = {name: Labelled(rows, axes[name]) for name, rows in arrays.items()}
+        computed = metrics_of_runs(measured["seed"].values.tolist(), labelled, [reference] * runs)
+        if value not in computed:  # what an algorithm's own server model is judged on is known after the runs only
+            raise ValueError(unknown("value", value, [name for name, rows in computed.items() if rows.ndim == 1]))
+        numbers, lower = computed[value], is_lower_better(value)
+        values, metric = by_seed(-numbers if lower else numbers), f"-{value}" if lower else value
+    else:
+        lower, metric = False, name_of(value)
+        values = by_seed(of_runs(own_name))
+    by_loss = lower or "test_accuracy" not in arrays
+    scores = by_seed(-arrays["test_loss"] if by_loss else arrays["test_accuracy"])
+    values, scores = np.where(diverged, np.nan, values), np.where(diverged[..., None], np.nan, scores)
+    return Measures(values, metric, scores, "-test_loss" if by_loss else "test_accuracy", diverged)

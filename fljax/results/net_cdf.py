@@ -1,0 +1,52 @@
+"""Labelled arrays as the bytes of a netCDF file, in groups.
+
+Both ways go through memory, since HDF5 ends the process if the disk is full.
+"""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import h5netcdf
+import xarray as xr
+from xarray.backends import H5NetCDFStore
+
+
+def encoded(dataset: xr.Dataset, groups: Mapping[str, xr.Dataset]) -> bytes:
+    """The bytes of a file with a dataset at its root, and further ones by the name of their group."""
+    buffer = io.BytesIO()
+    with h5netcdf.File(buffer, "w") as file:
+        dataset.dump_to_store(H5NetCDFStore(file))
+        for name, inner in groups.items():
+            inner.dump_to_store(H5NetCDFStore(file.create_group(name)))
+    return buffer.getvalue()
+
+
+def origin(text: str) -> xr.Dataset:
+    """What results are of: the text of their config, and the version of fljax.
+
+    They are variables, because attributes of HDF5 are limited to 64 kB.
+    """
+    from fljax.core.version import __version__
+
+    return xr.Dataset({"config": ((), text), "fljax": ((), __version__)})
+
+
+def read(path: pathlib.Path, groups: Sequence[str]) -> list[xr.Dataset]:
+    """The dataset at the root of a file, and those of its groups.
+
+    Raises:
+      ValueError: if the file cannot be read, or is damaged.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror or error}") from None
+    try:
+        datasets = [xr.load_dataset(io.BytesIO(content), engine="h5netcdf", group=group) for group in (None, *groups)]
+    except Exception:  # the exception depends on where the file is damaged
+        raise ValueError(f"expected {str(path)!r} to be a whole file of fljax, got another or a damaged one") from None
+    # With its encoding, a later save would cast to the file's dtypes.
+    return [dataset.drop_encoding() for dataset in datasets]

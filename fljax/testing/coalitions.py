@@ -1,0 +1,107 @@
+"""The law of coalitions: a run on some members is the run of a federation that holds only these clients.
+
+Keys are made of ids, and JAX draws ``[N]`` numbers entry by entry. So the first clients alone have the batches and the
+draws that they have as members, and the two runs are equal to rounding whatever is random. Other members have other ids
+in a federation of their own: there the two are compared on full batches, with everybody in each round.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.core import trees
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.whole_runs.program import final_state
+from fljax.protocol import Algorithm, Federation, unlabelled
+from fljax.testing.bench import LOCAL, POPULATION, Bench, enable_x64, quick_options
+from fljax.testing.federation import logistic_regression, tiny_federation
+
+# Relative to the largest number of an array.
+CLOSE = 1e-12
+FIRST, OTHERS = (0, 1, 2), (0, 1, 3)
+FULL = LOCAL._replace(batch_size=16)
+ROUNDS = 3
+
+
+def only_members(federation: Federation, who: Sequence[int]) -> Federation:
+    """The federation of these seen clients alone; the first of them has the id 0, the next 1, and so on."""
+    stored = by_id(federation)
+    clients = trees.take(stored.clients, np.asarray(who))
+    return stored._replace(clients=clients._replace(id=jnp.arange(len(who), dtype=jnp.int32)))
+
+
+def equals_its_members_alone(case: Bench) -> None:
+    """A run on the first three of five clients, with batches and cohorts that are drawn."""
+    compare_with_members_alone(case, FIRST, LOCAL, 2)
+
+
+def compare_with_members_alone(case: Bench, who: Sequence[int], local: Any, clients_per_round: int | None) -> None:
+    """Raises an AssertionError unless the scores of members, strangers and server models are equal, to ``CLOSE``.
+
+    Args:
+      case: an algorithm.
+      who: ids of the members, in order.
+      local: how clients train.
+      clients_per_round: the cohort, where the algorithm has such an option.
+    """
+    member = jnp.isin(jnp.arange(POPULATION), jnp.asarray(who))
+    with enable_x64(True):
+        data = tiny_federation(dtype=np.float64)
+        options = _options(case, clients_per_round)
+        among = _run(_built(case, options, local), by_id(data), member)
+        alone = _run(_built(case, _of_members(options, who), local), only_members(data, who), ())
+    for name, expected in alone.items():
+        found = among[name]
+        if not name.startswith(("unseen_", "server_", "cluster_")):
+            found = found[np.asarray(who)]
+        apart = np.abs(found - expected) / max(1.0, np.nanmax(np.abs(expected), initial=0.0))
+        same = (apart <= CLOSE) | (np.isnan(found) & np.isnan(expected)) | (found == expected)
+        if not np.all(same):
+            raise AssertionError(f"{name} is {found.tolist()} of members, and {expected.tolist()} of them alone")
+
+
+def _options(case: Bench, clients_per_round: int | None) -> dict[str, Any]:
+    options = dict(case.case.example)
+    signature = inspect.signature(case.case.signature or case.case.build)
+    if "clients_per_round" in signature.parameters and options.get("clients_per_round", 0) is not None:
+        options["clients_per_round"] = clients_per_round
+    return options
+
+
+def _built(case: Bench, options: Mapping[str, Any], local: Any) -> Algorithm:
+    return case.case.build(logistic_regression(jnp.float64), local, **options)
+
+
+def _of_members(options: Mapping[str, Any], who: Sequence[int]) -> dict[str, Any]:
+    """Options in which arrays by client have those of the members alone."""
+
+    def restricted(value: Any) -> Any:
+        if isinstance(value, str) or not isinstance(value, tuple | list | np.ndarray | jax.Array):
+            return value
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(restricted, value))
+        numbers = np.asarray(value)
+        return numbers[..., list(who)] if numbers.ndim and numbers.shape[-1] == POPULATION else value
+
+    return {name: restricted(value) for name, value in options.items()}
+
+
+def _run(algorithm: Algorithm, data: Federation, member: Any) -> dict[str, np.ndarray]:
+    """Scores after some rounds; ``member`` is ``()`` for all clients."""
+    layout = Layout(16, 1, 16)
+
+    @functools.partial(jax.jit, compiler_options=quick_options())
+    def scores(data: Federation, member: Any) -> Any:
+        state = final_state(algorithm, data, layout, jnp.uint32(3), member, ROUNDS)
+        return unlabelled(evaluate(algorithm, data, layout, state, state.round, valid=True))
+
+    return {name: np.asarray(values) for name, values in scores(data, member).items()}

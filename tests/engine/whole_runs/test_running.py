@@ -1,0 +1,189 @@
+"""Whole runs: each is what ``simulate`` gives, whatever runs beside it; blocks are saved and taken up again."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import data as federations
+from fljax import engine
+from fljax.algorithms import scaffold
+from fljax.engine import Over, Plan, RunsDone, runs
+from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
+from fljax.engine.whole_runs.running import block_length
+from fljax.protocol import along
+from fljax.training import Local
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
+PLAN = Plan(scaffold, {"task": TASK, "local": LOCAL, "clients_per_round": 4})
+ROUNDS = 2
+MEMBERS = np.array(
+    [[1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]]
+)
+RATES = np.array([1.0, 0.5, 1.0, 2.0, 0.25, 1.5])
+
+
+def compute(member: Any = MEMBERS, rate: Any = RATES, **others: Any) -> xr.Dataset:
+    """The runs of these members and server learning rates, with two seeds."""
+    given: dict[str, Any] = {"rounds": ROUNDS, "seeds": (3, 8)} | others
+    return runs(PLAN, tiny_federation(), Over({"server_lr": rate}, member), **given)
+
+
+@pytest.fixture(scope="module")
+def table() -> xr.Dataset:
+    """Six runs with two seeds; all tests share their program."""
+    return compute()
+
+
+def test_measures_are_labelled(table: xr.Dataset) -> None:
+    assert dict(table.sizes) == {"run": 6, "seed": 2, "client": 5, "unseen": 2}
+    assert table["test_loss"].dims == ("run", "seed", "client")
+    assert table["seed"].values.tolist() == [3, 8]
+    np.testing.assert_array_equal(table["member"], MEMBERS != 0)
+    assert not table["diverged"].any()
+    assert np.isfinite(table["test_loss"]).all()  # all clients are judged, members or not
+    assert table.attrs["notes"] == "5 of 6 runs have fewer members than the cohort of 4: all take part"
+
+
+def test_a_run_of_all_clients_is_that_of_simulate(table: xr.Dataset) -> None:
+    result = engine.simulate(PLAN, tiny_federation(), rounds=ROUNDS, seeds=(3, 8))
+    expected = result.metrics["test_loss"].isel(evaluated_round=-1)
+    np.testing.assert_allclose(table["test_loss"].isel(run=0), expected, rtol=1e-5)
+    # Without rounds nobody has trained, and nobody has where there are no members.
+    start = result.metrics["test_loss"].isel(evaluated_round=0)
+    np.testing.assert_allclose(table["test_loss"].isel(run=1), start, rtol=1e-6)
+
+
+def test_a_run_does_not_depend_on_the_others(table: xr.Dataset) -> None:
+    order = [4, 2, 0]
+    found = compute(MEMBERS[order], RATES[order])
+    assert found.drop_vars("run").equals(table.isel(run=order).drop_vars("run"))
+
+
+def test_costs_change_the_order_alone(table: xr.Dataset) -> None:
+    over = Over({"server_lr": RATES}, MEMBERS, cost=np.arange(1.0, 7))
+    assert runs(PLAN, tiny_federation(), over, rounds=ROUNDS, seeds=(3, 8)).identical(table)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # of a number beyond float32
+def test_a_run_that_diverges_is_marked_and_unknown(table: xr.Dataset) -> None:
+    found = compute(rate=np.where(np.arange(6) == 2, 1e39, RATES))
+    assert found["diverged"].values[:, 0].tolist() == [False, False, True, False, False, False]
+    assert np.isnan(found["test_loss"].isel(run=2)).all()
+    others = [0, 1, 3, 4, 5]
+    assert found.isel(run=others).equals(table.isel(run=others))
+
+
+class Interrupted(Exception):
+    """The process ends."""
+
+
+def test_finished_blocks_are_not_computed_again(table: xr.Dataset, tmp_path: pathlib.Path) -> None:
+    told: list[RunsDone] = []
+    notes: list[str] = []
+
+    def interrupt(done: RunsDone) -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        compute(checkpoint=tmp_path / "a", on_block=interrupt)
+    kept = sorted(tmp_path.glob("a/runs-*.npz"))
+    assert len(kept) == 1
+    found = compute(checkpoint=Checkpoint(tmp_path / "a", note=notes.append), on_block=told.append)
+    assert found.identical(table)
+    assert notes == ["goes on with 8 of 12 runs"]
+    assert [done.done for done in told][-1] == 12
+    assert told[0].done > 4
+    # A third call computes nothing; a damaged file is computed anew.
+    assert compute(checkpoint=tmp_path / "a", on_block=interrupt).identical(table)
+    kept[0].write_bytes(b"PK")
+    found = compute(checkpoint=Checkpoint(tmp_path / "a", note=notes.append))
+    assert found.identical(table)
+    assert notes[1:] == [
+        "runs-00000.npz is damaged or of other runs; its runs are computed anew",
+        "goes on with 4 of 12 runs",
+    ]
+    with pytest.raises(ValueError, match="another one: rounds is 2 there and 3 here"):
+        compute(checkpoint=tmp_path / "a", rounds=3)
+    with pytest.raises(ValueError, match="another one: numbers of the algorithm differ"):
+        compute(rate=2 * RATES, checkpoint=tmp_path / "a")
+    with pytest.raises(ValueError, match="another one: members differ"):
+        compute(1 - MEMBERS, checkpoint=tmp_path / "a")
+
+
+def test_a_request_to_stop_is_heard_after_a_block(tmp_path: pathlib.Path) -> None:
+    stop = StopRequest()
+    stop.made = True
+    with pytest.raises(Stopped, match="stopped after 4 of 12 runs"):
+        compute(checkpoint=Checkpoint(tmp_path, stop=stop))
+
+
+def test_too_many_runs_are_refused_with_their_numbers() -> None:
+    # Cohorts of 4, 0, 3, 1, 3 and 3 clients, two seeds, two rounds of two steps.
+    words = r"expected at most 11 runs, got 12, which are 112 client-steps and 2 KiB of measures"
+    with pytest.raises(ValueError, match=words):
+        compute(max_runs=11)
+
+
+def count_and_model(algorithm: Any, state: Any, scores: Any) -> dict[str, Any]:
+    """A whole number, an array without names and one with names."""
+    return {"rounds": state.round, "bias": state.server.model.bias} | along("client", loss=scores["test_loss"].values)
+
+
+@pytest.mark.thorough
+def test_a_measure_of_ones_own(table: xr.Dataset) -> None:
+    found = runs(
+        PLAN, tiny_federation(), Over(member=MEMBERS[:2]), rounds=ROUNDS, seeds=(3, 8), measure=count_and_model
+    )
+    assert found["rounds"].dtype == np.float64
+    assert (found["rounds"] == ROUNDS).all()
+    assert found["bias"].dims == ("run", "seed", "bias_axis_0")
+    np.testing.assert_allclose(found["loss"], table["test_loss"].isel(run=[0, 1]), rtol=1e-5)
+    with pytest.raises(ValueError, match="got 'member'"):
+        runs(PLAN, tiny_federation(), Over(), rounds=1, measure=lambda a, state, s: {"member": state.round})
+
+
+@pytest.mark.thorough
+@pytest.mark.devices
+def test_devices_take_whole_runs_and_federations_may_differ_by_seed() -> None:
+    data = federations.stack([tiny_federation(), tiny_federation(1)])
+    given: dict[str, Any] = {"rounds": ROUNDS, "seeds": (3, 8)}
+    both = runs(PLAN, data, Over(member=MEMBERS), **given)
+    assert both.attrs["execution_devices"] == 2
+    turned = runs(PLAN, data, Over(member=MEMBERS[::-1], cost=np.arange(1.0, 7)), **given)
+    np.testing.assert_array_equal(turned["test_loss"][::-1], both["test_loss"])
+    for place, seed in enumerate((3, 8)):
+        alone = runs(PLAN, tiny_federation(place), Over(member=MEMBERS), rounds=ROUNDS, seeds=(seed,))
+        np.testing.assert_allclose(alone["test_loss"].isel(seed=0), both["test_loss"].isel(seed=place), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"block": 0}, "expected block to be a positive number of runs, got 0"),
+        ({"rounds": -1}, "expected rounds to be zero or more, got -1"),
+        ({"execution": engine.Execution("debug")}, "compiled by a fixed rule, got 'debug'"),
+        ({"execution": engine.Execution(examples="host")}, "execution.examples to be auto or device"),
+        ({"rate": RATES[:5]}, "one row for each run, of at least one run, got member of 6, server_lr of 5"),
+        ({"rate": -RATES}, "expected server_lr to be one finite number of at least 0, got -1.0"),
+        ({"member": MEMBERS[:, :4]}, "a column for each of 5 clients, got shape"),
+        ({"member": 2 * MEMBERS}, "expected member to hold zeros and ones, got 2"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(others: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")) as error:
+        compute(**others)
+    assert "\n" not in str(error.value)
+
+
+def test_blocks_take_some_seconds() -> None:
+    costs = np.array([4.0, 4, 3, 2, 2, 1, 1, 1])
+    assert block_length(costs, 15 / 11, 1, 8) == 3  # 4 + 4 + 3 at 15 / 11 seconds
+    assert block_length(costs, 100.0, 2, 8) == 2
+    assert block_length(costs, 1e-6, 2, 5) == 5

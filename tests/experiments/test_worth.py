@@ -1,0 +1,122 @@
+"""The worth of a config's clients: what is retrained, saved and resumed; retraining takes no time here."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fljax import games
+from fljax.config import Config, parse
+from fljax.engine import RunsDone
+from fljax.experiments import worth
+from fljax.experiments.worth import TABLES, Question
+from fljax.results.events import Event
+from tests.contributions.games import THREE
+from tests.experiments.test_run import BASE
+from tests.games.known import among, table_of
+
+RAW: dict[str, Any] = BASE | {
+    "data": {"dataset": "blobs", "partition": "iid", "clients": 3},
+    "algorithms": [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.1}],
+    "seeds": [0],
+}
+RAW.pop("scenarios", None)
+
+
+def config(**changes: Any) -> Config:
+    return parse(RAW | changes, name="tiny")
+
+
+@pytest.fixture
+def retrained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each call that would retrain coalitions."""
+    calls: list[dict[str, Any]] = []
+
+    def coalitions(plan: Any, federation: Any, **arguments: Any) -> games.CoalitionTable:
+        calls.append({"plan": plan, **arguments})
+        for done in (2, 8):
+            arguments["on_block"](RunsDone(done, 8, 4.0))
+        return table_of(THREE + 0.01 * len(calls), notes="few members" if len(calls) == 1 else "")
+
+    monkeypatch.setattr(worth, "coalitions", coalitions)
+    return calls
+
+
+def test_every_algorithm_is_retrained_and_saved(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    events: list[Event] = []
+    question = Question(baseline="chance")
+    tables = worth.run(config(), question, directory=tmp_path, on_event=events.append)
+    assert list(tables) == ["fedavg", "fedprox"]
+    saved = games.load(tmp_path / TABLES)
+    np.testing.assert_array_equal(saved.tables["fedprox"].values, tables["fedprox"].values)
+    assert 'name = "tiny"' in saved.config
+    for call in retrained:
+        assert (call["baseline"], call["seeds"], call["value"]) == ("chance", (0,), "average_accuracy")
+        assert call["reference"] is None
+    told = {event.message for event in events if event.label == "fedavg"}
+    assert {"about 12 s left", "few members"} <= told
+    assert any(message.startswith("8 coalitions, 8 runs, ") for message in told)
+    assert [event.label for event in events if event.stage == "saved"] == ["fedavg", "fedprox"]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_finished_algorithms_are_not_repeated(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    asked = Question(baseline="initial")
+    tables = worth.run(config(), asked, directory=tmp_path)
+    games.save(tmp_path / TABLES, {"fedavg": tables["fedavg"]}, games.load(tmp_path / TABLES).config)
+    again = worth.run(config(), asked, directory=tmp_path, resume=True)
+    assert (len(retrained), list(again)) == (3, ["fedavg", "fedprox"])
+    worth.run(config(), asked, directory=tmp_path, resume=True)
+    assert len(retrained) == 3
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        (
+            Question(value="average_loss"),
+            "expected the value of the tables in .* got average_loss in place of average_acc",
+        ),
+        (Question(baseline=0.5), "expected the baseline of the tables in .* got 0.5 in place of initial"),
+        (Question(among=[{0}]), "expected the coalitions of the tables in .* got 1 others in place of 8"),
+    ],
+)
+def test_another_question_is_refused(
+    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, question: Question, words: str
+) -> None:
+    worth.run(config(), directory=tmp_path)
+    with pytest.raises(ValueError, match=words):
+        worth.run(config(), question, directory=tmp_path, resume=True)
+    with pytest.raises(ValueError, match="expected a folder without results, or --resume"):
+        worth.run(config(), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"got a changed one: rounds is"):
+        worth.run(config(rounds=9), directory=tmp_path, resume=True)
+
+
+def test_what_is_refused_before_anything_runs(retrained: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError, match="expected at most 7 runs, got 8 runs"):
+        worth.run(config(), Question(max_runs=7))
+    with pytest.raises(ValueError, match="expected one of the values"):
+        worth.run(config(), Question(value="accuracy"))
+    assert not retrained
+
+
+def test_what_a_config_has_beside(retrained: list[dict[str, Any]]) -> None:
+    events: list[Event] = []
+    changed = config(stop={"metric": "average_accuracy"}, non_finite="drop")
+    worth.run(changed, on_event=events.append)
+    told = " ".join(event.message for event in events)
+    assert "without early stopping of the config" in told
+    assert 'non_finite = "drop" is not used' in told
+
+
+def test_tables_are_of_these_coalitions(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    worth.run(config(), directory=tmp_path)
+    saved = games.load(tmp_path / TABLES)
+    some = {label: among(table, [0, 7]) for label, table in saved.tables.items()}
+    games.save(tmp_path / TABLES, some, saved.config)
+    tables = worth.run(config(), Question(among=[(), (0, 1, 2)]), directory=tmp_path, resume=True)
+    assert tables["fedavg"].members.shape == (2, 3)

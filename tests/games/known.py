@@ -1,0 +1,47 @@
+"""Tables of games with known solutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fljax.contributions.coalitions import members_of
+from fljax.games import CoalitionTable, Cost
+from tests.contributions.games import THREE
+
+NOISE = np.array(
+    [[0.0] * 8, [0.01, -0.01, 0.0, 0.01, 0.0, 0.02, -0.01, 0.0], [0.0, 0.01, 0.01, 0.0, -0.02, 0.0, 0.0, 0.01]]
+)
+THREE_SEEDS = THREE + NOISE
+
+
+def table_of(values: Any, **changes: Any) -> CoalitionTable:
+    """A table ``[R, 2^N]`` by code, in which each member has the value of its coalition."""
+    rows = np.atleast_2d(np.asarray(values, float))
+    clients = rows.shape[1].bit_length() - 1
+    members = members_of(clients)
+    payoffs = np.where(members[None], rows[:, :, None], rows[:, 1 << np.arange(clients)][:, None, :])
+    whole = CoalitionTable(
+        rows,
+        members,
+        payoffs,
+        np.zeros(rows.shape, bool),
+        metric="average_accuracy",
+        payoff="test_accuracy",
+        baseline="initial",
+        seeds=tuple(range(len(rows))),
+        names=tuple("abcdefghij"[:clients]),
+        cost=Cost(rows.size, 100.0 * rows.size, rows.nbytes, 1.5),
+    )
+    return whole._replace(**changes)
+
+
+def among(table: CoalitionTable, rows: Any) -> CoalitionTable:
+    """The table of some of its coalitions, in this order."""
+    return table._replace(
+        values=table.values[:, rows],
+        members=table.members[rows],
+        payoffs=table.payoffs[:, rows],
+        diverged=table.diverged[:, rows],
+    )

@@ -1,0 +1,121 @@
+"""What a coalition is worth: metrics of runs, their sign, and functions of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import algorithms
+from fljax.engine import Plan
+from fljax.games.values import Measured, algorithm_of, check_value, measures_of, metrics_of
+from fljax.protocol import Labelled
+from fljax.results import Reference
+from fljax.training import Local
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+RUNS, SEEDS, CLIENTS = 3, 2, 4
+LOSS, ACCURACY = (np.random.default_rng(seed).uniform(size=(RUNS, SEEDS, CLIENTS)).astype("f4") for seed in (0, 1))
+PLAN = Plan(algorithms.fedavg, {"task": logistic_regression(), "local": Local(0.1, 2, 1), "clients_per_round": 2})
+
+
+def own(algorithm: Any, state: Any, scores: Any) -> Any:
+    """The accuracy of client 0, as a count."""
+    return jnp.round(10 * scores["test_accuracy"].values[0]).astype(jnp.int32)
+
+
+def vector(algorithm: Any, state: Any, scores: Any) -> Any:
+    """More than one number."""
+    return scores["test_accuracy"].values
+
+
+def measured(**changes: Any) -> xr.Dataset:
+    variables = {
+        "test_loss": (("run", "seed", "client"), LOSS),
+        "test_accuracy": (("run", "seed", "client"), ACCURACY),
+        "diverged": (("run", "seed"), np.zeros((RUNS, SEEDS), bool)),
+    }
+    return xr.Dataset(variables | changes, {"seed": [5, 7]})
+
+
+def reference(clients: int = CLIENTS) -> Reference:
+    alone = np.full((SEEDS, clients), 0.5, np.float32)
+    alone[1] = 0.25
+    return Reference(alone, alone, alone)
+
+
+def test_a_metric_of_each_run() -> None:
+    found = measures_of(measured(), "average_accuracy", None)
+    np.testing.assert_allclose(found.values, ACCURACY.mean(axis=-1).T, rtol=1e-6)
+    np.testing.assert_array_equal(found.scores, np.swapaxes(ACCURACY, 0, 1))
+    assert (found.metric, found.payoff, found.values.dtype) == ("average_accuracy", "test_accuracy", np.float64)
+
+
+def test_of_losses_the_negative_is_the_value() -> None:
+    found = measures_of(measured(), "average_loss", None)
+    np.testing.assert_allclose(found.values, -LOSS.mean(axis=-1).T, rtol=1e-6)
+    np.testing.assert_array_equal(found.scores, -np.swapaxes(LOSS, 0, 1))
+    assert (found.metric, found.payoff) == ("-average_loss", "-test_loss")
+
+
+def test_metrics_that_compare_with_standalone_models() -> None:
+    found = measures_of(measured(), "incentivised_participation_rate", reference())
+    required = np.array([0.5, 0.25])[None, :, None]
+    expected = (required > LOSS).mean(axis=-1).T
+    np.testing.assert_allclose(found.values, expected, rtol=1e-6)
+
+
+def test_a_diverged_run_has_no_value() -> None:
+    gone = np.zeros((RUNS, SEEDS), bool)
+    gone[2, 1] = True
+    found = measures_of(measured(diverged=(("run", "seed"), gone)), "average_accuracy", None)
+    np.testing.assert_array_equal(np.isnan(found.values), gone.T)
+    assert np.isnan(found.scores[1, 2]).all()
+
+
+@pytest.mark.unchecked
+def test_a_function_of_ones_own() -> None:
+    scores = {"test_accuracy": Labelled(jnp.asarray([0.52, 0.1]), ("client",))}
+    kept = Measured(own)(None, None, scores)  # type: ignore[arg-type]
+    (name,) = set(kept) - set(scores)
+    assert kept[name].values.dtype == jnp.float32
+    assert float(kept[name].values) == 5
+    assert hash(Measured(own)) == hash(Measured(own))
+    numbers = np.arange(RUNS * SEEDS, dtype="f4").reshape(RUNS, SEEDS)
+    found = measures_of(measured(**{name: (("run", "seed"), numbers)}), own, None)
+    np.testing.assert_array_equal(found.values, numbers.T)
+    assert found.metric == "own"
+    with pytest.raises(ValueError, match=r"one number for a run, got shape \(2,\)"):
+        Measured(vector)(None, None, scores)  # type: ignore[arg-type]
+
+
+def test_the_metrics_of_an_algorithm() -> None:
+    """Those that a run has; ``simulate`` would have no others."""
+    algorithm, federation = algorithm_of(PLAN), tiny_federation()
+    plain = metrics_of(algorithm, federation, None)
+    assert {"average_accuracy", "global_average_accuracy", "unseen_average_loss", "average_valid_loss"} <= set(plain)
+    assert "incentivised_participation_rate" not in plain
+    assert "server_test_accuracy" not in plain
+    known = metrics_of(algorithm, federation, reference(5))
+    assert set(known) - set(plain) >= {"incentivised_participation_rate", "preferred_model_accuracy"}
+    assert "unseen_average_loss" not in metrics_of(algorithm, federation._replace(unseen=None), None)
+    scoreless = algorithm._replace(task=algorithm.task._replace(score=None))
+    assert "average_accuracy" not in metrics_of(scoreless, federation, None)
+
+
+@pytest.mark.unchecked
+def test_unknown_values() -> None:
+    about = (algorithm_of(PLAN), tiny_federation(), None)
+    with pytest.raises(ValueError, match=r"expected one of the values .*got 'average_acuracy' \(did you mean"):
+        check_value("average_acuracy", *about)
+    with pytest.raises(ValueError, match="compare with standalone models need reference="):
+        check_value("ipr_loss", *about)
+    with pytest.raises(ValueError, match="the name of a metric or a function, got 3"):
+        check_value(3, *about)  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="compiles a new program in every call"):
+        check_value(lambda algorithm, state, scores: 0.0, *about)
+    check_value(own, *about)

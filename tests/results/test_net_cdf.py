@@ -1,0 +1,33 @@
+"""Labelled arrays as the bytes of one file."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax.core.version import __version__
+from fljax.results import net_cdf
+
+
+def test_groups_come_back(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.nc"
+    root = xr.Dataset({"x": ("seed", np.arange(3.0))}, {"seed": [4, 5, 6]}, {"name": "µ"})
+    inner = xr.Dataset({"y": ("label", np.array([1, 2], np.int8))}, {"label": ["a", "b"]})
+    path.write_bytes(net_cdf.encoded(root, {"inner": inner, "origin": net_cdf.origin("x = 1")}))
+    found = net_cdf.read(path, ("inner", "origin"))
+    xr.testing.assert_identical(found[0], root)
+    xr.testing.assert_identical(found[1], inner)
+    assert (str(found[2]["config"].values), str(found[2]["fljax"].values)) == ("x = 1", __version__)
+    assert not found[1]["y"].encoding
+
+
+def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="to be readable"):
+        net_cdf.read(tmp_path / "absent.nc", ())
+    path = tmp_path / "damaged.nc"
+    path.write_bytes(b"no netCDF")
+    with pytest.raises(ValueError, match=r"expected .* to be a whole file of fljax"):
+        net_cdf.read(path, ())
