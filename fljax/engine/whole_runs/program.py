@@ -16,7 +16,7 @@ from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.round import AS_USUAL, RoundOptions, one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.engine.whole_runs.members import among_members, rows_of_members
-from fljax.protocol import Algorithm, AnyArray, Federation, Labelled
+from fljax.protocol import Algorithm, Federation, Labelled
 
 
 @runtime_checkable
