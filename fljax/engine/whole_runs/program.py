@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree, UInt
+from jaxtyping import Array, Int, PyTree, UInt
 
 from fljax.engine.devices.layout import Layout, keep_everywhere
 from fljax.engine.programs import jit
@@ -16,7 +16,7 @@ from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.round import AS_USUAL, RoundOptions, one_round
 from fljax.engine.rounds.states import State, initial_state
 from fljax.engine.whole_runs.members import among_members, rows_of_members
-from fljax.protocol import Algorithm, Federation, Labelled
+from fljax.protocol import Algorithm, AnyArray, Federation, Labelled
 
 
 @runtime_checkable
@@ -58,7 +58,7 @@ class RunEnd(NamedTuple):
     """What leaves the device of a run: its measures, and whether its state was frozen since it was not finite."""
 
     measures: dict[str, Any]
-    diverged: Bool[Array, ...]
+    diverged: AnyArray
 
 
 class _Run(NamedTuple):
