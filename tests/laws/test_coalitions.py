@@ -9,8 +9,8 @@ from tests.laws.cases import ALGORITHMS, bench, chosen
 
 pytestmark = pytest.mark.by_case
 
-# Clusters that draw clients by their ids: members with other ids are others.
-DRAWN_BY_ID = ("clusters", "fedsoft", "ipfl")
+# Algorithms that draw clients, or rows besides batches, by ids: members with other ids draw others.
+DRAWN_BY_ID = ("clusters", "fedala", "fedsoft", "ipfl")
 COMPARABLE = [name for name in ALGORITHMS if name not in DRAWN_BY_ID]
 
 
