@@ -47,7 +47,7 @@ def control_variates(
 
     def init_server(key: Any, census: Any) -> Server:
         model = task.init(key)
-        return Server(model, trees.zeros_like(model), jnp.asarray(census.train.shape[0], jnp.int32))
+        return Server(model, trees.zeros_like(model), jnp.maximum(jnp.sum(census.train > 0, dtype=jnp.int32), 1))
 
     def train(key: Any, seat: Any, down: Server, client: Any, data: Any) -> Any:
         adjust = training.with_correction(trees.subtract(down.control, client))

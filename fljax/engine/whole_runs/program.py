@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree, UInt
+from jaxtyping import Array, Int, PyTree, UInt
 
 from fljax.engine.devices.layout import Layout, keep_everywhere
 from fljax.engine.programs import jit
@@ -58,7 +58,7 @@ class RunEnd(NamedTuple):
     """What leaves the device of a run: its measures, and whether its state was frozen since it was not finite."""
 
     measures: dict[str, Any]
-    diverged: Bool[Array, ...]
+    diverged: AnyArray
 
 
 class _Run(NamedTuple):
