@@ -1,4 +1,8 @@
-"""Reads a config from TOML, applies overrides, and writes it as TOML again."""
+"""Reads a config from TOML, applies overrides, and writes it as TOML again.
+
+Some configs come with fljax and have names: ``quickstart``, ``incfl/table1_fmnist`` and so on. A wheel has them in the
+package; a checkout, and so an editable install, has them in the folder ``configs`` beside it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,7 @@ from fljax.config.forms import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_va
 from fljax.config.keys import Config, Named
 from fljax.config.own_data import with_absolute_paths, with_natural_clients
 from fljax.config.resolved import with_resolved_names
-from fljax.config.shipped import find, suggestion
-from fljax.core.names import shown, unknown
+from fljax.core.names import nearest, shown, unknown
 
 
 def load(
@@ -58,7 +61,7 @@ def read(path: str | pathlib.Path) -> dict[str, Any]:
     Raises:
       ConfigError: if the file cannot be read, or a value is beyond a limit.
     """
-    found = find(path)
+    found = find_config(path)
     if found == pathlib.Path(path) and not found.exists() and (question := suggestion(path)):
         raise ConfigError(f"expected a config file, got {shown(str(path))}{question}")
     return _read(found)
@@ -209,3 +212,46 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value
+
+
+_PACKAGE = pathlib.Path(__file__).parents[1]
+_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def shipped_configs() -> dict[str, pathlib.Path]:
+    """The files of all shipped configs by name, sorted."""
+    folder = next((each for each in _FOLDERS if (each / "quickstart.toml").is_file()), None)
+    if folder is None:
+        return {}
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+
+
+def find_config(config: str | pathlib.Path) -> pathlib.Path:
+    """The file of a config: the given path if there is such a file, else the shipped config of this name.
+
+    Args:
+      config: a path, or a name with or without ``.toml``.
+
+    Returns:
+      The path; the given one if neither exists, so that reading it says what is missing.
+    """
+    path = pathlib.Path(config)
+    try:
+        if path.exists() and not path.is_dir():
+            return path
+    except (OSError, ValueError):  # a path that no file can have
+        return path
+    return shipped_configs().get(path.as_posix().removesuffix(".toml"), path)
+
+
+def suggestion(config: str | pathlib.Path) -> str:
+    """A question that names the shipped config with the most similar name; "" if none is similar."""
+    close = nearest(pathlib.Path(config).as_posix().removesuffix(".toml"), shipped_configs())
+    return "" if close is None else f" (did you mean the shipped config {close!r}?)"
+
+
+def about_config(path: pathlib.Path) -> str:
+    """What a config says of itself: the comment at its top, in one line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    top = next((place for place, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return " ".join(line.lstrip("#").strip() for line in lines[:top])

@@ -26,7 +26,7 @@ from fljax.data.arrays import (
     stored_labels,
     whole_numbers,
 )
-from fljax.data.mapped_files import check_unchanged
+from fljax.data.checks import check_unchanged
 from fljax.protocol import Features, Federation, Moments
 
 

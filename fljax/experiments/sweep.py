@@ -21,8 +21,7 @@ from fljax.config import ConfigError, dumps
 from fljax.config.resolved import check_metric
 from fljax.config.sweeping import Grid
 from fljax.core import processes
-from fljax.core.files import write
-from fljax.core.locks import locked
+from fljax.core.files import locked, write
 from fljax.experiments.conductor import (
     Experiment,
     Outcome,

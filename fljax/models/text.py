@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fljax.models.network import Initialisation, check_rate, check_widths, initialised
-from fljax.models.product import dot_general
+from fljax.models.network import Initialisation, check_rate, check_widths, dot_general, initialised
 from fljax.models.task import task_from_module
 from fljax.protocol import Task
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.data import ClientCounts
-from fljax.data.counts import name_text
+from fljax.data.clients import name_text
 from fljax.report.style import COLOURS, INK, dress, legend_layout, printable
 
 # Up to so many clients are drawn one by one, with their names; more become a map or a band.

@@ -35,8 +35,7 @@ import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from fljax.core import processes
-from fljax.core.files import write
-from fljax.core.locks import locked
+from fljax.core.files import locked, write
 from fljax.core.names import file_name
 from fljax.results import further_rounds
 from fljax.results.endings import Parts, Results

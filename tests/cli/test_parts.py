@@ -17,7 +17,7 @@ import xarray as xr
 
 from fljax import cli
 from fljax.config import dumps, load_grid
-from fljax.core.locks import locked
+from fljax.core.files import locked
 from fljax.experiments import sweep
 from fljax.results import folders
 from tests.processes import environment

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fljax.cli.catalogue.docstrings import written
-from fljax.config import shipped
+from fljax.config import reading
 from fljax.config.reading import read
 
 AGGREGATION = {
@@ -194,7 +194,7 @@ def _of_dataset(name: str, entry: Any) -> dict[str, str]:
 
 
 def _of_config(name: str, entry: Any) -> dict[str, str]:
-    path = shipped.configs()[name]
+    path = reading.shipped_configs()[name]
     used = {kind: sorted(names) for kind, names in names_in(path).items() if names}
     return {"file": str(path)} | {kind: ", ".join(names) for kind, names in used.items()}
 
@@ -229,7 +229,7 @@ def names_in(path: pathlib.Path) -> dict[str, set[str]]:
 def uses() -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
     """The configs that use a name, by kind and name; each with its published tables."""
     found: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
-    for config, path in shipped.configs().items():
+    for config, path in reading.shipped_configs().items():
         used = names_in(path)
         for kind, names in used.items():
             for name in names:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fljax.cli.catalogue.docstrings import Docstring, Parameter, docstring_of, first_sentence, parameters, plain
 from fljax.cli.catalogue.facts import FACTS, uses
-from fljax.config import shipped
+from fljax.config import reading
 from fljax.config.builders import OFFERS, Offer
 from fljax.core.names import nearest, resolve, shown, unknown
 from fljax.core.signatures import accepts
@@ -49,7 +49,7 @@ def entries(kind: str) -> Mapping[str, Any]:
     if kind not in KINDS:
         raise ValueError(unknown("list", kind, KINDS))
     if kind == "configs":
-        return {name: first_sentence(shipped.about(path)) for name, path in shipped.configs().items()}
+        return {name: first_sentence(reading.about_config(path)) for name, path in reading.shipped_configs().items()}
     if kind == "datasets":
         from fljax import data
 
@@ -172,7 +172,7 @@ def _bibtex(keys: tuple[str, ...]) -> str:
 def _summary(kind: str, name: str, entry: Any) -> str:
     """The registry's line, or for a file about this name alone the longer line at its top."""
     if kind == "configs":
-        return shipped.about(shipped.configs()[name])
+        return reading.about_config(reading.shipped_configs()[name])
     if callable(entry):
         return ""  # the first sentence of the text below
     build = getattr(entry, "build", None)

@@ -17,13 +17,18 @@ import numpy as np
 from fljax.core import processes
 from fljax.engine.callbacks import contract
 from fljax.engine.callbacks.contract import Block, Callback, call_all, diverged
-from fljax.engine.devices.layout import Layout, default_platform, of_this_process
-from fljax.engine.devices.memory import is_out_of_memory, sentence, smaller
+from fljax.engine.devices.layout import (
+    Layout,
+    default_platform,
+    is_out_of_memory,
+    of_this_process,
+    out_of_memory_sentence,
+    smaller,
+)
 from fljax.engine.loop import diagnosis
-from fljax.engine.loop.best_models import BestSoFar
 from fljax.engine.loop.checkpointing import CheckpointKeeper, Position, Resumed
 from fljax.engine.loop.compilation import PreparedRun, Programs, compiled, programs_of
-from fljax.engine.loop.history import History
+from fljax.engine.loop.history import BestSoFar, History
 from fljax.engine.loop.schedule import OnMemory
 from fljax.engine.loop.trained import state_of
 from fljax.engine.offload.run import OffloadRun
@@ -210,7 +215,7 @@ def completed(
         resumed, clock = loop.keeper.newest(default_platform()), Clock()
         if resumed is None:
             contract.replay(loop.callbacks, [])  # they forget what begins anew
-        loop.keeper.warn(sentence(fewer, loop.first if resumed is None else resumed.position.done))
+        loop.keeper.warn(out_of_memory_sentence(fewer, loop.first if resumed is None else resumed.position.done))
 
 
 def _fit(initial: State, fresh: State, seeds: list[int]) -> State:

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import processes, trees
-from fljax.data.mapped_files import parts
+from fljax.data.checks import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
 from fljax.engine.loop.history import History
@@ -312,7 +312,7 @@ def checksum_of(tree: PyTree) -> int:
     leaves = [np.asarray(leaf) for leaf in arrays_of(tree).values()]
     described = json.dumps([[each.dtype.name, each.shape] for each in leaves])
     arrays = [np.frombuffer(described.encode(), np.uint8), *leaves]
-    return checksum(part for each in arrays for part in parts(each))
+    return checksum(part for each in arrays for part in checked_parts(each))
 
 
 def _within(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -18,8 +18,7 @@ from jaxtyping import Array
 
 from fljax.core import processes, trees
 from fljax.engine.devices import eager
-from fljax.engine.devices.layout import Layout, default_platform, put_state, replicate
-from fljax.engine.devices.memory import QUICK, Memory, made_bytes
+from fljax.engine.devices.layout import QUICK, Layout, Memory, default_platform, made_bytes, put_state, replicate
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.schedule import OnMemory, Schedule
 from fljax.engine.offload.run import OffloadRun
@@ -124,7 +123,7 @@ def compile_all(
       capacity: rounds of the longest block.
       inputs: the traced part of a plan.
       seeds: ``[runs]``.
-      quick: whether the programs are compiled for their memory only (``fljax.engine.devices.memory``); later calls do
+      quick: whether the programs are compiled for their memory only (``fljax.engine.devices.layout``); later calls do
         not reuse them.
 
     Returns:

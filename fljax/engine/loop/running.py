@@ -18,10 +18,10 @@ from fljax.engine.callbacks.contract import diverged
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Layout, default_platform
 from fljax.engine.loop import diagnosis
-from fljax.engine.loop.best_models import BestSoFar, runs_of
 from fljax.engine.loop.blocks import Clock, Loop, completed
 from fljax.engine.loop.checkpointing import CheckpointKeeper, identity_of
 from fljax.engine.loop.compilation import PreparedRun, fastest
+from fljax.engine.loop.history import BestSoFar, runs_of
 from fljax.engine.loop.schedule import Hooks, Schedule
 from fljax.engine.loop.trained import DeployedModels, Predictions
 from fljax.engine.programs import program

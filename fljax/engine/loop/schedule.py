@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fljax.engine.callbacks.contract import Callback
 from fljax.engine.checkpoints import Checkpoint
-from fljax.engine.devices.memory import Memory
+from fljax.engine.devices.layout import Memory
 from fljax.engine.programs.execution import Execution
 from fljax.engine.rounds.keys import Seeds
 from fljax.engine.rounds.states import State

@@ -13,8 +13,7 @@ from jaxtyping import Array
 from fljax.core import processes, trees
 from fljax.engine.devices import eager
 from fljax.engine.devices.jaxprs import step_bytes
-from fljax.engine.devices.layout import Layout, default_platform, keep_everywhere
-from fljax.engine.devices.memory import QUICK, made_bytes
+from fljax.engine.devices.layout import QUICK, Layout, default_platform, keep_everywhere, made_bytes
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.checkpointing import identity_of
 from fljax.engine.loop.compilation import Memory

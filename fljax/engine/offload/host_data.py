@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.data.mapped_files import check_unchanged
+from fljax.data.checks import check_unchanged
 from fljax.engine.programs.program import Inputs
 from fljax.engine.rounds.states import State
 from fljax.protocol import ClientData, Examples, Federation, Moments, Names, Rows, Spans

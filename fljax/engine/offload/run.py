@@ -16,8 +16,17 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.core import trees
-from fljax.engine.devices.layout import Layout, put_state, replicate, sharding, state_shardings, with_shardings
-from fljax.engine.devices.memory import QUICK, Memory, made_bytes
+from fljax.engine.devices.layout import (
+    QUICK,
+    Layout,
+    Memory,
+    made_bytes,
+    put_state,
+    replicate,
+    sharding,
+    state_shardings,
+    with_shardings,
+)
 from fljax.engine.offload import programs
 from fljax.engine.offload.client_blocks import AHEAD, BlockSize, BlockSizes, Pipeline, splits_read_by
 from fljax.engine.offload.host_data import HostData

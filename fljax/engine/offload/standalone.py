@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fljax.core import trees
-from fljax.engine.devices.layout import Layout, replicate
-from fljax.engine.devices.memory import QUICK, made_bytes
+from fljax.engine.devices.layout import QUICK, Layout, made_bytes, replicate
 from fljax.engine.offload.client_blocks import AHEAD, BlockSize, Pipeline, block_size
 from fljax.engine.offload.host_data import HostData, Population
 from fljax.engine.offload.programs import own_algorithm

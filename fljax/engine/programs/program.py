@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 from fljax import training
 from fljax.core import trees, values
 from fljax.core.names import describe, describe_items, html_table, name_of
-from fljax.data.mapped_files import check_unchanged
+from fljax.data.checks import check_unchanged
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
 from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings, with_shardings
