@@ -89,7 +89,7 @@ def run(
         log.note(f"{len(grid.cells)} cells: {shape_in_words(grid.axes)}")
         compute = None
         if not set(experiment.labels) <= folder.finished.keys():
-            cells = resolve_cells(grid.cells, log.tell)
+            cells = resolve_cells(grid.cells, log)
             _check_cells(cells, str(experiment.metric))
             builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
             references = trained_alone(cells, grid.axes, outputs, folder)
@@ -366,7 +366,7 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
     with folders.claim(directory, text, True, experiment.grid, computes=False):
         joined = join(experiment, whole)
         join_environments(directory / folders.ENVIRONMENT, dict(sorted(environments.items())))
-        folders.save(directory, *joined, text)
+        folders.save(directory, joined, text)
     return Joined(outcome_of(joined), unfinished, len(parts))
 
 

@@ -18,6 +18,7 @@ from fljax.report.drawing import picture
 from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, best_rows, cell, pivot, summary, title, when
+from fljax.results.endings import Results
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.sweeps import axes_of, best
@@ -38,16 +39,14 @@ pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
 """
 
 
-def write(
-    run_folder: pathlib.Path, results: tuple[xr.Dataset, xr.Dataset] | None = None
-) -> tuple[pathlib.Path, pathlib.Path]:
+def write(run_folder: pathlib.Path, results: Results | None = None) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes ``report.png`` (for a sweep ``sweep.png``) and ``report.html`` into a run's folder; returns their paths.
 
     The page shows the same picture, which is drawn once.
 
     Args:
       run_folder: the folder.
-      results: its metrics and records, if the caller has them; None: they are read.
+      results: of the run, if the caller has them; None: they are read.
 
     Raises:
       ValueError: if the folder has no results.

@@ -227,19 +227,19 @@ def _text_of(directory: pathlib.Path, name: str) -> str | None:
     return None
 
 
-def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, text: str) -> None:
-    """Writes ``results.nc``, then ``metrics.csv``.
+def save(directory: pathlib.Path, results: Results, text: str) -> None:
+    """Writes ``results.nc``, then ``metrics.csv``; ``text`` is the config of the results.
 
     Raises:
       OSError: if the disk has no room; files saved before are unchanged.
     """
-    write(directory / RESULTS, _encoded(metrics, records, text))
-    if further_rounds.CONTINUES in metrics.attrs:
+    write(directory / RESULTS, _encoded(results, text))
+    if further_rounds.CONTINUES in results.metrics.attrs:
         write(directory / CONFIG, text.encode())
-    write(directory / TABLE, _table(metrics))
+    write(directory / TABLE, _table(results.metrics))
 
 
-def _encoded(metrics: xr.Dataset, records: xr.Dataset, text: str) -> bytes:
+def _encoded(results: Results, text: str) -> bytes:
     """The bytes of ``results.nc``, made in memory: HDF5 ends the process if the disk is full."""
     from fljax.core.version import __version__
 
@@ -247,8 +247,8 @@ def _encoded(metrics: xr.Dataset, records: xr.Dataset, text: str) -> bytes:
     origin = xr.Dataset({"config": ((), text), "fljax": ((), __version__)})
     buffer = io.BytesIO()
     with h5netcdf.File(buffer, "w") as file:
-        metrics.dump_to_store(H5NetCDFStore(file))
-        for name, dataset in (("records", records), ("origin", origin)):
+        results.metrics.dump_to_store(H5NetCDFStore(file))
+        for name, dataset in (("records", results.records), ("origin", origin)):
             dataset.dump_to_store(H5NetCDFStore(file.create_group(name)))
     return buffer.getvalue()
 

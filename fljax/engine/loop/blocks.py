@@ -60,7 +60,7 @@ class Clock:
         return spent
 
 
-class Progress(NamedTuple):
+class LoopState(NamedTuple):
     """How far a run is: its state, what it has recorded and measured, and its position."""
 
     state: State
@@ -96,7 +96,9 @@ class Loop(NamedTuple):
     best: BestSoFar
     keeper: CheckpointKeeper
 
-    def start(self, run: Programs | OffloadRun, prepared: PreparedRun, initial: State | None, clock: Clock) -> Progress:
+    def start(
+        self, run: Programs | OffloadRun, prepared: PreparedRun, initial: State | None, clock: Clock
+    ) -> LoopState:
         """Compiles the programs, and evaluates the state before the first round."""
         memory = compiled(run, prepared.shapes, self.on_memory)
         state = run.start()
@@ -113,9 +115,9 @@ class Loop(NamedTuple):
         if opening := [callback for callback in self.callbacks if contract.is_called_at_start(callback)]:
             call_all(opening, self._block(self.first, 0, scores, state, 0.0))
             clock.skip()
-        return Progress(state, history, Position(self.first, self.first, False, clock.seconds, memory))
+        return LoopState(state, history, Position(self.first, self.first, False, clock.seconds, memory))
 
-    def resume(self, run: Programs | OffloadRun, prepared: PreparedRun, resumed: Resumed, clock: Clock) -> Progress:
+    def resume(self, run: Programs | OffloadRun, prepared: PreparedRun, resumed: Resumed, clock: Clock) -> LoopState:
         """Goes on after a checkpoint: callbacks get the earlier blocks. Programs are compiled if rounds are left."""
         position, history = resumed.position, resumed.history
         self.best.resume(resumed.best)
@@ -128,9 +130,9 @@ class Loop(NamedTuple):
             position = position._replace(memory=compiled(run, prepared.shapes, self.on_memory))
         clock.add(position.seconds)
         clock.lap("compile")
-        return Progress(state, history, position)
+        return LoopState(state, history, position)
 
-    def run(self, run: Programs | OffloadRun, progress: Progress, clock: Clock) -> Progress:
+    def run(self, run: Programs | OffloadRun, progress: LoopState, clock: Clock) -> LoopState:
         """Runs block after block, each up to the next evaluation, to the last of ``stops``.
 
         Raises:
@@ -175,7 +177,7 @@ class Loop(NamedTuple):
                     save()
                     if keeper.must_stop and at.done < end and not at.ended:
                         raise keeper.stopped(at, end)
-        return Progress(state, history, at)
+        return LoopState(state, history, at)
 
     def _block(self, done: int, ran: int, scores: dict[str, Labelled], state: State, seconds: float) -> Block:
         local = of_this_process(state)
@@ -196,7 +198,7 @@ class Loop(NamedTuple):
 
 def completed(
     loop: Loop, prepared: PreparedRun, initial: State | None, resumed: Resumed | None, clock: Clock
-) -> tuple[Progress, Layout, Clock]:
+) -> tuple[LoopState, Layout, Clock]:
     """The runs at their end, after ``resumed`` if it is given; where memory does not suffice, with a smaller layout."""
     while True:
         run = programs_of(prepared)
