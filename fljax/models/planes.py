@@ -228,8 +228,8 @@ def pads(
     if not isinstance(padding, str):
         return padding
     reach = [(k - 1) * d + 1 for k, d in zip(kernel[:2], dilation, strict=True)]
-    found = lax.padtype_to_pads(size, reach, strides, padding)
-    return [(int(low), int(high)) for low, high in found]  # older releases of JAX give NumPy's integers
+    pairs = lax.padtype_to_pads(size, reach, strides, padding)
+    return [(int(low), int(high)) for low, high in pairs]  # older releases of JAX give NumPy's integers
 
 
 def _padded(

@@ -322,14 +322,14 @@ def _claim(raw: Mapping[str, Any], number: int) -> Claim:
 
 
 def _holds(claim: Claim, numbers: Mapping[str, float]) -> bool:
-    own = numbers[claim.algorithm]
+    mean = numbers[claim.algorithm]
     if claim.form in BOUNDS:
-        return _exceeds(own, claim.bound, 0.0, BOUNDS[claim.form])
-    return all(_exceeds(own, numbers[label], claim.by, COMPARISONS[claim.form]) for label in claim.others)
+        return _exceeds(mean, claim.bound, 0.0, BOUNDS[claim.form])
+    return all(_exceeds(mean, numbers[label], claim.by, COMPARISONS[claim.form]) for label in claim.others)
 
 
-def _exceeds(own: float, other: float, by: float | None, more: bool) -> bool:
-    """``own - other >= by``, or ``> 0`` if ``by`` is None; with the sign turned unless ``more``."""
-    difference = own - other if more else other - own
-    slack = SLACK * max(abs(own), abs(other))
+def _exceeds(mean: float, other: float, by: float | None, more: bool) -> bool:
+    """``mean - other >= by``, or ``> 0`` if ``by`` is None; with the sign turned unless ``more``."""
+    difference = mean - other if more else other - mean
+    slack = SLACK * max(abs(mean), abs(other))
     return difference > slack if by is None else difference >= by - slack

@@ -72,18 +72,18 @@ class Scalars(NamedTuple):
                 value = mean(row)
                 if value is not None:
                     yield "/".join([*start, "mean"]), name, value
-                for seed, each in zip(self.seeds[:count], row, strict=True):
-                    if by_seed and each is not None:
-                        yield "/".join([*start, f"seed_{seed}"]), name, each
+                for seed, number in zip(self.seeds[:count], row, strict=True):
+                    if by_seed and number is not None:
+                        yield "/".join([*start, f"seed_{seed}"]), name, number
 
 
 def scalars_of(block: Block) -> Scalars:
     """The metrics of a block that are one number for each run, with seven digits."""
     seeds = tuple(np.asarray(block.state.seed).tolist())
     values = {
-        name: [finite(value) for value in np.asarray(each, float).tolist()]
-        for name, each in block.metrics.items()
-        if np.ndim(each) == 1
+        name: [finite(value) for value in np.asarray(entries, float).tolist()]
+        for name, entries in block.metrics.items()
+        if np.ndim(entries) == 1
     }
     return Scalars(seeds, values)
 
@@ -139,9 +139,9 @@ def track(
 
 def _method(run: Any) -> Callable[..., Any]:
     for name in METHODS:
-        found = getattr(run, name, None)
-        if callable(found):
-            return found
+        method = getattr(run, name, None)
+        if callable(method):
+            return method
     valid = " or ".join(f"{name}(values, step=)" for name in METHODS)
     raise ValueError(f"expected a run of a tracker, with {valid}, got {type(run).__name__}")
 
@@ -195,7 +195,7 @@ def write_events(
 
     If a file cannot be written, there is one RuntimeWarning, and the run goes on without.
     """
-    found, home = formats(), pathlib.Path(folder)
+    classes, home = formats(), pathlib.Path(folder)
     start = file_name(label) if label else ""
     files: dict[str, _EventFile] = {}
     failed: list[OSError] = []
@@ -207,10 +207,10 @@ def write_events(
         for whose, name, value in scalars_of(block).named(start, cells, by_seed):
             values.setdefault(whose, []).append((name, value))
         try:
-            for whose, own in values.items():
+            for whose, numbers in values.items():
                 if whose not in files:
-                    files[whose] = _EventFile(found, home / whose, block.round)
-                files[whose].add(block.round, own)
+                    files[whose] = _EventFile(classes, home / whose, block.round)
+                files[whose].add(block.round, numbers)
         except OSError as error:
             failed.append(error)
             words = f"event files in {str(home)!r} cannot be written ({error.strerror}); the run goes on without them"
@@ -227,15 +227,17 @@ class _EventFile:
     tensorboardX's own SummaryWriter hands events to a thread, and those in its queue are lost with the process.
     """
 
-    def __init__(self, found: Formats, folder: pathlib.Path, step: int) -> None:
-        self._formats = found
+    def __init__(self, classes: Formats, folder: pathlib.Path, step: int) -> None:
+        self._formats = classes
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time_ns()  # a run that goes on soon after another must not write over its file
         name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{os.getpid()}.{now % 10**9}"
-        self._writer = found.writer(str(folder / name))
+        self._writer = classes.writer(str(folder / name))
         weakref.finalize(self, self._writer.close)  # with the callback, or when the process ends
         self._write(file_version="brain.Event:2")
-        self._write(step=step, session_log=found.session(status=found.session.START))  # hides this step and later ones
+        self._write(
+            step=step, session_log=classes.session(status=classes.session.START)
+        )  # hides this step and later ones
 
     def add(self, step: int, values: Iterable[tuple[str, float]]) -> None:
         summary = self._formats.summary

@@ -160,8 +160,8 @@ class Store:
         damaged: list[int] = []
         for step in sorted(self._steps(), reverse=True):
             try:
-                found = self._read(step)
-                usable(found)
+                checkpoint = self._read(step)
+                usable(checkpoint)
             except MemoryError:
                 raise
             except Exception as error:  # the exception depends on where the checkpoint is damaged
@@ -171,7 +171,7 @@ class Store:
                 continue
             self._remove(damaged, f"the one of round {step} is taken")
             self.saved = step
-            return found
+            return checkpoint
         self._remove(damaged, "the run begins anew")
         return None
 
@@ -228,9 +228,9 @@ class Store:
         """Options by which orbax waits for no other process, where there are several."""
         if self._orbax.multihost.process_count() == 1:
             return {}
-        own = self._orbax.multihost.process_index()
+        process = self._orbax.multihost.process_index()
         options = self._orbax.options.MultiprocessingOptions(
-            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+            primary_host=process, active_processes={process}, barrier_sync_key_prefix=f"process_{process}"
         )
         return {"multiprocessing_options": options, "create": False}
 
@@ -280,7 +280,7 @@ class Store:
         self._failing = True
 
     def _found(self) -> list[int]:
-        names = [each.name.removeprefix("round_") for each in self._folder.glob("round_*") if each.is_dir()]
+        names = [path.name.removeprefix("round_") for path in self._folder.glob("round_*") if path.is_dir()]
         return [int(name) for name in names if name.isdigit()]
 
 
@@ -323,7 +323,7 @@ _PART = 2**24
 
 def checksum(arrays: Iterable[np.ndarray]) -> int:
     """CRC-32 of the bytes of arrays, one after another."""
-    found = 0
+    total = 0
     for values in arrays:
         # An array of another order is copied in parts, since it may be a mapped file.
         whole = values.flags.c_contiguous or not values.size
@@ -331,8 +331,8 @@ def checksum(arrays: Iterable[np.ndarray]) -> int:
         parts = [values] if whole else (values[first : first + rows] for first in range(0, len(values), rows))
         for part in parts:
             content: Any = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-            found = zlib.crc32(content, found)
-    return found
+            total = zlib.crc32(content, total)
+    return total
 
 
 def _reason(error: BaseException) -> str:

@@ -87,14 +87,14 @@ def products_of(precision: Precision) -> AbstractContextManager[None]:
 def mesh(devices: int) -> Mesh:
     """``devices`` devices along the axis "clients": of each process, in their order, the first ones."""
     count = jax.process_count()
-    chosen = [each for process in range(count) for each in jax.local_devices(process)[: devices // count]]
+    chosen = [device for process in range(count) for device in jax.local_devices(process)[: devices // count]]
     return Mesh(np.asarray(chosen), (AXIS,))
 
 
 def is_there(devices: int) -> bool:
     """Whether a run that spans the processes may use so many devices, equally many of each process."""
-    each, rest = divmod(devices, jax.process_count())
-    return rest == 0 and 1 <= each <= jax.local_device_count()
+    per_process, rest = divmod(devices, jax.process_count())
+    return rest == 0 and 1 <= per_process <= jax.local_device_count()
 
 
 def sharding(devices: int) -> NamedSharding | None:
@@ -240,10 +240,10 @@ def made_bytes(compiled: Any) -> int | None:
     These are its results, except those that take the place of donated arguments, and all that it computes in between.
     None if XLA does not tell.
     """
-    found = compiled.memory_analysis()
-    if found is None:
+    analysis = compiled.memory_analysis()
+    if analysis is None:
         return None
-    return found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+    return analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
 
 
 class Memory(NamedTuple):

@@ -222,9 +222,9 @@ def completed(
 
 def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     """A copy of ``initial`` (the program donates its argument); raises a ValueError if its shapes do not fit."""
-    found, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
-    if found != expected:
-        raise ValueError(f"expected initial to be a state of this algorithm, {expected}, got {found}")
+    structure, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
+    if structure != expected:
+        raise ValueError(f"expected initial to be a state of this algorithm, {expected}, got {structure}")
     for got, want in zip(jax.tree.leaves(initial), jax.tree.leaves(fresh), strict=True):
         if np.shape(got) != want.shape or got.dtype != want.dtype:
             raise ValueError(
@@ -237,4 +237,4 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     if rounds.size > 1:
         raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
     # Through the host, since ``initial`` may be on other devices than those of this run.
-    return with_arrays(fresh, {name: np.array(each) for name, each in arrays_of(initial).items()})
+    return with_arrays(fresh, {name: np.array(values) for name, values in arrays_of(initial).items()})

@@ -67,10 +67,10 @@ class Programs(NamedTuple):
 
     def start(self) -> State:
         """States of all runs before round 0."""
-        given = (self.spec, self.layout, self.inputs, self.seeds)
-        state: State = program.start(*given)
+        arguments = (self.spec, self.layout, self.inputs, self.seeds)
+        state: State = program.start(*arguments)
         if diagnosis.is_asked():
-            diagnosis.check_start(*given, state)
+            diagnosis.check_start(*arguments, state)
         return state
 
     def placed(self, state: State) -> State:
@@ -86,10 +86,10 @@ class Programs(NamedTuple):
         return after, records
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
-        given = (self.spec, self.layout, self.inputs, state)
-        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.evaluate(*given, jnp.int32(done)))
+        arguments = (self.spec, self.layout, self.inputs, state)
+        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.evaluate(*arguments, jnp.int32(done)))
         if diagnosis.is_asked():
-            diagnosis.check_evaluation(*given, done, scores)
+            diagnosis.check_evaluation(*arguments, done, scores)
         return scores
 
 
@@ -152,7 +152,7 @@ def begin(
     precision.
     """
     traced = program.trace_all(spec, layout, capacity, inputs, seeds)
-    return [pool.submit(each.lower().compile, options) for each in traced]
+    return [pool.submit(traced_program.lower().compile, options) for traced_program in traced]
 
 
 def fastest(prepared: PreparedRun, tried: Sequence[Layout]) -> Layout:
@@ -261,12 +261,12 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
 def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:
     """The memory of a run with these compiled programs (start, rounds, evaluation)."""
     runs = shapes.sizes.seeds
-    server, clients = (runs * each for each in state_bytes(shapes.state, layout))
-    made = [each for each in map(made_bytes, programs) if each is not None]
+    server, clients = (runs * count for count in state_bytes(shapes.state, layout))
+    made = [count for count in map(made_bytes, programs) if count is not None]
     peak = None
     if programs and len(made) == len(programs):
         # The state is a result of the first program, and an argument of the others.
-        peak = trees.bytes_of(inputs) + max([made[0], *(server + clients + each for each in made[1:])])
+        peak = trees.bytes_of(inputs) + max([made[0], *(server + clients + count for count in made[1:])])
     return Memory(peak, trees.bytes_of(inputs.federation), server, clients, shapes.model, runs, layout.devices)
 
 
@@ -282,13 +282,17 @@ def size(count: float | None) -> str:
 
 def in_words(memory: Memory) -> str:
     """One line with the peak (or that it is unknown) and its parts."""
-    each = memory.server // memory.runs // max(memory.model, 1)
+    models_per_run = memory.server // memory.runs // max(memory.model, 1)
     runs = f"{memory.runs} x " if memory.runs > 1 else ""
-    models = f" ({runs}{each} model{'s' * (each != 1)} of {size(memory.model)})" if each else ""
+    models = (
+        f" ({runs}{models_per_run} model{'s' * (models_per_run != 1)} of {size(memory.model)})"
+        if models_per_run
+        else ""
+    )
     where = f" on each of {memory.devices} devices" if memory.devices > 1 else ""
-    found = "an unknown amount" if memory.peak is None else size(memory.peak)
+    peak = "an unknown amount" if memory.peak is None else size(memory.peak)
     return (
-        f"{found} at once{where}: server {size(memory.server)}{models}, "
+        f"{peak} at once{where}: server {size(memory.server)}{models}, "
         f"clients {size(memory.clients)}, data {size(memory.data)}"
     )
 
@@ -307,11 +311,11 @@ def shortage(memory: Memory) -> str | None:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:
         told = [device.memory_stats() or {} for device in jax.local_devices()[: memory.devices]]
-        if not all("bytes_limit" in each for each in told):
+        if not all("bytes_limit" in stats for stats in told):
             return None
         # The data are on the device already.
         needed, whose = memory.peak - memory.data, "the device has free"
-        there = min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in told)
+        there = min(stats["bytes_limit"] - stats.get("bytes_in_use", 0) for stats in told)
     if needed <= there:
         return None
     return (

@@ -60,9 +60,9 @@ class History:
 
     def records(self) -> list[Info]:
         """The records as one block ``[runs, rounds, ...]``; empty without rounds."""
-        found = self._records.read()
+        values = self._records.read()
         axes = self._axes[_RECORDS]
-        return [{name: _entry(found[name], axes[name]) for name in axes if name in found}] if found else []
+        return [{name: _entry(values[name], axes[name]) for name in axes if name in values}] if values else []
 
     @property
     def is_long(self) -> bool:
@@ -77,9 +77,9 @@ class History:
 
     def evaluations(self) -> list[tuple[int, dict[str, Labelled]]]:
         """``(rounds done, scores [runs, ...])`` of all evaluations."""
-        found, axes = self._scores.read(), self._axes[_EVALUATIONS]
+        values, axes = self._scores.read(), self._axes[_EVALUATIONS]
         return [
-            (done, {name: Labelled(found[name][:, place], axes[name] or ()) for name in axes})
+            (done, {name: Labelled(values[name][:, place], axes[name] or ()) for name in axes})
             for place, done in enumerate(self._evaluated)
         ]
 
@@ -123,17 +123,17 @@ class History:
         Raises:
           OSError, ValueError, KeyError: if what it needs of the folder is not there.
         """
-        found = cls()
-        found._evaluated = [int(done) for done in about["evaluated"]]
+        history = cls()
+        history._evaluated = [int(done) for done in about["evaluated"]]
 
         def series(name: str, length: int) -> Series:
             told = about[name]
-            found._axes[name] = {key: None if axes is None else tuple(axes) for key, axes in told["axes"].items()}
-            own = {key: arrays[f"{name}/{key}"] for key in found._axes[name] if f"{name}/{key}" in arrays}
-            return Series.resume(folder / name, length, told["written"], told["chunk"], told["checksums"], own)
+            history._axes[name] = {key: None if axes is None else tuple(axes) for key, axes in told["axes"].items()}
+            rows = {key: arrays[f"{name}/{key}"] for key in history._axes[name] if f"{name}/{key}" in arrays}
+            return Series.resume(folder / name, length, told["written"], told["chunk"], told["checksums"], rows)
 
-        found._records, found._scores = series(_RECORDS, rounds), series(_EVALUATIONS, evaluations)
-        return found
+        history._records, history._scores = series(_RECORDS, rounds), series(_EVALUATIONS, evaluations)
+        return history
 
 
 def _in_memory(*parts: Any) -> History:
@@ -240,14 +240,16 @@ class BestSoFar:
         """The arrays that ``resume`` needs."""
         if not self._state:
             return {}
-        own = {f"{_STATE}/{name}": values for name, values in self._state.items()}
-        return own | {_ROUND: self._round, _VALUE: self._value}
+        state = {f"{_STATE}/{name}": values for name, values in self._state.items()}
+        return state | {_ROUND: self._round, _VALUE: self._value}
 
     def resume(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Goes on with the arrays of a checkpoint."""
         if self._on and arrays:
             prefix = f"{_STATE}/"
-            self._state = {name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)}
+            self._state = {
+                name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)
+            }
             self._round, self._value = arrays[_ROUND], arrays[_VALUE]
 
     def result(self, like: State) -> tuple[State, np.ndarray, np.ndarray] | None:
@@ -256,11 +258,11 @@ class BestSoFar:
 
 
 def _rows(chosen: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    found = old.copy()
-    found[chosen] = new[chosen]
-    return found
+    merged = old.copy()
+    merged[chosen] = new[chosen]
+    return merged
 
 
-def runs_of(found: tuple[State, np.ndarray, np.ndarray], own: slice) -> tuple[State, np.ndarray, np.ndarray]:
+def runs_of(best: tuple[State, np.ndarray, np.ndarray], runs: slice) -> tuple[State, np.ndarray, np.ndarray]:
     """The best models of some of the runs."""
-    return jax.tree.map(lambda leaf: leaf[own], found)
+    return jax.tree.map(lambda leaf: leaf[runs], best)

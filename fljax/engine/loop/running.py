@@ -217,8 +217,8 @@ def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...
         parts = records.datasets(seeds, course.first, course.records, *told, rounds)
         table = stores.save(course.store, parts)
     metrics = results.with_contribution_correlation(metrics, table)
-    found = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
-    metrics = with_anomalies(metrics, table, found, population)
+    divergences = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
+    metrics = with_anomalies(metrics, table, divergences, population)
 
     plan = run.spec, run.inputs
     deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
@@ -227,4 +227,4 @@ def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...
         deployed_best = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
         best = BestModels(*course.best, deployed_best, Predictions(deployed_best, features))
     frozen = diverged(seeds, state)
-    return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, found)
+    return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, divergences)

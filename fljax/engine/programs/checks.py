@@ -43,20 +43,20 @@ def check_labels(task: Task, federation: Federation) -> None:
     wrong = (labels < 0) | (labels >= task.classes)
     if not wrong.any():
         return
-    found = [
+    offenders = [
         (f"{kind}client {_ids(clients)[place]}", labels[row])
         for kind, clients in (("", federation.clients), ("unseen ", federation.unseen))
         if clients is not None
         for rows in clients.parts.values()
         for place, row in _owned(rows, federation.lists, wrong)
     ]
-    found += [
+    offenders += [
         (f"the server's rows {name!r}", labels[row])
         for name, rows in federation.held.items()
         for _, row in _owned(rows, None, wrong)
     ]
-    if found:
-        whose, label = found[0]
+    if offenders:
+        whose, label = offenders[0]
         raise ValueError(
             f"expected labels in 0..{task.classes - 1}, since the model has {task.classes} classes, got label {label} "
             f"of {whose}"
@@ -65,15 +65,15 @@ def check_labels(task: Task, federation: Federation) -> None:
 
 def task_of(spec: Spec, inputs: Inputs) -> Task:
     """The task of a plan's algorithm. Its functions may hold tracers; read only static fields such as ``classes``."""
-    found: list[Task] = []
+    tasks: list[Task] = []
 
     def build(traced: list[Any], by_seed: Any) -> None:
-        found.append(spec.algorithm(traced, by_seed).task)
+        tasks.append(spec.algorithm(traced, by_seed).task)
 
     if eager.is_on():
         return first_algorithm(spec, inputs).task
     jax.eval_shape(build, *first_run(spec, inputs)[:2])
-    return found[0]
+    return tasks[0]
 
 
 def _ids(clients: Any) -> np.ndarray:
@@ -82,9 +82,9 @@ def _ids(clients: Any) -> np.ndarray:
 
 def _owned(rows: Any, lists: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
     """(Position of the owner, row) of the first wrong row of some clients; empty if there is none."""
-    for place, own in enumerate(RowLists.of(rows, lists).by_client()):
-        if wrong[own].any():
-            return [(place, int(own[wrong[own]][0]))]
+    for place, numbers in enumerate(RowLists.of(rows, lists).by_client()):
+        if wrong[numbers].any():
+            return [(place, int(numbers[wrong[numbers]][0]))]
     return []
 
 
@@ -115,9 +115,9 @@ def check_programs(trace: Callable[[], Iterable[Any]]) -> None:
 
 def checksum_of_programs(traced: Iterable[Any]) -> int:
     """A checksum of the texts of traced programs and of the arrays in them, without addresses of functions."""
-    found = 0
-    for each in traced:
-        arrays = [numbers_of(value) for value in each.jaxpr.consts if isinstance(value, np.ndarray | Array)]
-        text = f"{_OF_PROCESS.sub('', str(each.jaxpr))} {checksum(arrays)}"
-        found = zlib.crc32(text.encode(), found)
-    return found
+    total = 0
+    for program in traced:
+        arrays = [numbers_of(value) for value in program.jaxpr.consts if isinstance(value, np.ndarray | Array)]
+        text = f"{_OF_PROCESS.sub('', str(program.jaxpr))} {checksum(arrays)}"
+        total = zlib.crc32(text.encode(), total)
+    return total

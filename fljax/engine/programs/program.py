@@ -51,8 +51,8 @@ class Plan(NamedTuple):
         return f"Plan({name_of(getattr(self.build, 'build', self.build))}{words})"
 
     def _repr_html_(self) -> str:
-        lines = [(name, describe(each), "") for name, each in self.arguments.items()]
-        lines += [(name, describe(each), "by seed") for name, each in self.by_seed.items()]
+        lines = [(name, describe(argument), "") for name, argument in self.arguments.items()]
+        lines += [(name, describe(argument), "by seed") for name, argument in self.by_seed.items()]
         return html_table(
             ("argument", "value", ""), lines, f"Plan of {name_of(getattr(self.build, 'build', self.build))}"
         )
@@ -180,12 +180,12 @@ def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
 
 def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
     """Groups of plans that differ only in the values of floats and arrays, as lists of positions in order."""
-    found: dict[Any, list[int]] = {}
+    places: dict[Any, list[int]] = {}
     for place, plan in enumerate(plans):
         spec, traced, by_seed = _parted(plan)
         leaves, structure = jax.tree.flatten((traced, by_seed))
-        found.setdefault((spec, structure, *map(_describe, leaves)), []).append(place)
-    return list(found.values())
+        places.setdefault((spec, structure, *map(_describe, leaves)), []).append(place)
+    return list(places.values())
 
 
 def _describe(leaf: Any) -> tuple[Any, Any]:
@@ -235,12 +235,14 @@ def same_numbers(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return all(a is b or bool(np.array_equal(np.asarray(jnp.asarray(a)), np.asarray(jnp.asarray(b)))) for a, b in pairs)
 
 
-def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
-    """Maps ``function(algorithm, federation, layout, own)`` over runs. Runs share the data.
+def map_runs(
+    spec: Spec, layout: Layout, inputs: Inputs, tables_of_runs: PyTree, function: Callable[..., PyTree]
+) -> PyTree:
+    """Maps ``function(algorithm, federation, layout, row)`` over runs, with the row of each run. Runs share the data.
 
     With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run.
     """
-    federation, runs = as_vectors(inputs.federation), jax.tree.leaves(own)[0].shape[0]
+    federation, runs = as_vectors(inputs.federation), jax.tree.leaves(tables_of_runs)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
     tables = without_shared(federation)
     inner = layout._replace(devices=1) if layout.runs_apart else layout
@@ -253,15 +255,15 @@ def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: 
         mine = federation
         if seeds:
             # With one federation per run, the row is mapped. A single federation for all runs is not batched.
-            found = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
-            mine = with_shared(found, federation)
+            row_of_run = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
+            mine = with_shared(row_of_run, federation)
         seed = getattr(own_values, "seed", own_values)  # a State, or the seed itself
         return function(spec.algorithm(traced, by_seed, seed), mine, inner, own_values)
 
     place: Any = tables if seeds == runs > 1 else jnp.arange(runs) % max(seeds, 1)
     varied = [inputs.traced[position] for position in spec.varied]
     return map_lanes(
-        one, (varied, inputs.by_seed, place, own), layout.seeds, layout.devices if layout.runs_apart else 1
+        one, (varied, inputs.by_seed, place, tables_of_runs), layout.seeds, layout.devices if layout.runs_apart else 1
     )
 
 

@@ -54,11 +54,11 @@ class StandaloneModels(NamedTuple):
 
 def reference_of(seen: Any, unseen: Any | None) -> Reference:
     """The reference of the ``StandaloneModels`` of seen clients and unseen ones (None: there are none), or tracers."""
-    own = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
+    reference = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
     if unseen is None:
-        return own
+        return reference
     threshold, loss, accuracy, valid, _ = unseen
-    return own._replace(
+    return reference._replace(
         unseen_threshold=threshold, unseen_test_loss=loss, unseen_test_accuracy=accuracy, unseen_valid_loss=valid
     )
 
@@ -137,7 +137,7 @@ def train_alone(
     plan: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree | None, seed: Array
 ) -> StandaloneModels:
     """Scores and model of one client."""
-    own = local_data(data, client)
+    client_data = local_data(data, client)
     key = client_key(round_key(seed, purpose), client.id)
     counts = (client.train.size > 0) & (client.test.size > 0)
     unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
@@ -145,14 +145,16 @@ def train_alone(
         start = params if plan.initial == "shared" else _own_model(plan.task, client, purpose, seed)
         how: dict[str, Any] = {"task": plan.task, "local": plan.local}
         if plan.stop is None:
-            trained = training.train(key, start, own.train, **how).params
+            trained = training.train(key, start, client_data.train, **how).params
         else:
-            trained = training.train_until(key, start, own.train, own.valid, **how, stop=plan.stop).params
+            trained = training.train_until(
+                key, start, client_data.train, client_data.valid, **how, stop=plan.stop
+            ).params
         predict = functools.partial(plan.task.logits, trained)
-        threshold, _ = training.evaluate(plan.task, predict, own.train, key=training.stream(key, Stream.LOSS))
-        loss, accuracy = training.counted_scores(*training.evaluate(plan.task, predict, own.test), counts)
+        threshold, _ = training.evaluate(plan.task, predict, client_data.train, key=training.stream(key, Stream.LOSS))
+        loss, accuracy = training.counted_scores(*training.evaluate(plan.task, predict, client_data.test), counts)
         valid = None
         if plan.valid:
             counts = (client.train.size > 0) & (client.valid.size > 0)
-            valid, _ = training.counted_scores(*training.evaluate(plan.task, predict, own.valid), counts)
+            valid, _ = training.counted_scores(*training.evaluate(plan.task, predict, client_data.valid), counts)
     return StandaloneModels(threshold, loss, accuracy, valid, trained)
