@@ -198,7 +198,7 @@ _STAND_INS: Mapping[str, Any] = {
 def without_errors(
     raw: Mapping[str, Any], error: pydantic.ValidationError, broken: frozenset[str]
 ) -> tuple[Config | None, frozenset[str]]:
-    """The rest of a config with errors, and its tables that are not those of the user.
+    """The config without its faulty tables, for further checks, and the names of the tables that were replaced.
 
     An algorithm, scenario or callback with an error is left out, and the others stay.
 

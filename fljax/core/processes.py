@@ -153,7 +153,7 @@ def leave(code: int, after: float = 0.0) -> NoReturn:
 
 
 def part() -> None:
-    """Waits until all processes have come here, and parts from them: from then on, each may end when it likes."""
+    """Waits for all processes at the end of a run; from then on, each process may end on its own."""
     if is_joined():
         import jax
 

@@ -122,7 +122,7 @@ _STAMP = "fljax_stamp"
 
 
 class Stamp(NamedTuple):
-    """What tells one content of a file from another without reading it.
+    """Size, time of change and inode of a file: they tell a changed file from an unchanged one without reading it.
 
     Attributes:
       size: in bytes.

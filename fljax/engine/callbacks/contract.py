@@ -76,7 +76,7 @@ def _never_called(at_start: bool, replays: bool) -> Callback:
 
 
 def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
-    """Calls every callback, also after one that stops the run; whether one does. Of several processes, 0 calls them."""
+    """Whether a callback stops the run. Every callback is called, also after one that stops; process 0 calls them."""
 
     def answer() -> bool:
         answers = [callback(block) for callback in callbacks]

@@ -33,7 +33,7 @@ class StopRequest:
 
     @property
     def heard(self) -> bool:
-        """Whether a run looks at requests now: only then does ``make`` stop something."""
+        """Whether a run listens now; without such a run ``make`` has no effect."""
         return self._listeners > 0
 
     def make(self) -> None:
@@ -42,7 +42,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self) -> Generator[None, None, None]:
-        """A run that looks at requests after every block."""
+        """While it is entered, a run listens: it looks at requests after every block."""
         self._listeners += 1
         try:
             yield
@@ -314,7 +314,7 @@ def _is_own(record: logging.LogRecord) -> bool:
 
 
 def _do_nothing() -> None:
-    """Leaves the silence as it is."""
+    """What ``_silence_orbax`` returns where nothing was silenced: a function without effect."""
 
 
 # Bytes of a part of an array that is copied at a time.

@@ -38,7 +38,7 @@ BLOCK = 2**26
 
 
 class Picked(NamedTuple):
-    """Rows that each row of ``xs`` needs of a table. Several devices get them block by block; nobody holds all at once.
+    """A table, and the row of it that each client needs. Devices get the rows block by block, never all at once.
 
     Attributes:
       table: ``[any, ...]``.

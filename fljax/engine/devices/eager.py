@@ -146,7 +146,7 @@ class SentSoFar(Wire):
 
     @classmethod
     def begun(cls) -> SentSoFar:
-        """The bytes that the run of this context will have sent."""
+        """A ``SentSoFar`` of the run of this context, whose messages are counted from now on."""
         wire = cls(0, 0, 0, 0)
         sent = _SENT.get()
         wire._sent = {} if sent is None else sent

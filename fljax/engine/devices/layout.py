@@ -192,7 +192,7 @@ def shardings(state: Any, devices: int, lead: int) -> Any:
 
 
 def state_shardings(states: PyTree, layout: Layout, lead: int = 2) -> Any:
-    """Where devices hold the states of runs between programs: ``shardings``; None for each leaf with one device.
+    """The shardings of the states of runs between programs (``shardings``); None for each leaf with one device.
 
     The devices of several processes all hold all of it then, since each process reads the state. Devices that share
     whole runs do, too.
@@ -203,7 +203,7 @@ def state_shardings(states: PyTree, layout: Layout, lead: int = 2) -> Any:
 
 
 def with_shardings(shapes: PyTree, shardings: PyTree) -> PyTree:
-    """Shapes of arrays that devices hold in this way; for programs that are traced before there are arrays."""
+    """``shapes`` as ShapeDtypeStructs with these shardings; for programs that are traced before there are arrays."""
 
     def struct(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -212,21 +212,21 @@ def with_shardings(shapes: PyTree, shardings: PyTree) -> PyTree:
 
 
 def place_state(states: PyTree, layout: Layout) -> PyTree:
-    """States as ``state_shardings`` says, while tracing."""
+    """``states``, constrained to the shardings of ``state_shardings``; for use while tracing."""
     if layout.devices == 1:
         return states
     return jax.lax.with_sharding_constraint(states, state_shardings(states, layout))
 
 
 def put_state(states: PyTree, layout: Layout) -> PyTree:
-    """States as ``state_shardings`` says, before a program gets them."""
+    """``states`` with the shardings of ``state_shardings``; the loop calls it before a program gets them."""
     if layout.devices == 1 or mesh(layout.devices).is_multi_process:
         return replicate(states, layout.devices)
     return jax.device_put(states, state_shardings(states, layout))
 
 
 def keep_everywhere(tree: PyTree, layout: Layout) -> PyTree:
-    """Arrays that every device holds, while tracing."""
+    """The arrays of ``tree``, constrained to be replicated on every device; for use while tracing."""
     return tree if layout.devices == 1 else jax.lax.with_sharding_constraint(tree, sharding(layout.devices))
 
 
@@ -288,7 +288,7 @@ def smaller(layout: Layout) -> Layout | None:
 
 
 def out_of_memory_sentence(layout: Layout, done: int) -> str:
-    """What a run says before it goes on with ``layout`` after ``done`` rounds."""
+    """The warning of a run that goes on with the smaller ``layout`` after ``done`` rounds."""
     return (
         f"memory did not suffice; the run goes on after round {done} with fewer side by side: clients in training "
         f"{layout.clients}, clients in evaluation {layout.evaluation}, runs {layout.seeds}"

@@ -61,7 +61,7 @@ class Clock:
 
 
 class LoopState(NamedTuple):
-    """How far a run is: its state, what it has recorded and measured, and its position."""
+    """The state of all runs, the history of records and evaluations, and the position in the loop."""
 
     state: State
     history: History
@@ -72,7 +72,7 @@ Judge = Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
 
 
 class Loop(NamedTuple):
-    """The blocks of some runs, and who looks at them; it may begin anew with fewer clients side by side.
+    """The loop over blocks of rounds for all runs; it may begin anew with fewer clients side by side.
 
     Attributes:
       first: the round in which the runs begin.
@@ -199,7 +199,11 @@ class Loop(NamedTuple):
 def completed(
     loop: Loop, prepared: PreparedRun, initial: State | None, resumed: Resumed | None, clock: Clock
 ) -> tuple[LoopState, Layout, Clock]:
-    """The runs at their end, after ``resumed`` if it is given; where memory does not suffice, with a smaller layout."""
+    """Runs all blocks; returns the state of the loop at the end, the layout and the clock.
+
+    It goes on after the checkpoint ``resumed`` if there is one. Where memory does not suffice, it begins anew with a
+    smaller layout. ``run_plans`` calls it.
+    """
     while True:
         run = programs_of(prepared)
         try:

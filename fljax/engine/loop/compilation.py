@@ -37,7 +37,7 @@ from fljax.results.non_finite import check_mode
 
 
 class PreparedRun(NamedTuple):
-    """What a run's programs are made of.
+    """The arguments of a run's programs, before anything is compiled.
 
     Attributes:
       spec: the static part of the plans.
@@ -74,7 +74,7 @@ class Programs(NamedTuple):
         return state
 
     def placed(self, state: State) -> State:
-        """A state as the programs take it."""
+        """The state as arrays on the devices of the layout, as the programs take it."""
         return put_state(jax.tree.map(jnp.asarray, state), self.layout)
 
     def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
@@ -102,7 +102,7 @@ def programs_of(prepared: PreparedRun) -> Programs | OffloadRun:
 
 
 def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
-    """Compiles the programs; the peak of their memory. ``on_memory`` is called unless nothing is compiled."""
+    """Compiles the programs; returns the peak of their memory. ``on_memory`` is called unless ``jax.jit`` is off."""
     if isinstance(run, OffloadRun):
         memory = offload_memory(run, shapes)
     else:

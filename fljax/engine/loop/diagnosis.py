@@ -198,12 +198,12 @@ def _inputs_of(spec: Spec, inputs: Inputs, run: int) -> Inputs:
 
 
 def _one(layout: Layout) -> Layout:
-    """One client after another on one device, at the precision of the run."""
+    """The layout of one client after another on one device, with the precision of ``layout``."""
     return layout._replace(clients=1, seeds=1, evaluation=1, devices=1, runs_apart=False)
 
 
 def _row(tree: PyTree, run: int) -> PyTree:
-    """One run of ``[runs, ...]`` as ``[1, ...]``, on one device."""
+    """The row of one run, ``[1, ...]``, of arrays ``[runs, ...]``; on one device."""
     return jax.tree.map(lambda leaf: leaf[run][None], on_one(tree))
 
 
@@ -216,7 +216,7 @@ def _undefined(clients: Any, threshold: Any, run: int) -> np.ndarray:
 
 
 def _some(clients: Any, places: np.ndarray) -> Any:
-    """Some clients of a population of one run, which may be stacked."""
+    """The clients at some places of a population of one run; the population may be stacked over seeds."""
     stacked = np.ndim(clients.id) == 2
     return jax.tree.map(lambda leaf: leaf[:, places] if stacked else leaf[places], clients)
 

@@ -205,17 +205,17 @@ class BestSoFar:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must have in common with a run that keeps its best models."""
+        """The settings that a checkpoint and the run that resumes it must have in common."""
         if not self._on:
             return {}
         return {"keep_best": True if self._counting is None else sorted(self._counting)}
 
     def begin(self) -> None:
-        """Forgets what was kept; a run that had no memory begins anew."""
+        """Forgets the best models; called when a run begins, also anew with a smaller layout."""
         self._state = {}
 
     def evaluated(self, done: int, scores: Mapping[str, Labelled], state: State) -> None:
-        """Looks at an evaluation: the first of equal values stays, and NaN or infinity is never the best."""
+        """Takes the models of an evaluation if they are better: of equal values the first stays; NaN is never best."""
         state = of_this_process(state)
         if self._on_evaluated is not None and processes.is_first():
             self._on_evaluated(done, state)
@@ -264,5 +264,5 @@ def _rows(chosen: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
 
 
 def runs_of(best: tuple[State, np.ndarray, np.ndarray], runs: slice) -> tuple[State, np.ndarray, np.ndarray]:
-    """The best models of some of the runs."""
+    """The entries of ``best`` for some of the runs: best states, their rounds and values, ``[runs, ...]``."""
     return jax.tree.map(lambda leaf: leaf[runs], best)

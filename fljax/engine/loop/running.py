@@ -48,7 +48,7 @@ def run_plans(
     initial: State | None = None,
     leave_records: bool = False,
 ) -> list[Result]:
-    """The results of plans that share their programs, one for each; ``simulate`` calls it with one plan.
+    """Runs plans that share their programs; returns one ``Result`` per plan. ``simulate`` and ``sweep`` call it.
 
     Args:
       plans: they differ in floats and arrays only.

@@ -30,7 +30,7 @@ Splits = tuple[str, ...]
 
 
 class SplitsRead(NamedTuple):
-    """The parts that are read before round 0, in a poll, in training and in evaluations."""
+    """The splits (train, valid, ...) of clients that programs read before round 0, in polls, training and evaluations."""
 
     begin: Splits
     poll: Splits
@@ -40,7 +40,7 @@ class SplitsRead(NamedTuple):
 
 
 def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
-    """The parts that each function reads, by abstract evaluation.
+    """Finds the splits that each function of the algorithm reads, by abstract evaluation.
 
     Args:
       spec: the static part of a plan.
@@ -51,7 +51,7 @@ def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
     federation = inputs.federation
 
     def find(function: Callable[[Algorithm, Federation, State], Any], clients: ClientData | None) -> Splits:
-        """What a function reads of one client in ``federation.clients``, which is in ``federation.unseen``, too."""
+        """The splits that ``function`` reads of the one client, in ``federation.clients`` and ``federation.unseen``."""
         if clients is None:
             return ()
         struct = jax.ShapeDtypeStruct
@@ -122,7 +122,7 @@ BLOCK = 2**26
 
 
 class BlockSize(NamedTuple):
-    """The blocks of clients that one kind of program gets.
+    """The size of the blocks of clients that one kind of program gets.
 
     Attributes:
       parts: the parts of their data that are moved.
@@ -140,7 +140,7 @@ class BlockSize(NamedTuple):
 
 
 class BlockSizes(NamedTuple):
-    """The blocks before round 0, of a poll, of a round and of evaluations; ``judge_once`` is one client."""
+    """The sizes of blocks before round 0, of polls, rounds and evaluations; ``judge_once`` is one client."""
 
     begin: BlockSize
     poll: BlockSize
@@ -160,7 +160,7 @@ class BlockSizes(NamedTuple):
         clients: int,
         unseen: int,
     ) -> BlockSizes:
-        """For a run with ``clients`` seen clients, ``unseen`` unseen ones and a ``cohort`` of so many rows."""
+        """The sizes of a run: ``clients`` seen clients, ``unseen`` unseen ones and a ``cohort`` of so many rows."""
         seen, others = (None, None) if data is None else (data.seen, data.unseen)
         row = 0 if data is None else data.row_bytes
         state_bytes = trees.bytes_of(state.clients) // max(clients, 1) if layout.client_states == "host" else 0

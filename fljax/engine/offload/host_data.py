@@ -106,7 +106,7 @@ class HostData(NamedTuple):
         return Federation(examples, data, None, {}, Names(), index, moments)  # pyright: ignore[reportArgumentType]
 
     def resident(self, federation: Federation) -> Federation:
-        """What programs on the devices read of the federation: sizes of clients, and the server's own rows."""
+        """The part of the federation that stays on the devices: sizes of clients, and rows of the server."""
         names = list(federation.held)
         lists = [np.asarray(federation.held[name].index) for name in names]
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(numbers.reshape(-1) for numbers in lists)]))
@@ -144,7 +144,7 @@ class HostData(NamedTuple):
 
 
 def server_rows(federation: Federation, rows: Rows) -> tuple[Examples, Rows]:
-    """Some of the server's own rows, with examples that programs can read; those on the host are moved."""
+    """Some of the server's rows with their examples; examples on the host are moved to the device."""
     x, y = federation.examples.x, federation.examples.y
     if not isinstance(x, np.ndarray):
         return federation.examples, rows
@@ -155,7 +155,7 @@ def server_rows(federation: Federation, rows: Rows) -> tuple[Examples, Rows]:
 
 
 def only_client(inputs: Inputs, state: State, seed: int, client: int, unseen: bool) -> tuple[Inputs, State]:
-    """The inputs and the states with this client alone, as client 0; the axis of seeds stays.
+    """Inputs and states reduced to one client, which becomes client 0; the axis of seeds stays.
 
     Args:
       inputs: of one plan.

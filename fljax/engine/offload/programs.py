@@ -36,7 +36,7 @@ _QUICK = {"xla_backend_optimization_level": 1}
 
 
 class ClientBlock(NamedTuple):
-    """Some clients of one run.
+    """A block of clients of one run, with their data and states; programs take one block at a time.
 
     Attributes:
       id: ``[B]``, their ids; of unseen clients, their places.
@@ -65,7 +65,7 @@ class TrainedBlocks(NamedTuple):
 
 
 def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[Any, Federation]:
-    """What the builder makes (see ``Spec.algorithm``), and the federation of one run."""
+    """The algorithm (see ``Spec.algorithm``) and the federation of one run."""
     traced = [leaf[run] if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     federation = inputs.federation
     if is_stacked(federation):
@@ -75,7 +75,7 @@ def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[
 
 
 def data_of(federation: Federation, some: ClientBlock) -> Federation:
-    """Some seen clients as a federation of their own."""
+    """The federation of the seen clients in a block."""
     if some.data is None:
         return federation._replace(clients=trees.take(federation.clients, some.id), unseen=None)
     return as_vectors(some.data)
@@ -101,7 +101,7 @@ def begin_server(spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: A
 def begin_clients(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: Array, server: PyTree, some: ClientBlock
 ) -> PyTree:
-    """The Clients of some clients before their first round."""
+    """The states of the clients in a block before their first round, stacked ``[B, ...]``."""
     algorithm, federation = own_algorithm(spec, inputs, run, seed)
     data = data_of(federation, some)
     return keep_everywhere(initial_clients(algorithm, data, seed, server, data.clients), layout)
@@ -109,7 +109,7 @@ def begin_clients(
 
 @jit.program(static_argnames=("layout",), donate_argnames=("table",))
 def put_clients(layout: Layout, table: PyTree, run: Array, id: Array, clients: PyTree) -> PyTree:
-    """The Clients of all runs, with those of some clients of one run."""
+    """The table of clients' states ``[runs, N, ...]``, with the rows of one block replaced."""
     clients = jax.tree.map(lambda all, new: all.at[run, id].set(new), table, clients)
     states = State(run, run, (), clients, (), run)
     return place_state(states, layout).clients
@@ -117,7 +117,7 @@ def put_clients(layout: Layout, table: PyTree, run: Array, id: Array, clients: P
 
 @jit.program(static_argnames=("spec", "layout"))
 def ask(spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock) -> PyTree:
-    """The ballots of some clients."""
+    """The ballots of the clients in a block, stacked ``[B, ...]``."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     data, client_states = data_of(federation, some), _kept(states, run, some)
@@ -215,7 +215,7 @@ def finish(
     selection: Selection,
     trained: TrainedBlocks,
 ) -> tuple[State, Array, Info]:
-    """The states after the round of one run, which of the cohort's ``rows`` have a new Client, and Info.
+    """The server's step of one run: the new states, which rows of the cohort have a new client state, and Info.
 
     The blocks of ``trained`` have None in place of ``clients`` where the states are on the host.
     """
@@ -252,7 +252,7 @@ def finish(
 def judge_block(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
 ) -> dict[evaluate.Judgement, Any]:
-    """The scores of some seen clients."""
+    """The scores of the seen clients in a block, ``[B]`` by model and rows."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     block_state = state._replace(clients=_kept(states, run, some))
@@ -265,7 +265,7 @@ def judge_block(
 def judge_unseen(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
 ) -> dict[evaluate.Judgement, Any]:
-    """The scores of some unseen clients."""
+    """The scores of the unseen clients in a block, ``[B]`` by model and rows."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     if some.data is None:

@@ -40,7 +40,7 @@ from fljax.protocol import Info, Labelled
 
 
 class OffloadRun(NamedTuple):
-    """The programs of a run, and what they need; ``fljax.engine.loop.blocks.Programs`` for data on the host.
+    """The programs of a run whose data or client states are on the host, and their arguments.
 
     Attributes:
       spec: the static part of the plans.
@@ -243,7 +243,7 @@ class OffloadRun(NamedTuple):
         pipeline.finish()
 
     def _client_block(self, state: State | None, run: int, place: np.ndarray, size: BlockSize) -> ClientBlock:
-        """Clients, with what programs read of them moved to the devices."""
+        """The block of the clients at these places, moved to the devices."""
         client_states = None
         if state is not None and size.kept:
             client_states = jax.tree.map(lambda leaf: leaf[run, place], state.clients)
@@ -259,7 +259,7 @@ class OffloadRun(NamedTuple):
         return jax.device_put(some) if self.layout.devices == 1 else replicate(some, self.layout.devices)
 
     def _small(self, state: State) -> State:
-        """The states without what stays on the host."""
+        """The states without the clients' rows that stay on the host."""
         return state._replace(clients=()) if self.on_host else state
 
     def _run(self, run: int) -> Array:
@@ -267,7 +267,7 @@ class OffloadRun(NamedTuple):
 
 
 def _joined(parts: list[PyTree]) -> PyTree:
-    """Blocks one after another."""
+    """Results of blocks, concatenated along clients."""
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
@@ -364,7 +364,7 @@ def _traced(run: OffloadRun) -> Iterator[Any]:
 
 
 def _example(run: OffloadRun, size: BlockSize) -> ClientBlock:
-    """A block with the shapes of such a size."""
+    """A ``ClientBlock`` of zeros with the shapes of a block of this size; programs are traced with it."""
     client_states = None
     if size.kept:
         client_states = jax.tree.map(

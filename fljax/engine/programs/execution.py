@@ -239,7 +239,7 @@ def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
 
 
 def _chunk(platform: str) -> int:
-    """Bytes that a chunk may read and write on an accelerator."""
+    """The limit in bytes on what one chunk of clients reads and writes, on an accelerator."""
     limits = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
     if platform == "tpu":
         return min(TPU_CHUNK, *limits)

@@ -25,7 +25,7 @@ from fljax.training import AT_ONCE
 
 
 class Shapes(NamedTuple):
-    """The facts about a run that abstract evaluation gives."""
+    """Shapes and sizes of a run, from abstract evaluation (``measure``)."""
 
     algorithm: Algorithm  # with tracers inside: only its static fields may be read
     sizes: Sizes

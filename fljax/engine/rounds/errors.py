@@ -28,7 +28,7 @@ _OF_ONE_CLIENT = ("send", "peers", "contribute", "counts")
 
 
 def named(build: Callable[[], Any], algorithm: str | None = None, seed: Any = None) -> Any:
-    """What ``build`` makes; its own errors and, for an Algorithm, those of its functions are ``AlgorithmError``.
+    """The result of ``build()``; errors of the builder, and of an Algorithm's functions, become ``AlgorithmError``.
 
     Args:
       build: makes an Algorithm, or anything else.

@@ -97,7 +97,7 @@ def evaluate(
 
 
 class Scope(NamedTuple):
-    """What an evaluation judges (static).
+    """Which models and rows an evaluation judges (static).
 
     Attributes:
       valid: whether seen clients are also judged on their validation rows.
@@ -113,7 +113,7 @@ class Scope(NamedTuple):
 
     @classmethod
     def of(cls, algorithm: Algorithm, valid: bool, common: bool) -> Scope:
-        """For an algorithm, and the arguments of ``evaluate``."""
+        """The scope for an algorithm and the arguments of ``evaluate``."""
         train = algorithm.personal is not None and any(scenario.tunes for scenario in algorithm.scenarios)
         return cls(valid, common and algorithm.common is not None, algorithm.personal is None, train)
 

@@ -142,7 +142,7 @@ class CohortClients(NamedTuple):
 
 
 class TrainedCohort(NamedTuple):
-    """What the training of a cohort, or of some of its rows, gives.
+    """The results of training a cohort, or some of its rows.
 
     An empty row adds nothing, its record is zeros, and its Client must be discarded. A dropped row is like an empty
     one, and its Client is the old one.

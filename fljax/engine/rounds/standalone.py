@@ -53,7 +53,7 @@ class StandaloneModels(NamedTuple):
 
 
 def reference_of(seen: Any, unseen: Any | None) -> Reference:
-    """The reference of the ``StandaloneModels`` of seen clients and unseen ones (None: there are none), or tracers."""
+    """The ``Reference`` of trained seen clients, and of unseen ones if there are any; also while tracing."""
     reference = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
     if unseen is None:
         return reference
