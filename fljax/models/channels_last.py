@@ -163,18 +163,12 @@ def tile_side(kernel: Sequence[int], rows: int, columns: int) -> int:
     """
 
     def cost(side: int) -> float:
-        taps_down, taps_right = taps(kernel, side)
+        taps_down, taps_right = planes.kernel_taps(kernel, side)
         entries = taps_down * taps_right * side * side * kernel[2]
         flops = 6 * entries * side * side * kernel[3]
         return -(-rows // side) * -(-columns // side) * (12 * entries + flops / FLOP_PER_BYTE)
 
     return min(SIDES, key=cost)
-
-
-def taps(kernel: Sequence[int], side: int) -> tuple[int, int]:
-    """How many neighbouring squares of the input the square of an output reads, along height and along width."""
-    down, right = (1 + -(-(size - 1) // side) for size in kernel[:2])
-    return down, right
 
 
 def convolve_by_tiles(
@@ -194,11 +188,11 @@ def convolve_by_tiles(
     b, outputs = x.shape[0], kernel.shape[-1]
     rows, columns = planes.output_size(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1))
     x = padded(x, planes.pads(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1)))
-    down, right = taps(kernel.shape, side)
+    down, right = planes.kernel_taps(kernel.shape, side)
     high, wide = -(-rows // side), -(-columns // side)
     squares = _squares(x, side, high + down - 1, wide + right - 1)
     tiles = jnp.concatenate([squares[:, i : i + high, j : j + wide] for i in range(down) for j in range(right)], -1)
-    y = tiles.reshape(-1, tiles.shape[-1]) @ _widened(kernel, side, down, right)
+    y = tiles.reshape(-1, tiles.shape[-1]) @ _kernel_matrix(kernel, side)
     y = y.reshape(b, high, wide, side, side, outputs).transpose(0, 1, 3, 2, 4, 5)
     return y.reshape(b, high * side, wide * side, outputs)[:, :rows, :columns]
 
@@ -217,16 +211,8 @@ def _squares(x: Array, side: int, high: int, wide: int) -> Float[Array, "b high 
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, high, wide, side * side * c)
 
 
-def _widened(kernel: Array, side: int, down: int, right: int) -> Float[Array, "entries outputs"]:
-    """The kernel shifted to each pixel of a square: ``[down right side side c, side side o]``."""
-    kh, kw, c, o = kernel.shape
-    dtype = kernel.dtype
-    kernel = kernel.astype(jnp.float32 if dtype.itemsize < 4 else dtype)  # the gradients of its copies are added
-    spare = down * side - kh, right * side - kw
-    shifted = [
-        jnp.pad(kernel, ((p, spare[0] - p), (q, spare[1] - q), (0, 0), (0, 0)))
-        for p in range(side)
-        for q in range(side)
-    ]
-    every = jnp.stack(shifted, axis=3).reshape(down, side, right, side, c, side * side * o)
-    return every.transpose(0, 2, 1, 3, 4, 5).reshape(-1, side * side * o).astype(dtype)
+def _kernel_matrix(kernel: Array, side: int) -> Float[Array, "entries outputs"]:
+    """The kernel on squares of pixels (``planes.widen_kernel``) as a matrix."""
+    # The gradients of the copies of a kernel are added, in float32 at least.
+    wide = planes.widen_kernel(kernel.astype(jnp.float32 if kernel.dtype.itemsize < 4 else kernel.dtype), side)
+    return wide.reshape(-1, wide.shape[-1]).astype(kernel.dtype)

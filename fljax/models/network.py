@@ -210,6 +210,7 @@ def network_task(
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
     initialisation: Initialisation = "flax",
+    stored: Any = None,
 ) -> Task:
     """The Task of a flax module whose last layer is called ``head``.
 
@@ -222,6 +223,7 @@ def network_task(
       dtype: dtype of parameters and activations.
       compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
       initialisation: ``"flax"``, or ``"framework"``: kernels, biases ~ U(-b, b), ``b = fan_in ** -0.5``, as PyTorch.
+      stored: dtype of stored examples, int32 for texts; None: ``dtype``.
 
     Raises:
       ValueError: if ``input_shape`` is no sequence, or ``initialisation`` is not a valid name
@@ -231,7 +233,7 @@ def network_task(
         raise ValueError(f"expected input_shape to be the shape of one example, such as (28, 28), got {input_shape!r}")
     task = task_from_module(
         module,
-        jax.ShapeDtypeStruct((1, *input_shape), checked_dtype(dtype)),
+        jax.ShapeDtypeStruct((1, *input_shape), checked_dtype(dtype) if stored is None else stored),
         classes=classes,
         prepare=prepare,
         augment=named_augmentation(augment, input_shape, prepare),

@@ -30,7 +30,7 @@ Splits = tuple[str, ...]
 
 
 class SplitsRead(NamedTuple):
-    """The splits (train, valid, ...) of clients that programs read before round 0, in polls, training and evaluations."""
+    """The splits (train, valid, ...) that programs read before round 0, in polls, training and evaluations."""
 
     begin: Splits
     poll: Splits

@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from fljax.core import processes
 from fljax.core.trees import numbers_of
+from fljax.data.arrays import check_wide
 from fljax.engine.checkpoints import checksum
 from fljax.engine.devices import eager
 from fljax.engine.programs.program import Inputs, Spec
@@ -31,7 +32,7 @@ def check_labels(task: Task, federation: Federation) -> None:
       federation: one, or several stacked.
     """
     y = federation.examples.y
-    _check_width(y)
+    check_wide("labels", y)
     if task.classes is None:
         return
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
@@ -86,17 +87,6 @@ def _owned(rows: Any, lists: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
         if wrong[numbers].any():
             return [(place, int(numbers[wrong[numbers]][0]))]
     return []
-
-
-def _check_width(y: Any) -> None:
-    """Raises a ValueError if 64-bit labels on the host would lose bits on the device."""
-    narrow = jax.dtypes.canonicalize_dtype(y.dtype)
-    if not np.issubdtype(y.dtype, np.integer) or narrow == y.dtype:
-        return
-    limits = np.iinfo(narrow)
-    low, high = int(y.min()), int(y.max())
-    if low < limits.min or high > limits.max:
-        raise ValueError(f"expected labels that fit 32 bits, got labels in {low}..{high}")
 
 
 # Addresses of functions, and numbers of devices.

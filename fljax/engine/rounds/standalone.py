@@ -70,24 +70,25 @@ def check_stop_alone(federation: Federation, stop: Any) -> StopAlone | None:
       ValueError: if it is no ``StopAlone`` of allowed values, or no client has validation rows.
     """
     stop = training.check_stop(stop)
-    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    if stop is not None and not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
-        raise ValueError(
-            "expected clients with validation rows for early stopping of standalone models, got none "
-            "(valid_fraction above 0 keeps some)"
-        )
+    if stop is not None:
+        _check_valid_rows(federation, "early stopping")
     return stop
 
 
 def check_valid_alone(federation: Federation, valid: bool) -> bool:
     """``valid``; raises a ValueError if models are to be judged on validation rows and no client has any."""
+    if valid:
+        _check_valid_rows(federation, "validation losses")
+    return valid
+
+
+def _check_valid_rows(federation: Federation, purpose: str) -> None:
     groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    if valid and not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
+    if not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
         raise ValueError(
-            "expected clients with validation rows for validation losses of standalone models, got none "
+            f"expected clients with validation rows for {purpose} of standalone models, got none "
             "(valid_fraction above 0 keeps some)"
         )
-    return valid
 
 
 def check_initial(task: Task, initial: str) -> None:
