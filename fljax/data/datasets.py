@@ -137,11 +137,6 @@ def training_owners(dataset: Dataset) -> np.ndarray:
     return np.unique(owner[owner >= 0])
 
 
-def count_owners(dataset: Dataset) -> int:
-    """The number of owners with training rows, outside upstream's test part; 0 if rows have no owners."""
-    return len(training_owners(dataset))
-
-
 def check_rows(x: Any, y: Any) -> None:
     """Raises a ValueError unless features and labels have the same number of rows, at least one."""
     if np.ndim(y) < 1 or np.ndim(x) < 1 or np.size(y) == 0 or np.size(x) == 0 or len(x) != len(y):

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.core import trees
+from fljax.engine.devices.eager import stacked
 from fljax.engine.devices.layout import (
     QUICK,
     Layout,
@@ -101,7 +102,7 @@ class OffloadRun(NamedTuple):
         zeros, frozen = jnp.zeros((runs,), jnp.int32), jnp.full((runs,), -1, jnp.int32)
         ballots = blank(jnp, self.state.ballots)
         clients = blank(np if self.on_host else jnp, self.state.clients)
-        state = self.placed(State(jnp.array(self.seeds), zeros, _stacked(servers), clients, ballots, frozen))
+        state = self.placed(State(jnp.array(self.seeds), zeros, stacked(servers), clients, ballots, frozen))
         if jax.tree.leaves(clients):
             for run, server in enumerate(servers):
                 state = self._begin(state, run, server)
@@ -271,13 +272,8 @@ def _joined(parts: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
-def _stacked(trees: list[PyTree]) -> PyTree:
-    """Equal trees as one tree with a leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
 def _stacked_on_host(trees: list[PyTree]) -> PyTree:
-    """The same, of arrays on the host."""
+    """Equal trees of arrays on the host as one tree with a leading axis."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
