@@ -271,14 +271,14 @@ class Named(Table):
 
 
 class Call(NamedTuple):
-    """A builder that a config names, and the arguments that the config gives it."""
+    """A builder that a config names, and its arguments; ``fljax.experiments.inputs.setup`` calls it."""
 
     build: Callable[..., Any]
     arguments: Mapping[str, Any]
 
 
 class Resolved(NamedTuple):
-    """What the names of a config mean: a ``Call`` for each, which ``fljax.experiments.inputs.setup`` makes.
+    """The builders and arguments (``Call``) of all names of a config; ``fljax.experiments.inputs.setup`` calls them.
 
     Attributes:
       dataset: the source of the data; None for the config of a finished run, whose data need not be there.
@@ -309,11 +309,11 @@ class Resolvable(Table):
 
     @property
     def resolved(self) -> Resolved | None:
-        """What the names mean; None until ``fljax.config.resolved`` looks them up."""
+        """The ``Resolved`` names; None until ``fljax.config.resolved`` looks them up."""
         return self._resolved
 
     def remember(self, resolved: Resolved) -> None:
-        """Keeps what the names mean; the config's values stay as they are."""
+        """Stores the ``Resolved`` names in the config, whose values stay as they are; ``resolved_of`` calls it."""
         self._resolved = resolved
 
     def with_resolved(self: AResolvable, resolved: Resolved, changes: Mapping[str, Any]) -> AResolvable:

@@ -274,7 +274,7 @@ class Published(Table):
 
 
 class Callback(Named):
-    """What is called after every evaluation of each algorithm; other keys are passed to its builder.
+    """A callback, called after every evaluation of each algorithm; other keys are passed to its builder.
 
     A builder of one's own gets the algorithm's ``label``, the run's ``folder``, ``seeds`` and ``rounds`` if it has
     parameters of these names (``cells`` in a sweep), and returns a callback for ``fljax.simulate``.

@@ -136,7 +136,7 @@ def with_resolved_names(
 
 
 def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
-    """What the names of a config mean; those of a changed copy, and of one made by hand, are looked up at first use.
+    """The ``Resolved`` names of a config; those of a changed copy, or of one made by hand, are looked up at first use.
 
     Raises:
       ConfigError: as ``with_resolved_names``; ``needs_data`` looks for the data set even if it was not needed before.

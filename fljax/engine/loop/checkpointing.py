@@ -42,7 +42,7 @@ _STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
 
 
 class Position(NamedTuple):
-    """How far a run is.
+    """The position of a run between two blocks.
 
     Attributes:
       first: the round in which it began.
@@ -60,7 +60,7 @@ class Position(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """What a checkpoint gives back.
+    """The content of a checkpoint, from which a run goes on.
 
     Attributes:
       position: how far the run was.
@@ -111,12 +111,12 @@ class CheckpointKeeper:
         self._pace, self._next = 1, time.perf_counter() + settings.every
 
     def note(self, words: str) -> None:
-        """Tells the user."""
+        """Passes a sentence to the user's listener."""
         if self._settings is not None and self._settings.note is not None:
             self._settings.note(words)
 
     def warn(self, words: str) -> None:
-        """Tells the user, or gives a RuntimeWarning if nobody listens."""
+        """Passes a sentence to the user's listener; a RuntimeWarning if there is none."""
         if self._settings is not None and self._settings.note is not None:
             self._settings.note(words)
         else:
@@ -124,7 +124,7 @@ class CheckpointKeeper:
 
     @property
     def records(self) -> pathlib.Path | None:
-        """Where long records are at the end; None without checkpoints."""
+        """The folder of long records at the end of a run; None without checkpoints."""
         if self._settings is None:
             return None
         return pathlib.Path(self._settings.records or self._folder / "records.zarr")
@@ -273,7 +273,7 @@ class CheckpointKeeper:
 def identity_of(
     spec: Spec, inputs: Inputs, seeds: Sequence[int], rounds: int, initial: State | None, **numbers: Any
 ) -> dict[str, Any]:
-    """What two runs must have in common, so that one may go on after a checkpoint of the other."""
+    """The settings, by name, that a run and the checkpoint from which it goes on must have in common."""
     from fljax.core.version import __version__
 
     identity = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
@@ -286,7 +286,7 @@ def identity_of(
 
 
 def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:
-    """What two plans must have in common, so that one may use the models of the other.
+    """The settings, by name, that two plans must have in common, so that one may use the models of the other.
 
     Values by seed and what functions compute are not compared, and neither are the modules of functions: a builder may
     have moved from a notebook to a file.
@@ -364,5 +364,5 @@ def _name(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from JSON."""
+    """The value as JSON gives it back: lists in place of tuples."""
     return json.loads(json.dumps(value, default=str))
