@@ -330,7 +330,7 @@ def _per_sample(values: Array, real: Array | None = None) -> Float[Array, " b"]:
     if real is None:
         return values if values.ndim == 1 else jnp.mean(values.reshape(values.shape[0], -1), axis=1)
     values, real = values.reshape(values.shape[0], -1), real.reshape(real.shape[0], -1)
-    return jnp.where(real, values, 0).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1)
+    return jnp.where(real, values, 0).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1).astype(values.dtype)
 
 
 def _check_classes(logits: Array, y: Array) -> None:
