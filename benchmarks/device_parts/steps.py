@@ -12,7 +12,7 @@ from workloads import WORKLOADS
 
 from fljax import models
 from fljax.models import channels_last, resnet, trunk
-from fljax.models.product import dot_general
+from fljax.models.network import dot_general
 
 CLASSES = 10
 RATE = 0.05

@@ -9,9 +9,19 @@ from collections.abc import Sequence
 
 from docs.generator.markdown import table
 from fljax.published.beside import number
-from fljax.published.claims import Claim, Judged, Numbers, judge, judge_all, read_claims
 from fljax.published.tables import Measured, cell_of, read, read_folder, tables
-from fljax.published.verdicts import AGREES, DIFFERS, NOT_RUN, summarise_columns
+from fljax.published.verdicts import (
+    AGREES,
+    DIFFERS,
+    NOT_RUN,
+    Claim,
+    Judged,
+    Numbers,
+    judge,
+    judge_all,
+    read_claims,
+    summarise_columns,
+)
 
 CELLS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results" / "cells"
 

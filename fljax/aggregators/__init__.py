@@ -8,8 +8,8 @@ from fljax.aggregators.reputation import cgsv_normalised, cgsv_reputation, cgsv_
 from fljax.aggregators.rewards import iafl_rates, iafl_reference, iafl_rewards, iafl_subsets, rank_rewards
 from fljax.aggregators.settlement import Ledger, cluster_utility, member_accuracy, settle_tokens
 from fljax.aggregators.tokens import (
-    Schedule,
     SlotRows,
+    SlotSchedule,
     affordable,
     bid_preferences,
     exploration_share,
@@ -20,8 +20,8 @@ from fljax.aggregators.tokens import (
 
 __all__ = [
     "Ledger",
-    "Schedule",
     "SlotRows",
+    "SlotSchedule",
     "affordable",
     "bid_preferences",
     "cgsv_normalised",

@@ -37,7 +37,7 @@ _ROUNDING = 1e-6
 _TIES = 1
 
 
-class Schedule(NamedTuple):
+class SlotSchedule(NamedTuple):
     """The client ids in each cluster's slots in a round; ``slot_rows`` makes a row of each slot.
 
     Attributes:
@@ -249,7 +249,7 @@ def schedule(
     exploration: Float[Array, " C"],
     *,
     slots: int,
-) -> Schedule:
+) -> SlotSchedule:
     """Fills the slots of every cluster with the bidders of largest contribution and some bidders at random.
 
     ``K_r = ceil(epsilon_c K)`` slots are random; the other slots go to the largest contributions. If a cluster has at
@@ -283,7 +283,7 @@ def schedule(
     drawn = jax.random.uniform(key, bids.shape, jnp.float32).T
     score = jnp.where(chosen, 2.0, jnp.where(bids.T, drawn, -jnp.inf))
     value, id = jax.lax.top_k(score, rows)
-    return Schedule(id.astype(jnp.int32), jnp.isfinite(value))
+    return SlotSchedule(id.astype(jnp.int32), jnp.isfinite(value))
 
 
 class SlotRows(NamedTuple):
@@ -303,7 +303,7 @@ class SlotRows(NamedTuple):
 
 
 @on_any_mesh
-def slot_rows(chosen: Schedule) -> SlotRows:
+def slot_rows(chosen: SlotSchedule) -> SlotRows:
     """The slots of all clusters as rows, in which updates are stacked.
 
     Args:
@@ -315,7 +315,7 @@ def slot_rows(chosen: Schedule) -> SlotRows:
 
 
 @on_any_mesh
-def record_slots(table: Array, chosen: Schedule, values: Float[Array, "C S"] | Array | complex) -> Array:
+def record_slots(table: Array, chosen: SlotSchedule, values: Float[Array, "C S"] | Array | complex) -> Array:
     """``table[k, c] = values[c, s]`` where slot s of cluster c holds client k; other entries of ``table`` stay.
 
     Args:

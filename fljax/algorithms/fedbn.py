@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.lg_fedavg import is_under, partly_shared
-from fljax.algorithms.single_model import contribute_update, contribute_weighted
+from fljax.algorithms.single_model import contribute_update, contribute_weighted, is_under, partly_shared
 from fljax.core import trees
 from fljax.core.values import Count, checked
 from fljax.protocol import Algorithm, Task

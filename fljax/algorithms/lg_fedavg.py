@@ -3,93 +3,23 @@
 Source: Liang et al., "Think locally, act globally: federated learning with local and global representations" (2020),
 Algorithm 1; in IAFL's comparison the last three dense layers are shared. Deviation: updates are averaged uniformly over
 the cohort, as in that comparison.
-
-``partly_shared`` has the parts of algorithms whose clients share some leaves of the model and keep the others, also for
-FedBN. The shared part and a client's own part are trees like the model, each with None in place of the other's leaves.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
-from fljax import training
-from fljax.algorithms.cohorts import select_uniform
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import contribute_update, mean_update, reported_size
+from fljax.algorithms.single_model import contribute_update, is_under, partly_shared
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, checked
-from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task
-from fljax.protocol.messages import Sent
+from fljax.protocol import Algorithm, Task
 from fljax.protocol.roles import roles_of
-from fljax.protocol.sums import Contribute, Streamed, Total
 from fljax.training import Local
-
-
-class PartlySharedServer(NamedTuple):
-    """The shared leaves, and the initial values of the clients' own leaves."""
-
-    shared: PyTree
-    start: PyTree
-
-
-class PartlySharedClient(NamedTuple):
-    """A client's own leaves, kept between rounds."""
-
-    own: PyTree
-
-
-def partly_shared(
-    task: Task,
-    local: Local,
-    shared: Sequence[bool],
-    *,
-    clients_per_round: int | None,
-    contribute: Contribute,
-    weights: str = "uniform",
-) -> Algorithm:
-    """An algorithm that averages updates of the shared leaves; clients train the whole model and keep the other leaves.
-
-    Args:
-      task: model and loss.
-      local: how clients train.
-      shared: whether each leaf of the model is shared.
-      clients_per_round: drawn uniformly without replacement; None: all.
-      contribute: ``contribute_update``, or ``contribute_weighted(...)``.
-      weights: "size" if clients report their numbers of training samples.
-    """
-
-    def train(
-        key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData
-    ) -> tuple[Sent, PartlySharedClient]:
-        model = trees.merge(down, client.own)
-        trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
-        common, private = trees.split(trained, shared)
-        return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(private)
-
-    def finish(server: PartlySharedServer, total: Total, rows: PyTree, round: Round) -> tuple[PartlySharedServer, Info]:
-        step, info = mean_update(total, rows, round.cohort)
-        return server._replace(shared=trees.add_scaled(server.shared, step)), info
-
-    return Algorithm(
-        task=task,
-        init_server=lambda key, census: PartlySharedServer(*trees.split(task.init(key), shared)),
-        init_client=lambda key, seat, down, data: PartlySharedClient(down.start),
-        send=lambda server, seat: server if seat.first else server.shared,
-        train=train,
-        aggregate=Streamed(contribute, finish),
-        select=select_uniform(clients_per_round),
-        personal=lambda key, seat, down, client, data: trees.merge(down, client.own),
-    )
-
-
-def is_under(path: str, name: object) -> bool:
-    """Whether a leaf is ``name``, or inside of the layer ``name``."""
-    return path == name or path.startswith(f"{name}/")
 
 
 @checked

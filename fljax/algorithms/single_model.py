@@ -1,20 +1,25 @@
-"""Parts of algorithms with one global model: what is sent, how updates are weighted, and the server's optimizer."""
+"""Parts of algorithms with one global model: what is sent, how updates are weighted, and the server's optimizer.
+
+Clients may share some leaves of the model alone and keep the others (``partly_shared``). The shared part and a client's
+own part are trees like the model, each with None in place of the other's leaves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
+from fljax import training
 from fljax.algorithms.cohorts import select_uniform
 from fljax.core import trees
 from fljax.protocol import Algorithm, Census, Cohort, Info, InitServer, LocalData, Round, Seat, Task, Train, along
-from fljax.protocol.messages import Report
+from fljax.protocol.messages import Report, Sent
 from fljax.protocol.sums import Contribute, Part, Streamed, Total, divided, mean
-from fljax.training import Optimizer, OptimizerSettings, bypass_statistics, named_optimizer
+from fljax.training import Local, Optimizer, OptimizerSettings, bypass_statistics, named_optimizer
 
 
 class SingleModel(NamedTuple):
@@ -204,3 +209,68 @@ def contribute_by(weights: str) -> Contribute:
 def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
     """Weights divided by their sum, for records; zeros if the sum is zero."""
     return divided(weights, jnp.sum(weights))
+
+
+# --- Some leaves are shared ----------------------------------------------------------------------------------
+
+
+class PartlySharedServer(NamedTuple):
+    """The shared leaves, and the initial values of the clients' own leaves."""
+
+    shared: PyTree
+    start: PyTree
+
+
+class PartlySharedClient(NamedTuple):
+    """A client's own leaves, kept between rounds."""
+
+    own: PyTree
+
+
+def partly_shared(
+    task: Task,
+    local: Local,
+    shared: Sequence[bool],
+    *,
+    clients_per_round: int | None,
+    contribute: Contribute,
+    weights: str = "uniform",
+) -> Algorithm:
+    """An algorithm that averages updates of the shared leaves; clients train the whole model and keep the other leaves.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      shared: whether each leaf of the model is shared.
+      clients_per_round: drawn uniformly without replacement; None: all.
+      contribute: ``contribute_update``, or ``contribute_weighted(...)``.
+      weights: "size" if clients report their numbers of training samples.
+    """
+
+    def train(
+        key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData
+    ) -> tuple[Sent, PartlySharedClient]:
+        model = trees.merge(down, client.own)
+        trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
+        common, private = trees.split(trained, shared)
+        return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(private)
+
+    def finish(server: PartlySharedServer, total: Total, rows: PyTree, round: Round) -> tuple[PartlySharedServer, Info]:
+        step, info = mean_update(total, rows, round.cohort)
+        return server._replace(shared=trees.add_scaled(server.shared, step)), info
+
+    return Algorithm(
+        task=task,
+        init_server=lambda key, census: PartlySharedServer(*trees.split(task.init(key), shared)),
+        init_client=lambda key, seat, down, data: PartlySharedClient(down.start),
+        send=lambda server, seat: server if seat.first else server.shared,
+        train=train,
+        aggregate=Streamed(contribute, finish),
+        select=select_uniform(clients_per_round),
+        personal=lambda key, seat, down, client, data: trees.merge(down, client.own),
+    )
+
+
+def is_under(path: str, name: object) -> bool:
+    """Whether a leaf is ``name``, or inside of the layer ``name``."""
+    return path == name or path.startswith(f"{name}/")

@@ -70,9 +70,9 @@ def _release_others(code: int, after: float = 0.0) -> None:
 def _main(arguments: Sequence[str]) -> int:
     try:
         with interruptible() as signals:
-            given = list(arguments) or ["--help"]
-            invocation = Invocation(tuple(given), signals)
-            code = app(given, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
+            words = list(arguments) or ["--help"]
+            invocation = Invocation(tuple(words), signals)
+            code = app(words, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
             part()
             return code
     except Interrupted as stop:
@@ -94,8 +94,8 @@ def _main(arguments: Sequence[str]) -> int:
         if is_sentence(error):
             from fljax.config.errors import ConfigError
 
-            for each in error.errors if isinstance(error, ConfigError) else (printing.sentence(error),):
-                fail(each, 2)
+            for sentence in error.errors if isinstance(error, ConfigError) else (printing.sentence(error),):
+                fail(sentence, 2)
             return 2
         if isinstance(error, OSError) and error.errno is None and is_own(error):
             return fail(str(error), 1)

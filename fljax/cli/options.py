@@ -195,5 +195,5 @@ def with_options(command: Callable[..., int]) -> Callable[..., int]:
 
     told: Any = with_each
     told.__signature__ = inspect.Signature(parameters)
-    told.__annotations__ = {each.name: each.annotation for each in parameters}
+    told.__annotations__ = {option.name: option.annotation for option in parameters}
     return told

@@ -27,7 +27,7 @@ def fail(sentence: str, code: int) -> int:
 
 
 def _escaped(text: str) -> str:
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def print_json(value: Any) -> None:
@@ -40,9 +40,9 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(inner) for inner in value]
     return value
 
 
@@ -81,8 +81,8 @@ def sentence(error: BaseException) -> str:
 
 def _label(error: BaseException) -> str | None:
     notes = getattr(error, "__notes__", ())
-    found = next((note.removeprefix(ABOUT_ALGORITHM) for note in notes if note.startswith(ABOUT_ALGORITHM)), None)
-    return None if found is None else str(ast.literal_eval(found))
+    label = next((note.removeprefix(ABOUT_ALGORITHM) for note in notes if note.startswith(ABOUT_ALGORITHM)), None)
+    return None if label is None else str(ast.literal_eval(label))
 
 
 def in_words(error: BaseException) -> str:

@@ -52,14 +52,14 @@ def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions)
     wanted = {cell_of(row) for row in rows}
     changes = [] if options.seeds is None else [f"seeds={options.seeds}"]
     out = options.out or RUNS / OUT
-    found = []
+    sources = []
     for run in table_runs(table):
         config = load_run(run, changes, options.quick)
-        own = [row for row in rows_of(config, table) if cell_of(row) in wanted]
-        if own:
+        chosen = [row for row in rows_of(config, table) if cell_of(row) in wanted]
+        if chosen:
             folder = (out / QUICK if options.quick else out) / config.name
-            found.append(Source(config, folder, own, missing_data(config.data.dataset)))
-    return found
+            sources.append(Source(config, folder, chosen, missing_data(config.data.dataset)))
+    return sources
 
 
 def missing_data(dataset: str) -> str:
@@ -85,7 +85,7 @@ def numbers_of(
     from fljax.published.beside import Compared, beside
     from fljax.published.tables import cell_of
 
-    found: dict[Cell, Compared] = {}
+    by_cell: dict[Cell, Compared] = {}
     places: dict[Cell, pathlib.Path] = {}
     for source in sources:
         metrics, missing = _metrics(context, source, options)
@@ -93,14 +93,14 @@ def numbers_of(
             compared = [Compared(row, math.nan, math.nan, missing) for row in source.rows]
         else:
             compared = beside(metrics, source.rows)
-        for each in compared:
-            place = cell_of(each.published)
-            if place not in found or math.isnan(found[place].mean):
-                found[place] = each
+        for number in compared:
+            place = cell_of(number.published)
+            if place not in by_cell or math.isnan(by_cell[place].mean):
+                by_cell[place] = number
                 places[place] = source.folder
     nothing = "no config has this setting"
-    numbers = [found.get(cell_of(row), Compared(row, math.nan, math.nan, nothing)) for row in rows]
-    return numbers, {place: folder for place, folder in places.items() if not math.isnan(found[place].mean)}
+    numbers = [by_cell.get(cell_of(row), Compared(row, math.nan, math.nan, nothing)) for row in rows]
+    return numbers, {place: folder for place, folder in places.items() if not math.isnan(by_cell[place].mean)}
 
 
 def _metrics(context: Context, source: Source, options: ReproduceOptions) -> tuple[xr.Dataset | None, str]:
@@ -156,14 +156,14 @@ def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell,
     from fljax.results import folders
 
     cells = []
-    for each in compared:
-        place = cell_of(each.published)
-        if place in places and not math.isnan(each.mean):
+    for number in compared:
+        place = cell_of(number.published)
+        if place in places and not math.isnan(number.mean):
             folder = places[place]
             date = datetime.date.fromtimestamp((folder / folders.RESULTS).stat().st_mtime).isoformat()
-            gone = f"; diverged: {each.diverged}" if each.diverged else ""
+            gone = f"; diverged: {number.diverged}" if number.diverged else ""
             note = f"fljax {__version__}, {folder.resolve().name}{gone}"
-            cells.append(Measured(place, each.mean, each.spread, each.seeds, each.rounds, date, note))
+            cells.append(Measured(place, number.mean, number.spread, number.seeds, number.rounds, date, note))
     save_cells(path, cells)
     return len(cells)
 
@@ -197,18 +197,20 @@ def costs(names: Sequence[str]) -> list[Cost]:
     from fljax.published.runs import load_run, table_runs
 
     loaded: dict[TableRun, Config] = {}
-    found = []
+    lines = []
     for name in names:
         by_data: dict[str, list[tuple[TableRun, Config]]] = {}
         for run in table_runs(name):
             config = loaded[run] if run in loaded else loaded.setdefault(run, load_run(run))
             by_data.setdefault(config.data.dataset, []).append((run, config))
-        for dataset, own in by_data.items():
-            minutes = [run.minutes for run, _ in own if not math.isnan(run.minutes)]
-            total = sum(_local_runs(config) for _, config in own)
+        for dataset, runs_of_data in by_data.items():
+            minutes = [run.minutes for run, _ in runs_of_data if not math.isnan(run.minutes)]
+            total = sum(_local_runs(config) for _, config in runs_of_data)
             missing, spent = missing_data(dataset), sum(minutes) if minutes else math.nan
-            found.append(Cost(name, dataset, missing or "here", not missing, len(own), total, spent, len(minutes)))
-    return found
+            lines.append(
+                Cost(name, dataset, missing or "here", not missing, len(runs_of_data), total, spent, len(minutes))
+            )
+    return lines
 
 
 def _local_runs(config: Config) -> int:
@@ -222,13 +224,13 @@ def in_json(compared: Sequence[Compared]) -> list[Mapping[str, Any]]:
 
     return [
         {
-            **each.published._asdict(),
-            "our_mean": each.mean,
-            "our_spread": each.spread,
-            "diverged": each.diverged,
-            "spread": verdicts.spread(each.published.paper),
-            "deviations": verdicts.deviations(each.published, each.mean),
-            "verdict": verdicts.judge_number(each.published, each.mean, each.missing)._asdict(),
+            **number.published._asdict(),
+            "our_mean": number.mean,
+            "our_spread": number.spread,
+            "diverged": number.diverged,
+            "spread": verdicts.spread(number.published.paper),
+            "deviations": verdicts.deviations(number.published, number.mean),
+            "verdict": verdicts.judge_number(number.published, number.mean, number.missing)._asdict(),
         }
-        for each in compared
+        for number in compared
     ]

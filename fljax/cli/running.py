@@ -75,7 +75,7 @@ def join(
     from fljax.core import processes as hosts
 
     if not distributed:
-        if any(each is not None for each in (coordinator, processes, process)):
+        if any(value is not None for value in (coordinator, processes, process)):
             raise ValueError(
                 "expected --distributed beside --coordinator-address, --num-processes and --process-id, got none"
             )
@@ -111,15 +111,15 @@ def memory() -> dict[str, str]:
     """The memory of the machine, and of each accelerator that reports it."""
     import jax
 
-    found = {}
+    sizes = {}
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        found["machine"] = f"{pages * size / 2**30:.1f} GiB"
+        sizes["machine"] = f"{pages * size / 2**30:.1f} GiB"
     for device in jax.devices():
         limit = (device.memory_stats() or {}).get("bytes_limit")
         if limit:
-            found[f"{device.platform}:{device.id}"] = f"{limit / 2**30:.1f} GiB"
-    return found
+            sizes[f"{device.platform}:{device.id}"] = f"{limit / 2**30:.1f} GiB"
+    return sizes
 
 
 def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:
@@ -158,14 +158,14 @@ def latest_run(name: str, runs: pathlib.Path) -> pathlib.Path:
     Raises:
       ValueError: if there is no such folder.
     """
-    found = []
+    folders = []
     for folder in runs.glob("*"):
         match = re.fullmatch(re.escape(name) + r"-(\d{8}-\d{6})(?:-(\d+))?", folder.name)
         if match and folder.is_dir() and _name_in(folder) in (None, name):
-            found.append((match[1], int(match[2] or 1), folder))
-    if not found:
+            folders.append((match[1], int(match[2] or 1), folder))
+    if not folders:
         raise ValueError(f"expected an earlier run of {name!r} in {str(runs)!r} to resume, got none")
-    return max(found)[-1]
+    return max(folders)[-1]
 
 
 def _name_in(folder: pathlib.Path) -> str | None:
@@ -203,14 +203,14 @@ class Invocation(NamedTuple):
 
     def command(self, folder: pathlib.Path) -> str:
         """The command that resumes this one in its folder, in one process."""
-        given, kept = list(self.arguments), []
-        while given:
-            word = given.pop(0)
+        words, chosen = list(self.arguments), []
+        while words:
+            word = words.pop(0)
             if word in _LEFT_OUT:
-                given[: _LEFT_OUT[word]] = []
+                words[: _LEFT_OUT[word]] = []
             elif word.partition("=")[0] not in _LEFT_OUT:
-                kept.append(word)
-        return shlex.join(["fljax", *kept, "--out", str(folder), "--resume"])
+                chosen.append(word)
+        return shlex.join(["fljax", *chosen, "--out", str(folder), "--resume"])
 
 
 def saving_of(context: Context, every: float, keep: int) -> Saving:

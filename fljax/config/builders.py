@@ -98,7 +98,7 @@ def find_builder(path: str, name: str, registry: Mapping[str, Any], kind: str, i
 def _is_flax_module(builder: Any) -> bool:
     """Whether it is a module of flax, or a class of modules; flax need not be imported for it."""
     classes = builder.__mro__ if isinstance(builder, type) else type(builder).__mro__
-    return any(each.__name__ == "Module" and each.__module__.startswith("flax.") for each in classes)
+    return any(kind.__name__ == "Module" and kind.__module__.startswith("flax.") for kind in classes)
 
 
 def checked_options(

@@ -31,21 +31,21 @@ class ConfigError(ValueError):
         return "\n".join(self.args)
 
 
-def tried(found: list[ConfigError], check: Callable[..., _Checked], *arguments: Any) -> _Checked | None:
-    """The result of ``check(*arguments)``; None if it raises a ConfigError, which is added to ``found``."""
+def tried(errors: list[ConfigError], check: Callable[..., _Checked], *arguments: Any) -> _Checked | None:
+    """The result of ``check(*arguments)``; None if it raises a ConfigError, which is added to ``errors``."""
     try:
         return check(*arguments)
     except ConfigError as error:
-        found.append(error)
+        errors.append(error)
         return None
 
 
-def raise_all(found: Sequence[ConfigError]) -> None:
+def raise_all(errors: Sequence[ConfigError]) -> None:
     """Raises all errors as one ConfigError, if there are any; a single one with its cause."""
-    if len(found) == 1:
-        raise found[0]
-    if found:
-        raise ConfigError(*dict.fromkeys(sentence for error in found for sentence in error.errors))
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigError(*dict.fromkeys(sentence for error in errors for sentence in error.errors))
 
 
 # Keys whose default is made of another key beside them, so that an error there leaves them without one.
@@ -60,23 +60,23 @@ def sentences(error: pydantic.ValidationError, raw: Mapping[str, Any], known: Co
       raw: what was checked.
       known: keys of ``raw`` of which errors were found before; nothing more is said of them.
     """
-    errors = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    places = [each["loc"] for each in errors]
-    strange = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
+    errors = sorted(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
+    places = [entry["loc"] for entry in errors]
+    strange = [entry["loc"] for entry in errors if entry["type"] == "extra_forbidden"]
 
-    def follows(each: Any) -> bool:
-        *table, key = each["loc"] or ("",)
-        if key in _DEFAULT_OF and not _is_given(each["loc"], raw):
+    def follows(entry: Any) -> bool:
+        *table, key = entry["loc"] or ("",)
+        if key in _DEFAULT_OF and not _is_given(entry["loc"], raw):
             beside = (*table, _DEFAULT_OF[str(key)])
             if beside[0] in known or any(place[: len(beside)] == beside for place in places):
                 return True
         misspelt = (str(place[-1]) for place in strange if list(place[:-1]) == table)
-        return each["type"] == "missing" and any(nearest(name, [str(key)]) for name in misspelt)
+        return entry["type"] == "missing" and any(nearest(name, [str(key)]) for name in misspelt)
 
-    told = [each for each in errors if not each["loc"] or str(each["loc"][0]) not in known]
-    first = [each for each in told if not follows(each)]
+    told = [entry for entry in errors if not entry["loc"] or str(entry["loc"][0]) not in known]
+    first = [entry for entry in told if not follows(entry)]
     # Without errors that were found before, something must be told.
-    return list(dict.fromkeys(_sentence(each, raw) for each in (first if known else first or told)))
+    return list(dict.fromkeys(_sentence(entry, raw) for entry in (first if known else first or told)))
 
 
 def _is_given(location: Sequence[int | str], raw: Any) -> bool:
@@ -105,7 +105,7 @@ def _table(annotation: Any) -> Any:
     """The table class in a key's annotation, also inside a list or an optional type; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for each in typing.get_args(annotation) if (found := _table(each)) is not None), None)
+    return next((inner for part in typing.get_args(annotation) if (inner := _table(part)) is not None), None)
 
 
 def option_sentences(error: pydantic.ValidationError, path: str, kind: str, names: Sequence[str]) -> list[str]:
@@ -114,18 +114,18 @@ def option_sentences(error: pydantic.ValidationError, path: str, kind: str, name
     for each in sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden"):
         by_name.setdefault(str(each["loc"][0]), []).append(each)
     strange = [name for name, (first, *_) in by_name.items() if first["type"] == "extra_forbidden"]
-    found: list[str] = []
+    said: list[str] = []
     for name, (first, *others) in by_name.items():
         if first["type"] == "extra_forbidden":
-            found.append(f"{path}: {unknown(kind, name, names)}")
+            said.append(f"{path}: {unknown(kind, name, names)}")
         elif first["type"] == "missing" and any(nearest(each, [name]) for each in strange):
             continue  # it is there under another name
         elif not others:
-            found.append(f"{path}.{name}: {_mistake(first)}")
+            said.append(f"{path}.{name}: {_mistake(first)}")
         else:  # pydantic reports one error for each member of a union; the members are alternatives
             expected = " or ".join(dict.fromkeys(map(_expected, (first, *others))))
-            found.append(f"{path}.{name}: expected {expected}, got {shown(first['input'])}")
-    return found
+            said.append(f"{path}.{name}: expected {expected}, got {shown(first['input'])}")
+    return said
 
 
 def _path(location: Sequence[int | str], raw: Mapping[str, Any]) -> str:
@@ -181,7 +181,7 @@ _EXPECTED = {
 def _expected(error: Any) -> str:
     template = _EXPECTED.get(error["type"])
     # Limits of floats are floats: print 1 instead of 1.0.
-    limits = {key: int(each) if each == 1 or each == 0 else each for key, each in error.get("ctx", {}).items()}
+    limits = {key: int(limit) if limit == 1 or limit == 0 else limit for key, limit in error.get("ctx", {}).items()}
     return template.format(**limits) if template is not None else error["msg"]
 
 
@@ -198,7 +198,7 @@ _STAND_INS: Mapping[str, Any] = {
 def without_errors(
     raw: Mapping[str, Any], error: pydantic.ValidationError, broken: frozenset[str]
 ) -> tuple[Config | None, frozenset[str]]:
-    """The rest of a config with errors, and its tables that are not those of the user.
+    """The config without its faulty tables, for further checks, and the names of the tables that were replaced.
 
     An algorithm, scenario or callback with an error is left out, and the others stay.
 
@@ -210,21 +210,21 @@ def without_errors(
     Returns:
       The config, or None if the rest cannot be checked alone; and the names of the replaced tables.
     """
-    kept, wrong = dict(raw), set(broken)
+    remaining, wrong = dict(raw), set(broken)
     entries: dict[str, set[int]] = {}
-    for key, *rest in (each["loc"] for each in error.errors() if each["loc"]):
+    for key, *rest in (part["loc"] for part in error.errors() if part["loc"]):
         if rest and isinstance(rest[0], int):
             entries.setdefault(str(key), set()).add(rest[0])
         else:
             wrong.add(str(key))
     for key, places in entries.items():
         if key not in wrong:
-            kept[key] = [each for place, each in enumerate(raw[key]) if place not in places]
-            wrong |= set() if kept[key] else {key}
+            remaining[key] = [part for place, part in enumerate(raw[key]) if place not in places]
+            wrong |= set() if remaining[key] else {key}
     for key in wrong:
-        kept.pop(key, None)
-    kept |= {key: value for key, value in _STAND_INS.items() if key in wrong}
+        remaining.pop(key, None)
+    remaining |= {key: value for key, value in _STAND_INS.items() if key in wrong}
     try:
-        return Config.model_validate(kept), frozenset(wrong)
+        return Config.model_validate(remaining), frozenset(wrong)
     except pydantic.ValidationError:
         return None, frozenset(wrong)

@@ -47,7 +47,7 @@ _JOINERS = "\u200c\u200d"
 
 def has_control(text: str) -> bool:
     """Whether a text has a control character, such as a line break, an escape or a surrogate."""
-    return any(unicodedata.category(each) in _CONTROL and each not in _JOINERS for each in text)
+    return any(unicodedata.category(character) in _CONTROL and character not in _JOINERS for character in text)
 
 
 def label(value: Any) -> Any:
@@ -90,9 +90,9 @@ def check_values(raw: Mapping[str, Any]) -> None:
                 top = ".".join(path[:1])
                 raise ValueError(f"{top}: expected tables and lists at most {DEEPEST_TABLE} deep, got deeper ones")
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-            for key, each in pairs:
+            for key, inner in pairs:
                 _check_text(path, key)
-                left.append(((*path, str(key)), each))
+                left.append(((*path, str(key)), inner))
         elif isinstance(value, int) and value not in INTEGERS:
             raise ValueError(f"{'.'.join(path)}: expected an integer of at most 64 bits, got {shown(value)}")
         elif isinstance(value, float) and value != value:
@@ -102,7 +102,9 @@ def check_values(raw: Mapping[str, Any]) -> None:
 
 
 def _check_text(path: tuple[str, ...], value: Any) -> None:
-    if isinstance(value, str) and any(each == "\0" or unicodedata.category(each) == "Cs" for each in value):
+    if isinstance(value, str) and any(
+        character == "\0" or unicodedata.category(character) == "Cs" for character in value
+    ):
         where = f"{'.'.join(path)}: " if path else ""
         raise ValueError(f"{where}expected text without NUL and surrogates, got {shown(value)}")
 
@@ -138,7 +140,7 @@ def unseen_clients(value: Any) -> Any:
     if value == "test":
         return value
     if isinstance(value, list | tuple):
-        named = [each for each in value if isinstance(each, str | int) and not isinstance(each, bool)]
+        named = [client for client in value if isinstance(client, str | int) and not isinstance(client, bool)]
         if named and len(named) == len(value) and len(set(map(str, named))) == len(named):
             return tuple(map(printable, named))
     if isinstance(value, str):
@@ -194,15 +196,15 @@ def as_tuple(value: Any) -> Any:
 
 def number_or_numbers(value: Any) -> Any:
     """A finite number, or a list of them as a tuple."""
-    for each in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
+    for number in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise ValueError(f"expected a finite number or a list of them, got {shown(value)}")
     return tuple(map(float, value)) if isinstance(value, list | tuple) else float(value)
 
 
 def _late_clients(value: Any) -> Any:
     ids = as_tuple(value)
-    if isinstance(ids, tuple) and len({each for each in ids if type(each) is int and each >= 0}) == len(ids):
+    if isinstance(ids, tuple) and len({client for client in ids if type(client) is int and client >= 0}) == len(ids):
         return ids
     if type(value) in (int, float) and 0 <= value < 1:
         return float(value)
@@ -213,11 +215,11 @@ def different_values(value: Any) -> Any:
     if isinstance(value, list | tuple) and len(value) > MOST_CELLS:
         raise ValueError(f"expected at most {MOST_CELLS} values, got {len(value)}")
     if isinstance(value, list | tuple) and value:
-        for each in value:
-            printable(each)
-            if is_date(each):
-                raise ValueError(f"expected values other than dates and times, got {shown(each)}")
-        different = [each for place, each in enumerate(value) if each not in value[:place]]
+        for entry in value:
+            printable(entry)
+            if is_date(entry):
+                raise ValueError(f"expected values other than dates and times, got {shown(entry)}")
+        different = [entry for place, entry in enumerate(value) if entry not in value[:place]]
         if len(different) == len(value):
             return tuple(value)
     raise ValueError(f"expected a list of different values, got {shown(value)}")
@@ -262,21 +264,21 @@ class Named(Table):
     def _gather(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping):
             return raw
-        own = {key: value for key, value in raw.items() if key in cls.model_fields and key != "options"}
+        fields = {key: value for key, value in raw.items() if key in cls.model_fields and key != "options"}
         extra = {key: value for key, value in raw.items() if key not in cls.model_fields}
         options = raw.get("options", {})
-        return {**own, "options": {**options, **extra} if isinstance(options, Mapping) else options}
+        return {**fields, "options": {**options, **extra} if isinstance(options, Mapping) else options}
 
 
 class Call(NamedTuple):
-    """A builder that a config names, and the arguments that the config gives it."""
+    """A builder that a config names, and its arguments; ``fljax.experiments.inputs.setup`` calls it."""
 
     build: Callable[..., Any]
     arguments: Mapping[str, Any]
 
 
 class Resolved(NamedTuple):
-    """What the names of a config mean: a ``Call`` for each, which ``fljax.experiments.inputs.setup`` makes.
+    """The builders and arguments (``Call``) of all names of a config; ``fljax.experiments.inputs.setup`` calls them.
 
     Attributes:
       dataset: the source of the data; None for the config of a finished run, whose data need not be there.
@@ -309,11 +311,11 @@ class Resolvable(Table):
 
     @property
     def resolved(self) -> Resolved | None:
-        """What the names mean; None until ``fljax.config.resolved`` looks them up."""
+        """The ``Resolved`` names; None until ``fljax.config.resolved`` looks them up."""
         return self._resolved
 
     def remember(self, resolved: Resolved) -> None:
-        """Keeps what the names mean; the config's values stay as they are."""
+        """Stores the ``Resolved`` names in the config, whose values stay as they are; ``resolved_of`` calls it."""
         self._resolved = resolved
 
     def with_resolved(self: AResolvable, resolved: Resolved, changes: Mapping[str, Any]) -> AResolvable:

@@ -234,16 +234,16 @@ class Contribution(Named):
 
     @model_validator(mode="after")
     def _one_level(self) -> Contribution:
-        given = self.model_fields_set
-        if self.file is not None and "name" in given:
+        named = self.model_fields_set
+        if self.file is not None and "name" in named:
             raise ValueError(f"expected one of name and file, got {self.name!r} and {self.file!r}")
-        if self.induced_rate is not None and "level" in given:
+        if self.induced_rate is not None and "level" in named:
             raise ValueError(
                 f"expected at most one of level and induced_rate, got {self.level} and {self.induced_rate}"
             )
-        if not self.free_riders and given & {"level", "induced_rate"}:
+        if not self.free_riders and named & {"level", "induced_rate"}:
             raise ValueError("expected free_riders, the ids of those that contribute so little, got none")
-        if self.induced_rate is None and given & {"kappa", "ceiling"}:
+        if self.induced_rate is None and named & {"kappa", "ceiling"}:
             raise ValueError("expected induced_rate with kappa and ceiling, which it is turned to a level by, got none")
         if len(set(self.free_riders)) < len(self.free_riders):
             raise ValueError(f"expected different free_riders, got {list(self.free_riders)}")
@@ -277,7 +277,7 @@ class Published(Table):
 
 
 class Callback(Named):
-    """What is called after every evaluation of each algorithm; other keys are passed to its builder.
+    """A callback, called after every evaluation of each algorithm; other keys are passed to its builder.
 
     A builder of one's own gets the algorithm's ``label``, the run's ``folder``, ``seeds`` and ``rounds`` if it has
     parameters of these names (``cells`` in a sweep), and returns a callback for ``fljax.simulate``.
@@ -359,10 +359,10 @@ class Config(Resolvable):
     def _labels(self) -> Config:
         labels = [entry.label for entry in self.algorithms]
         seen: set[str] = set()
-        for each in labels:
-            if each in seen:
-                raise ValueError(f"expected a different label for each of the algorithms, got {each!r} twice")
-            seen.add(each)
+        for label in labels:
+            if label in seen:
+                raise ValueError(f"expected a different label for each of the algorithms, got {label!r} twice")
+            seen.add(label)
         return self
 
     @model_validator(mode="after")
@@ -376,11 +376,11 @@ class Config(Resolvable):
             raise ValueError(f"expected at most {MOST_CLIENTS} clients, seen and unseen, got {everybody}")
         rows = min(self.participation.clients_per_round, self.data.clients)
         evaluations = -(-self.rounds // self.evaluate_every)
-        kept = {
+        sizes = {
             "seeds x rounds x clients_per_round": seeds * self.rounds * rows,
             "seeds x evaluations x clients": seeds * evaluations * everybody,
         }
-        for what, count in kept.items():
+        for what, count in sizes.items():
             if count > LARGEST_INTEGER:
                 raise ValueError(f"expected {what} to be at most {LARGEST_INTEGER}, got {count}")
         return self

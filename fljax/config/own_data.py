@@ -30,7 +30,7 @@ def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, 
     """The config with paths of data, contributions and requirements, relative to its ``folder``, made absolute."""
     entries = raw.get("algorithms")
     if isinstance(entries, list):
-        raw = {**raw, "algorithms": [_with_absolute_file(each, "contribution", folder) for each in entries]}
+        raw = {**raw, "algorithms": [_with_absolute_file(entry, "contribution", folder) for entry in entries]}
     raw = _with_absolute_grid(_with_absolute_file(raw, "requirement", folder), folder)
     data = raw.get("data")
     name = data.get("dataset") if isinstance(data, Mapping) else None
@@ -56,13 +56,13 @@ def _with_absolute_grid(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, 
     grid: Any = sweep.get("grid") if isinstance(sweep, Mapping) else None
     if not isinstance(grid, Mapping):
         return raw
-    found = {
-        path: [_absolute(each, folder) if isinstance(each, str) else each for each in values]
+    axes = {
+        path: [_absolute(value, folder) if isinstance(value, str) else value for value in values]
         if isinstance(values, list) and re.search(r"(^requirement|\.contribution)\.file$", str(path).strip())
         else values
         for path, values in grid.items()
     }
-    return {**raw, "sweep": {**raw["sweep"], "grid": found}}
+    return {**raw, "sweep": {**raw["sweep"], "grid": axes}}
 
 
 def _absolute(file: str, folder: pathlib.Path) -> str:
@@ -102,11 +102,11 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
     options = checks.checked_source(name, options, checks.registries()._replace(imports=imports)).arguments
     folder = table.get("folder")
     text = json.dumps(options, sort_keys=True, default=str)
-    found = _owners(name, text, folder if isinstance(folder, str) else None, _stamp(name))
-    return {**raw, "data": {**table, "clients": _count_seen(found, table.get("unseen", 0))}}
+    owners = _owners(name, text, folder if isinstance(folder, str) else None, _stamp(name))
+    return {**raw, "data": {**table, "clients": _count_seen(owners, table.get("unseen", 0))}}
 
 
-def _count_seen(found: Owners, given: Any) -> int:
+def _count_seen(owners: Owners, asked: Any) -> int:
     """The number of owners that may train beside the unseen ones that a config gives.
 
     Raises:
@@ -114,18 +114,18 @@ def _count_seen(found: Owners, given: Any) -> int:
     """
     from fljax.data.partitions.owners import chosen_owners, count_seen
 
-    everybody = len(found.training)
+    everybody = len(owners.training)
     try:
-        unseen = unseen_clients(given)
+        unseen = unseen_clients(asked)
     except ValueError:
         return everybody  # the check of all keys says what is wrong
     try:
-        seen = count_seen(found, unseen, chosen_owners(found, unseen))
+        seen = count_seen(owners, unseen, chosen_owners(owners, unseen))
     except ValueError as error:
         raise ConfigError(f"data.unseen: {error}") from None
     if seen < 1:
         raise ConfigError(
-            f"data.unseen: expected fewer than {everybody}, the number of clients in the data, got {shown(given)}"
+            f"data.unseen: expected fewer than {everybody}, the number of clients in the data, got {shown(asked)}"
         )
     return seen
 
@@ -145,18 +145,18 @@ def _with_options(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, An
     both = next((key for key in extra if key in options), None)
     if both is not None:
         raise ConfigError(f"data.{both}: expected {both} here or in data.dataset_options, got both")
-    own = {key: value for key, value in data.items() if key not in extra}
-    return {**own, "dataset_options": {**options, **{key: data[key] for key in extra}}}
+    keys = {key: value for key, value in data.items() if key not in extra}
+    return {**keys, "dataset_options": {**options, **{key: data[key] for key in extra}}}
 
 
 def _stamp(name: str) -> tuple[tuple[int, int], ...]:
     """Changes if the file does, or a file in the folder or its folders, so that another file is counted anew."""
     place = pathlib.Path(name)
     try:
-        found = [each.stat() for each in (place, *sorted(place.glob("*")), *sorted(place.glob("*/*")))]
+        statuses = [file.stat() for file in (place, *sorted(place.glob("*")), *sorted(place.glob("*/*")))]
     except OSError:
         return ()
-    return tuple((each.st_mtime_ns, each.st_size) for each in found)
+    return tuple((file.st_mtime_ns, file.st_size) for file in statuses)
 
 
 @functools.lru_cache(maxsize=64)  # the cells of a sweep ask for the same number
@@ -165,9 +165,9 @@ def _owners(name: str, options: str, folder: str | None, stamp: tuple[tuple[int,
     from fljax.data.registry import load
 
     try:
-        found = owners_of(load(name, folder=folder, **json.loads(options)))
+        owners = owners_of(load(name, folder=folder, **json.loads(options)))
     except ValueError as error:
         raise ConfigError(f"data.dataset: {error}") from None
-    if not len(found.training):
+    if not len(owners.training):
         raise ConfigError(_NO_CLIENTS)
-    return found
+    return owners

@@ -1,4 +1,8 @@
-"""Reads a config from TOML, applies overrides, and writes it as TOML again."""
+"""Reads a config from TOML, applies overrides, and writes it as TOML again.
+
+Some configs come with fljax and have names: ``quickstart``, ``incfl/table1_fmnist`` and so on. A wheel has them in the
+package; a checkout, and so an editable install, has them in the folder ``configs`` beside it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,7 @@ from fljax.config.forms import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_va
 from fljax.config.keys import Config, Named
 from fljax.config.own_data import with_absolute_paths, with_natural_clients
 from fljax.config.resolved import with_resolved_names
-from fljax.config.shipped import find, suggestion
-from fljax.core.names import shown, unknown
+from fljax.core.names import nearest, shown, unknown
 
 
 def load(
@@ -58,17 +61,17 @@ def read(path: str | pathlib.Path) -> dict[str, Any]:
     Raises:
       ConfigError: if the file cannot be read, or a value is beyond a limit.
     """
-    found = find(path)
-    if found == pathlib.Path(path) and not found.exists() and (question := suggestion(path)):
+    file = find_config(path)
+    if file == pathlib.Path(path) and not file.exists() and (question := suggestion(path)):
         raise ConfigError(f"expected a config file, got {shown(str(path))}{question}")
-    return _read(found)
+    return _read(file)
 
 
 def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str, Any]:
     """Reads a file and merges it with its base; ``above`` has the files that extend this one."""
     try:
-        own = path.resolve()
-        if own in above:
+        absolute = path.resolve()
+        if absolute in above:
             raise ConfigError(f"expected bases that end, got {str(path)!r} as a base of itself")
         if len(above) > MOST_BASES:
             raise ConfigError(f"expected at most {MOST_BASES} configs under one another, got {str(path)!r} as one more")
@@ -96,15 +99,15 @@ def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str,
         return raw
     if not isinstance(base, str):
         raise ConfigError(f"base: expected the path of a config file, got {base!r}")
-    return _joined(_read(path.parent / base, (*above, own)), raw)
+    return _joined(_read(path.parent / base, (*above, absolute)), raw)
 
 
 def _joined(base: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(base)
+    merged = dict(base)
     for key, value in raw.items():
         both = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
-        found[key] = _joined(base[key], value) if both else value
-    return found
+        merged[key] = _joined(base[key], value) if both else value
+    return merged
 
 
 def check(raw: Mapping[str, Any]) -> None:
@@ -119,19 +122,19 @@ def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = T
     """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is the default of the key ``name``."""
     check(raw)
     raw = with_absolute_paths(dict(raw), pathlib.Path())
-    found: list[ConfigError] = []
+    errors: list[ConfigError] = []
     if needs_data:
-        raw = tried(found, with_natural_clients, raw, imports) or raw
-    broken = frozenset({"data"} if found else ())
+        raw = tried(errors, with_natural_clients, raw, imports) or raw
+    broken = frozenset({"data"} if errors else ())
     raw = {"name": name, **raw}
     try:
         config = Config.model_validate(raw)
     except pydantic.ValidationError as error:
         if told := sentences(error, raw, broken):
-            found.append(ConfigError(*told))
+            errors.append(ConfigError(*told))
         config, broken = without_errors(raw, error, broken)
-    checked = None if config is None else tried(found, with_resolved_names, config, imports, needs_data, broken)
-    raise_all(found)
+    checked = None if config is None else tried(errors, with_resolved_names, config, imports, needs_data, broken)
+    raise_all(errors)
     assert checked is not None
     return checked
 
@@ -178,8 +181,8 @@ def _entry(raw: Mapping[str, Any], kind: str, path: str) -> tuple[Any, list[str]
     """The table of the algorithm or scenario in a path such as ``algorithms.incfl.eps``, and the remaining keys."""
     rest = path.removeprefix(f"{kind}.")
     entries = raw.get(kind, [])
-    entries = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-    labels = {str(each.get("label", each.get("name"))): each for each in entries}
+    entries = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    labels = {str(entry.get("label", entry.get("name"))): entry for entry in entries}
     for label in sorted(labels, key=len, reverse=True):  # a label may contain dots
         if rest.startswith(f"{label}.") and len(rest) > len(label) + 1:
             return labels[label], rest[len(label) + 1 :].split(".")
@@ -199,13 +202,56 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         options = fields.pop("options") if isinstance(value, Named) else {}
-        plain = {key: _plain(each) for key, each in fields.items()}
+        plain = {key: _plain(inner) for key, inner in fields.items()}
         # An empty table is the default, except where None is.
         kinds = type(value).model_fields
-        own = {key: each for key, each in plain.items() if each != {} or kinds[key].default is None}
-        return {key: each for key, each in {**own, **_plain(options)}.items() if each is not None}
+        chosen = {key: inner for key, inner in plain.items() if inner != {} or kinds[key].default is None}
+        return {key: inner for key, inner in {**chosen, **_plain(options)}.items() if inner is not None}
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items() if each is not None}
+        return {str(key): _plain(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(inner) for inner in value]
     return value
+
+
+_PACKAGE = pathlib.Path(__file__).parents[1]
+_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def shipped_configs() -> dict[str, pathlib.Path]:
+    """The files of all shipped configs by name, sorted."""
+    folder = next((place for place in _FOLDERS if (place / "quickstart.toml").is_file()), None)
+    if folder is None:
+        return {}
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+
+
+def find_config(config: str | pathlib.Path) -> pathlib.Path:
+    """The file of a config: the given path if there is such a file, else the shipped config of this name.
+
+    Args:
+      config: a path, or a name with or without ``.toml``.
+
+    Returns:
+      The path; the given one if neither exists, so that reading it says what is missing.
+    """
+    path = pathlib.Path(config)
+    try:
+        if path.exists() and not path.is_dir():
+            return path
+    except (OSError, ValueError):  # a path that no file can have
+        return path
+    return shipped_configs().get(path.as_posix().removesuffix(".toml"), path)
+
+
+def suggestion(config: str | pathlib.Path) -> str:
+    """A question that names the shipped config with the most similar name; "" if none is similar."""
+    close = nearest(pathlib.Path(config).as_posix().removesuffix(".toml"), shipped_configs())
+    return "" if close is None else f" (did you mean the shipped config {close!r}?)"
+
+
+def about_config(path: pathlib.Path) -> str:
+    """What a config says of itself: the comment at its top, in one line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    top = next((place for place, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return " ".join(line.lstrip("#").strip() for line in lines[:top])

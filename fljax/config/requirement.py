@@ -19,8 +19,8 @@ from fljax.core.names import shown
 
 
 def _losses(value: Any) -> Any:
-    def is_number(each: Any) -> bool:
-        return isinstance(each, int | float) and not isinstance(each, bool)
+    def is_number(number: Any) -> bool:
+        return isinstance(number, int | float) and not isinstance(number, bool)
 
     if is_number(value) and not math.isnan(value):
         return float(value)
@@ -50,8 +50,8 @@ class Requirement(Table):
 
     @model_validator(mode="after")
     def _one_source(self) -> Requirement:
-        given = [name for name in ("value", "file", "function") if getattr(self, name) is not None]
-        given = ["rows", *given] if self.rows != "train" else given
-        if len(given) > 1:
-            raise ValueError(f"expected one of rows, value, file and function, got {' and '.join(given)}")
+        sources = [name for name in ("value", "file", "function") if getattr(self, name) is not None]
+        sources = ["rows", *sources] if self.rows != "train" else sources
+        if len(sources) > 1:
+            raise ValueError(f"expected one of rows, value, file and function, got {' and '.join(sources)}")
         return self

@@ -143,7 +143,7 @@ def with_resolved_names(
 
 
 def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
-    """What the names of a config mean; those of a changed copy, and of one made by hand, are looked up at first use.
+    """The ``Resolved`` names of a config; those of a changed copy, or of one made by hand, are looked up at first use.
 
     Raises:
       ConfigError: as ``with_resolved_names``; ``needs_data`` looks for the data set even if it was not needed before.
@@ -303,7 +303,7 @@ def _scenarios(
         return _with_options(where, entry, wrapper, "scenario", OVERRIDABLE)
 
     errors: list[ConfigError] = []
-    pairs: Any = [tried(errors, scenario, each) for each in scenarios]
+    pairs: Any = [tried(errors, scenario, of_scenario) for of_scenario in scenarios]
     raise_all(errors)
     return tuple(entry for entry, _ in pairs), tuple(wrapper for _, wrapper in pairs)
 
@@ -311,14 +311,14 @@ def _scenarios(
 def _check_contribution(path: str, chosen: Any, clients: int, names: Registries) -> None:
     """Raises a ConfigError unless ``chosen`` is a measure's name, a table with one, or a number for each client."""
     if isinstance(chosen, list | tuple):
-        if any(isinstance(each, list | tuple) for each in chosen):
+        if any(isinstance(part, list | tuple) for part in chosen):
             raise ConfigError(
                 f"{path}: expected a number for each of {clients} clients, got a list of lists; contributions that "
                 "differ by round or seed stand in a file with the columns seed, round, client and contribution, as in "
                 '{file = "contributions.csv"}'
             )
-        numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in chosen)
-        if not numbers or not all(0 <= each < float("inf") for each in chosen):
+        numbers = all(isinstance(part, int | float) and not isinstance(part, bool) for part in chosen)
+        if not numbers or not all(0 <= part < float("inf") for part in chosen):
             raise ConfigError(f"{path}: expected a list of finite numbers of at least 0, got {chosen!r}")
         if len(chosen) != clients:
             raise ConfigError(f"{path}: expected a number for each of {clients} clients, got {len(chosen)}")
@@ -336,7 +336,7 @@ def _check_contribution(path: str, chosen: Any, clients: int, names: Registries)
         measure = find_builder(path, table.name, names.contributions, "contribution", names.imports)
         if is_round_measure(measure):
             return check_round_measure(path, table, measure)
-        keys += [each for each in parameters_of(measure) if each not in FACTS]
+        keys += [part for part in parameters_of(measure) if part not in FACTS]
     for name in table.options if measure is None or not takes_anything(measure) else ():
         if name not in keys:
             raise ConfigError(f"{path}: {unknown('key', name, keys)}")
@@ -366,7 +366,7 @@ def _clustering(path: str, chosen: Any) -> Clustering:
 
 def _under(path: str, said: Iterable[str]) -> list[str]:
     """Sentences about a table of its own, with the path of the table."""
-    return [f"{path}: {each}" if each.startswith("expected ") else f"{path}.{each}" for each in said]
+    return [f"{path}: {sentence}" if sentence.startswith("expected ") else f"{path}.{sentence}" for sentence in said]
 
 
 def _check_server_optimizer(path: str, chosen: Any) -> None:
@@ -378,13 +378,13 @@ def _check_server_optimizer(path: str, chosen: Any) -> None:
     _checked_optimizer(path, path, name, options)
 
 
-def _own_local(path: str, own: OwnLocal, config: Config) -> OwnLocal:
+def _own_local(path: str, table: OwnLocal, config: Config) -> OwnLocal:
     """An algorithm's own local settings, with options checked against its own optimizer or that of all algorithms."""
-    if own.optimizer is None and own.options is None:
-        return own
-    name = config.local.optimizer if own.optimizer is None else own.optimizer
-    checked = _checked_optimizer(f"{path}.optimizer", f"{path}.options", name, own.options or {})
-    return own if own.options is None else own.model_copy(update={"options": checked})
+    if table.optimizer is None and table.options is None:
+        return table
+    name = config.local.optimizer if table.optimizer is None else table.optimizer
+    checked = _checked_optimizer(f"{path}.optimizer", f"{path}.options", name, table.options or {})
+    return table if table.options is None else table.model_copy(update={"options": checked})
 
 
 def _optimizer_options(local: Local) -> dict[str, Any]:
@@ -396,8 +396,8 @@ def _checked_optimizer(path: str, options_path: str, name: str, options: Mapping
     import optax
 
     def takes_learning_rate(name: str) -> bool:
-        found = None if name.startswith("_") else getattr(optax, name)
-        return inspect.isfunction(found) and "learning_rate" in inspect.signature(found).parameters
+        builder = None if name.startswith("_") else getattr(optax, name)
+        return inspect.isfunction(builder) and "learning_rate" in inspect.signature(builder).parameters
 
     names = {name: getattr(optax, name) for name in dir(optax) if takes_learning_rate(name)}
     if name not in names:

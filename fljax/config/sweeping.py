@@ -70,17 +70,17 @@ def parse_grid(
     # Check the file's sweep before adding ``grid``; each cell is checked later.
     base = parse(raw | {"sweep": table}, name=name, imports=imports)
     assert base.sweep is not None
-    given: dict[str, Any] = dict(base.sweep.grid)
+    values_of_axes: dict[str, Any] = dict(base.sweep.grid)
     for text in grid:
         path, equals, values = text.partition("=")
         if not equals or not path.strip():
             raise ConfigError(f"expected a grid 'table.key=value,value', got {shown(text)}")
-        given[path.strip()] = _listed(values)
-    if not given:
+        values_of_axes[path.strip()] = _listed(values)
+    if not values_of_axes:
         raise ConfigError("expected a grid to sweep over ([sweep] in the config, or --grid PATH=VALUES), got none")
-    config = parse(raw | {"sweep": base.sweep.model_dump() | {"grid": given}}, name=name, imports=imports)
+    config = parse(raw | {"sweep": base.sweep.model_dump() | {"grid": values_of_axes}}, name=name, imports=imports)
     assert config.sweep is not None
-    for path in given:
+    for path in values_of_axes:
         if path.split(".")[0].strip() in _FIXED:
             raise ConfigError(f"expected a grid over what may differ between cells, got {shown(path)}")
     axes = _axes(config.sweep.grid)
@@ -89,10 +89,10 @@ def parse_grid(
         raise ConfigError(f"expected a grid of at most {MOST_CELLS} cells, got {count}")
     cells = []
     for values in itertools.product(*(axis.values for axis in axes)):
-        own = copy.deepcopy(raw)
+        raw_cell = copy.deepcopy(raw)
         for axis, value in zip(axes, values, strict=True):
-            assign(own, axis.path, value, f"{axis.path}={value}")
-        cells.append(parse(own, name=name, imports=imports))
+            assign(raw_cell, axis.path, value, f"{axis.path}={value}")
+        cells.append(parse(raw_cell, name=name, imports=imports))
     labels = [entry.label for entry in config.algorithms]
     for cell in cells:
         if [entry.label for entry in cell.algorithms] != labels:
@@ -114,7 +114,7 @@ def _hidden(entry: AlgorithmEntry, path: str) -> str | None:
     key = key.partition(".")[0].strip()
     # An optimizer of its own also replaces the options, and one of steps and epochs the other.
     keys = {"options": ("options", "optimizer"), "steps": _LENGTHS, "epochs": _LENGTHS}.get(key, (key,))
-    return next((each for each in keys if getattr(entry.local, each, None) is not None), None)
+    return next((option for option in keys if getattr(entry.local, option, None) is not None), None)
 
 
 def _listed(text: str) -> list[Any]:
@@ -124,7 +124,7 @@ def _listed(text: str) -> list[Any]:
     except RecursionError:
         raise ConfigError(f"expected values, got brackets that are nested too deep: {shown(text)}") from None
     except ValueError:
-        return [toml_value(each) for each in text.split(",")] if text.strip() else []
+        return [toml_value(word) for word in text.split(",")] if text.strip() else []
 
 
 def _axes(grid: Mapping[str, tuple[Any, ...]]) -> tuple[Axis, ...]:

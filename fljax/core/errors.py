@@ -157,13 +157,13 @@ def user_frame(error: BaseException) -> traceback.FrameSummary | None:
     installed = _installed()
     libraries = [folder / name for folder in installed for name in _LIBRARIES]
     outside = [frame for frame in frames if _is_code(frame.filename) and not _is_below(frame.filename, _OURS)]
-    own = [frame for frame in outside if not _is_below(frame.filename, *installed, *_python())]
+    of_user = [frame for frame in outside if not _is_below(frame.filename, *installed, *_python())]
     others = [
         frame
         for frame in outside
         if _is_below(frame.filename, *installed) and not _is_below(frame.filename, *libraries)
     ]
-    return next((frame for found in (own, others) for frame in reversed(found)), None)
+    return next((frame for group in (of_user, others) for frame in reversed(group)), None)
 
 
 def place_of(error: BaseException) -> str | None:
@@ -192,10 +192,10 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     """
     cause = error.__cause__
     if cause is not None and type(cause).__name__ == "JaxStackTraceBeforeTransformation":
-        found = traceback.extract_tb(cause.__traceback__)
-        calls = [place for place, frame in enumerate(found) if pathlib.Path(frame.filename) == _CALLER]
+        frames = traceback.extract_tb(cause.__traceback__)
+        calls = [place for place, frame in enumerate(frames) if pathlib.Path(frame.filename) == _CALLER]
         if calls:
-            return list(found[calls[-1] + 1 :])
+            return list(frames[calls[-1] + 1 :])
     return list(traceback.extract_tb(error.__traceback__))
 
 
@@ -215,12 +215,12 @@ def _python() -> list[pathlib.Path]:
 def _installed() -> list[pathlib.Path]:
     """Folders of installed packages."""
     paths = sysconfig.get_paths()
-    return [pathlib.Path(each) for each in {paths["purelib"], paths["platlib"], *site.getsitepackages()}]
+    return [pathlib.Path(folder) for folder in {paths["purelib"], paths["platlib"], *site.getsitepackages()}]
 
 
 def _is_below(file: str, *folders: pathlib.Path) -> bool:
     path = pathlib.Path(file)
-    return any(path.is_relative_to(each) or path.resolve().is_relative_to(each) for each in folders)
+    return any(path.is_relative_to(folder) or path.resolve().is_relative_to(folder) for folder in folders)
 
 
 def _number(value: Any) -> int | None:

@@ -1,19 +1,22 @@
-"""Files that are written as wholes, and arrays by name in NumPy's format.
+"""Files that are written as wholes, arrays by name in NumPy's format, and locks of folders.
 
 Other libraries give bytes, which are written here. ``results.nc``, for example, is made in memory, because HDF5 crashes
-on a full disk. It is also read from memory, so HDF5's own locks are never used.
+on a full disk. It is also read from memory, so HDF5's own locks are never used. To a folder with a lock, one
+process at a time writes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import filelock
 import numpy as np
 
 
@@ -81,3 +84,50 @@ def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -
     # Their words are NumPy's own advice, or those of a zip file that looks encrypted or of another kind.
     except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         raise ValueError(f"expected whole {what} in {str(path)!r}, got a damaged file") from None
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path, patience: float = 0.2) -> Iterator[None]:
+    """Makes the folder of a lock if there is none, and holds the lock.
+
+    Args:
+      path: the file of the lock.
+      patience: seconds to wait for the lock; the default is for those who watch a run, and take it for an instant.
+
+    Raises:
+      ValueError: if another process holds the lock, or the folder cannot be written or locked.
+      OSError: if the disk has no room.
+    """
+    lock, folder = filelock.FileLock(path), str(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=patience, poll_interval=0.02)
+    except filelock.Timeout:
+        raise ValueError(
+            f"expected a folder that no other process writes to, got {folder!r}, in which another run goes on"
+        ) from None
+    except NotImplementedError:
+        raise ValueError(f"expected a file system that can lock files, got that of {folder!r}") from None
+    except OSError as error:
+        kind = OSError if error.errno in FULL else ValueError
+        raise kind(f"expected a folder to write in, got {folder!r} ({error.strerror})") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(path: pathlib.Path) -> bool:
+    """Whether a process holds a lock. The lock is taken for an instant, for which ``locked`` waits."""
+    if not path.is_file():
+        return False
+    try:
+        with filelock.FileLock(path).acquire(blocking=False):
+            return False
+    except filelock.Timeout:
+        return True
+    except (OSError, NotImplementedError):  # not ours to lock, as in an archive
+        return False

@@ -29,7 +29,7 @@ class GpuRules(NamedTuple):
         operations (``fljax.engine.programs.execution``).
       narrow_convolution: of layers with fewer than ``WIDE`` output channels. "grouped" is XLA's own convolution, which
         is a grouped one under ``vmap`` over clients; "patches" is a product of patches and kernels, which is a batched
-        product then; "tiles" is one with fewer and larger patches (``fljax.models.tiles``).
+        product then; "tiles" is one with fewer and larger patches (``fljax.models.channels_last``).
       wide_convolution: of all other convolutional layers.
       pooling: of 2 x 2 max-pools. "elementwise" is a maximum of four arrays, "windows" is ``lax.reduce_window``.
     """

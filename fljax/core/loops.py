@@ -48,7 +48,7 @@ def repeat(
     if isinstance(count, int | np.integer):
         whole = min(int(count), most)
         return jax.lax.fori_loop(0, whole, lambda turn, carry: body(jnp.asarray(turn, jnp.int32), carry), carry)
-    return _loop(count, lambda turn, held: (held[0], body(turn, held[1])), (jnp.asarray(False), carry), most)[1]
+    return _loop(count, lambda turn, state: (state[0], body(turn, state[1])), (jnp.asarray(False), carry), most)[1]
 
 
 def _with_end(until: Callable[[PyTree], Array], carry: PyTree) -> tuple[Array, PyTree]:
@@ -73,11 +73,11 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
 
     # The body's captured arrays become arguments, so that the rule below can give their derivatives.
     closed = jax.make_jaxpr(flat_body)(start, *leaves)
-    real = [bool(jnp.issubdtype(jnp.result_type(each), jnp.inexact)) for each in closed.consts]
+    real = [bool(jnp.issubdtype(jnp.result_type(entry), jnp.inexact)) for entry in closed.consts]
 
     def turn_of(smooth: list[Array], fixed: list[Array], turn: Array, leaves: list[Array]) -> list[Array]:
         parts = iter(smooth), iter(fixed)
-        constants = [next(parts[0] if each else parts[1]) for each in real]
+        constants = [next(parts[0] if entry else parts[1]) for entry in real]
         return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(turn, *leaves)
 
     def goes_on(count: Array, turn: Array, leaves: list[Array]) -> Array:
@@ -85,16 +85,16 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
 
     @jax.custom_vjp
     def run(count: Array, fixed: list[Array], smooth: list[Array], leaves: list[Array]) -> list[Array]:
-        def one(held: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
-            return held[0] + 1, turn_of(smooth, fixed, *held)
+        def one(state: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
+            return state[0] + 1, turn_of(smooth, fixed, *state)
 
-        return jax.lax.while_loop(lambda held: goes_on(count, *held), one, (start, leaves))[1]
+        return jax.lax.while_loop(lambda state: goes_on(count, *state), one, (start, leaves))[1]
 
     def forward(count: Any, fixed: Any, smooth: Any, leaves: Any) -> tuple[list[Array], Callable[..., Any]]:
-        turns, others = count.value, [each.value for each in fixed]
+        turns, others = count.value, [entry.value for entry in fixed]
         # Only perturbed arguments have cotangents; the examples of a data set, for example, have none.
         varied: tuple[dict[int, Any], ...] = tuple(
-            {place: each.value for place, each in enumerate(part) if each.perturbed} for part in (smooth, leaves)
+            {place: entry.value for place, entry in enumerate(part) if entry.perturbed} for part in (smooth, leaves)
         )
 
         def bounded(constants: dict[int, Any], begin: dict[int, Any]) -> list[Array]:
@@ -104,24 +104,26 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
                 on = goes_on(turns, turn, leaves)
                 # An iteration beyond the count is computed and discarded. It repeats a valid turn number with inputs
                 # without derivatives, so it cannot make a gradient NaN.
-                held = {place: jnp.where(on, each, jax.lax.stop_gradient(each)) for place, each in constants.items()}
-                given = [jnp.where(on, each, jax.lax.stop_gradient(each)) for each in leaves]
-                every: list[Any] = [held.get(place, each.value) for place, each in enumerate(smooth)]
+                stopped_constants = {
+                    place: jnp.where(on, entry, jax.lax.stop_gradient(entry)) for place, entry in constants.items()
+                }
+                stopped = [jnp.where(on, entry, jax.lax.stop_gradient(entry)) for entry in leaves]
+                every: list[Any] = [stopped_constants.get(place, entry.value) for place, entry in enumerate(smooth)]
                 after = turn_of(
                     every,
                     others,
                     jnp.minimum(turn, last),
-                    given,
+                    stopped,
                 )
                 return [jnp.where(on, new, old) for new, old in zip(after, leaves, strict=True)], None
 
-            first = [begin.get(place, each.value) for place, each in enumerate(leaves)]
+            first = [begin.get(place, entry.value) for place, entry in enumerate(leaves)]
             return jax.lax.scan(one, first, jnp.arange(most, dtype=jnp.int32))[0]
 
         return jax.vjp(bounded, *varied)
 
     def backward(pullback: Callable[..., Any], cotangent: list[Any]) -> tuple[None, None, list[Any], list[Any]]:
-        constants, begin = pullback([_instantiated(each) for each in cotangent])
+        constants, begin = pullback([_instantiated(entry) for entry in cotangent])
         return (
             None,
             None,
@@ -130,9 +132,9 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
         )
 
     run.defvjp(forward, backward, symbolic_zeros=True)
-    constants: dict[bool, list[Array]] = {each: [] for each in (False, True)}
-    for constant, each in zip(closed.consts, real, strict=True):
-        constants[each].append(constant)
+    constants: dict[bool, list[Array]] = {entry: [] for entry in (False, True)}
+    for constant, entry in zip(closed.consts, real, strict=True):
+        constants[entry].append(constant)
     turns = jnp.clip(count, 0, most).astype(jnp.int32)
     return jax.tree.unflatten(structure, run(turns, constants[False], constants[True], leaves))
 

@@ -153,7 +153,7 @@ def leave(code: int, after: float = 0.0) -> NoReturn:
 
 
 def part() -> None:
-    """Waits until all processes have come here, and parts from them: from then on, each may end when it likes."""
+    """Waits for all processes at the end of a run; from then on, each process may end on its own."""
     if is_joined():
         import jax
 
@@ -197,10 +197,10 @@ def agreed(decide: Callable[[], Value]) -> Value:
     import jax
 
     if jax.process_index() > 0:
-        found, error = pickle.loads(_from_first(b""))
+        answer, error = pickle.loads(_from_first(b""))
         if error is not None:
             raise error
-        return found
+        return answer
     try:
         value = decide()
     except Exception as error:
@@ -236,7 +236,9 @@ def gathered(value: Value) -> list[Value]:
 
         lengths = multihost_utils.process_allgather(np.uint32(len(packed)))
         all_of_them = multihost_utils.process_allgather(_padded(packed, int(lengths.max())))
-    return [pickle.loads(each.tobytes()[: int(length)]) for each, length in zip(all_of_them, lengths, strict=True)]
+    return [
+        pickle.loads(content.tobytes()[: int(length)]) for content, length in zip(all_of_them, lengths, strict=True)
+    ]
 
 
 def check_same(tell: Callable[[], dict[str, Any]]) -> None:
@@ -278,8 +280,8 @@ def _settings() -> dict[str, Any]:
     from fljax.core.version import __version__
 
     names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_numpy_dtype_promotion")
-    found = {name: str(getattr(jax.config, name, None)) for name in names}
-    return found | {"version of fljax": __version__, "version of JAX": jax.__version__}
+    settings = {name: str(getattr(jax.config, name, None)) for name in names}
+    return settings | {"version of fljax": __version__, "version of JAX": jax.__version__}
 
 
 @contextlib.contextmanager
@@ -291,7 +293,7 @@ def reporting() -> Iterator[None]:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         words = str(error)
-        if are_several() and any(each in words for each in _LOST):
+        if are_several() and any(word in words for word in _LOST):
             raise ProcessLost(
                 f"another process of this run has ended or cannot be reached, so process {jax.process_index()} ends, "
                 "too; a run with checkpoints goes on where the newest one is, also in one process"
@@ -321,6 +323,6 @@ def _sent(content: np.ndarray) -> bytes:
 
 
 def _padded(content: bytes, length: int) -> np.ndarray:
-    found = np.zeros(length, np.uint8)
-    found[: min(len(content), length)] = np.frombuffer(content[:length], np.uint8)
-    return found
+    padded = np.zeros(length, np.uint8)
+    padded[: min(len(content), length)] = np.frombuffer(content[:length], np.uint8)
+    return padded

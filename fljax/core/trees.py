@@ -150,8 +150,8 @@ def _quotient(value: Array, by: Array) -> Array:
 def _quotient_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     """``d(value / by) = d value / by - value / by * (d by / by)``."""
     value, by = primals
-    found = _quotient(value, by)
-    return found, _quotient(tangents[0], by) - found * _quotient(tangents[1], by)
+    quotient = _quotient(value, by)
+    return quotient, _quotient(tangents[0], by) - quotient * _quotient(tangents[1], by)
 
 
 def or_nan(known: Any, values: Any) -> Array:
@@ -214,11 +214,11 @@ def scale(tree: PyTree, factor: Any) -> PyTree:
 
 def any_new_nonfinite(new: PyTree, old: PyTree) -> Bool[Array, ""]:
     """Whether a floating leaf of ``new`` has a NaN or infinity where ``old`` was finite; False for an empty tree."""
-    found = jnp.asarray(False)
+    wrong = jnp.asarray(False)
     for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
         if jnp.issubdtype(_struct(x).dtype, jnp.inexact):
-            found = found | jnp.any(~jnp.isfinite(x) & jnp.isfinite(y))
-    return found
+            wrong = wrong | jnp.any(~jnp.isfinite(x) & jnp.isfinite(y))
+    return wrong
 
 
 def difference(expected: PyTree, found: PyTree, *, exact: bool = True) -> str | None:
@@ -237,7 +237,7 @@ def difference(expected: PyTree, found: PyTree, *, exact: bool = True) -> str | 
         a, b = _struct(one), _struct(other)
         floats = jnp.issubdtype(a.dtype, jnp.floating) and jnp.issubdtype(b.dtype, jnp.floating)
         if a.shape != b.shape or (a.dtype != b.dtype and (exact or not floats)):
-            words = [f"{each.dtype}{list(each.shape)}" for each in (a, b)]
+            words = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in (a, b)]
             return f"expected {words[0]}, got {words[1]}" + f" at {jax.tree_util.keystr(path)}" * bool(path)
     return None
 

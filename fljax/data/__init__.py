@@ -17,8 +17,7 @@ Data of one's own:
 
 from __future__ import annotations
 
-from fljax.data.clients import dataset_from_clients, from_clients
-from fljax.data.counts import ClientCounts, count_clients
+from fljax.data.clients import ClientCounts, count_clients, dataset_from_clients, from_clients
 from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate, federations, from_arrays, place
 from fljax.data.own.frames import dataset_from_frame, from_frame

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from fljax.core.names import shown
-from fljax.data.mapped_files import check_unchanged, parts
+from fljax.data.checks import check_unchanged, checked_parts
 
 _LARGEST = float(np.finfo(np.float32).max)
 # The number of clients that an error message names.
@@ -34,7 +34,7 @@ def check_finite(name: str, values: Any, owner: Any = None) -> None:
     if not jnp.issubdtype(values.dtype, jnp.floating) or values.size == 0:
         return
     # Minimum and maximum suffice, without a copy of the array: any NaN makes both NaN.
-    ends = [(float(part.min()), float(part.max())) for part in parts(values)]
+    ends = [(float(part.min()), float(part.max())) for part in checked_parts(values)]
     low, high = float(np.min(ends)), float(np.max(ends))
     if low >= -_LARGEST and high <= _LARGEST:
         return

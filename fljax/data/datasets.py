@@ -26,7 +26,7 @@ from fljax.data.arrays import (
     stored_labels,
     whole_numbers,
 )
-from fljax.data.mapped_files import check_unchanged
+from fljax.data.checks import check_unchanged
 from fljax.protocol import Features, Federation, Moments
 
 
@@ -135,11 +135,6 @@ def training_owners(dataset: Dataset) -> np.ndarray:
     if dataset.part is not None:
         owner = owner[np.asarray(dataset.part)[: dataset.train_size] == 0]
     return np.unique(owner[owner >= 0])
-
-
-def count_owners(dataset: Dataset) -> int:
-    """The number of owners with training rows, outside upstream's test part; 0 if rows have no owners."""
-    return len(training_owners(dataset))
 
 
 def check_rows(x: Any, y: Any) -> None:

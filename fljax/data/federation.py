@@ -20,9 +20,8 @@ from fljax.data.arrays import (
     stored_labels,
     whole_numbers,
 )
-from fljax.data.checks import check_count, check_fraction, check_keywords, choose
+from fljax.data.checks import check_count, check_fraction, check_keywords, check_unchanged, choose
 from fljax.data.datasets import Dataset, check_rows, dataset, training_moments
-from fljax.data.mapped_files import check_unchanged
 from fljax.data.partitions.assignment import Partition, Split, split_client, split_unseen
 from fljax.data.partitions.owners import Owners, Unseen, chosen_owners, count_seen, owners_of, rows_apart
 from fljax.data.partitions.partition import PARTITIONERS

@@ -26,7 +26,7 @@ from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
 from fljax.contributions.tables import is_named
 from fljax.core import processes
-from fljax.core.locks import locked
+from fljax.core.files import locked
 from fljax.core.names import describe, shown
 from fljax.core.signatures import is_whole
 from fljax.data import stack

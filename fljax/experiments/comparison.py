@@ -35,7 +35,7 @@ from fljax.experiments.inputs.entrants import described, entrants, marks_of, set
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.experiments.programs import check
 from fljax.protocol import AbsentRows, Federation, Task
-from fljax.results import Result, folders
+from fljax.results import Result, Results, folders
 from fljax.results.clients import gains_frame
 from fljax.results.endings import at_end
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
@@ -203,7 +203,7 @@ def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels, ove
             plan = Plan(spec.build, {}, inputs.by_seed)
             more = {_IDENTITY: np.asarray(json.dumps(plan_identity(spec, inputs)))}
             saved_models.save(folder, label, plan, comparison.results[label], more)
-        folders.save(folder, comparison.metrics, comparison.records, text)
+        folders.save(folder, Results(comparison.metrics, comparison.records), text)
         for label, result in comparison.results.items():
             if is_long(result.records):
                 copy(result.records, folders.records_of(folder, label))

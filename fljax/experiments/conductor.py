@@ -161,7 +161,7 @@ def conduct(
         parts[label] = computed.results
         if outputs.folder is not None and processes.is_first():
             saved = join(experiment, {**folder.begun, **parts}, rounds_before(folder))
-            save(outputs.folder, *saved, outputs.files.text)
+            save(outputs.folder, saved, outputs.files.text)
             log.tell("saved", label, rounds, rounds, "")
         if computed.stopped is not None:
             outputs.files.finished(label)  # so that resuming runs it again

@@ -91,7 +91,7 @@ def run(
             experiment = Experiment(config.name, labels, config.rounds, threshold)
             return conduct(experiment, outputs, folder, None)
         models = ModelFiles(directory, config.save_models)
-        setup = resolve_setup(config, outputs.log.tell)
+        setup = resolve_setup(config, outputs.log)
         models.begin(setup)
         return run_setup(setup, outputs._replace(models=models, callbacks=callbacks, on_result=on_result), folder)
 

@@ -21,8 +21,7 @@ from fljax.config import ConfigError, dumps
 from fljax.config.resolved import check_metric, resolved_of
 from fljax.config.sweeping import Grid
 from fljax.core import processes
-from fljax.core.files import write
-from fljax.core.locks import locked
+from fljax.core.files import locked, write
 from fljax.experiments.conductor import (
     Experiment,
     Outcome,
@@ -91,7 +90,7 @@ def run(
         log.note(f"{len(grid.cells)} cells: {shape_in_words(grid.axes)}")
         compute = None
         if not set(experiment.labels) <= folder.finished.keys():
-            cells = resolve_cells(grid.cells, log.tell)
+            cells = resolve_cells(grid.cells, log)
             _check_cells(cells, str(experiment.metric))
             builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
             references = trained_alone(cells, grid.axes, outputs, folder)
@@ -369,7 +368,7 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
     with folders.claim(directory, text, True, experiment.grid, computes=False):
         joined = join(experiment, whole)
         join_environments(directory / folders.ENVIRONMENT, dict(sorted(environments.items())))
-        folders.save(directory, *joined, text)
+        folders.save(directory, joined, text)
     return Joined(outcome_of(joined), unfinished, len(parts))
 
 

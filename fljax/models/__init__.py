@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from fljax.models.convolutions import convolution, max_pool
-from fljax.models.losses import correct, cross_entropy, squared_error
 from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, resnet18
 from fljax.models.prepare import standardise
 from fljax.models.starting import freeze, load_params, params_of, start_from
-from fljax.models.task import task_from_module
+from fljax.models.task import correct, cross_entropy, squared_error, task_from_module
 from fljax.models.text import bilstm, text_cnn
 
 __all__ = [

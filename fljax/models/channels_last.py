@@ -1,9 +1,18 @@
-"""Convolution, GroupNorm and pooling on ``[batch, height, width, channels]``: XLA's own operations, for accelerators.
+"""Convolution, GroupNorm and pooling on ``[batch, height, width, channels]``, for accelerators.
 
 The compilers of GPUs and TPUs choose the layout in memory themselves, so nothing is arranged by hand here. Under
 ``vmap`` over clients, a convolution becomes a grouped one. On CPUs that is slow; ``planes`` and ``lines`` are the forms
-for them. ``convolve_patches`` and ``convolve_tiles`` are other forms, which ``fljax.core.gpu_rules`` may choose for
-GPUs. ``benchmarks/results`` holds what the compilers say about each form.
+for them. ``convolve`` is XLA's own. ``convolve_patches`` and ``convolve_tiles`` are other forms, which
+``fljax.core.gpu_rules`` may choose for GPUs. ``benchmarks/results`` holds what the compilers say about each form.
+
+``convolve_tiles`` is a product of tiles and a wider kernel. The output is cut into squares of ``side x side`` pixels.
+One row of the left matrix holds the input pixels that a square reads, one column of the right matrix holds the kernel
+of one channel, shifted to one pixel of the square. Fewer pixels are written than for patches, since neighbours share
+them, for more arithmetic: LeNet's first layer writes 12 numbers for an output pixel in place of 75, with 2.6 times the
+multiplications. On a GPU, moving the patches of few channels takes longer than multiplying them.
+
+A step of 100 LeNets is 8 times as fast on an H100 as with XLA's grouped convolutions, and one of 10 ResNet18s 3.6 times
+on an H200.
 """
 
 from __future__ import annotations
@@ -15,7 +24,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fljax.core.gpu_rules import GpuRules
-from fljax.models import planes, tiles
+from fljax.models import planes
 
 NUMBERS = ("NHWC", "HWIO", "NHWC")
 Pool = Callable[[Array], Array]
@@ -48,7 +57,7 @@ def convolve_patches(
     pairs = (
         lax.padtype_to_pads(x.shape[1:3], (height, width), strides, padding) if isinstance(padding, str) else padding
     )
-    x = tiles.padded(x, pairs)
+    x = padded(x, pairs)
     rows, columns = ((size - of) // by + 1 for size, of, by in zip(x.shape[1:3], (height, width), strides, strict=True))
 
     def shifted(i: int, j: int) -> Array:
@@ -66,7 +75,7 @@ def convolve_tiles(
     strides: Sequence[int] = (1, 1),
     padding: str | planes.Pairs = "VALID",
 ) -> Float[Array, "b h2 w2 o"]:
-    """The same values by ``tiles.convolve``, with the side that it estimates to be the fastest.
+    """The same values by ``convolve_by_tiles``, with the side that it estimates to be the fastest.
 
     With strides it is ``convolve_patches``.
     """
@@ -75,7 +84,7 @@ def convolve_tiles(
     if tuple(strides) != (1, 1):
         return convolve_patches(x, kernel, strides, padding)
     rows, columns = planes.output_size(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1))
-    return tiles.convolve(x, kernel, padding, tiles.tile_side(kernel.shape, rows, columns))
+    return convolve_by_tiles(x, kernel, padding, tile_side(kernel.shape, rows, columns))
 
 
 def add_bias(x: Float[Array, "b h w c"], bias: Float[Array, " c"]) -> Float[Array, "b h w c"]:
@@ -139,3 +148,71 @@ def convolve_by(rules: GpuRules) -> Convolve:
         return CONVOLUTIONS[rules.convolution(kernel.shape[-1])](x, kernel, strides, padding)
 
     return chosen
+
+
+SIDES = (1, 2, 4)
+# FLOP of a matrix product in the time in which one byte moves: about that of an H100 with TF32.
+FLOP_PER_BYTE = 100
+
+
+def tile_side(kernel: Sequence[int], rows: int, columns: int) -> int:
+    """The side of the squares for a kernel ``[kh, kw, c, o]`` and an output of ``rows x columns`` pixels.
+
+    It is the one of ``SIDES`` with the least estimated time: tiles are written once and read twice, and multiplied in
+    the forward pass and in both gradients.
+    """
+
+    def cost(side: int) -> float:
+        taps_down, taps_right = planes.kernel_taps(kernel, side)
+        entries = taps_down * taps_right * side * side * kernel[2]
+        flops = 6 * entries * side * side * kernel[3]
+        return -(-rows // side) * -(-columns // side) * (12 * entries + flops / FLOP_PER_BYTE)
+
+    return min(SIDES, key=cost)
+
+
+def convolve_by_tiles(
+    x: Float[Array, "b h w c"], kernel: Float[Array, "kh kw c o"], padding: str | planes.Pairs, side: int
+) -> Float[Array, "b h2 w2 o"]:
+    """The values of ``lax.conv_general_dilated`` with stride 1.
+
+    Args:
+      x: images.
+      kernel: a kernel in flax's layout.
+      padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` for height and for width; may be negative.
+      side: of the squares of the output; 1 gives patches.
+
+    Raises:
+      ValueError: if the padded image is smaller than the kernel.
+    """
+    b, outputs = x.shape[0], kernel.shape[-1]
+    rows, columns = planes.output_size(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1))
+    x = padded(x, planes.pads(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1)))
+    down, right = planes.kernel_taps(kernel.shape, side)
+    high, wide = -(-rows // side), -(-columns // side)
+    squares = _squares(x, side, high + down - 1, wide + right - 1)
+    tiles = jnp.concatenate([squares[:, i : i + high, j : j + wide] for i in range(down) for j in range(right)], -1)
+    y = tiles.reshape(-1, tiles.shape[-1]) @ _kernel_matrix(kernel, side)
+    y = y.reshape(b, high, wide, side, side, outputs).transpose(0, 1, 3, 2, 4, 5)
+    return y.reshape(b, high * side, wide * side, outputs)[:, :rows, :columns]
+
+
+def padded(x: Float[Array, "b h w c"], pairs: planes.Pairs) -> Float[Array, "b h2 w2 c"]:
+    """Images with zeros around them, ``(low, high)`` for height and for width; a negative number removes pixels."""
+    config = [(0, 0, 0), *((int(low), int(high), 0) for low, high in pairs), (0, 0, 0)]
+    return x if not any(map(any, config)) else lax.pad(x, jnp.zeros((), x.dtype), config)
+
+
+def _squares(x: Array, side: int, high: int, wide: int) -> Float[Array, "b high wide entries"]:
+    """The first ``high x wide`` squares of the images, each as a vector; pixels beyond the edge are 0."""
+    b, h, w, c = x.shape
+    x = padded(x, ((0, max(0, high * side - h)), (0, max(0, wide * side - w))))
+    x = x[:, : high * side, : wide * side].reshape(b, high, side, wide, side, c)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, high, wide, side * side * c)
+
+
+def _kernel_matrix(kernel: Array, side: int) -> Float[Array, "entries outputs"]:
+    """The kernel on squares of pixels (``planes.widen_kernel``) as a matrix."""
+    # The gradients of the copies of a kernel are added, in float32 at least.
+    wide = planes.widen_kernel(kernel.astype(jnp.float32 if kernel.dtype.itemsize < 4 else kernel.dtype), side)
+    return wide.reshape(-1, wide.shape[-1]).astype(kernel.dtype)

@@ -107,7 +107,7 @@ def _product(
 ) -> Float[Array, "o n"]:
     """``matrix x patches``; the gradient for ``patches`` reads ``turned``, the same matrix transposed in memory.
 
-    XLA's fast product on CPUs does not accept a transposed left side (see ``models.product``).
+    XLA's fast product on CPUs does not accept a transposed left side (see ``models.network``).
     """
 
     def multiply(left: Array, right: Array, contracted: int = 1) -> Array:

@@ -3,6 +3,10 @@
 ``network_task`` makes a Task of a flax module. Sizes and rates are checked before anything is traced. ``Convolution``
 and ``GroupNorm`` are parameters, under flax's names, of layers that compute in the layout of ``planes``.
 ``initialised`` draws the initial parameters, by flax's rules or by those of PyTorch.
+
+``dot_general`` is a matrix product for dense layers whose weight gradient is as fast as its value. Any flax module can
+use it: ``nn.Dense(64, dot_general=dot_general)``, and likewise ``nnx.Linear``. XLA's fast matrix product on CPUs takes
+no transposed left side, so the derivative is stated with the transposed batch.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jaxtyping import Array, Key, PyTree
+from jax import lax
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax.models.prepare import checked_dtype, named_augmentation
 from fljax.models.task import LARGEST_ARRAY, task_from_module
@@ -205,6 +210,7 @@ def network_task(
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
     initialisation: Initialisation = "flax",
+    stored: Any = None,
 ) -> Task:
     """The Task of a flax module whose last layer is called ``head``.
 
@@ -217,6 +223,7 @@ def network_task(
       dtype: dtype of parameters and activations.
       compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
       initialisation: ``"flax"``, or ``"framework"``: kernels, biases ~ U(-b, b), ``b = fan_in ** -0.5``, as PyTorch.
+      stored: dtype of stored examples, int32 for texts; None: ``dtype``.
 
     Raises:
       ValueError: if ``input_shape`` is no sequence, or ``initialisation`` is not a valid name
@@ -226,7 +233,7 @@ def network_task(
         raise ValueError(f"expected input_shape to be the shape of one example, such as (28, 28), got {input_shape!r}")
     task = task_from_module(
         module,
-        jax.ShapeDtypeStruct((1, *input_shape), checked_dtype(dtype)),
+        jax.ShapeDtypeStruct((1, *input_shape), checked_dtype(dtype) if stored is None else stored),
         classes=classes,
         prepare=prepare,
         augment=named_augmentation(augment, input_shape, prepare),
@@ -272,3 +279,49 @@ def _explained(text: str, names: Sequence[str]) -> str:
     lines = text.splitlines()
     after = 1 + next(place for place, line in enumerate(lines) if line.strip().startswith("classes:"))
     return "\n".join([*lines[:after], *(known[name] for name in names), *lines[after:]])
+
+
+def dot_general(
+    lhs: Float[Array, "*b k"],
+    rhs: Float[Array, "k m"],
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    **rest: Any,
+) -> Float[Array, "*b m"]:
+    """``lax.dot_general`` (same arguments, same values and derivatives), for the products of dense layers.
+
+    On a CPU, the product of a batch ``[b, k]`` and weights ``[k, m]`` has a weight gradient that first transposes the
+    batch in memory, since XLA's fast product does not accept a transposed left side. (With a transposed left side, the
+    gradient, 784 x 30 times 30 x 64, took 2.5 times as long as the forward product of as many operations.) Compiled for
+    other platforms, it is XLA's own. All other calls go to ``lax.dot_general`` unchanged.
+    """
+    rest = {name: value for name, value in rest.items() if value is not None}
+    plain = (((lhs.ndim - 1,), (0,)), ((), ()))
+    dense = jax.tree.map(int, dimension_numbers) == plain and lhs.ndim == rhs.ndim == 2
+    if rest or not dense or preferred_element_type is not None:
+        return lax.dot_general(
+            lhs, rhs, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type, **rest
+        )
+    return _product(precision)(lhs, rhs)
+
+
+def _unchanged(x: Array) -> Array:
+    return x
+
+
+def _product(precision: Any) -> Any:
+    @jax.custom_jvp
+    def product(x: Array, w: Array) -> Array:
+        return lax.dot(x, w, precision=precision)
+
+    @product.defjvp
+    def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+        (x, w), (dx, dw) = primals, tangents
+        # The derivative uses the transposed batch. Its transpose, the weight gradient ``x^T dy``, then has an
+        # ordinary left side. On a CPU the barrier keeps XLA from undoing the transposition.
+        turned = lax.platform_dependent(x.T, cpu=lax.optimization_barrier, default=_unchanged)
+        change = lax.dot_general(turned, dw, (((0,), (0,)), ((), ())), precision=precision)
+        return product(x, w), product(dx, w) + change
+
+    return product

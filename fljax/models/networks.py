@@ -22,10 +22,10 @@ from fljax.models.network import (
     check_image,
     check_rate,
     check_widths,
+    dot_general,
     network,
     network_task,
 )
-from fljax.models.product import dot_general
 from fljax.models.resnet import ResNet18
 from fljax.models.text import bilstm, text_cnn
 from fljax.protocol import Task

@@ -80,13 +80,30 @@ def part(x: Float[Array, "c h w b"], kernel: Sequence[int], padding: str | Pairs
 
 def convolve_parted(x: Float[Array, "c4 h2 w2 b"], kernel: Float[Array, "kh kw c o"]) -> Float[Array, "4 o h3 w3 b"]:
     """The second step of ``convolve_squares``: convolves squares with the kernel shifted to each pixel of a square."""
-    kh, kw, c, o = kernel.shape
-    taps = (kh // 2 + 1, kw // 2 + 1)
-    spare = (2 * taps[0] - kh, 2 * taps[1] - kw)
-    shifted = [jnp.pad(kernel, ((p, spare[0] - p), (q, spare[1] - q), (0, 0), (0, 0))) for p in (0, 1) for q in (0, 1)]
-    wide = jnp.stack(shifted, axis=3).reshape(taps[0], 2, taps[1], 2, c, 4 * o)
-    y = convolve(x, wide.transpose(0, 2, 1, 3, 4, 5).reshape(*taps, 4 * c, 4 * o))
-    return y.reshape(4, o, *y.shape[1:])
+    y = convolve(x, widen_kernel(kernel, 2))
+    return y.reshape(4, kernel.shape[-1], *y.shape[1:])
+
+
+def kernel_taps(kernel: Sequence[int], side: int) -> tuple[int, int]:
+    """How many neighbouring squares of the input the square of an output reads, along height and along width."""
+    down, right = (1 + -(-(size - 1) // side) for size in kernel[:2])
+    return down, right
+
+
+def widen_kernel(kernel: Float[Array, "kh kw c o"], side: int) -> Float[Array, "down right c2 o2"]:
+    """The kernel shifted to each pixel of a square of ``side x side``, as a kernel on squares.
+
+    It has ``side * side * c`` inputs and ``side * side * o`` outputs, and ``kernel_taps`` squares down and right.
+    """
+    (kh, kw, c, o), (down, right) = kernel.shape, kernel_taps(kernel.shape, side)
+    spare = down * side - kh, right * side - kw
+    shifted = [
+        jnp.pad(kernel, ((p, spare[0] - p), (q, spare[1] - q), (0, 0), (0, 0)))
+        for p in range(side)
+        for q in range(side)
+    ]
+    wide = jnp.stack(shifted, axis=3).reshape(down, side, right, side, c, side * side * o)
+    return wide.transpose(0, 2, 1, 3, 4, 5).reshape(down, right, side * side * c, side * side * o)
 
 
 def squares(x: Float[Array, "c h w b"]) -> Float[Array, "4 c h2 w2 b"]:
@@ -228,8 +245,8 @@ def pads(
     if not isinstance(padding, str):
         return padding
     reach = [(k - 1) * d + 1 for k, d in zip(kernel[:2], dilation, strict=True)]
-    found = lax.padtype_to_pads(size, reach, strides, padding)
-    return [(int(low), int(high)) for low, high in found]  # older releases of JAX give NumPy's integers
+    pairs = lax.padtype_to_pads(size, reach, strides, padding)
+    return [(int(low), int(high)) for low, high in pairs]  # older releases of JAX give NumPy's integers
 
 
 def _padded(

@@ -78,7 +78,7 @@ def load_params(path: str | pathlib.Path, task: Task) -> PyTree:
 
 
 def params_of(arrays: Mapping[str, Any], task: Task, where: str) -> PyTree:
-    """Arrays by path as parameters of a task; ``where`` they are from is for the error.
+    """Parameters of a task from arrays by path; ``where`` says for the error where they are from.
 
     Raises:
       ValueError: if arrays are missing or not of the task.

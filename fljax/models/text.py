@@ -10,13 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fljax.models.network import Initialisation, check_rate, check_widths, initialised
-from fljax.models.product import dot_general
-from fljax.models.task import task_from_module
+from fljax.models.network import Initialisation, check_rate, check_widths, dot_general, network_task
 from fljax.protocol import Task
 
 Tokens = Int[Array, "b length"]
@@ -166,7 +163,16 @@ def bilstm(
     size = _check_texts("bilstm", input_shape, vocabulary)
     embedding, hidden = check_widths("embedding and hidden", (embedding, hidden))
     module = BiLstm(classes, size, embedding, hidden, check_widths("dense", dense), check_rate("dropout", dropout))
-    return _task(module, input_shape, classes, prepare, dtype, compute_dtype, initialisation)
+    return network_task(
+        module,
+        input_shape,
+        classes,
+        prepare=_whole_numbers if prepare is None else prepare,
+        dtype=dtype,
+        compute_dtype=compute_dtype,
+        initialisation=initialisation,
+        stored=jnp.int32,
+    )
 
 
 def text_cnn(
@@ -211,7 +217,16 @@ def text_cnn(
         raise ValueError(f"expected kernels of at least 1 word, got {list(widths)}")
     embedding, maps = check_widths("embedding and maps", (embedding, maps))
     module = TextCnn(classes, size, embedding, check_widths("kernels", widths), maps, check_rate("dropout", dropout))
-    return _task(module, input_shape, classes, prepare, dtype, compute_dtype, initialisation)
+    return network_task(
+        module,
+        input_shape,
+        classes,
+        prepare=_whole_numbers if prepare is None else prepare,
+        dtype=dtype,
+        compute_dtype=compute_dtype,
+        initialisation=initialisation,
+        stored=jnp.int32,
+    )
 
 
 def _check_texts(name: str, input_shape: Sequence[int], vocabulary: int | None) -> int:
@@ -224,34 +239,9 @@ def _check_texts(name: str, input_shape: Sequence[int], vocabulary: int | None) 
     return vocabulary
 
 
-def _task(
-    module: nn.Module,
-    input_shape: Sequence[int],
-    classes: int,
-    prepare: Any,
-    dtype: Any,
-    compute_dtype: Any,
-    initialisation: Initialisation,
-) -> Task:
-    task = task_from_module(
-        module,
-        jax.ShapeDtypeStruct((1, *input_shape), jnp.int32),
-        classes=classes,
-        prepare=_whole_numbers if prepare is None else prepare,
-        head=_in_head,
-        dtype=dtype,
-        compute_dtype=compute_dtype,
-    )
-    return initialised(task, initialisation)
-
-
 def _whole_numbers(tokens: Array) -> Tokens:
     """``Task.prepare`` for texts: casts tokens of any stored dtype to int32."""
     return tokens.astype(jnp.int32)
-
-
-def _in_head(path: str) -> bool:
-    return path.startswith("head/")
 
 
 def _lengths(tokens: Tokens) -> Int[Array, " b"]:

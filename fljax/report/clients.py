@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.data import ClientCounts
-from fljax.data.counts import name_text
+from fljax.data.clients import name_text
 from fljax.report.style import COLOURS, INK, STANDALONE, dress, legend_layout, printable, styles
 from fljax.results.clients import ClientGain, gains
 

@@ -21,6 +21,7 @@ from fljax.report.kinds.sources import Source, read
 from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, best_rows, cell, pivot, summary, target_lines, title, to_target, when
+from fljax.results.endings import Results
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.scores import directions
@@ -59,7 +60,7 @@ def pictures(source: Source, asked: Asked) -> Pictures:
 
 def write(
     run_folder: pathlib.Path,
-    results: tuple[xr.Dataset, xr.Dataset] | None = None,
+    results: Results | None = None,
     more: Pictures | None = None,
     targets: Mapping[str, float] | None = None,
 ) -> tuple[pathlib.Path, pathlib.Path]:
@@ -69,7 +70,7 @@ def write(
 
     Args:
       run_folder: the folder.
-      results: its metrics and records, if the caller has them; None: they are read.
+      results: of the run, if the caller has them; None: they are read.
       more: pictures that the page of a run shows, too, from ``pictures``.
       targets: values by metric: the page also says after how many rounds they were reached.
 

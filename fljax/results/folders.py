@@ -34,8 +34,7 @@ import h5netcdf
 import xarray as xr
 
 from fljax.core import processes
-from fljax.core.files import write
-from fljax.core.locks import locked
+from fljax.core.files import locked, write
 from fljax.core.names import file_name
 from fljax.results import further_rounds, net_cdf
 from fljax.results.endings import Parts, Results
@@ -242,16 +241,17 @@ def _text_of(directory: pathlib.Path, name: str) -> str | None:
     return None
 
 
-def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, text: str) -> None:
-    """Writes ``results.nc``, then ``metrics.csv``.
+def save(directory: pathlib.Path, results: Results, text: str) -> None:
+    """Writes ``results.nc``, then ``metrics.csv``; ``text`` is the config of the results.
 
     Raises:
       OSError: if the disk has no room; files saved before are unchanged.
     """
-    write(directory / RESULTS, net_cdf.encoded(metrics, {"records": records, "origin": net_cdf.origin(text)}))
-    if further_rounds.CONTINUES in metrics.attrs:
+    content = net_cdf.encoded(results.metrics, {"records": results.records, "origin": net_cdf.origin(text)})
+    write(directory / RESULTS, content)
+    if further_rounds.CONTINUES in results.metrics.attrs:
         write(directory / CONFIG, text.encode())
-    write(directory / TABLE, _table(metrics))
+    write(directory / TABLE, _table(results.metrics))
 
 
 def _table(metrics: xr.Dataset) -> bytes:

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fljax.core.locks import is_locked
+from fljax.core.files import is_locked
 from fljax.metrics import mean
 from fljax.metrics.registry import is_lower_better
 from fljax.results.events import LOG, Event, Line, read_lines

@@ -118,8 +118,8 @@ def is_compiled_right(case: Bench) -> None:
 
     expected = jax.jit(step, compiler_options=quick_options())(start)
     with jax.disable_jit():
-        found = step(start)
-    assert_close(expected, found, 1e-4)
+        after = step(start)
+    assert_close(expected, after, 1e-4)
 
 
 def maps_clients(case: Bench) -> None:

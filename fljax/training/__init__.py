@@ -38,7 +38,9 @@ from fljax.training.settings import (
     rate,
 )
 from fljax.training.steps import (
+    StopAlone,
     Trained,
+    check_stop,
     descend,
     full_gradient,
     gradient,
@@ -47,10 +49,10 @@ from fljax.training.steps import (
     proximal,
     task_loss,
     train,
+    train_until,
     value_and_gradient,
     with_correction,
 )
-from fljax.training.stopping import StopAlone, check_stop, train_until
 from fljax.training.tallies import KINDS, counting
 
 __all__ = [

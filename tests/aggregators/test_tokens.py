@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fljax import aggregators
 from fljax.aggregators import (
-    Schedule,
+    SlotSchedule,
     affordable,
     bid_preferences,
     cluster_utility,
@@ -410,7 +410,7 @@ def test_parts_of_whole_tokens_stay_where_they_are():
 
 N, C = 5, 2
 # Client 3 trains both models; the last slot of cluster 1 is empty, and its id is that of a client that did not train.
-CHOSEN = Schedule(jnp.array([[3, 0, 4], [1, 3, 2]]), jnp.array([[True, True, True], [True, True, False]]))
+CHOSEN = SlotSchedule(jnp.array([[3, 0, 4], [1, 3, 2]]), jnp.array([[True, True, True], [True, True, False]]))
 
 
 def test_a_row_for_each_slot():

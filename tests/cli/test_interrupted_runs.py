@@ -19,7 +19,7 @@ import pytest
 import xarray as xr
 
 from fljax.config import Config, dumps, load
-from fljax.results import folders
+from fljax.results import Results, folders
 
 pytestmark = pytest.mark.thorough
 
@@ -76,7 +76,7 @@ class Stage(NamedTuple):
         """A folder as a run leaves it that died after some of its algorithms."""
         with folders.claim(folder, dumps(self.config)):
             chosen = {"algorithm": labels}
-            folders.save(folder, self.metrics.sel(chosen), self.records.sel(chosen), dumps(self.config))
+            folders.save(folder, Results(self.metrics.sel(chosen), self.records.sel(chosen)), dumps(self.config))
         return folder
 
     def assert_undisturbed(self, folder: pathlib.Path, labels: list[str] = LABELS) -> None:

@@ -17,7 +17,7 @@ from fljax import cli, config
 from fljax.cli.commands.describe import WIDEST
 from fljax.experiments import run as experiment
 from fljax.report.exporting import escape
-from fljax.results import folders
+from fljax.results import Results, folders
 
 CONFIG = """
 rounds = 4
@@ -58,7 +58,7 @@ def saved(
     )
     folder.mkdir()
     (folder / "config.toml").write_text(text)
-    folders.save(folder, metrics, xr.Dataset(), text)
+    folders.save(folder, Results(metrics, xr.Dataset()), text)
     return folder
 
 
@@ -221,7 +221,7 @@ def test_export_says_which_seeds_diverged(run: pathlib.Path, capsys: pytest.Capt
     metrics, records = folders.load(run)
     rounds = np.where(metrics["algorithm"].values[:, None] == "fedavg", [[-1, 3]], [[-1, -1]])
     diverged = metrics.assign(diverged=(("algorithm", "seed"), rounds))
-    folders.save(run, diverged, records, (run / "config.toml").read_text())
+    folders.save(run, Results(diverged, records), (run / "config.toml").read_text())
     out = call(capsys, "export", str(run), "--latex")[1]
     assert out.splitlines()[0].endswith(
         r"Daggers: diverged and frozen there: fedavg 1 of 2 seeds, round 3. Needs \usepackage{booktabs}."
@@ -252,7 +252,7 @@ def swept(tmp_path: pathlib.Path) -> pathlib.Path:
     folder = tmp_path / "swept"
     folder.mkdir()
     (folder / "config.toml").write_text(CONFIG)
-    folders.save(folder, metrics, xr.Dataset(), CONFIG)
+    folders.save(folder, Results(metrics, xr.Dataset()), CONFIG)
     return folder
 
 
@@ -319,7 +319,7 @@ def test_compare_says_which_seeds_diverged(
     assert "diverged" not in call(capsys, "compare", str(run), str(other))[1]
     metrics, records = folders.load(other)
     metrics["diverged"] = (("algorithm", "seed"), np.array([[2, -1], [-1, -1]]))
-    folders.save(other, metrics, records, (other / "config.toml").read_text())
+    folders.save(other, Results(metrics, records), (other / "config.toml").read_text())
     out = plain(call(capsys, "compare", str(run), str(other))[1])
     assert "two/fedavg 0.775 ± 0.247 1 of 2 seeds, round 2 +0.150 ± 0.071 " in out
     assert "two/new 0.625 ± 0.177 +0.000 ± 0.000 " in out

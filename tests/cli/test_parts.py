@@ -17,9 +17,9 @@ import xarray as xr
 
 from fljax import cli
 from fljax.config import dumps, load_grid
-from fljax.core.locks import locked
+from fljax.core.files import locked
 from fljax.experiments import sweep
-from fljax.results import folders
+from fljax.results import Results, folders
 from tests.processes import environment
 
 CONFIG = """
@@ -117,7 +117,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[pathlib.Path]:
             {"grid": sweep.paths(grid), "metric": "average_accuracy", "rounds": 4},
         )
         with folders.claim(directory, dumps(grid.config), resume, sweep.paths(grid)):
-            folders.save(directory, metrics, metrics.drop_vars(list(metrics)), dumps(grid.config))
+            folders.save(directory, Results(metrics, metrics.drop_vars(list(metrics))), dumps(grid.config))
         ran.append(directory)
         return sweep.Outcome(metrics, xr.Dataset(), ())
 

@@ -17,6 +17,7 @@ from fljax.experiments import sweep
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import build_world, resolve_setup
 from fljax.protocol import Features
+from fljax.results.events import Event, EventLog
 from fljax.results.identity import difference
 
 TEXT = """
@@ -252,15 +253,11 @@ def test_moments_that_an_own_source_gives(config, monkeypatch):
         "    return made._replace(mean=np.ones(2), std=np.ones(2))\n"
     )
     monkeypatch.syspath_prepend(config.parent)
-    told: list[str] = []
-
-    def tell(stage, label, round, rounds, message):
-        told.append(message)
-
+    events: list[Event] = []
     own = ["data.dataset=source_of_the_test:source", "data.partition=iid", "data.clients=4"]
     config.write_text(re.sub(r"(?m)^(label|client) = .*\n", "", config.read_text()))
-    resolve_setup(load(config, [*own, "model.name=source_of_the_test:bare"]), tell)
-    assert re.search("takes no prepare, so it sees the features of .*:source as they are", told[-1])
+    resolve_setup(load(config, [*own, "model.name=source_of_the_test:bare"]), EventLog(None, events.append))
+    assert re.search("takes no prepare, so it sees the features of .*:source as they are", events[-1].message)
     assert resolve_setup(load(config, own)).task.prepare is not None
 
 

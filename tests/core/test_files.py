@@ -1,4 +1,4 @@
-"""Arrays by name in files."""
+"""Arrays by name in files, and the lock of a folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from fljax.core.files import read_npz, write_npz
+from fljax.core.files import is_locked, locked, read_npz, write_npz
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -32,3 +32,20 @@ def test_files_that_cannot_be_read_are_one_sentence(tmp_path: pathlib.Path) -> N
     np.savez(path, a=np.asarray([{}], object))  # which would be unpickled
     with pytest.raises(ValueError, match="damaged"):
         read_npz(path, "models")
+
+
+def test_one_process_holds_a_lock(tmp_path: pathlib.Path) -> None:
+    lock = tmp_path / "new" / "run.lock"
+    assert not is_locked(lock)
+    with locked(lock):
+        assert is_locked(lock)
+        with pytest.raises(ValueError, match=r"expected a folder that no other process writes to, got '.*new'"):
+            locked(lock).__enter__()
+    assert not is_locked(lock)
+    assert lock.is_file()  # two processes could hold it if it were removed
+
+
+def test_a_folder_that_cannot_be_made_has_no_lock(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"expected a folder to write in, got '.*file'"):
+        locked(tmp_path / "file" / "run.lock").__enter__()

@@ -18,7 +18,7 @@ import fljax
 from fljax import cli
 from fljax.config import load as load_config
 from fljax.data import federate, load, row_numbers
-from fljax.data.datasets import count_owners
+from fljax.data.datasets import training_owners
 from fljax.data.own.benchmarks import is_pfllib
 from fljax.data.registry import own_source
 from fljax.experiments.inputs.setup import build_world
@@ -53,7 +53,7 @@ def test_folders_of_training_and_test_rows(tmp_path):
     write_leaf(tmp_path / "train" / "b.json", {"v": user(2, 2.0), "empty": {"x": [], "y": []}})
     write_leaf(tmp_path / "test" / "c.json", {"v": user(1, 3.0), "u": user(2, 4.0), "stranger": user(3, 5.0)})
     made = load(f"{tmp_path}/")
-    assert count_owners(made) == 2
+    assert len(training_owners(made)) == 2
     federation = federate(made, "natural")
     assert federation.clients.train.size.tolist() == [4, 2]
     assert federation.clients.test.size.tolist() == [2, 1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax.data import load
-from fljax.data.datasets import count_owners
+from fljax.data.datasets import training_owners
 from fljax.data.sources import hubs
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -60,7 +60,7 @@ def test_images_and_labels_of_the_authors(folder):
 def test_a_feature_says_whose_row_it_is(folder):
     made = load("tfds:fljax_tiny", folder=folder, client="writer")
     assert made.owner_names == ("w0", "w1", "w2")
-    assert count_owners(made) == 3
+    assert len(training_owners(made)) == 3
     assert np.asarray(made.part).tolist() == [0] * 12 + [2] * 4
 
 
@@ -143,7 +143,7 @@ def test_numbers_with_clients(hub):
     made = load("hf:me/table", client="who")
     assert made.x.tolist() == [[1, 0], [2, 0], [3, 1], [4, 1], [5, 1], [6, 0]]
     assert (made.class_names, made.owner_names, made.train_size) == (("x", "y"), ("p", "q", "r"), 5)
-    assert count_owners(made) == 2
+    assert len(training_owners(made)) == 2
 
 
 def test_images_with_names_of_classes(hub):

@@ -6,8 +6,8 @@ import re
 
 from docs import generate
 from docs.generator import claims as generator
-from fljax.published.claims import judge_all, read_claims
 from fljax.published.tables import read_folder
+from fljax.published.verdicts import judge_all, read_claims
 
 
 def test_the_page_counts_what_it_lists() -> None:

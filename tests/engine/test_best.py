@@ -14,7 +14,7 @@ import pytest
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.engine.checkpoints import Checkpoint
-from fljax.engine.loop.best_models import BestSoFar
+from fljax.engine.loop.history import BestSoFar
 from fljax.protocol import Labelled, Rows
 from fljax.training import Local
 from tests.laws.compare import assert_same

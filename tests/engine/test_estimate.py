@@ -16,8 +16,7 @@ from fljax.algorithms import fedavg, lg_fedavg, scaffold, standalone
 from fljax.core import trees
 from fljax.data import stack
 from fljax.engine import Execution, Memory, Schedule, estimate, in_words, sentences, shortage, simulate, size
-from fljax.engine.devices.layout import Layout
-from fljax.engine.devices.memory import made_bytes
+from fljax.engine.devices.layout import Layout, made_bytes
 from fljax.engine.loop import compilation
 from fljax.engine.loop.compilation import compile_all, memory_of
 from fljax.engine.programs import jit, program

@@ -11,8 +11,7 @@ import pytest
 
 from fljax import engine
 from fljax.engine.checkpoints import Checkpoint
-from fljax.engine.devices.layout import Layout
-from fljax.engine.devices.memory import is_out_of_memory, smaller
+from fljax.engine.devices.layout import Layout, is_out_of_memory, smaller
 from fljax.engine.programs import program
 from fljax.protocol import Federation
 from tests.engine.test_checkpoints import _assert_equal, _plan, _simulate

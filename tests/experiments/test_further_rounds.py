@@ -16,7 +16,7 @@ from fljax.experiments import conductor, saved_models
 from fljax.experiments import run as experiment
 from fljax.experiments.running import Saving
 from fljax.experiments.saved_models import path_of
-from fljax.results import folders, further_rounds
+from fljax.results import Results, folders, further_rounds
 from fljax.results.further_rounds import joined, rounds_before
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -231,7 +231,8 @@ def test_a_run_that_is_not_finished_has_no_more_rounds(short, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(short, run)
     metrics, records = folders.load(run)
-    folders.save(run, metrics.isel(algorithm=[0]), records.isel(algorithm=[0]), configuration.dumps(build()))
+    first = Results(metrics.isel(algorithm=[0]), records.isel(algorithm=[0]))
+    folders.save(run, first, configuration.dumps(build()))
     with pytest.raises(ValueError, match="expected a finished run to give it more rounds, got one without scaffold"):
         go_on(run, rounds=8)
 

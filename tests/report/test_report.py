@@ -14,6 +14,7 @@ from fljax import report
 from fljax.report import drawing
 from fljax.report.style import percent, printable, styles
 from fljax.report.tables import COUNTS, TITLES, cell
+from fljax.results import Results
 from tests.report.test_fit import results as made_up
 
 
@@ -179,7 +180,7 @@ def test_the_picture_is_drawn_once_for_file_and_page(tmp_path, monkeypatch):
         return draw(figure, renderer)
 
     monkeypatch.setattr(Figure, "draw", counted)
-    path, page = report.write(tmp_path, (metrics, records))
+    path, page = report.write(tmp_path, Results(metrics, records))
     assert len(drawings) == 1
     (shown,) = re.findall(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)">', page.read_text(encoding="utf-8"))
     assert base64.b64decode(shown[1]) == path.read_bytes()

@@ -15,7 +15,7 @@ import xarray as xr
 
 from fljax import config as configuration
 from fljax.cli import running
-from fljax.results import folders, join
+from fljax.results import Results, folders, join
 from fljax.results.events import Event, EventLog
 from fljax.results.identity import difference
 from tests.experiments.test_run import BASE
@@ -30,15 +30,15 @@ def text(config: configuration.Config | None = None) -> str:
     return configuration.dumps(config or build())
 
 
-def results(*labels: str, size: int = 1) -> tuple[xr.Dataset, xr.Dataset]:
+def results(*labels: str, size: int = 1) -> Results:
     """Metrics and records of algorithms, without training any."""
     dims = ("algorithm", "seed", "evaluated_round")
     values = np.arange(len(labels) * 2.0).reshape(len(labels), 2, 1)
     metrics = xr.Dataset(
         {"average_accuracy": (dims, values)}, {"algorithm": list(labels), "seed": [0, 1], "evaluated_round": [4]}
     )
-    records = np.random.default_rng(0).random((len(labels), 2, size))
-    return metrics, xr.Dataset({"weight": (("algorithm", "seed", "round"), records)}, {"algorithm": list(labels)})
+    weight = (("algorithm", "seed", "round"), np.random.default_rng(0).random((len(labels), 2, size)))
+    return Results(metrics, xr.Dataset({"weight": weight}, {"algorithm": list(labels)}))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """A run folder with the results of the first of two algorithms."""
     directory = tmp_path / "run"
     with folders.claim(directory, text()):
-        folders.save(directory, *results("fedavg"), text())
+        folders.save(directory, results("fedavg"), text())
     return directory
 
 
@@ -73,7 +73,7 @@ def test_a_config_of_any_length_is_kept(tmp_path: pathlib.Path) -> None:
     trace = [[1.0] * 6] * 3000
     long = build(scenarios=[{"name": "availability", "trace": trace}])
     with folders.claim(tmp_path, text(long)):
-        folders.save(tmp_path, *results("fedavg"), text(long))
+        folders.save(tmp_path, results("fedavg"), text(long))
     assert len((tmp_path / "config.toml").read_text()) > 80_000
     assert list(resume(tmp_path, long).finished) == ["fedavg"]
 
@@ -265,7 +265,7 @@ def test_what_cannot_be_written_leaves_what_was_there(folder: pathlib.Path, monk
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match=r"expected to write results\.nc \([\d,]+ bytes\) in .* got: No space left"):
-        folders.save(folder, *results("fedavg", "incfl"), text())
+        folders.save(folder, results("fedavg", "incfl"), text())
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
 
 
@@ -287,7 +287,7 @@ def test_files_are_flushed_before_they_are_moved(folder: pathlib.Path, monkeypat
 
     monkeypatch.setattr("os.fsync", flush)
     monkeypatch.setattr("os.replace", move)
-    folders.save(folder, *results("fedavg", "incfl"), text())
+    folders.save(folder, results("fedavg", "incfl"), text())
     assert done == [
         step for name in ("results.nc", "metrics.csv") for step in ("flush file", f"move {name}", "flush folder")
     ]
@@ -301,7 +301,7 @@ folder = pathlib.Path(sys.argv[1])
 limit = (folder / "results.nc").stat().st_size + 1000
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    folders.save(folder, *results("fedavg", "incfl", size=100_000), text())
+    folders.save(folder, results("fedavg", "incfl", size=100_000), text())
 except OSError as error:
     print(error)
     sys.exit(1)
@@ -393,10 +393,10 @@ def test_what_is_added_on_resume_keeps_what_is_missing(tmp_path: pathlib.Path) -
         )
 
     with folders.claim(tmp_path, text()):
-        folders.save(tmp_path, results("fedavg")[0], join({"fedavg": cohort(2)}), text())
+        folders.save(tmp_path, Results(results("fedavg").metrics, join({"fedavg": cohort(2)})), text())
     earlier = resume(tmp_path).finished["fedavg"][1]
     both = join({"fedavg": earlier, "incfl": cohort(3)})
-    folders.save(tmp_path, results("fedavg", "incfl")[0], both, text())
+    folders.save(tmp_path, Results(results("fedavg", "incfl").metrics, both), text())
     found = folders.load(tmp_path)[1]["cohort_id"].sel(algorithm="fedavg").values
     np.testing.assert_array_equal(found[0, 0], [0, 1, np.nan])
 

@@ -57,7 +57,7 @@ class Docstring(NamedTuple):
     @property
     def equations(self) -> tuple[str, ...]:
         """The paragraphs that state an equation."""
-        return tuple(each for each in self.paragraphs if states_equation(each))
+        return tuple(paragraph for paragraph in self.paragraphs if states_equation(paragraph))
 
 
 def docstring_of(value: Any) -> Docstring:
@@ -79,8 +79,8 @@ def parse(text: str) -> Docstring:
     for name in ("Args", "Attributes"):
         arguments |= _entries(blocks.pop(name, []))
     sections = {name: " ".join(" ".join(lines).split()) for name, lines in blocks.items()}
-    source = next((each for each in paragraphs if each.startswith("Source:")), "")
-    others = tuple(each for each in paragraphs if each != source)
+    source = next((paragraph for paragraph in paragraphs if paragraph.startswith("Source:")), "")
+    others = tuple(paragraph for paragraph in paragraphs if paragraph != source)
     return Docstring(others, arguments, sections, source.removeprefix("Source:").strip())
 
 
@@ -93,7 +93,7 @@ def states_equation(paragraph: str) -> bool:
     """Whether a paragraph has an equation between double backticks, or in a literal block that is no config."""
     sentence, _, literal = paragraph.partition("\n")
     block = sentence and literal and not literal.lstrip().startswith("[")
-    return bool(block) or any(_EQUATION.search(each) for each in re.findall(r"``(.+?)``", paragraph))
+    return bool(block) or any(_EQUATION.search(code) for code in re.findall(r"``(.+?)``", paragraph))
 
 
 def plain(text: str, mark: str = "`") -> str:
@@ -102,34 +102,34 @@ def plain(text: str, mark: str = "`") -> str:
 
 
 def _paragraphs(lines: list[str]) -> tuple[str, ...]:
-    found: list[str] = []
+    joined: list[str] = []
     for block in re.split(r"\n\s*\n", "\n".join(lines)):
         if not block.strip():
             continue
-        if block.startswith("  ") and found:  # a literal block belongs to the sentence above it
-            found[-1] = f"{found[-1].removesuffix(':')}\n{block.rstrip()}"
+        if block.startswith("  ") and joined:  # a literal block belongs to the sentence above it
+            joined[-1] = f"{joined[-1].removesuffix(':')}\n{block.rstrip()}"
         elif block.startswith("==="):  # a table
             rows = [f"  {line}" for line in block.splitlines() if not line.startswith("===")]
-            found.append("\n".join(["", *rows]))
+            joined.append("\n".join(["", *rows]))
         else:
-            found.append("" if block.strip() == "::" else " ".join(block.split()))
-    return tuple(filter(None, found))
+            joined.append("" if block.strip() == "::" else " ".join(block.split()))
+    return tuple(filter(None, joined))
 
 
 def _entries(lines: list[str]) -> dict[str, str]:
     """``name: text`` at the least indentation; what is indented more goes on with the text."""
     filled = [line for line in lines if line.strip()]
     least = min((len(line) - len(line.lstrip()) for line in filled), default=0)
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     name = ""
     for line in filled:
         match = re.match(rf"\s{{{least}}}(\*{{0,2}}\w[\w, *]*):\s*(.*)", line)
         if match:
             name = match[1]
-            found[name] = match[2]
+            entries[name] = match[2]
         elif name:
-            found[name] += f" {line.strip()}"
-    return found
+            entries[name] += f" {line.strip()}"
+    return entries
 
 
 class Parameter(NamedTuple):
@@ -154,8 +154,8 @@ class Parameter(NamedTuple):
     @property
     def default_in_words(self) -> str:
         """The default, and whether a run of a config has another one."""
-        own = "required" if self.default is None else f"default {self.default}"
-        return f"{own}; in a config, the experiment gives it" if self.by_experiment else own
+        words = "required" if self.default is None else f"default {self.default}"
+        return f"{words}; in a config, the experiment gives it" if self.by_experiment else words
 
 
 def parameters(builder: Callable[..., Any], offer: Offer = _NOTHING, prefix: str = "") -> tuple[Parameter, ...]:
@@ -169,22 +169,24 @@ def parameters(builder: Callable[..., Any], offer: Offer = _NOTHING, prefix: str
     from fljax.core.signatures import annotations_of, record_of
 
     annotations, texts = annotations_of(builder), docstring_of(builder).arguments
-    found: list[Parameter] = []
-    for place, each in enumerate(inspect.signature(builder).parameters.values()):
-        given = each.name in offer.named
-        usual = each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-        if place < offer.positional or not usual or (given and each.name not in _REPLACEABLE):
+    described: list[Parameter] = []
+    for place, parameter in enumerate(inspect.signature(builder).parameters.values()):
+        by_experiment = parameter.name in offer.named
+        usual = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if place < offer.positional or not usual or (by_experiment and parameter.name not in _REPLACEABLE):
             continue
-        annotation, record = annotations[each.name], record_of(annotations[each.name])
-        default = None if each.default is each.empty else written(each.default)
-        name, text = f"{prefix}{each.name}", plain(texts.get(each.name, ""))
-        if record is not None and isinstance(each.default, record):
+        annotation, record = annotations[parameter.name], record_of(annotations[parameter.name])
+        default = None if parameter.default is parameter.empty else written(parameter.default)
+        name, text = f"{prefix}{parameter.name}", plain(texts.get(parameter.name, ""))
+        if record is not None and isinstance(parameter.default, record):
             kind = f"table (in Python `{record.__module__}.{record.__name__}`)"
-            found.append(Parameter(name, kind, "{}", given, text))
-            found.extend(parameters(record, prefix=f"{name}."))
+            described.append(Parameter(name, kind, "{}", by_experiment, text))
+            described.extend(parameters(record, prefix=f"{name}."))
         else:
-            found.append(Parameter(name, _SHAPES.get(name) or type_in_words(annotation), default, given, text))
-    return tuple(found)
+            described.append(
+                Parameter(name, _SHAPES.get(name) or type_in_words(annotation), default, by_experiment, text)
+            )
+    return tuple(described)
 
 
 def written(value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fljax.cli.catalogue.docstrings import written
-from fljax.config import shipped
+from fljax.config import reading
 from fljax.config.reading import read
 
 AGGREGATION = {
@@ -43,11 +43,11 @@ def of_algorithm(name: str, entry: Any) -> dict[str, str]:
       The facts in words; none if the algorithm cannot be built for a classifier with BatchNorm.
     """
     try:
-        found = _traced(getattr(entry, "build", entry))
+        traced = _traced(getattr(entry, "build", entry))
     except Exception:  # what an algorithm of a user asks of its task, and of its options, is its own affair
         return {}
-    found |= secure_sums(found["aggregation"].partition(":")[0], getattr(entry, "reads", ""))
-    return found | ({"needs all clients": _who_is_needed(entry)} if hasattr(entry, "needs_all") else {})
+    traced |= secure_sums(traced["aggregation"].partition(":")[0], getattr(entry, "reads", ""))
+    return traced | ({"needs all clients": _who_is_needed(entry)} if hasattr(entry, "needs_all") else {})
 
 
 def secure_sums(aggregation: str, reads: str) -> dict[str, str]:
@@ -110,12 +110,12 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
     from fljax.training import Local
 
     task, federation, zero = _classifier(), _shapes(), jnp.zeros((), jnp.int32)
-    given = {name: value for name, value in _GIVEN.items() if is_required(build, name)}
-    built = build(task, Local(0.1, 4, steps=1), **given)
+    examples = {name: value for name, value in _GIVEN.items() if is_required(build, name)}
+    built = build(task, Local(0.1, 4, steps=1), **examples)
     one = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype))
 
-    def train(server: Any, kept: Any, own: Any, federation: Any) -> Any:
-        return train_one(built, as_vectors(federation), zero, zero, server, own, zero, kept)[0]
+    def train(server: Any, client_state: Any, client_data: Any, federation: Any) -> Any:
+        return train_one(built, as_vectors(federation), zero, zero, server, client_data, zero, client_state)[0]
 
     state = jax.eval_shape(lambda federation: initial_state(built, federation, jnp.uint32(0)), federation)
     model = jax.eval_shape(task.init, jax.eval_shape(lambda: jax.random.key(0)))
@@ -141,11 +141,11 @@ def _cohort(build: Callable[..., Any]) -> str:
     for name, parameter in inspect.signature(build).parameters.items():
         if name.startswith("clients_per_"):
             default = "all" if parameter.default is None else written(parameter.default)
-            own = "required" if parameter.default is parameter.empty else default
-            given = (
+            words = "required" if parameter.default is parameter.empty else default
+            by_experiment = (
                 "; in a config or `fljax.compare` all, unless it says how many" if name == "clients_per_round" else ""
             )
-            return f"{own} (`{name}`){given}"
+            return f"{words} (`{name}`){by_experiment}"
     return "no option"
 
 
@@ -159,7 +159,7 @@ def _weights(build: Callable[..., Any], sent: Any) -> str:
     if parameter is not None and parameter.default is not parameter.empty:
         return f"{written(parameter.default)} (`weights`)"
     reports = jax.tree.leaves(sent, is_leaf=lambda node: isinstance(node, Report))
-    by_size = any(isinstance(each, Report) and each.size is not NOT_ASKED for each in reports)
+    by_size = any(isinstance(report, Report) and report.size is not NOT_ASKED for report in reports)
     return "no option; clients report their numbers of rows" if by_size else "no option; not by numbers of rows"
 
 
@@ -216,8 +216,12 @@ def _models(tree: Any, model: Any) -> str:
     numbers = [leaf.shape for leaf in jax.tree.leaves(tree)]
 
     def count(shape: tuple[int, ...]) -> int:
-        found = sum(math.prod(each[: -len(shape)]) for each in numbers if each[-len(shape) :] == shape)
-        return found // shapes.count(shape)
+        count_of_models = sum(
+            math.prod(shape_of_leaf[: -len(shape)])
+            for shape_of_leaf in numbers
+            if shape_of_leaf[-len(shape) :] == shape
+        )
+        return count_of_models // shapes.count(shape)
 
     whole = min(map(count, shapes))
     if whole == 0:
@@ -243,12 +247,12 @@ def _of_metric(name: str, entry: Any) -> dict[str, str]:
 def _of_dataset(name: str, entry: Any) -> dict[str, str]:
     from fljax.data import status
 
-    found = status()
-    return {"where it is": found[name]} if name in found else {}
+    states = status()
+    return {"where it is": states[name]} if name in states else {}
 
 
 def _of_config(name: str, entry: Any) -> dict[str, str]:
-    path = shipped.configs()[name]
+    path = reading.shipped_configs()[name]
     used = {kind: sorted(names) for kind, names in names_in(path).items() if names}
     return {"file": str(path)} | {kind: ", ".join(names) for kind, names in used.items()}
 
@@ -263,7 +267,7 @@ def names_in(path: pathlib.Path) -> dict[str, set[str]]:
     entries = _tables(raw.get("algorithms"))
     scenarios = [
         *_tables(raw.get("scenarios")),
-        *(each for entry in entries for each in _tables(entry.get("scenarios"))),
+        *(scenario for entry in entries for scenario in _tables(entry.get("scenarios"))),
     ]
     data = raw.get("data", {})
     return {
@@ -282,17 +286,17 @@ def names_in(path: pathlib.Path) -> dict[str, set[str]]:
 @functools.cache  # the files are those of the package
 def uses() -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
     """The configs that use a name, by kind and name; each with its published tables."""
-    found: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
-    for config, path in shipped.configs().items():
+    users: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
+    for config, path in reading.shipped_configs().items():
         used = names_in(path)
         for kind, names in used.items():
             for name in names:
-                found.setdefault(kind, {}).setdefault(name, {})[config] = tuple(sorted(used["tables"]))
-    return found
+                users.setdefault(kind, {}).setdefault(name, {})[config] = tuple(sorted(used["tables"]))
+    return users
 
 
 def _tables(value: Any) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+    return [table for table in value if isinstance(table, Mapping)] if isinstance(value, list) else []
 
 
 def _table(value: Any) -> Mapping[str, Any]:
@@ -301,7 +305,7 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _named(tables: list[Mapping[str, Any]]) -> set[str]:
-    return {str(each["name"]) for each in tables if isinstance(each.get("name"), str)}
+    return {str(table["name"]) for table in tables if isinstance(table.get("name"), str)}
 
 
 # By kind: from a name and its entry to the facts.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fljax.cli.catalogue.docstrings import Docstring, Parameter, docstring_of, first_sentence, parameters, plain
 from fljax.cli.catalogue.facts import FACTS, uses
-from fljax.config import shipped
+from fljax.config import reading
 from fljax.config.builders import offer_of
 from fljax.core.names import nearest, resolve, shown, unknown
 from fljax.core.signatures import accepts
@@ -49,7 +49,7 @@ def entries(kind: str) -> Mapping[str, Any]:
     if kind not in KINDS:
         raise ValueError(unknown("list", kind, KINDS))
     if kind == "configs":
-        return {name: first_sentence(shipped.about(path)) for name, path in shipped.configs().items()}
+        return {name: first_sentence(reading.about_config(path)) for name, path in reading.shipped_configs().items()}
     if kind == "datasets":
         from fljax import data
 
@@ -81,19 +81,24 @@ def find(name: str, *, imports: bool = True) -> dict[str, Any]:
     """
     every = {kind: entries(kind) for kind in KINDS}
     names = (name, f"{name.partition(':')[0]}:NAME")  # such as "tfds:NAME"
-    found = {kind: own[each] for kind, own in every.items() for each in names if each in own}
-    if not found and ":" in name:
+    by_kind = {
+        kind: entries_of_kind[form]
+        for kind, entries_of_kind in every.items()
+        for form in names
+        if form in entries_of_kind
+    }
+    if not by_kind and ":" in name:
         builder = resolve(name, every["algorithms"], "algorithm", imports=imports)
         if not callable(builder) or not accepts(builder, "task"):
             raise ValueError(
                 f"expected an algorithm, a function of (task, local, ...), got {shown(name)}, which is none"
             )
         return {"algorithms": builder}
-    if not found:
-        close = nearest(name, [each for own in every.values() for each in own])
+    if not by_kind:
+        close = nearest(name, [form for entries_of_kind in every.values() for form in entries_of_kind])
         question = f" (did you mean {close!r}?)" if close is not None else ""
         raise ValueError(f"expected a name that fljax list prints (of {', '.join(KINDS)}), got {shown(name)}{question}")
-    return found
+    return by_kind
 
 
 class Description(NamedTuple):
@@ -138,24 +143,24 @@ def describe(name: str, *, imports: bool = True) -> tuple[Description, ...]:
     Raises:
       ValueError: if nothing has this name; the sentence names the most similar one.
     """
-    found = find(name, imports=imports)
-    return tuple(_description(kind, name, entry) for kind, entry in found.items())
+    by_kind = find(name, imports=imports)
+    return tuple(_description(kind, name, entry) for kind, entry in by_kind.items())
 
 
 def _description(kind: str, name: str, entry: Any) -> Description:
     builder = getattr(entry, "build", entry)
-    own = docstring_of(builder) if callable(builder) else _EMPTY
+    docstring = docstring_of(builder) if callable(builder) else _EMPTY
     return Description(
         name=name,
         kind=KINDS[kind],
         summary=_summary(kind, name, entry),
-        about=tuple(map(plain, own.paragraphs)),
-        equation=tuple(map(plain, own.equations)),
+        about=tuple(map(plain, docstring.paragraphs)),
+        equation=tuple(map(plain, docstring.equations)),
         parameters=_parameters(kind, name, entry),
-        returns=plain(own.sections.get("Returns", "")),
-        raises=plain(own.sections.get("Raises", "")),
+        returns=plain(docstring.sections.get("Returns", "")),
+        raises=plain(docstring.sections.get("Raises", "")),
         facts=FACTS[kind](name, entry) if kind in FACTS else {},
-        source=plain(own.source or _header(kind, builder).source),
+        source=plain(docstring.source or _header(kind, builder).source),
         bibtex=_bibtex(getattr(entry, "references", ())),
         configs={} if kind == "configs" else uses().get(kind, {}).get(name, {}),
     )
@@ -172,7 +177,7 @@ def _bibtex(keys: tuple[str, ...]) -> str:
 def _summary(kind: str, name: str, entry: Any) -> str:
     """The registry's line, or for a file about this name alone the longer line at its top."""
     if kind == "configs":
-        return shipped.about(shipped.configs()[name])
+        return reading.about_config(reading.shipped_configs()[name])
     if callable(entry):
         return ""  # the first sentence of the text below
     build = getattr(entry, "build", None)
@@ -191,7 +196,7 @@ def _parameters(kind: str, name: str, entry: Any) -> tuple[Parameter, ...]:
     builder = getattr(entry, "build", entry)
     if not callable(builder):
         return ()
-    found = parameters(builder, offer_of(KINDS[kind], builder))
+    described = parameters(builder, offer_of(KINDS[kind], builder))
     gradients: dict[str, str] = dict.fromkeys(getattr(entry, "differentiable", ()), "yes")
     gradients |= dict.fromkeys(getattr(entry, "flat", ()), "zero")
-    return tuple(each._replace(gradient=gradients.get(each.name, "")) for each in found)
+    return tuple(parameter._replace(gradient=gradients.get(parameter.name, "")) for parameter in described)

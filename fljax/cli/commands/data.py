@@ -109,7 +109,7 @@ def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> str | None:
 
 
 def _texts(names: Sequence[Any]) -> list[str]:
-    from fljax.data.counts import name_text
+    from fljax.data.clients import name_text
 
     return [name_text(name) for name in names]
 

@@ -175,9 +175,8 @@ def _signed(value: float, digits: int) -> str:
 
 def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_run: bool) -> None:
     """Cells, orders and claims; only what the paper prints, if we have no numbers and none were given (``of_run``)."""
-    from fljax.published.claims import claims_of, judge_all
     from fljax.published.tables import cell_of
-    from fljax.published.verdicts import summarise_columns
+    from fljax.published.verdicts import claims_of, judge_all, summarise_columns
 
     mark = NOT_COMPARABLE if quick else ""
     if not of_run and all(math.isnan(each.mean) for each in compared):
@@ -210,9 +209,8 @@ def _is_about(claim: Any, compared: Sequence[Compared]) -> bool:
 
 
 def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mapping[str, Any]:
-    from fljax.published.claims import claims_of, judge_all
     from fljax.published.tables import cell_of
-    from fljax.published.verdicts import summarise_columns
+    from fljax.published.verdicts import claims_of, judge_all, summarise_columns
 
     claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
     judged = judge_all(claims, {cell_of(row.published): row.mean for row in compared})

@@ -63,11 +63,13 @@ def run(
                 callbacks=extra_callbacks(tensorboard),
             )
         from fljax import report
+        from fljax.results import Results
         from fljax.results.non_finite import diverged_seeds
         from fljax.results.scores import directions
 
         rows = report.summary(outcome.metrics)
-        pictures = () if options.no_report or not first else report.write(folder, (outcome.metrics, outcome.records))
+        results = Results(outcome.metrics, outcome.records)
+        pictures = () if options.no_report or not first else report.write(folder, results)
     diverged = _diverged(outcome, ("algorithm", "seed", "round"))
     if not first:
         pass

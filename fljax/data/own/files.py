@@ -16,9 +16,8 @@ import numpy as np
 
 from fljax.core.names import shown, unknown
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
-from fljax.data.checks import existing_file, with_home
+from fljax.data.checks import check_unchanged, existing_file, with_home
 from fljax.data.datasets import Dataset
-from fljax.data.mapped_files import check_unchanged
 from fljax.data.own import csv_tables
 from fljax.data.own.csv_tables import TextForm
 from fljax.data.own.frames import Columns

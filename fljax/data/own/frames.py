@@ -37,7 +37,7 @@ class Columns(NamedTuple):
 
 
 class RowsOfFiles(NamedTuple):
-    """What files say of the rows of a table that was joined from them.
+    """Part and owner of each row of a table that was joined from several files, as the files say them.
 
     Attributes:
       test: which rows are test rows, ``[n]``.

@@ -31,7 +31,7 @@ class ArrayOfObjects(NamedTuple):
 
 
 def read_pickle(content: bytes) -> Any:
-    """What a pickle holds, with a record in the place of each array; ``array_of`` makes arrays of them.
+    """The content of a pickle, with a record in place of each array; ``array_of`` makes arrays of records.
 
     Raises:
       UnpicklingError: if the pickle asks for more than arrays, or is not as NumPy writes it.
@@ -75,7 +75,7 @@ def array_of(value: Any) -> Any:
 
 
 class _Dtype:
-    """What a pickle says of a dtype."""
+    """The record of a dtype in a pickle."""
 
     __slots__ = ("code", "order", "size")
 
@@ -112,7 +112,7 @@ class _Dtype:
 
 
 class _Array:
-    """What a pickle says of an array."""
+    """The record of an array in a pickle."""
 
     __slots__ = ("columns_first", "data", "dtype", "shape")
 

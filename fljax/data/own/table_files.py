@@ -229,7 +229,7 @@ def _check_kinds(files: Sequence[TableFile], tables: Sequence[Any], name: Any, *
 
 
 def _kind(column: Any, whole: bool) -> str:
-    """What the values of a column are; ``whole``: whole numbers are apart from others."""
+    """The kind of values of a column, in words; with ``whole``, whole numbers are a kind apart."""
     dtype = column.cat.categories.dtype if hasattr(column, "cat") else column.dtype
     if dtype.kind in "iuf":
         return "whole numbers" if whole and dtype.kind in "iu" else "numbers with decimals" if whole else "numbers"
@@ -303,7 +303,7 @@ def _joined(tables: Sequence[Any]) -> Any:
 
 
 def _name(file: TableFile) -> str:
-    """What error messages call a file: its name, below the folder train or test if it is there."""
+    """The name of a file in error messages: with the folder train or test above it, if there is one."""
     above = file.place.parent.name
     in_part = file.client is not None and above.lower() in ("train", "test")
     return f"{above}/{file.place.name}" if in_part else file.place.name

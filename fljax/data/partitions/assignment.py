@@ -48,7 +48,7 @@ class Partition(NamedTuple):
 
 
 def rows_by_owner(owner: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> tuple[Row, ...]:
-    """Those of some rows that each wanted owner has, in their order; ``owner`` is that of every row."""
+    """The rows of each wanted owner among ``rows``, in their order; ``owner`` has the owner of every row."""
     order = rows[np.argsort(owner[rows], kind="stable")]
     starts, ends = (np.searchsorted(owner[order], wanted, side) for side in ("left", "right"))
     return tuple(order[a:b] for a, b in zip(starts, ends, strict=True))

@@ -249,8 +249,8 @@ def _deal(
     rng: np.random.Generator,
 ) -> Partition:
     """Assigns the pools to clients by ``weights`` [clients, pools]; without ``size``, uses the largest common size."""
-    kept = {f"distribution_{g}": pool[: int(holdout * len(pool))] for g, pool in enumerate(pools)}
-    held = {name: rows for name, rows in kept.items() if len(rows)}
+    whole = {f"distribution_{g}": pool[: int(holdout * len(pool))] for g, pool in enumerate(pools)}
+    held = {name: rows for name, rows in whole.items() if len(rows)}
     pools = [pool[int(holdout * len(pool)) :] for pool in pools]
     room, everybody = np.array([len(pool) for pool in pools]), len(weights)
 

@@ -4,7 +4,6 @@
 Both make callbacks for ``simulate``.
 """
 
-from fljax.engine.callbacks.tensorboard import CALLBACKS, write_events
-from fljax.engine.callbacks.trackers import Scalars, scalars_of, track
+from fljax.engine.callbacks.trackers import CALLBACKS, Scalars, scalars_of, track, write_events
 
 __all__ = ["CALLBACKS", "Scalars", "scalars_of", "track", "write_events"]

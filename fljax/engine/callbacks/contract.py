@@ -55,8 +55,10 @@ def same_everywhere(callbacks: Sequence[Callback]) -> Sequence[Callback]:
     """
     if not processes.are_several():
         return callbacks
-    told = processes.agreed(lambda: [(is_called_at_start(each), hasattr(each, "replay")) for each in callbacks])
-    return callbacks if processes.is_first() else [_never_called(*each) for each in told]
+    told = processes.agreed(
+        lambda: [(is_called_at_start(callback), hasattr(callback, "replay")) for callback in callbacks]
+    )
+    return callbacks if processes.is_first() else [_never_called(*callback) for callback in told]
 
 
 def _never_called(at_start: bool, replays: bool) -> Callback:
@@ -74,7 +76,7 @@ def _never_called(at_start: bool, replays: bool) -> Callback:
 
 
 def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
-    """Calls every callback, also after one that stops the run; whether one does. Of several processes, 0 calls them."""
+    """Whether a callback stops the run. Every callback is called, also after one that stops; process 0 calls them."""
 
     def answer() -> bool:
         answers = [callback(block) for callback in callbacks]
@@ -102,5 +104,5 @@ def replay(callbacks: Iterable[Callback], blocks: Sequence[Block]) -> bool:
     Returns:
       Whether one of them would have stopped the run.
     """
-    found = [each.replay(blocks) for each in callbacks if hasattr(each, "replay")]  # type: ignore[attr-defined]
-    return any(found)
+    stopped = [callback.replay(blocks) for callback in callbacks if hasattr(callback, "replay")]  # type: ignore[attr-defined]
+    return any(stopped)

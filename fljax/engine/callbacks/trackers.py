@@ -1,18 +1,31 @@
-"""The numbers of an evaluation, and one callback for every tracker that takes a dictionary of numbers and a step.
+"""The numbers of an evaluation, for trackers that take a dictionary of numbers and a step, and for TensorBoard.
 
 The numbers are every metric that has one value for each run of a block. Trackers get ``LABEL/mean/METRIC``,
 ``LABEL/seed_0/METRIC``, and in a sweep ``LABEL/cell_3/mean/METRIC``. For TensorBoard the metric is the tag and the rest
 is the folder, so that algorithms and seeds are curves of one picture.
+
+The record writer of TensorBoard's event files is that of the optional package tensorboardX. There is a flush after each
+evaluation. The package's ``SummaryWriter`` queues events for a thread instead, and a process that dies loses the queue.
+
+The builders in ``CALLBACKS``, which a config may name, are called once for each algorithm with its label, so that a
+history belongs to one run. ``--tensorboard`` is no part of a config: a resumed run may do without it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import os
+import pathlib
+import socket
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fljax.core.names import file_name
 from fljax.engine.callbacks.contract import Block, Callback
 from fljax.metrics import mean
 
@@ -59,18 +72,18 @@ class Scalars(NamedTuple):
                 value = mean(row)
                 if value is not None:
                     yield "/".join([*start, "mean"]), name, value
-                for seed, each in zip(self.seeds[:count], row, strict=True):
-                    if by_seed and each is not None:
-                        yield "/".join([*start, f"seed_{seed}"]), name, each
+                for seed, number in zip(self.seeds[:count], row, strict=True):
+                    if by_seed and number is not None:
+                        yield "/".join([*start, f"seed_{seed}"]), name, number
 
 
 def scalars_of(block: Block) -> Scalars:
     """The metrics of a block that are one number for each run, with seven digits."""
     seeds = tuple(np.asarray(block.state.seed).tolist())
     values = {
-        name: [finite(value) for value in np.asarray(each, float).tolist()]
-        for name, each in block.metrics.items()
-        if np.ndim(each) == 1
+        name: [finite(value) for value in np.asarray(entries, float).tolist()]
+        for name, entries in block.metrics.items()
+        if np.ndim(entries) == 1
     }
     return Scalars(seeds, values)
 
@@ -126,8 +139,142 @@ def track(
 
 def _method(run: Any) -> Callable[..., Any]:
     for name in METHODS:
-        found = getattr(run, name, None)
-        if callable(found):
-            return found
+        method = getattr(run, name, None)
+        if callable(method):
+            return method
     valid = " or ".join(f"{name}(values, step=)" for name in METHODS)
     raise ValueError(f"expected a run of a tracker, with {valid}, got {type(run).__name__}")
+
+
+class Formats(NamedTuple):
+    """The classes of tensorboardX that event files are made of."""
+
+    writer: Any  # writes records with checksums
+    event: Any
+    session: Any
+    summary: Any
+
+
+def formats() -> Formats:
+    """The classes of tensorboardX, imported at the first use.
+
+    Raises:
+      ValueError: if tensorboardX is not installed.
+    """
+    try:
+        from tensorboardX import RecordWriter
+        from tensorboardX.proto import event_pb2, summary_pb2
+    except ImportError:
+        raise ValueError(
+            "expected the package tensorboardX, which writes the files of TensorBoard, got none; "
+            "pip install 'fljax[tensorboard]' installs it"
+        ) from None
+    events: Any = event_pb2  # its classes are made when it is imported, and so unknown to type checkers
+    summaries: Any = summary_pb2
+    return Formats(RecordWriter, events.Event, events.SessionLog, summaries.Summary)
+
+
+def write_events(
+    folder: str | pathlib.Path, *, label: str = "", cells: Sequence[int] = (), by_seed: bool = True
+) -> Callback:
+    """A callback that writes every metric of each evaluation for TensorBoard, the one before the first round included.
+
+    The metric is the tag, so that algorithms and seeds are curves of one picture: ``folder/LABEL/mean`` has the means
+    over seeds with a finite value, ``folder/LABEL/seed_0`` the values of seed 0, and in a sweep ``folder/LABEL/cell_3``
+    has both. The step is the number of rounds done. Values that are NaN or infinite are left out. A run that goes on in
+    the same folder hides the later steps that were there. Show them with ``tensorboard --logdir FOLDER``.
+
+    Args:
+      folder: where the event files are; it is made if it does not exist.
+      label: of the algorithm; special characters are %-codes in the name of its folder.
+      cells: in a sweep, the numbers of the cells in a block; an experiment gives them.
+      by_seed: whether to write single seeds too.
+
+    Raises:
+      ValueError: if tensorboardX is not installed.
+
+    If a file cannot be written, there is one RuntimeWarning, and the run goes on without.
+    """
+    classes, home = formats(), pathlib.Path(folder)
+    start = file_name(label) if label else ""
+    files: dict[str, _EventFile] = {}
+    failed: list[OSError] = []
+
+    def callback(block: Block) -> None:
+        if failed:
+            return
+        values: dict[str, list[tuple[str, float]]] = {}
+        for whose, name, value in scalars_of(block).named(start, cells, by_seed):
+            values.setdefault(whose, []).append((name, value))
+        try:
+            for whose, numbers in values.items():
+                if whose not in files:
+                    files[whose] = _EventFile(classes, home / whose, block.round)
+                files[whose].add(block.round, numbers)
+        except OSError as error:
+            failed.append(error)
+            words = f"event files in {str(home)!r} cannot be written ({error.strerror}); the run goes on without them"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+
+    marked: Any = callback
+    marked.at_start = True
+    return callback
+
+
+class _EventFile:
+    """One event file, complete after every ``add``.
+
+    tensorboardX's own SummaryWriter hands events to a thread, and those in its queue are lost with the process.
+    """
+
+    def __init__(self, classes: Formats, folder: pathlib.Path, step: int) -> None:
+        self._formats = classes
+        folder.mkdir(parents=True, exist_ok=True)
+        now = time.time_ns()  # a run that goes on soon after another must not write over its file
+        name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{os.getpid()}.{now % 10**9}"
+        self._writer = classes.writer(str(folder / name))
+        weakref.finalize(self, self._writer.close)  # with the callback, or when the process ends
+        self._write(file_version="brain.Event:2")
+        self._write(
+            step=step, session_log=classes.session(status=classes.session.START)
+        )  # hides this step and later ones
+
+    def add(self, step: int, values: Iterable[tuple[str, float]]) -> None:
+        summary = self._formats.summary
+        tagged = [summary.Value(tag=name, simple_value=value) for name, value in values]
+        self._write(step=step, summary=summary(value=tagged))
+        self._writer.flush()
+
+    def _write(self, **content: Any) -> None:
+        self._writer.write(self._formats.event(wall_time=time.time(), **content).SerializeToString())
+
+
+TENSORBOARD = "tensorboard"  # the folder of event files in a run folder
+
+
+def tensorboard(
+    *, folder: pathlib.Path | None, label: str, cells: Sequence[int] = (), by_seed: bool = True
+) -> Callback:
+    """Event files for TensorBoard in the run folder (``fljax.engine.callbacks.write_events``).
+
+    Args:
+      folder: the run folder; its subfolder ``tensorboard`` has the files.
+      label: of the algorithm.
+      cells: in a sweep, the numbers of the cells in a block.
+      by_seed: whether to write single seeds too.
+
+    Raises:
+      ValueError: if there is no run folder, or tensorboardX is not installed.
+    """
+    if folder is None:
+        raise ValueError("expected a run folder for the event files of TensorBoard, got none")
+    return write_events(folder / TENSORBOARD, label=label, cells=cells, by_seed=by_seed)
+
+
+# Asked before anything is computed: whether the builder can do its work.
+_builder: Any = tensorboard
+_builder.ready = formats
+
+# Builders of callbacks. An experiment calls them once for each algorithm (in a sweep, for each group of cells), with
+# those of folder, label, cells, seeds and rounds that they have parameters for.
+CALLBACKS: Mapping[str, Callable[..., Callback]] = {"tensorboard": tensorboard}

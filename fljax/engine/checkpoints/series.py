@@ -77,22 +77,22 @@ class Series:
         Raises:
           OSError, ValueError, KeyError: if the folder does not have the rows, or other ones.
         """
-        found = cls.__new__(cls)
-        found._folder, found._length, found.written, found.chunk = folder, length, written, chunk
-        found._rest, found._group = [dict(rest)] if rest else [], None
-        found.checksums, found._waiting = dict(checksums), 0
+        series = cls.__new__(cls)
+        series._folder, series._length, series.written, series.chunk = folder, length, written, chunk
+        series._rest, series._group = [dict(rest)] if rest else [], None
+        series.checksums, series._waiting = dict(checksums), 0
         if written:
             import zarr
 
-            found._group = zarr.open_group(str(folder), mode="r+")
-            for name, array in found._group.arrays():
+            series._group = zarr.open_group(str(folder), mode="r+")
+            for name, array in series._group.arrays():
                 if array.shape[1] != length:
                     raise ValueError(f"expected {name} to have {length} rows, got {array.shape[1]}")
-            for _ in found.blocks():  # checks them
+            for _ in series.blocks():  # checks them
                 pass
         else:
             _clear(folder)
-        return found
+        return series
 
     def __len__(self) -> int:
         return self.written + sum(_rows(block) for block in self._rest)
@@ -164,29 +164,29 @@ class Series:
           OSError: after the last block of the folder, if its chunks do not have the checksums.
         """
         if self.written:
-            found = dict.fromkeys(self.checksums, 0)
+            sums = dict.fromkeys(self.checksums, 0)
             row = sum(array.nbytes // max(array.shape[1], 1) for _, array in self._group.arrays())
             step = self.chunk * max(1, READ // max(self.chunk * row, 1))
             for first in range(0, self.written, step):
                 rows = slice(first, min(first + step, self.written))
                 block = {name: np.asarray(self._group[name][:, rows]) for name in self.checksums}
-                found = self._checksums(found, block)
+                sums = self._checksums(sums, block)
                 yield block
             # A missing chunk reads as zeros.
-            if odd := [name for name in found if found[name] != self.checksums[name]]:
+            if odd := [name for name in sums if sums[name] != self.checksums[name]]:
                 raise OSError(f"expected whole rows of {odd[0]} in {str(self._folder)!r}, got damaged ones")
         if rest := self.rest():
             yield dict(rest)
 
     def _checksums(self, before: Mapping[str, int], chunks: Mapping[str, np.ndarray]) -> dict[str, int]:
         """The checksums by name after further chunks."""
-        found = {}
+        sums = {}
         for name, values in chunks.items():
-            found[name] = before.get(name, 0)
+            sums[name] = before.get(name, 0)
             for first in range(0, values.shape[1], self.chunk):
                 content: Any = np.ascontiguousarray(values[:, first : first + self.chunk])
-                found[name] = zlib.crc32(content.reshape(-1).view(np.uint8), found[name])
-        return found
+                sums[name] = zlib.crc32(content.reshape(-1).view(np.uint8), sums[name])
+        return sums
 
     def _created(self, joined: Mapping[str, np.ndarray]) -> Any:
         import zarr

@@ -33,7 +33,7 @@ class StopRequest:
 
     @property
     def heard(self) -> bool:
-        """Whether a run looks at requests now: only then does ``make`` stop something."""
+        """Whether a run listens now; without such a run ``make`` has no effect."""
         return self._listeners > 0
 
     def make(self) -> None:
@@ -42,7 +42,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self) -> Generator[None, None, None]:
-        """A run that looks at requests after every block."""
+        """While it is entered, a run listens: it looks at requests after every block."""
         self._listeners += 1
         try:
             yield
@@ -161,8 +161,8 @@ class Store:
         damaged: list[int] = []
         for step in sorted(self._steps(), reverse=True):
             try:
-                found = self._read(step)
-                usable(found)
+                checkpoint = self._read(step)
+                usable(checkpoint)
             except MemoryError:
                 raise
             except Exception as error:  # the exception depends on where the checkpoint is damaged
@@ -172,7 +172,7 @@ class Store:
                 continue
             self._remove(damaged, f"the one of round {step} is taken")
             self.saved = step
-            return found
+            return checkpoint
         self._remove(damaged, "the run begins anew")
         return None
 
@@ -229,9 +229,9 @@ class Store:
         """Options by which orbax waits for no other process, where there are several."""
         if self._orbax.multihost.process_count() == 1:
             return {}
-        own = self._orbax.multihost.process_index()
+        process = self._orbax.multihost.process_index()
         options = self._orbax.options.MultiprocessingOptions(
-            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+            primary_host=process, active_processes={process}, barrier_sync_key_prefix=f"process_{process}"
         )
         return {"multiprocessing_options": options, "create": False}
 
@@ -281,7 +281,7 @@ class Store:
         self._failing = True
 
     def _found(self) -> list[int]:
-        names = [each.name.removeprefix("round_") for each in self._folder.glob("round_*") if each.is_dir()]
+        names = [path.name.removeprefix("round_") for path in self._folder.glob("round_*") if path.is_dir()]
         return [int(name) for name in names if name.isdigit()]
 
 
@@ -315,7 +315,7 @@ def _is_own(record: logging.LogRecord) -> bool:
 
 
 def _do_nothing() -> None:
-    """Leaves the silence as it is."""
+    """What ``_silence_orbax`` returns where nothing was silenced: a function without effect."""
 
 
 # Bytes of a part of an array that is copied at a time.
@@ -324,7 +324,7 @@ _PART = 2**24
 
 def checksum(arrays: Iterable[np.ndarray]) -> int:
     """CRC-32 of the bytes of arrays, one after another."""
-    found = 0
+    total = 0
     for values in arrays:
         # An array of another order is copied in parts, since it may be a mapped file.
         whole = values.flags.c_contiguous or not values.size
@@ -332,8 +332,8 @@ def checksum(arrays: Iterable[np.ndarray]) -> int:
         parts = [values] if whole else (values[first : first + rows] for first in range(0, len(values), rows))
         for part in parts:
             content: Any = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-            found = zlib.crc32(content, found)
-    return found
+            total = zlib.crc32(content, total)
+    return total
 
 
 def _reason(error: BaseException) -> str:

@@ -38,7 +38,7 @@ BLOCK = 2**26
 
 
 class Picked(NamedTuple):
-    """Rows that each row of ``xs`` needs of a table. Several devices get them block by block; nobody holds all at once.
+    """A table, and the row of it that each client needs. Devices get the rows block by block, never all at once.
 
     Attributes:
       table: ``[any, ...]``.
@@ -133,8 +133,8 @@ def fold_lanes(
     count = jax.tree.leaves(xs)[0].shape[0]
     lanes = max(1, min(lanes, -(-count // devices)))
     if devices == 1 and lanes == count > 1:
-        summands, kept = jax.vmap(jax.checkpoint(function) if rematerialise else function)(xs)
-        return add_up(summands, jnp.ones(count, bool)), kept
+        summands, results = jax.vmap(jax.checkpoint(function) if rematerialise else function)(xs)
+        return add_up(summands, jnp.ones(count, bool)), results
     chunks = -(-count // (lanes * devices))
     order = jnp.arange(count) if cost is None else jnp.argsort(-cost, stable=True)
     padded = jnp.pad(order, (0, devices * chunks * lanes - count), constant_values=count)  # count: padding
@@ -195,13 +195,13 @@ def _on_devices(
     place = jnp.arange(share * lanes).reshape(share, lanes)
 
     def one_device(
-        closed_over: list[Any], held: list[Any], row: Array, read_row: Array, own_turns: Array, given: list[Any]
+        closed_over: list[Any], held: list[Any], row: Array, read_row: Array, own_turns: Array, arguments: list[Any]
     ) -> tuple[PyTree, PyTree]:
         device = jax.lax.axis_index(AXIS)
         mine, real = read_row[device], row[device] < count
 
         def read(turn: Array) -> PyTree:
-            parts = iter(trees.take(given, place[turn])), iter(_rows(held, mine[turn]))
+            parts = iter(trees.take(arguments, place[turn])), iter(_rows(held, mine[turn]))
             rows = [next(parts[0] if is_shared else parts[1]) for is_shared in shared]
             shapes = jax.tree.leaves(example)
             rows = [jnp.zeros(s.shape, s.dtype) if row is None else row for row, s in zip(rows, shapes, strict=True)]
@@ -210,37 +210,37 @@ def _on_devices(
         # A number that is known is kept as one: reverse mode needs it.
         turns_here = share if isinstance(turns, int) else own_turns[device]
         function = functools.partial(call, closed_over)
-        sums, kept = _in_turn(function, add_up, read, real, place, place.size, turns_here, rematerialise)
-        return jax.lax.psum(sums, AXIS), kept
+        sums, results = _in_turn(function, add_up, read, real, place, place.size, turns_here, rematerialise)
+        return jax.lax.psum(sums, AXIS), results
 
-    each, everywhere = PartitionSpec(AXIS), PartitionSpec()
+    by_device, everywhere = PartitionSpec(AXIS), PartitionSpec()
     # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
-    specs = (*[everywhere] * 5, each), (everywhere, each)
+    specs = (*[everywhere] * 5, by_device), (everywhere, by_device)
     spread = jax.shard_map(one_device, mesh=mesh(devices), in_specs=specs[0], out_specs=specs[1], check_vma=False)
 
     def block(row: Array, read_row: Array, turns: Array) -> tuple[PyTree, PyTree]:
         places = read_row.reshape(-1)
-        given = [leaf if as_given and not _is_picked(leaf) else _rows(leaf, places) for leaf in divided]
-        sums, kept = spread(closed_over, held, row, read_row, turns, given)
-        return sums, divide(kept, devices)
+        arguments = [leaf if as_given and not _is_picked(leaf) else _rows(leaf, places) for leaf in divided]
+        sums, results = spread(closed_over, held, row, read_row, turns, arguments)
+        return sums, divide(results, devices)
 
     begun = share * jnp.broadcast_to(jnp.arange(blocks, dtype=jnp.int32)[:, None], (blocks, devices))
     turns_of = jnp.broadcast_to(jnp.asarray(turns, jnp.int32), (blocks, devices))
     left = jnp.clip(turns_of - begun, 0, share)
     if blocks == 1:
-        sums, kept = block(row[0], read_row[0], left[0])
-        return sums, kept if as_given else trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
+        sums, results = block(row[0], read_row[0], left[0])
+        return sums, results if as_given else trees.take(results, jnp.argsort(row.reshape(-1))[:count])
     shapes = jax.eval_shape(block, row[0], read_row[0], left[0])
     sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
-    kept = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), shapes[1])
+    results = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), shapes[1])
 
-    def next_block(found: tuple[PyTree, PyTree], one: tuple[Array, Array, Array]) -> tuple[tuple[PyTree, PyTree], None]:
-        sums, kept = found
+    def next_block(carry: tuple[PyTree, PyTree], one: tuple[Array, Array, Array]) -> tuple[tuple[PyTree, PyTree], None]:
+        sums, results = carry
         more, new = block(*one)
-        kept = jax.tree.map(lambda all, new: all.at[one[0].reshape(-1)].set(new, mode="drop"), kept, new)
-        return (trees.add(sums, more), kept), None
+        results = jax.tree.map(lambda all, new: all.at[one[0].reshape(-1)].set(new, mode="drop"), results, new)
+        return (trees.add(sums, more), results), None
 
-    return jax.lax.scan(next_block, (sums, divide(kept, devices)), (row, read_row, left))[0]
+    return jax.lax.scan(next_block, (sums, divide(results, devices)), (row, read_row, left))[0]
 
 
 def _chosen(leaves: list[Any], which: list[bool]) -> list[Any]:
@@ -286,8 +286,8 @@ def _with_arguments(
 
     def call(closed_over: list[Any], x: Any) -> Any:
         closed = jax.extend.core.ClosedJaxpr(program.jaxpr, closed_over)
-        found = jax.extend.core.jaxpr_as_fun(closed)(*jax.tree.leaves(x))
-        return jax.tree.unflatten(jax.tree.structure(shapes), found)
+        results = jax.extend.core.jaxpr_as_fun(closed)(*jax.tree.leaves(x))
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return call, list(program.consts), arguments_read(program.jaxpr)
 
@@ -309,21 +309,21 @@ def _in_turn(
     """
 
     def chunk(turn: Array) -> tuple[PyTree, PyTree]:
-        summands, kept = function(read(turn))
-        return add_up(summands, real[turn]), kept
+        summands, results = function(read(turn))
+        return add_up(summands, real[turn]), results
 
     chunk = jax.checkpoint(chunk) if rematerialise else chunk
     shapes = jax.eval_shape(chunk, jnp.zeros((), jnp.int32))
     sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
-    kept = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), shapes[1])
+    results = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), shapes[1])
 
-    def one(turn: Array, found: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        sums, kept = found
+    def one(turn: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        sums, results = carry
         more, new = chunk(turn)
-        kept = jax.tree.map(lambda all, new: all.at[place[turn]].set(new, mode="drop"), kept, new)
-        return trees.add(sums, more), kept
+        results = jax.tree.map(lambda all, new: all.at[place[turn]].set(new, mode="drop"), results, new)
+        return trees.add(sums, more), results
 
-    return jax.lax.fori_loop(0, turns, one, (sums, kept))
+    return jax.lax.fori_loop(0, turns, one, (sums, results))
 
 
 def _deal(cost: Int[Array, " chunks"], devices: int) -> Int[Array, "devices share"]:

@@ -44,9 +44,9 @@ def use_cores(count: int | None = None) -> int:
     if not is_whole(count) or count < 1:
         raise ValueError(f"expected a positive number of cores, got {count!r}")
     if count > 1 and PATIENT:
-        given = os.environ.get("XLA_FLAGS", "")
-        waiting = [f"--{name}={seconds}" for name, seconds in _WAITING.items() if name not in given]
-        os.environ["XLA_FLAGS"] = " ".join([given, *waiting]).strip()
+        flags = os.environ.get("XLA_FLAGS", "")
+        waiting = [f"--{name}={seconds}" for name, seconds in _WAITING.items() if name not in flags]
+        os.environ["XLA_FLAGS"] = " ".join([flags, *waiting]).strip()
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         try:
             jax.config.update("jax_num_cpu_devices", count)

@@ -81,19 +81,19 @@ def fold_rows(
     busy = [True] * len(rows)
     with contextlib.suppress(jax.errors.TracerArrayConversionError):  # under a vmap of the whole run
         busy = busy if cost is None else (np.asarray(cost) > 0).tolist()
-    found = [function(row) if does else None for row, does in zip(rows, busy, strict=True)]
-    usual = next((each for each in found if each is not None), None)
-    summand, kept = usual if usual is not None else function(rows[0])
-    nothing = trees.zeros_like(kept)
+    pairs = [function(row) if does else None for row, does in zip(rows, busy, strict=True)]
+    usual = next((pair for pair in pairs if pair is not None), None)
+    summand, result = usual if usual is not None else function(rows[0])
+    nothing = trees.zeros_like(result)
     sums: PyTree = None
-    for each in found:
-        if each is not None:
-            more = add_up(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], each[0]), jnp.ones(1, bool))
+    for pair in pairs:
+        if pair is not None:
+            more = add_up(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], pair[0]), jnp.ones(1, bool))
             sums = more if sums is None else trees.add(sums, more)
     if sums is None:
         one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], summand)
         sums = trees.zeros_like(add_up(one, jnp.zeros(1, bool)))
-    return sums, stacked([nothing if each is None else each[1] for each in found])
+    return sums, stacked([nothing if pair is None else pair[1] for pair in pairs])
 
 
 def rounds(
@@ -146,11 +146,11 @@ class SentSoFar(Wire):
 
     @classmethod
     def begun(cls) -> SentSoFar:
-        """The bytes that the run of this context will have sent."""
-        found = cls(0, 0, 0, 0)
+        """A ``SentSoFar`` of the run of this context, whose messages are counted from now on."""
+        wire = cls(0, 0, 0, 0)
         sent = _SENT.get()
-        found._sent = {} if sent is None else sent
-        return found
+        wire._sent = {} if sent is None else sent
+        return wire
 
     def __getattribute__(self, name: str) -> Any:
         return self._sent.get(name, 0) if name in Wire._fields else super().__getattribute__(name)

@@ -60,13 +60,13 @@ def arguments_read(jaxpr: Any) -> list[bool]:
 
 
 def _read(jaxpr: Any) -> list[bool]:
-    live = {id(each) for each in jaxpr.outvars}
+    live = {id(variable) for variable in jaxpr.outvars}
     for eqn in reversed(jaxpr.eqns):
-        if not eqn.effects and not any(id(each) in live for each in eqn.outvars):
+        if not eqn.effects and not any(id(variable) in live for variable in eqn.outvars):
             continue
-        given = [id(each) in live for each in eqn.outvars]
-        live |= {id(each) for each, read in zip(eqn.invars, _read_by(eqn, given), strict=True) if read}
-    return [id(each) in live for each in jaxpr.invars]
+        needed = [id(variable) in live for variable in eqn.outvars]
+        live |= {id(variable) for variable, read in zip(eqn.invars, _read_by(eqn, needed), strict=True) if read}
+    return [id(variable) in live for variable in jaxpr.invars]
 
 
 def _read_by(eqn: Any, live: list[bool]) -> list[bool]:
@@ -127,8 +127,8 @@ def _branch(eqn: Any, branches: list[Any], platform: str) -> Any:
     if platforms is None:
         return max(branches, key=lambda branch: _all(branch, platform))
     names = _NAMES.get(platform, (platform,))
-    own = [at for at, known in enumerate(platforms) if known is not None and set(known) & set(names)]
-    return branches[own[0] if own else platforms.index(None)]
+    places = [at for at, known in enumerate(platforms) if known is not None and set(known) & set(names)]
+    return branches[places[0] if places else platforms.index(None)]
 
 
 def _moved(eqn: Any) -> int:
@@ -153,7 +153,7 @@ def _has_while(jaxpr: Any) -> bool:
 
 def _inner(eqn: Any) -> Iterator[Any]:
     for value in eqn.params.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            inner = getattr(each, "jaxpr", each)
+        for part in value if isinstance(value, tuple | list) else (value,):
+            inner = getattr(part, "jaxpr", part)
             if hasattr(inner, "eqns"):
                 yield inner

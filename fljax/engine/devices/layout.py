@@ -1,4 +1,4 @@
-"""The numbers of a run's layout over devices, and where devices hold its arrays.
+"""A run on its devices: the numbers of its layout, where devices hold its arrays, and the memory of its programs.
 
 A ``Layout`` is the decision of ``resolve`` (``fljax.engine.programs.execution``): how many clients and runs are side by
 side, and on which devices. ``fljax.engine.devices.client_mapping`` deals clients to the devices. The functions here
@@ -10,6 +10,12 @@ keep the axes of one row apart: a ``reshape`` to ``[S, P]`` would gather all of 
 
 Before clients are computed, their rows move to the device that computes them, block by block; their results move back.
 Of several processes, each holds all of a state between programs, since each of them reads it.
+
+The memory of compiled programs is that of XLA's own analysis, for which nothing is run. What a run keeps (data, server,
+clients) is computed from shapes. What it holds at once is the analysis of its compiled programs. ``estimate`` compiles
+them with quick machine code: XLA assigns memory before it makes machine code, so the analysis is the same. Where XLA
+does not tell, the peak is None and the run goes on. A run whose memory does not suffice goes on with fewer clients side
+by side.
 """
 
 from __future__ import annotations
@@ -81,14 +87,14 @@ def products_of(precision: Precision) -> AbstractContextManager[None]:
 def mesh(devices: int) -> Mesh:
     """``devices`` devices along the axis "clients": of each process, in their order, the first ones."""
     count = jax.process_count()
-    chosen = [each for process in range(count) for each in jax.local_devices(process)[: devices // count]]
+    chosen = [device for process in range(count) for device in jax.local_devices(process)[: devices // count]]
     return Mesh(np.asarray(chosen), (AXIS,))
 
 
 def is_there(devices: int) -> bool:
     """Whether a run that spans the processes may use so many devices, equally many of each process."""
-    each, rest = divmod(devices, jax.process_count())
-    return rest == 0 and 1 <= each <= jax.local_device_count()
+    per_process, rest = divmod(devices, jax.process_count())
+    return rest == 0 and 1 <= per_process <= jax.local_device_count()
 
 
 def sharding(devices: int) -> NamedSharding | None:
@@ -186,7 +192,7 @@ def shardings(state: Any, devices: int, lead: int) -> Any:
 
 
 def state_shardings(states: PyTree, layout: Layout, lead: int = 2) -> Any:
-    """Where devices hold the states of runs between programs: ``shardings``; None for each leaf with one device.
+    """The shardings of the states of runs between programs (``shardings``); None for each leaf with one device.
 
     The devices of several processes all hold all of it then, since each process reads the state. Devices that share
     whole runs do, too.
@@ -197,7 +203,7 @@ def state_shardings(states: PyTree, layout: Layout, lead: int = 2) -> Any:
 
 
 def with_shardings(shapes: PyTree, shardings: PyTree) -> PyTree:
-    """Shapes of arrays that devices hold in this way; for programs that are traced before there are arrays."""
+    """``shapes`` as ShapeDtypeStructs with these shardings; for programs that are traced before there are arrays."""
 
     def struct(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -206,19 +212,84 @@ def with_shardings(shapes: PyTree, shardings: PyTree) -> PyTree:
 
 
 def place_state(states: PyTree, layout: Layout) -> PyTree:
-    """States as ``state_shardings`` says, while tracing."""
+    """``states``, constrained to the shardings of ``state_shardings``; for use while tracing."""
     if layout.devices == 1:
         return states
     return jax.lax.with_sharding_constraint(states, state_shardings(states, layout))
 
 
 def put_state(states: PyTree, layout: Layout) -> PyTree:
-    """States as ``state_shardings`` says, before a program gets them."""
+    """``states`` with the shardings of ``state_shardings``; the loop calls it before a program gets them."""
     if layout.devices == 1 or mesh(layout.devices).is_multi_process:
         return replicate(states, layout.devices)
     return jax.device_put(states, state_shardings(states, layout))
 
 
 def keep_everywhere(tree: PyTree, layout: Layout) -> PyTree:
-    """Arrays that every device holds, while tracing."""
+    """The arrays of ``tree``, constrained to be replicated on every device; for use while tracing."""
     return tree if layout.devices == 1 else jax.lax.with_sharding_constraint(tree, sharding(layout.devices))
+
+
+# XLA assigns memory before it makes machine code. So quick machine code, in half the time, has the same analysis.
+QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0}
+
+
+def made_bytes(compiled: Any) -> int | None:
+    """Bytes that a compiled program (``jax.stages.Compiled``) holds at once on each device, without its arguments.
+
+    These are its results, except those that take the place of donated arguments, and all that it computes in between.
+    None if XLA does not tell.
+    """
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        return None
+    return analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+
+
+class Memory(NamedTuple):
+    """A run's memory in bytes, on each device. ``peak`` is read from compiled programs, all else from shapes.
+
+    Attributes:
+      peak: the largest memory of a program of the run (start, rounds, evaluation), including all of the following; None
+        if XLA does not tell it for this device.
+      data: examples and index tables.
+      server: the server's state between rounds, of all runs.
+      clients: the clients' states between rounds and their last ballots, of all runs.
+      model: one initial model of the task.
+      runs: number of runs: seeds, in a sweep times cells.
+      devices: number of devices; each holds these amounts. Tables with one row per client are divided among them.
+    """
+
+    peak: int | None
+    data: int
+    server: int
+    clients: int
+    model: int
+    runs: int
+    devices: int
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of JAX says that memory did not suffice, of a device or for compiling."""
+    words = str(error)
+    return isinstance(error, jax.errors.JaxRuntimeError | MemoryError) and (
+        isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in words or "out of memory" in words.lower()
+    )
+
+
+def smaller(layout: Layout) -> Layout | None:
+    """The layout with half as many clients and runs side by side; None if there is one of each already."""
+    halved = layout._replace(
+        clients=max(1, layout.clients // 2),
+        seeds=max(1, layout.seeds // 2),
+        evaluation=max(1, layout.evaluation // 2),
+    )
+    return None if halved == layout else halved
+
+
+def out_of_memory_sentence(layout: Layout, done: int) -> str:
+    """The warning of a run that goes on with the smaller ``layout`` after ``done`` rounds."""
+    return (
+        f"memory did not suffice; the run goes on after round {done} with fewer side by side: clients in training "
+        f"{layout.clients}, clients in evaluation {layout.evaluation}, runs {layout.seeds}"
+    )

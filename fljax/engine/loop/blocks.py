@@ -17,13 +17,18 @@ import numpy as np
 from fljax.core import processes
 from fljax.engine.callbacks import contract
 from fljax.engine.callbacks.contract import Block, Callback, call_all, diverged
-from fljax.engine.devices.layout import Layout, default_platform, of_this_process
-from fljax.engine.devices.memory import is_out_of_memory, sentence, smaller
+from fljax.engine.devices.layout import (
+    Layout,
+    default_platform,
+    is_out_of_memory,
+    of_this_process,
+    out_of_memory_sentence,
+    smaller,
+)
 from fljax.engine.loop import diagnosis
-from fljax.engine.loop.best_models import BestSoFar
 from fljax.engine.loop.checkpointing import CheckpointKeeper, Position, Resumed
 from fljax.engine.loop.compilation import PreparedRun, Programs, compiled, programs_of
-from fljax.engine.loop.history import History
+from fljax.engine.loop.history import BestSoFar, History
 from fljax.engine.loop.schedule import OnMemory
 from fljax.engine.loop.scoring import Scoring
 from fljax.engine.loop.trained import state_of
@@ -56,8 +61,8 @@ class Clock:
         return spent
 
 
-class Progress(NamedTuple):
-    """How far a run is: its state, what it has recorded and measured, and its position."""
+class LoopState(NamedTuple):
+    """The state of all runs, the history of records and evaluations, and the position in the loop."""
 
     state: State
     history: History
@@ -68,7 +73,7 @@ Judge = Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
 
 
 class Loop(NamedTuple):
-    """The blocks of some runs, and who looks at them; it may begin anew with fewer clients side by side.
+    """The loop over blocks of rounds for all runs; it may begin anew with fewer clients side by side.
 
     Attributes:
       first: the round in which the runs begin.
@@ -94,7 +99,9 @@ class Loop(NamedTuple):
     keeper: CheckpointKeeper
     scoring: Scoring
 
-    def start(self, run: Programs | OffloadRun, prepared: PreparedRun, initial: State | None, clock: Clock) -> Progress:
+    def start(
+        self, run: Programs | OffloadRun, prepared: PreparedRun, initial: State | None, clock: Clock
+    ) -> LoopState:
         """Compiles the programs, and evaluates the state before the first round."""
         memory = compiled(run, prepared.shapes, self.on_memory)
         state = run.start()
@@ -112,9 +119,9 @@ class Loop(NamedTuple):
         if opening := [callback for callback in self.callbacks if contract.is_called_at_start(callback)]:
             call_all(opening, self._block(self.first, 0, scores, state, 0.0))
             clock.skip()
-        return Progress(state, history, Position(self.first, self.first, False, clock.seconds, memory))
+        return LoopState(state, history, Position(self.first, self.first, False, clock.seconds, memory))
 
-    def resume(self, run: Programs | OffloadRun, prepared: PreparedRun, resumed: Resumed, clock: Clock) -> Progress:
+    def resume(self, run: Programs | OffloadRun, prepared: PreparedRun, resumed: Resumed, clock: Clock) -> LoopState:
         """Goes on after a checkpoint: callbacks get the earlier blocks. Programs are compiled if rounds are left."""
         position, history = resumed.position, resumed.history
         self.best.resume(resumed.best)
@@ -127,9 +134,9 @@ class Loop(NamedTuple):
             position = position._replace(memory=compiled(run, prepared.shapes, self.on_memory))
         clock.add(position.seconds)
         clock.lap("compile")
-        return Progress(state, history, position)
+        return LoopState(state, history, position)
 
-    def run(self, run: Programs | OffloadRun, progress: Progress, clock: Clock) -> Progress:
+    def run(self, run: Programs | OffloadRun, progress: LoopState, clock: Clock) -> LoopState:
         """Runs block after block, each up to the next evaluation, to the last of ``stops``.
 
         Raises:
@@ -178,7 +185,7 @@ class Loop(NamedTuple):
                     save()
                     if keeper.must_stop and at.done < end and not at.ended:
                         raise keeper.stopped(at, end)
-        return Progress(state, history, at)
+        return LoopState(state, history, at)
 
     def _block(self, done: int, ran: int, scores: dict[str, Labelled], state: State, seconds: float) -> Block:
         local = of_this_process(state)
@@ -199,8 +206,12 @@ class Loop(NamedTuple):
 
 def completed(
     loop: Loop, prepared: PreparedRun, initial: State | None, resumed: Resumed | None, clock: Clock
-) -> tuple[Progress, Layout, Clock]:
-    """The runs at their end, after ``resumed`` if it is given; where memory does not suffice, with a smaller layout."""
+) -> tuple[LoopState, Layout, Clock]:
+    """Runs all blocks; returns the state of the loop at the end, the layout and the clock.
+
+    It goes on after the checkpoint ``resumed`` if there is one. Where memory does not suffice, it begins anew with a
+    smaller layout. ``run_plans`` calls it.
+    """
     while True:
         run = programs_of(prepared)
         try:
@@ -218,14 +229,14 @@ def completed(
         resumed, clock = loop.keeper.newest(default_platform()), Clock()
         if resumed is None:
             contract.replay(loop.callbacks, [])  # they forget what begins anew
-        loop.keeper.warn(sentence(fewer, loop.first if resumed is None else resumed.position.done))
+        loop.keeper.warn(out_of_memory_sentence(fewer, loop.first if resumed is None else resumed.position.done))
 
 
 def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     """A copy of ``initial`` (the program donates its argument); raises a ValueError if its shapes do not fit."""
-    found, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
-    if found != expected:
-        raise ValueError(f"expected initial to be a state of this algorithm, {expected}, got {found}")
+    structure, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
+    if structure != expected:
+        raise ValueError(f"expected initial to be a state of this algorithm, {expected}, got {structure}")
     for got, want in zip(jax.tree.leaves(initial), jax.tree.leaves(fresh), strict=True):
         if np.shape(got) != want.shape or got.dtype != want.dtype:
             raise ValueError(
@@ -238,4 +249,4 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     if rounds.size > 1:
         raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
     # Through the host, since ``initial`` may be on other devices than those of this run.
-    return with_arrays(fresh, {name: np.array(each) for name, each in arrays_of(initial).items()})
+    return with_arrays(fresh, {name: np.array(values) for name, values in arrays_of(initial).items()})

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import processes, trees
-from fljax.data.mapped_files import parts
+from fljax.data.checks import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
 from fljax.engine.loop.history import History
@@ -260,16 +260,16 @@ def identity_of(
     """What two runs must have in common, so that one may go on after a checkpoint of the other."""
     from fljax.core.version import __version__
 
-    found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
-    found |= {"algorithm": _named(spec), "non_finite": spec.non_finite}
-    found |= _of_functions(spec)
+    identity = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
+    identity |= {"algorithm": _named(spec), "non_finite": spec.non_finite}
+    identity |= _of_functions(spec)
     if spec.extra:  # checkpoints hold evaluations
-        found["extra metrics"] = list(spec.extra)
-        found[f"{_CHECKSUM}what clients require"] = checksum_of(inputs.required)
-    found[f"{_CHECKSUM}the data"] = checksum_of((inputs.federation, _capacities(inputs.federation)))
-    found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
-    found[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
-    return _plain(found)
+        identity["extra metrics"] = list(spec.extra)
+        identity[f"{_CHECKSUM}what clients require"] = checksum_of(inputs.required)
+    identity[f"{_CHECKSUM}the data"] = checksum_of((inputs.federation, _capacities(inputs.federation)))
+    identity[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
+    identity[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
+    return _plain(identity)
 
 
 def check_identity(there: Mapping[str, Any], here: Mapping[str, Any], folder: pathlib.Path) -> None:
@@ -301,22 +301,22 @@ def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:
 
 def _of_functions(spec: Spec) -> dict[str, Any]:
     # An Algorithm, whose functions hold its hyper-parameters; or builders, which may be partial.
-    given = getattr(spec.build, "algorithm", spec.build)
-    return {f"{_CHECKSUM}numbers in the algorithm's functions": checksum_of(_held(given, set()))} | _options(spec)
+    build = getattr(spec.build, "algorithm", spec.build)
+    return {f"{_CHECKSUM}numbers in the algorithm's functions": checksum_of(_held(build, set()))} | _options(spec)
 
 
 def _capacities(federation: Federation) -> np.ndarray:
     """The lengths of the longest lists, which are static where lists are stored one after another."""
     groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    return np.array([rows.index.shape[-1] for each in groups for rows in each.parts.values()])
+    return np.array([rows.index.shape[-1] for group in groups for rows in group.parts.values()])
 
 
 def checksum_of(tree: PyTree) -> int:
     """A checksum of all leaves: shapes, dtypes and bytes."""
     leaves = [np.asarray(leaf) for leaf in arrays_of(tree).values()]
-    described = json.dumps([[each.dtype.name, each.shape] for each in leaves])
+    described = json.dumps([[array.dtype.name, array.shape] for array in leaves])
     arrays = [np.frombuffer(described.encode(), np.uint8), *leaves]
-    return checksum(part for each in arrays for part in parts(each))
+    return checksum(part for array in arrays for part in checked_parts(array))
 
 
 def _within(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -334,8 +334,8 @@ def _named(spec: Spec) -> str:
 
 def _options(spec: Spec) -> dict[str, Any]:
     """The plain values among the static arguments, by path; functions have no lasting name."""
-    given = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(spec.structure, spec.static))
-    return {trees.path_of(path): leaf for path, leaf in given if isinstance(leaf, int | str | bool)}
+    options = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(spec.structure, spec.static))
+    return {trees.path_of(path): leaf for path, leaf in options if isinstance(leaf, int | str | bool)}
 
 
 def _held(value: Any, seen: set[int]) -> list[Any]:
@@ -358,7 +358,7 @@ def _held(value: Any, seen: set[int]) -> list[Any]:
         for cell in getattr(value, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # a cell that is still empty
                 parts.append(cell.cell_contents)
-    return [each for part in parts for each in _held(part, seen)]
+    return [number for part in parts for number in _held(part, seen)]
 
 
 def _name(value: Any) -> str:

@@ -18,8 +18,7 @@ from jaxtyping import Array
 
 from fljax.core import processes, trees
 from fljax.engine.devices import eager
-from fljax.engine.devices.layout import Layout, default_platform, put_state, replicate
-from fljax.engine.devices.memory import QUICK, Memory, made_bytes
+from fljax.engine.devices.layout import QUICK, Layout, Memory, default_platform, made_bytes, put_state, replicate
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.schedule import OnMemory, Schedule
 from fljax.engine.offload.run import OffloadRun
@@ -39,7 +38,7 @@ from fljax.results.non_finite import check_mode
 
 
 class PreparedRun(NamedTuple):
-    """What a run's programs are made of.
+    """The arguments of a run's programs, before anything is compiled.
 
     Attributes:
       spec: the static part of the plans.
@@ -69,14 +68,14 @@ class Programs(NamedTuple):
 
     def start(self) -> State:
         """States of all runs before round 0."""
-        given = (self.spec, self.layout, self.inputs, self.seeds)
-        state: State = program.start(*given)
+        arguments = (self.spec, self.layout, self.inputs, self.seeds)
+        state: State = program.start(*arguments)
         if diagnosis.is_asked():
-            diagnosis.check_start(*given, state)
+            diagnosis.check_start(*arguments, state)
         return state
 
     def placed(self, state: State) -> State:
-        """A state as the programs take it."""
+        """The state as arrays on the devices of the layout, as the programs take it."""
         return put_state(jax.tree.map(jnp.asarray, state), self.layout)
 
     def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
@@ -88,10 +87,10 @@ class Programs(NamedTuple):
         return after, records
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
-        given = (self.spec, self.layout, self.inputs, state)
-        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.evaluate(*given, jnp.int32(done)))
+        arguments = (self.spec, self.layout, self.inputs, state)
+        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.evaluate(*arguments, jnp.int32(done)))
         if diagnosis.is_asked():
-            diagnosis.check_evaluation(*given, done, scores)
+            diagnosis.check_evaluation(*arguments, done, scores)
         return scores
 
 
@@ -104,7 +103,7 @@ def programs_of(prepared: PreparedRun) -> Programs | OffloadRun:
 
 
 def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
-    """Compiles the programs; the peak of their memory. ``on_memory`` is called unless nothing is compiled."""
+    """Compiles the programs; returns the peak of their memory. ``on_memory`` is called unless ``jax.jit`` is off."""
     if isinstance(run, OffloadRun):
         memory = offload_memory(run, shapes)
     else:
@@ -125,7 +124,7 @@ def compile_all(
       capacity: rounds of the longest block.
       inputs: the traced part of a plan.
       seeds: ``[runs]``.
-      quick: whether the programs are compiled for their memory only (``fljax.engine.devices.memory``); later calls do
+      quick: whether the programs are compiled for their memory only (``fljax.engine.devices.layout``); later calls do
         not reuse them.
 
     Returns:
@@ -154,7 +153,7 @@ def begin(
     precision.
     """
     traced = program.trace_all(spec, layout, capacity, inputs, seeds)
-    return [pool.submit(each.lower().compile, options) for each in traced]
+    return [pool.submit(traced_program.lower().compile, options) for traced_program in traced]
 
 
 def fastest(prepared: PreparedRun, tried: Sequence[Layout]) -> Layout:
@@ -265,12 +264,12 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
 def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:
     """The memory of a run with these compiled programs (start, rounds, evaluation)."""
     runs = shapes.sizes.seeds
-    server, clients = (runs * each for each in state_bytes(shapes.state, layout))
-    made = [each for each in map(made_bytes, programs) if each is not None]
+    server, clients = (runs * count for count in state_bytes(shapes.state, layout))
+    made = [count for count in map(made_bytes, programs) if count is not None]
     peak = None
     if programs and len(made) == len(programs):
         # The state is a result of the first program, and an argument of the others.
-        peak = trees.bytes_of(inputs) + max([made[0], *(server + clients + each for each in made[1:])])
+        peak = trees.bytes_of(inputs) + max([made[0], *(server + clients + count for count in made[1:])])
     return Memory(peak, trees.bytes_of(inputs.federation), server, clients, shapes.model, runs, layout.devices)
 
 
@@ -286,13 +285,17 @@ def size(count: float | None) -> str:
 
 def in_words(memory: Memory) -> str:
     """One line with the peak (or that it is unknown) and its parts."""
-    each = memory.server // memory.runs // max(memory.model, 1)
+    models_per_run = memory.server // memory.runs // max(memory.model, 1)
     runs = f"{memory.runs} x " if memory.runs > 1 else ""
-    models = f" ({runs}{each} model{'s' * (each != 1)} of {size(memory.model)})" if each else ""
+    models = (
+        f" ({runs}{models_per_run} model{'s' * (models_per_run != 1)} of {size(memory.model)})"
+        if models_per_run
+        else ""
+    )
     where = f" on each of {memory.devices} devices" if memory.devices > 1 else ""
-    found = "an unknown amount" if memory.peak is None else size(memory.peak)
+    peak = "an unknown amount" if memory.peak is None else size(memory.peak)
     return (
-        f"{found} at once{where}: server {size(memory.server)}{models}, "
+        f"{peak} at once{where}: server {size(memory.server)}{models}, "
         f"clients {size(memory.clients)}, data {size(memory.data)}"
     )
 
@@ -311,11 +314,11 @@ def shortage(memory: Memory) -> str | None:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:
         told = [device.memory_stats() or {} for device in jax.local_devices()[: memory.devices]]
-        if not all("bytes_limit" in each for each in told):
+        if not all("bytes_limit" in stats for stats in told):
             return None
         # The data are on the device already.
         needed, whose = memory.peak - memory.data, "the device has free"
-        there = min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in told)
+        there = min(stats["bytes_limit"] - stats.get("bytes_in_use", 0) for stats in told)
     if needed <= there:
         return None
     return (

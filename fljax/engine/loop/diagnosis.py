@@ -58,7 +58,7 @@ def divergences(
       records: of the run.
     """
     first = int(records["round"][0]) if records.sizes["round"] else 0
-    found = []
+    diverged = []
     for place, (seed, round) in enumerate(zip(seeds, np.asarray(state.diverged).tolist(), strict=True)):
         if round < 0:
             continue
@@ -71,8 +71,8 @@ def divergences(
                 clients = ()  # nothing else could be received
             else:
                 clients = _computed_again(spec, inputs, layout, shapes, seeds, state, place, round)
-        found.append(Divergence(int(seed), round, clients))
-    return tuple(found)
+        diverged.append(Divergence(int(seed), round, clients))
+    return tuple(diverged)
 
 
 def _named(ids: Any, marks: Any) -> tuple[int, ...]:
@@ -108,9 +108,9 @@ def _computed_again(
 def _again(spec: Spec, layout: Layout, inputs: Inputs, state: State, place: Array, round: Array) -> tuple[Array, Array]:
     """Ids of a round's cohort ``[S]``, and whether each row is not finite, for the seed at a place."""
     algorithm, federation = algorithm_of(spec, inputs, place)
-    own = trees.take(state, place)._replace(round=round, diverged=jnp.full((), -1, jnp.int32))
+    before = trees.take(state, place)._replace(round=round, diverged=jnp.full((), -1, jnp.int32))
     options = RoundOptions(spec.everybody, non_finite="stop")
-    _, info = one_round(algorithm, as_vectors(federation), layout, own, round, options=options)
+    _, info = one_round(algorithm, as_vectors(federation), layout, before, round, options=options)
     ids: Any = info["cohort_id"]
     marks: Any = info["not_finite"]
     return ids.values, marks.values
@@ -123,9 +123,11 @@ def is_stopped(non_finite: NonFinite, state: State) -> bool:
 
 def check_stopped(non_finite: NonFinite, results: Sequence[Result]) -> None:
     """Raises a NotFinite with the first divergence of several plans, if ``non_finite`` is "stop" and there is one."""
-    found = [(each.round, plan, each) for plan, result in enumerate(results) for each in result.divergences]
-    if non_finite == "stop" and found:
-        _, plan, first = min(found, key=lambda each: each[:2])
+    stops = [
+        (divergence.round, plan, divergence) for plan, result in enumerate(results) for divergence in result.divergences
+    ]
+    if non_finite == "stop" and stops:
+        _, plan, first = min(stops, key=lambda divergence: divergence[:2])
         raise NotFinite(first, results, plan)
 
 
@@ -147,8 +149,8 @@ def check_rounds(spec: Spec, layout: Layout, inputs: Inputs, state: State, first
     with eager.entered():
         for run, round in enumerate(np.asarray(state.diverged).tolist()):
             if first <= round < first + count:
-                own, before = _inputs_of(spec, inputs, run), _row(state, run)  # frozen before that round
-                program.run_rounds(spec, _one(layout), 1, own, before, jnp.int32(round), jnp.int32(1))
+                run_inputs, before = _inputs_of(spec, inputs, run), _row(state, run)  # frozen before that round
+                program.run_rounds(spec, _one(layout), 1, run_inputs, before, jnp.int32(round), jnp.int32(1))
 
 
 def check_evaluation(
@@ -159,8 +161,8 @@ def check_evaluation(
     with eager.entered():
         for run in range(len(state.seed)):
             if any(np.isinf(loss[run]).any() for loss in losses):
-                own = _inputs_of(spec, inputs, run)
-                program.evaluate(spec, _one(layout), own, _row(state, run), jnp.int32(done))
+                run_inputs = _inputs_of(spec, inputs, run)
+                program.evaluate(spec, _one(layout), run_inputs, _row(state, run), jnp.int32(done))
 
 
 def check_standalone(
@@ -169,8 +171,8 @@ def check_standalone(
     """Raises an ``AlgorithmError`` if NaN appeared in standalone training; ``train`` is its program."""
     with eager.entered():
         for run in range(len(seeds)):
-            own = _inputs_of(spec, inputs, run)
-            data = own.federation
+            run_inputs = _inputs_of(spec, inputs, run)
+            data = run_inputs.federation
             seen, unseen = (
                 _undefined(clients, threshold, run)
                 for clients, threshold in (
@@ -183,7 +185,7 @@ def check_standalone(
                     clients=_some(data.clients, seen if len(seen) else np.arange(1)),  # a federation has seen clients
                     unseen=_some(data.unseen, unseen) if len(unseen) else None,
                 )
-                train(spec, _one(layout), False, own._replace(federation=some), _row(seeds, run))
+                train(spec, _one(layout), False, run_inputs._replace(federation=some), _row(seeds, run))
 
 
 def _inputs_of(spec: Spec, inputs: Inputs, run: int) -> Inputs:
@@ -196,12 +198,12 @@ def _inputs_of(spec: Spec, inputs: Inputs, run: int) -> Inputs:
 
 
 def _one(layout: Layout) -> Layout:
-    """One client after another on one device, at the precision of the run."""
+    """The layout of one client after another on one device, with the precision of ``layout``."""
     return layout._replace(clients=1, seeds=1, evaluation=1, devices=1, runs_apart=False)
 
 
 def _row(tree: PyTree, run: int) -> PyTree:
-    """One run of ``[runs, ...]`` as ``[1, ...]``, on one device."""
+    """The row of one run, ``[1, ...]``, of arrays ``[runs, ...]``; on one device."""
     return jax.tree.map(lambda leaf: leaf[run][None], on_one(tree))
 
 
@@ -214,7 +216,7 @@ def _undefined(clients: Any, threshold: Any, run: int) -> np.ndarray:
 
 
 def _some(clients: Any, places: np.ndarray) -> Any:
-    """Some clients of a population of one run, which may be stacked."""
+    """The clients at some places of a population of one run; the population may be stacked over seeds."""
     stacked = np.ndim(clients.id) == 2
     return jax.tree.map(lambda leaf: leaf[:, places] if stacked else leaf[places], clients)
 

@@ -1,15 +1,27 @@
-"""What a run has recorded and measured so far, in memory or in the folder of its checkpoints."""
+"""What a run has so far: ``History`` has its records and evaluations, ``BestSoFar`` the best models of each run.
+
+A history is in memory or in the folder of the checkpoints. The loop chooses the best models after every evaluation.
+These are on the host and are copied when an evaluation is better, so that the device holds no second state. They are
+chosen by validation rows only. The rows of a state are seeds, each of its own round.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
+from fljax import metrics
+from fljax.core import processes
 from fljax.engine.checkpoints import Series
+from fljax.engine.devices.layout import of_this_process
+from fljax.engine.loop.schedule import OnEvaluated
+from fljax.engine.programs.program import Spec
+from fljax.engine.rounds.states import State, arrays_of, with_arrays
 from fljax.protocol import Info, Labelled
 
 _RECORDS, _EVALUATIONS = "records", "evaluations"
@@ -48,9 +60,9 @@ class History:
 
     def records(self) -> list[Info]:
         """The records as one block ``[runs, rounds, ...]``; empty without rounds."""
-        found = self._records.read()
+        values = self._records.read()
         axes = self._axes[_RECORDS]
-        return [{name: _entry(found[name], axes[name]) for name in axes if name in found}] if found else []
+        return [{name: _entry(values[name], axes[name]) for name in axes if name in values}] if values else []
 
     @property
     def is_long(self) -> bool:
@@ -65,9 +77,9 @@ class History:
 
     def evaluations(self) -> list[tuple[int, dict[str, Labelled]]]:
         """``(rounds done, scores [runs, ...])`` of all evaluations."""
-        found, axes = self._scores.read(), self._axes[_EVALUATIONS]
+        values, axes = self._scores.read(), self._axes[_EVALUATIONS]
         return [
-            (done, {name: Labelled(found[name][:, place], axes[name] or ()) for name in axes})
+            (done, {name: Labelled(values[name][:, place], axes[name] or ()) for name in axes})
             for place, done in enumerate(self._evaluated)
         ]
 
@@ -111,17 +123,17 @@ class History:
         Raises:
           OSError, ValueError, KeyError: if what it needs of the folder is not there.
         """
-        found = cls()
-        found._evaluated = [int(done) for done in about["evaluated"]]
+        history = cls()
+        history._evaluated = [int(done) for done in about["evaluated"]]
 
         def series(name: str, length: int) -> Series:
             told = about[name]
-            found._axes[name] = {key: None if axes is None else tuple(axes) for key, axes in told["axes"].items()}
-            own = {key: arrays[f"{name}/{key}"] for key in found._axes[name] if f"{name}/{key}" in arrays}
-            return Series.resume(folder / name, length, told["written"], told["chunk"], told["checksums"], own)
+            history._axes[name] = {key: None if axes is None else tuple(axes) for key, axes in told["axes"].items()}
+            rows = {key: arrays[f"{name}/{key}"] for key in history._axes[name] if f"{name}/{key}" in arrays}
+            return Series.resume(folder / name, length, told["written"], told["chunk"], told["checksums"], rows)
 
-        found._records, found._scores = series(_RECORDS, rounds), series(_EVALUATIONS, evaluations)
-        return found
+        history._records, history._scores = series(_RECORDS, rounds), series(_EVALUATIONS, evaluations)
+        return history
 
 
 def _in_memory(*parts: Any) -> History:
@@ -145,3 +157,112 @@ def _axes(info: Mapping[str, Any]) -> dict[str, tuple[str, ...] | None]:
 
 def _entry(values: np.ndarray, axes: tuple[str, ...] | None) -> Any:
     return values if axes is None else Labelled(values, axes)
+
+
+_STATE, _ROUND, _VALUE = "state", "round", "value"
+
+
+def criterion(scores: Mapping[str, Labelled]) -> tuple[np.ndarray, bool]:
+    """The number of each run by which its best models are chosen, ``[runs]``, and whether lower is better.
+
+    It is the mean over clients of ``valid_accuracy``, or of ``valid_loss`` if the task has no score; never one of test
+    rows.
+    """
+    lower = "valid_accuracy" not in scores
+    values = np.asarray(scores["valid_loss" if lower else "valid_accuracy"].values)
+    return np.asarray(metrics.average_accuracy(values)), lower
+
+
+class BestSoFar:
+    """Keeps the best models of each run, and calls a function after every evaluation.
+
+    The best state is on the host, so that the memory of the device stays as estimated.
+
+    Args:
+      best: whether the best models are kept; or the numbers of rounds done of the evaluations that count.
+      on_evaluated: called with the number of rounds done and the state.
+    """
+
+    def __init__(self, best: bool | Collection[int] = False, on_evaluated: OnEvaluated | None = None) -> None:
+        self._counting = None if isinstance(best, bool) else frozenset(best)
+        self._on = best if isinstance(best, bool) else True
+        self._on_evaluated = on_evaluated
+        self._state: dict[str, np.ndarray] = {}
+        self._round = self._value = np.zeros(0)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the best models are kept."""
+        return self._on
+
+    def check(self, spec: Spec) -> None:
+        """Raises a ValueError if no client has rows by which models could be chosen."""
+        if self._on and not spec.valid:
+            raise ValueError(
+                "expected clients with validation rows, by which the best models are chosen, got none; set "
+                "valid_fraction (data.valid_fraction in a config)"
+            )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that a checkpoint and the run that resumes it must have in common."""
+        if not self._on:
+            return {}
+        return {"keep_best": True if self._counting is None else sorted(self._counting)}
+
+    def begin(self) -> None:
+        """Forgets the best models; called when a run begins, also anew with a smaller layout."""
+        self._state = {}
+
+    def evaluated(self, done: int, scores: Mapping[str, Labelled], state: State) -> None:
+        """Takes the models of an evaluation if they are better: of equal values the first stays; NaN is never best."""
+        state = of_this_process(state)
+        if self._on_evaluated is not None and processes.is_first():
+            self._on_evaluated(done, state)
+        if not self._on or not (self._counting is None or done in self._counting or not self._state):
+            return
+        value, lower = criterion(scores)
+        if not self._state:  # also where no value is finite
+            self._state = {name: np.array(values) for name, values in arrays_of(state).items()}
+            self._round = np.full(value.shape, done, np.int32)
+            self._value = np.where(np.isfinite(value), value, np.nan)
+            return
+        ahead = value < self._value if lower else value > self._value
+        better = np.isfinite(value) & (ahead | np.isnan(self._value))
+        if not better.any():
+            return
+        # New arrays, since a checkpoint of the old ones may be being written.
+        self._state = {name: _rows(better, values, self._state[name]) for name, values in arrays_of(state).items()}
+        self._round = np.where(better, np.int32(done), self._round)
+        self._value = np.where(better, value, self._value)
+
+    def saved(self) -> dict[str, np.ndarray]:
+        """The arrays that ``resume`` needs."""
+        if not self._state:
+            return {}
+        state = {f"{_STATE}/{name}": values for name, values in self._state.items()}
+        return state | {_ROUND: self._round, _VALUE: self._value}
+
+    def resume(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Goes on with the arrays of a checkpoint."""
+        if self._on and arrays:
+            prefix = f"{_STATE}/"
+            self._state = {
+                name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)
+            }
+            self._round, self._value = arrays[_ROUND], arrays[_VALUE]
+
+    def result(self, like: State) -> tuple[State, np.ndarray, np.ndarray] | None:
+        """The best state of all runs, the rounds after which it was, and its values; ``like`` has its structure."""
+        return (with_arrays(like, self._state), self._round, self._value) if self._state else None
+
+
+def _rows(chosen: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    merged = old.copy()
+    merged[chosen] = new[chosen]
+    return merged
+
+
+def runs_of(best: tuple[State, np.ndarray, np.ndarray], runs: slice) -> tuple[State, np.ndarray, np.ndarray]:
+    """The entries of ``best`` for some of the runs: best states, their rounds and values, ``[runs, ...]``."""
+    return jax.tree.map(lambda leaf: leaf[runs], best)

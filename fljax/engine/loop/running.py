@@ -18,10 +18,10 @@ from fljax.engine.callbacks.contract import diverged
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Layout, default_platform
 from fljax.engine.loop import compute, diagnosis
-from fljax.engine.loop.best_models import BestSoFar, runs_of
 from fljax.engine.loop.blocks import Clock, Loop, completed
 from fljax.engine.loop.checkpointing import CheckpointKeeper, identity_of
 from fljax.engine.loop.compilation import PreparedRun, fastest
+from fljax.engine.loop.history import BestSoFar, runs_of
 from fljax.engine.loop.schedule import Hooks, Schedule
 from fljax.engine.loop.scoring import Scoring
 from fljax.engine.loop.trained import DeployedModels, Predictions
@@ -253,8 +253,8 @@ def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...
     if run.counts:
         counts = compute.of_one_training(run.spec, run.inputs, state, len(seeds))
         metrics = records.with_compute(metrics, table, counts)
-    found = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
-    metrics = with_anomalies(metrics, table, found, population)
+    divergences = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
+    metrics = with_anomalies(metrics, table, divergences, population)
 
     plan = run.spec, run.inputs
     deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
@@ -263,4 +263,4 @@ def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...
         deployed_best = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
         best = BestModels(*course.best, deployed_best, Predictions(deployed_best, features))
     frozen = diverged(seeds, state)
-    return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, found)
+    return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, divergences)

@@ -1,4 +1,4 @@
-"""What a run does, and who hears of it: the two values that ``simulate``, ``sweep`` and estimates of a run share."""
+"""The schedule and the hooks of a run: the two values that ``simulate``, ``sweep`` and estimates of a run share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fljax.engine.callbacks.contract import Callback
 from fljax.engine.checkpoints import Checkpoint
-from fljax.engine.devices.memory import Memory
+from fljax.engine.devices.layout import Memory
 from fljax.engine.programs.execution import Execution
 from fljax.engine.rounds.keys import Seeds
 from fljax.engine.rounds.states import State
@@ -21,7 +21,7 @@ OnEvaluated = Callable[[int, State], Any]
 
 
 class Schedule(NamedTuple):
-    """What a run does, beside its algorithm and its data; ``simulate`` explains the fields."""
+    """Rounds, seeds, evaluations and execution of a run; ``simulate`` explains the fields."""
 
     rounds: int
     seeds: Seeds = (0,)
@@ -54,7 +54,7 @@ class Schedule(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Who hears of a run, and where it is saved meanwhile; ``simulate`` explains the fields."""
+    """Callbacks and checkpoints of a run; ``simulate`` explains the fields."""
 
     callbacks: Sequence[Callback] = ()
     on_memory: OnMemory | None = None

@@ -13,8 +13,7 @@ from jaxtyping import Array
 from fljax.core import processes, trees
 from fljax.engine.devices import eager
 from fljax.engine.devices.jaxprs import step_bytes
-from fljax.engine.devices.layout import Layout, default_platform, keep_everywhere
-from fljax.engine.devices.memory import QUICK, made_bytes
+from fljax.engine.devices.layout import QUICK, Layout, default_platform, keep_everywhere, made_bytes
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.checkpointing import identity_of
 from fljax.engine.loop.compilation import Memory
@@ -240,11 +239,11 @@ def _references(prepared: _Prepared, seeds: int, on_memory: Callable[[Memory], A
         on_memory(_memory(prepared))
     spec, layout, _, inputs, runs = prepared.arguments
     run = offload.references if layout.is_offloaded else _run
-    found = jax.tree.map(np.asarray, run(*prepared.arguments))
+    trained = jax.tree.map(np.asarray, run(*prepared.arguments))
     if diagnosis.is_asked():
-        diagnosis.check_standalone(_run, spec, layout, inputs, runs, found)
+        diagnosis.check_standalone(_run, spec, layout, inputs, runs, trained)
     starts = range(0, len(prepared.arguments[-1]), seeds)
-    return [jax.tree.map(lambda leaf, at=start: leaf[at : at + seeds], found) for start in starts]
+    return [jax.tree.map(lambda leaf, at=start: leaf[at : at + seeds], trained) for start in starts]
 
 
 def _memory(prepared: _Prepared, quick: bool = False) -> Memory:
@@ -281,8 +280,8 @@ def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: A
             fresh = jnp.full(data.unseen.id.shape, int(Purpose.UNSEEN_STANDALONE))
             base = jnp.concatenate([base, fresh])
             everyone = jax.tree.map(_joined, data.clients, data.unseen, is_leaf=lambda node: isinstance(node, Rows))
-        found = train_population(plan, data, everyone, base, params, seed, layout, keep_models)
-        known, fresh = (jax.tree.map(lambda leaf, of=of: leaf[of], found) for of in (slice(seen), slice(seen, None)))
+        trained = train_population(plan, data, everyone, base, params, seed, layout, keep_models)
+        known, fresh = (jax.tree.map(lambda leaf, of=of: leaf[of], trained) for of in (slice(seen), slice(seen, None)))
         return reference_of(known, None if data.unseen is None else fresh)
 
     return keep_everywhere(map_runs(spec, layout, inputs, seeds, one_run), layout)

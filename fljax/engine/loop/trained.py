@@ -139,7 +139,7 @@ class DeployedModels:
 
 def _same(one: Federation, other: Federation) -> bool:
     """Whether two federations without rows agree in everything but how many rows there are in all."""
-    rows = [part.shape[1:] for each in (one, other) for part in each.examples[:2]]
+    rows = [part.shape[1:] for federation in (one, other) for part in federation.examples[:2]]
     leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
     return rows[:2] == rows[2:] and len(leaves) == len(others) and all(map(np.array_equal, leaves, others))
 
@@ -186,14 +186,16 @@ def stored_features(x: Any, features: Features) -> Array:
     width = len(features.shift or features.mean or ())
     if np.ndim(x) < 1 or np.shape(x)[-1] != width:
         return jnp.asarray(x)  # the sentence about shapes comes from the call
-    shift, mean = (np.zeros(width) if each is None else np.asarray(each) for each in (features.shift, features.mean))
+    shift, mean = (
+        np.zeros(width) if numbers is None else np.asarray(numbers) for numbers in (features.shift, features.mean)
+    )
     std = np.ones(width) if features.std is None else np.asarray(features.std)
     try:
         values = np.asarray(x, np.float64)
     except jax.errors.TracerArrayConversionError:
         row = (1,) * (x.ndim - 1) + (width,)
         high = shift.astype(np.float32)
-        parts = [each.astype(np.float32).reshape(row) for each in (high, shift - high, mean, std)]
+        parts = [numbers.astype(np.float32).reshape(row) for numbers in (high, shift - high, mean, std)]
         return (x.astype(jnp.float32) - parts[0] - parts[1] - parts[2]) / parts[3]
     stored = (values - shift).astype(np.float32)
     return jnp.asarray((stored.astype(np.float64) - mean) / std, jnp.float32)
@@ -204,24 +206,24 @@ def _columns_of(table: Any, names: tuple[Any, ...]) -> Any:
     there = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", table.columns))
     lacking = [name for name in names if name not in there]
     if lacking:
-        known = ", ".join(str(each) for each in names[:10]) + (", ..." if len(names) > 10 else "")
+        known = ", ".join(str(column) for column in names[:10]) + (", ..." if len(names) > 10 else "")
         raise ValueError(f"expected a table with the columns of the model ({known}), got none named {lacking[0]!r}")
-    found = [_column(name, table[name]) for name in names]
-    lengths = {np.shape(each) for each in found}
+    columns = [_column(name, table[name]) for name in names]
+    lengths = {np.shape(column) for column in columns}
     if len(lengths) > 1 or len(next(iter(lengths))) != 1:
         got = ", ".join(map(str, sorted(lengths)))
         raise ValueError(f"expected columns of one length, with one number for each row, got shapes {got}")
-    return (jnp if any(isinstance(each, jax.Array) for each in found) else np).stack(found, axis=1)
+    return (jnp if any(isinstance(column, jax.Array) for column in columns) else np).stack(columns, axis=1)
 
 
 def _column(name: Any, values: Any) -> Any:
     """A column as float64; traced numbers as they are."""
     try:
-        found = np.asarray(values)
-        if found.dtype.kind in "biuf":
-            return found.astype(np.float64)
-        if found.dtype.kind in "OUS":  # nullable numbers, and numbers as text
-            return found.astype(np.float64)
+        column = np.asarray(values)
+        if column.dtype.kind in "biuf":
+            return column.astype(np.float64)
+        if column.dtype.kind in "OUS":  # nullable numbers, and numbers as text
+            return column.astype(np.float64)
     except jax.errors.TracerArrayConversionError:
         return values
     except (TypeError, ValueError):
@@ -234,9 +236,9 @@ def _common(spec: Spec, layout: Layout, inputs: Inputs, state: State, seed: Arra
     algorithm = spec.algorithm(inputs.traced, trees.take(inputs.by_seed, seed))
     if algorithm.common is None:
         return None
-    own, zero = trees.take(state, seed), jnp.zeros((), jnp.int32)
-    seat = Seat(own.round, zero, zero, True)
-    return algorithm.common(algorithm.down(own.server, seat))
+    state_of_seed, zero = trees.take(state, seed), jnp.zeros((), jnp.int32)
+    seat = Seat(state_of_seed.round, zero, zero, True)
+    return algorithm.common(algorithm.down(state_of_seed.server, seat))
 
 
 def common_models(deployed: DeployedModels) -> PyTree | None:
@@ -247,8 +249,8 @@ def common_models(deployed: DeployedModels) -> PyTree | None:
     """
     (spec, inputs), state, seeds, precision = deployed.parts()
     layout = Layout(1, 1, 1, precision=precision)
-    found = [_common(spec, layout, inputs, state, jnp.int32(seed)) for seed in range(seeds)]
-    return None if found[0] is None else jax.tree.map(lambda *rows: jnp.stack(rows), *found)
+    models = [_common(spec, layout, inputs, state, jnp.int32(seed)) for seed in range(seeds)]
+    return None if models[0] is None else jax.tree.map(lambda *rows: jnp.stack(rows), *models)
 
 
 class Models(NamedTuple):
@@ -310,11 +312,11 @@ def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, input
     Raises:
       ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
     """
-    given = spec, layout, inputs, seeds
-    shapes: Any = None if eager.is_on() else program.start.trace(*given).out_info
+    arguments = spec, layout, inputs, seeds
+    shapes: Any = None if eager.is_on() else program.start.trace(*arguments).out_info
     # Only a real key says how it was made.
     if shapes is None or any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(shapes)):
-        shapes = program.start(*given)
+        shapes = program.start(*arguments)
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if set(expected) != set(arrays):
@@ -322,9 +324,9 @@ def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, input
         raise ValueError(f"expected the arrays of a state of this algorithm, got others; one that differs is {odd}")
     on_host = layout.client_states == "host"
     state = with_arrays(jax.tree.unflatten(structure, list(expected.values())), arrays, on_host)
-    found, wanted = np.asarray(state.seed).tolist(), np.asarray(seeds).tolist()
-    if found != wanted:
-        raise ValueError(f"expected the seeds of the state, {found}, got {wanted}")
+    stored, wanted = np.asarray(state.seed).tolist(), np.asarray(seeds).tolist()
+    if stored != wanted:
+        raise ValueError(f"expected the seeds of the state, {stored}, got {wanted}")
     return state
 
 

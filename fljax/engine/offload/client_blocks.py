@@ -59,22 +59,22 @@ def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
         x, y = (struct(tuple(array.shape), array.dtype) for array in federation.examples[:2])
 
         def program(index: list[Any], x: Any, y: Any, traced: Any, by_seed: Any, state: Any) -> Any:
-            parts = {part: Rows(own, zero[None]) for part, own in zip(clients.parts, index, strict=True)}
+            parts = {part: Rows(small, zero[None]) for part, small in zip(clients.parts, index, strict=True)}
             noise = None if clients.noise is None else jnp.zeros(1)
             moments = federation.moments
             if moments is not None:
                 moments = Moments(*(jnp.ones(x.shape[1:], leaf.dtype) for leaf in moments))
             data = ClientData(zero[None], **parts, noise=noise)
-            own = federation._replace(
+            small = federation._replace(
                 examples=federation.examples._replace(x=x, y=y), clients=data, unseen=data, held={}, lists=None
             )._replace(moments=moments)
-            return function(spec.algorithm(traced, by_seed), as_vectors(own), state)
+            return function(spec.algorithm(traced, by_seed), as_vectors(small), state)
 
         traced = [_first(leaf) if place in spec.varied else _shape(leaf) for place, leaf in enumerate(inputs.traced)]
         by_seed = jax.tree.map(_first, inputs.by_seed)
         closed = jax.make_jaxpr(program)(index, x, y, traced, by_seed, state)
-        found = arguments_read(closed.jaxpr)[: len(index)]
-        return tuple(part for part, is_read in zip(clients.parts, found, strict=True) if is_read)
+        read = arguments_read(closed.jaxpr)[: len(index)]
+        return tuple(part for part, is_read in zip(clients.parts, read, strict=True) if is_read)
 
     def one(tree: Any) -> Any:
         return trees.take(tree, zero)
@@ -85,13 +85,13 @@ def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
     def ask(algorithm: Algorithm, data: Federation, state: State) -> Any:
         if algorithm.poll is None:
             return ()
-        own = jax.tree.map(lambda leaf: leaf[:1], state.clients)
-        return poll(algorithm, data, zero, zero, state.server, own, layout)
+        single = jax.tree.map(lambda leaf: leaf[:1], state.clients)
+        return poll(algorithm, data, zero, zero, state.server, single, layout)
 
     def judge_seen(algorithm: Algorithm, data: Federation, state: State) -> Any:
-        own = state._replace(clients=jax.tree.map(lambda leaf: leaf[:1], state.clients))
+        single = state._replace(clients=jax.tree.map(lambda leaf: leaf[:1], state.clients))
         scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
-        judge = evaluate.Judge(algorithm, data, own, zero)
+        judge = evaluate.Judge(algorithm, data, single, zero)
         return evaluate.judge_seen(judge, layout, scope) if scope.seen else ()
 
     def judge_unseen(algorithm: Algorithm, data: Federation, state: State) -> Any:
@@ -163,25 +163,27 @@ class BlockSizes(NamedTuple):
         """For a run with ``clients`` seen clients, ``unseen`` unseen ones and a ``cohort`` of so many rows."""
         seen, others = (None, None) if data is None else (data.seen, data.unseen)
         row = 0 if data is None else data.row_bytes
-        kept = trees.bytes_of(state.clients) // max(clients, 1) if layout.client_states == "host" else 0
+        state_bytes = trees.bytes_of(state.clients) // max(clients, 1) if layout.client_states == "host" else 0
 
         def move(
-            parts: Splits, people: Population | None, count: int, lanes: int, kept: int, unseen: bool = False
+            parts: Splits, people: Population | None, count: int, lanes: int, state_bytes: int, unseen: bool = False
         ) -> BlockSize:
-            return block_size(parts, people, count, lanes * layout.devices, row, kept)._replace(unseen=unseen)
+            return block_size(parts, people, count, lanes * layout.devices, row, state_bytes)._replace(unseen=unseen)
 
         lanes = layout.evaluation
         return cls(
             move(reads.begin, seen, clients, lanes, 0),
-            move(reads.poll, seen, clients, lanes, kept),
-            move(reads.train, seen, cohort, layout.clients, kept),
-            move(reads.judge_seen, seen, clients, lanes, kept),
+            move(reads.poll, seen, clients, lanes, state_bytes),
+            move(reads.train, seen, cohort, layout.clients, state_bytes),
+            move(reads.judge_seen, seen, clients, lanes, state_bytes),
             move(reads.judge_unseen, others, unseen, lanes, 0, True),
-            BlockSize(("test",), 1, _capacity(seen, ("test",), 1), bool(kept)),
+            BlockSize(("test",), 1, _capacity(seen, ("test",), 1), bool(state_bytes)),
         )
 
 
-def block_size(parts: Splits, people: Population | None, count: int, at_once: int, row: int, kept: int) -> BlockSize:
+def block_size(
+    parts: Splits, people: Population | None, count: int, at_once: int, row: int, state_bytes: int
+) -> BlockSize:
     """Blocks of ``count`` clients: as many as fit ``BLOCK``, a multiple of those that the devices compute at a time.
 
     A block has at most half of all clients, so that one half moves while the other is computed.
@@ -198,10 +200,10 @@ def block_size(parts: Splits, people: Population | None, count: int, at_once: in
     times = 1
     while 4 * times * at_once <= count + at_once:
         clients = 2 * times * at_once
-        if _capacity(people, parts, clients) * row + clients * kept > BLOCK:
+        if _capacity(people, parts, clients) * row + clients * state_bytes > BLOCK:
             break
         times *= 2
-    return BlockSize(parts, times * at_once, _capacity(people, parts, times * at_once), bool(kept))
+    return BlockSize(parts, times * at_once, _capacity(people, parts, times * at_once), bool(state_bytes))
 
 
 def _capacity(people: Population | None, parts: Splits, clients: int) -> int:

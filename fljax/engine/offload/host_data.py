@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.data.mapped_files import check_unchanged
+from fljax.data.checks import check_unchanged
 from fljax.engine.programs.program import Inputs
 from fljax.engine.rounds.states import State
 from fljax.protocol import ClientData, Examples, Federation, Moments, Names, Rows, Spans
@@ -68,7 +68,7 @@ class HostData(NamedTuple):
     @property
     def row_bytes(self) -> int:
         """Bytes of one example and its label."""
-        return sum(each.dtype.itemsize * int(np.prod(each.shape[1:])) for each in (self.x, self.y))
+        return sum(array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in (self.x, self.y))
 
     def block(
         self, population: Population, place: int, clients: np.ndarray, parts: Collection[str], capacity: int
@@ -87,15 +87,15 @@ class HostData(NamedTuple):
         chosen, spans, total = [np.zeros(0, np.int32)], {}, 0
         for part, lists in population.lists.items():
             start, size = lists.start[place, clients], lists.size[place, clients]
-            own = np.zeros(len(clients), np.int32)
+            starts = np.zeros(len(clients), np.int32)
             if part in parts:
                 places, which = np.unique(start, return_inverse=True)
                 longest = np.zeros(len(places), np.int64)
                 np.maximum.at(longest, which, size)
                 chosen += [lists.table[at : at + long] for at, long in zip(places, longest.tolist(), strict=True)]
-                own = (total + np.cumsum(longest) - longest)[which].astype(np.int32)
+                starts = (total + np.cumsum(longest) - longest)[which].astype(np.int32)
                 total += int(longest.sum())
-            spans[part] = Rows(Spans(own, lists.capacity), size.astype(np.int32))
+            spans[part] = Rows(Spans(starts, lists.capacity), size.astype(np.int32))
         rows, inverse = np.unique(np.concatenate(chosen), return_inverse=True)  # in the order of the file
         index = np.zeros(capacity, np.int32)
         index[: len(inverse)] = inverse
@@ -106,13 +106,13 @@ class HostData(NamedTuple):
         return Federation(examples, data, None, {}, Names(), index, moments)  # pyright: ignore[reportArgumentType]
 
     def resident(self, federation: Federation) -> Federation:
-        """What programs on the devices read of the federation: sizes of clients, and the server's own rows."""
+        """The part of the federation that stays on the devices: sizes of clients, and rows of the server."""
         names = list(federation.held)
         lists = [np.asarray(federation.held[name].index) for name in names]
-        rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(each.reshape(-1) for each in lists)]))
+        rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(numbers.reshape(-1) for numbers in lists)]))
         held = {
-            name: Rows(jnp.asarray(np.searchsorted(rows, own), jnp.int32), federation.held[name].size)
-            for name, own in zip(names, lists, strict=True)
+            name: Rows(jnp.asarray(np.searchsorted(rows, numbers_of_part), jnp.int32), federation.held[name].size)
+            for name, numbers_of_part in zip(names, lists, strict=True)
         }
         stored = self._examples(rows.astype(np.int64), max(len(rows), 1), False)
         examples = Examples(jnp.asarray(stored.x), jnp.asarray(stored.y))
@@ -129,10 +129,10 @@ class HostData(NamedTuple):
     def _examples(self, rows: np.ndarray, capacity: int, numbered: bool) -> Examples:
         def read(array: np.ndarray) -> np.ndarray:
             check_unchanged(array)
-            found = np.empty((capacity, *array.shape[1:]), array.dtype)
-            found[: len(rows)] = array[rows]  # np.take would copy an array of another order whole
-            found[len(rows) :] = 0
-            return found
+            rows_read = np.empty((capacity, *array.shape[1:]), array.dtype)
+            rows_read[: len(rows)] = array[rows]  # np.take would copy an array of another order whole
+            rows_read[len(rows) :] = 0
+            return rows_read
 
         number: Any = None
         if numbered:
@@ -144,7 +144,7 @@ class HostData(NamedTuple):
 
 
 def server_rows(federation: Federation, rows: Rows) -> tuple[Examples, Rows]:
-    """Some of the server's own rows, with examples that programs can read; those on the host are moved."""
+    """Some of the server's rows with their examples; examples on the host are moved to the device."""
     x, y = federation.examples.x, federation.examples.y
     if not isinstance(x, np.ndarray):
         return federation.examples, rows
@@ -155,7 +155,7 @@ def server_rows(federation: Federation, rows: Rows) -> tuple[Examples, Rows]:
 
 
 def only_client(inputs: Inputs, state: State, seed: int, client: int, unseen: bool) -> tuple[Inputs, State]:
-    """The inputs and the states with this client alone, as client 0; the axis of seeds stays.
+    """Inputs and states reduced to one client, which becomes client 0; the axis of seeds stays.
 
     Args:
       inputs: of one plan.
@@ -166,7 +166,7 @@ def only_client(inputs: Inputs, state: State, seed: int, client: int, unseen: bo
     """
     federation = inputs.federation
     if isinstance(federation.examples.x, np.ndarray):
-        found = _moved(federation, seed, client, unseen)
+        alone = _moved(federation, seed, client, unseen)
     else:
         axis = federation.clients.id.ndim - 1
 
@@ -174,11 +174,11 @@ def only_client(inputs: Inputs, state: State, seed: int, client: int, unseen: bo
             return jax.lax.slice_in_dim(jnp.asarray(leaf), client, client + 1, axis=axis)
 
         population: Any = federation.unseen if unseen else federation.clients
-        found = _alone(federation, jax.tree.map(take, population), unseen)
+        alone = _alone(federation, jax.tree.map(take, population), unseen)
     if unseen:
-        return inputs._replace(federation=found), state._replace(clients=())
-    own = jax.tree.map(lambda leaf: leaf[:, client : client + 1], state.clients)
-    return inputs._replace(federation=found), state._replace(clients=own)
+        return inputs._replace(federation=alone), state._replace(clients=())
+    client_state = jax.tree.map(lambda leaf: leaf[:, client : client + 1], state.clients)
+    return inputs._replace(federation=alone), state._replace(clients=client_state)
 
 
 def _moved(federation: Federation, seed: int, client: int, unseen: bool) -> Federation:

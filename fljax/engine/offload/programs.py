@@ -69,8 +69,8 @@ def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[
     traced = [leaf[run] if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     federation = inputs.federation
     if is_stacked(federation):
-        own = trees.take(without_shared(federation), run % federation.clients.id.shape[0])
-        federation = with_shared(own, federation)
+        federation_of_run = trees.take(without_shared(federation), run % federation.clients.id.shape[0])
+        federation = with_shared(federation_of_run, federation)
     return spec.algorithm(traced, trees.take(inputs.by_seed, run), seed), as_vectors(federation)
 
 
@@ -120,8 +120,8 @@ def ask(spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, s
     """The ballots of some clients."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
-    data, kept = data_of(federation, some), _kept(states, run, some)
-    return poll(algorithm, data, state.seed, state.round, state.server, kept, layout, some.id)
+    data, client_states = data_of(federation, some), _kept(states, run, some)
+    return poll(algorithm, data, state.seed, state.round, state.server, client_states, layout, some.id)
 
 
 @jit.program(static_argnames=("spec", "layout", "rows"))
@@ -176,13 +176,13 @@ def train_block(
     """Trains the rows of the cohort from ``first`` on, whose clients are ``some``."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
-    data, kept = data_of(federation, some), _kept(states, run, some)
+    data, client_states = data_of(federation, some), _kept(states, run, some)
     count = some.id.shape[0]
 
     def part(leaf: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(leaf, first, count)
 
-    own = Chosen(
+    chosen_rows = Chosen(
         chosen.server,
         jax.tree.map(part, chosen.cohort),
         part(chosen.row),
@@ -191,8 +191,8 @@ def train_block(
         {},
     )
     place = jnp.arange(count, dtype=jnp.int32)
-    rows, options = CohortClients(place, kept), RoundOptions(skip=True, non_finite=spec.non_finite)
-    trained = train(algorithm, data, layout, state.seed, state.round, own, rows, options)
+    rows, options = CohortClients(place, client_states), RoundOptions(skip=True, non_finite=spec.non_finite)
+    trained = train(algorithm, data, layout, state.seed, state.round, chosen_rows, rows, options)
     if some.kept is None:
         return trained
     return trained._replace(clients=keep_everywhere(trained.clients, layout))  # the host reads the states that it keeps
@@ -229,7 +229,10 @@ def finish(
     def joined(*leaves: Array) -> Array:
         return cut(jnp.concatenate(leaves))
 
-    records, bad = (jax.tree.map(joined, *each) for each in ([t.rows for t in blocks], [t.bad for t in blocks]))
+    records, bad = (
+        jax.tree.map(joined, *parts_of_blocks)
+        for parts_of_blocks in ([t.rows for t in blocks], [t.bad for t in blocks])
+    )
     broken = jnp.any(jnp.stack([block.broken for block in blocks]))
     chosen = chosen._replace(cohort=jax.tree.map(cut, chosen.cohort), row=cut(chosen.row))
     whole = TrainedCohort(total, records, None, bad, broken)
@@ -252,9 +255,9 @@ def judge_block(
     """The scores of some seen clients."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
-    own = state._replace(clients=_kept(states, run, some))
+    block_state = state._replace(clients=_kept(states, run, some))
     scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
-    judge = evaluate.Judge(algorithm, data_of(federation, some), own, state.round)
+    judge = evaluate.Judge(algorithm, data_of(federation, some), block_state, state.round)
     return evaluate.judge_seen(judge, layout, scope, some.id)
 
 
@@ -298,8 +301,8 @@ def judge_rest(
     if first is not None:
         data = data_of(federation, first)
         client: ClientData = trees.take(data.clients, 0)
-        kept = trees.take(_kept(states, run, first), 0)
-        scores = evaluate.judge_once(judge._replace(federation=data), client, kept, scope)
+        client_state = trees.take(_kept(states, run, first), 0)
+        scores = evaluate.judge_once(judge._replace(federation=data), client, client_state, scope)
         seen = seen | evaluate.counted_once(judge, federation.clients, scores, scope)
         if federation.unseen is not None:
             unseen = unseen | evaluate.counted_once(judge._replace(known=False), federation.unseen, scores, scope)

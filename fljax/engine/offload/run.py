@@ -16,8 +16,18 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.core import trees
-from fljax.engine.devices.layout import Layout, put_state, replicate, sharding, state_shardings, with_shardings
-from fljax.engine.devices.memory import QUICK, Memory, made_bytes
+from fljax.engine.devices.eager import stacked
+from fljax.engine.devices.layout import (
+    QUICK,
+    Layout,
+    Memory,
+    made_bytes,
+    put_state,
+    replicate,
+    sharding,
+    state_shardings,
+    with_shardings,
+)
 from fljax.engine.offload import programs
 from fljax.engine.offload.client_blocks import AHEAD, BlockSize, BlockSizes, Pipeline, splits_read_by
 from fljax.engine.offload.host_data import HostData
@@ -32,7 +42,7 @@ from fljax.protocol import Info, Labelled
 
 
 class OffloadRun(NamedTuple):
-    """The programs of a run, and what they need; ``fljax.engine.loop.blocks.Programs`` for data on the host.
+    """The programs of a run whose data or client states are on the host, and their arguments.
 
     Attributes:
       spec: the static part of the plans.
@@ -89,8 +99,8 @@ class OffloadRun(NamedTuple):
 
     def start(self) -> State:
         """States of all runs before round 0; the clients' are arrays of NumPy if they stay on the host."""
-        runs, given = len(self.seeds), (self.spec, self.layout, self.inputs)
-        servers = [programs.begin_server(*given, self._run(run), self.seeds[run]) for run in range(runs)]
+        runs, arguments = len(self.seeds), (self.spec, self.layout, self.inputs)
+        servers = [programs.begin_server(*arguments, self._run(run), self.seeds[run]) for run in range(runs)]
 
         def blank(numpy: Any, tree: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: numpy.zeros((runs, *leaf.shape), leaf.dtype), tree)
@@ -98,7 +108,7 @@ class OffloadRun(NamedTuple):
         zeros, frozen = jnp.zeros((runs,), jnp.int32), jnp.full((runs,), -1, jnp.int32)
         ballots = blank(jnp, self.state.ballots)
         clients = blank(np if self.on_host else jnp, self.state.clients)
-        state = self.placed(State(jnp.array(self.seeds), zeros, _stacked(servers), clients, ballots, frozen))
+        state = self.placed(State(jnp.array(self.seeds), zeros, stacked(servers), clients, ballots, frozen))
         if jax.tree.leaves(clients):
             for run, server in enumerate(servers):
                 state = self._begin(state, run, server)
@@ -106,7 +116,7 @@ class OffloadRun(NamedTuple):
 
     def _begin(self, state: State, run: int, server: PyTree) -> State:
         """The state with the clients of a run before their first round."""
-        given, table = (self.spec, self.layout, self.inputs, self._run(run), self.seeds[run], server), state.clients
+        arguments, table = (self.spec, self.layout, self.inputs, self._run(run), self.seeds[run], server), state.clients
 
         def keep(place: np.ndarray, rows: PyTree) -> None:
             nonlocal table
@@ -115,7 +125,7 @@ class OffloadRun(NamedTuple):
             else:
                 table = programs.put_clients(self.layout, table, self._run(run), place, _first(rows, len(place)))
 
-        self._blocks(run, None, self.sizes.begin, lambda some: programs.begin_clients(*given, some), keep)
+        self._blocks(run, None, self.sizes.begin, lambda some: programs.begin_clients(*arguments, some), keep)
         return state._replace(clients=table)
 
     def placed(self, state: State) -> State:
@@ -147,11 +157,11 @@ class OffloadRun(NamedTuple):
         return _stacked_on_host(jax.device_get(scores))
 
     def _round(self, state: State, run: int, round: int) -> tuple[State, Info]:
-        given = self.spec, self.layout
+        arguments = self.spec, self.layout
         rows = self.sizes.train.clients
         asked = self._poll(state, run) if self.polled and round % self.polled == 0 else None
         small = self._small(state)
-        selected = programs.select(*given, rows, self.inputs, self._run(run), small, asked)
+        selected = programs.select(*arguments, rows, self.inputs, self._run(run), small, asked)
         selection = programs.Selection(*selected)
         chosen = selection.chosen
         ids = np.asarray(chosen.trains)
@@ -160,18 +170,18 @@ class OffloadRun(NamedTuple):
         for first in range(0, len(ids), rows):
             pipeline.make_room()
             some = self._client_block(state, run, ids[first : first + rows], self.sizes.train)
-            each = programs.train_block(*given, self.inputs, self._run(run), small, chosen, jnp.int32(first), some)
-            total = each.total if total is None else programs.add(total, each.total)
+            block = programs.train_block(*arguments, self.inputs, self._run(run), small, chosen, jnp.int32(first), some)
+            total = block.total if total is None else programs.add(total, block.total)
             then = None
             if self.on_host:
-                _start_copy(each.clients)
-                then = functools.partial(_append_to, new, each.clients)
-            pipeline.begun(each.broken, then)
-            trained.append(each._replace(total=None, clients=None if self.on_host else each.clients))
+                _start_copy(block.clients)
+                then = functools.partial(_append_to, new, block.clients)
+            pipeline.begun(block.broken, then)
+            trained.append(block._replace(total=None, clients=None if self.on_host else block.clients))
         pipeline.finish()
         blocks = programs.TrainedBlocks(total, trained)
         after, counts, info = programs.finish(
-            *given, self.cohort, self.inputs, self._run(run), small, selection, blocks
+            *arguments, self.cohort, self.inputs, self._run(run), small, selection, blocks
         )
         if self.on_host:
             if jax.tree.leaves(new):
@@ -182,19 +192,19 @@ class OffloadRun(NamedTuple):
         return after, {**info, "polled": selection.polled}
 
     def _poll(self, state: State, run: int) -> PyTree:
-        small, found = self._small(state), list[PyTree]()
+        small, told = self._small(state), list[PyTree]()
 
         def ask(some: ClientBlock) -> PyTree:
             return programs.ask(self.spec, self.layout, self.inputs, self._run(run), small, some)
 
         def keep(place: np.ndarray, ballots: PyTree) -> None:
-            found.append(_first(ballots, len(place)))
+            told.append(_first(ballots, len(place)))
 
         self._blocks(run, state, self.sizes.poll, ask, keep)
-        return _joined(found)
+        return _joined(told)
 
     def _evaluate(self, state: State, run: int) -> dict[str, Labelled]:
-        small, given = self._small(state), (self.spec, self.layout, self.inputs, self._run(run))
+        small, arguments = self._small(state), (self.spec, self.layout, self.inputs, self._run(run))
 
         def judged(judge: Callable[..., PyTree], state: State | None, size: BlockSize) -> PyTree:
             scores: list[PyTree] = []
@@ -202,7 +212,7 @@ class OffloadRun(NamedTuple):
             def keep(place: np.ndarray, block_scores: PyTree) -> None:
                 scores.append(_first(block_scores, len(place)))
 
-            self._blocks(run, state, size, lambda block: judge(*given, small, block), keep)
+            self._blocks(run, state, size, lambda block: judge(*arguments, small, block), keep)
             return _joined(scores) if scores else {}
 
         seen = judged(programs.judge_block, state, self.sizes.judge_seen) if self.scope.seen else {}
@@ -214,7 +224,7 @@ class OffloadRun(NamedTuple):
             tests = tests.reshape(-1, tests.shape[-1])
             place = np.array([np.argmax(tests[run % len(tests)] > 0)], np.int32)
             first = self._client_block(state, run, place, self.sizes.judge_once)
-        return programs.judge_rest(*given, small, seen, unseen, first)
+        return programs.judge_rest(*arguments, small, seen, unseen, first)
 
     def _blocks(
         self,
@@ -234,29 +244,29 @@ class OffloadRun(NamedTuple):
         for first in range(0, count, size.clients):
             place = np.minimum(np.arange(first, first + size.clients, dtype=np.int32), count - 1)
             pipeline.make_room()
-            found = function(self._client_block(state, run, place, size))
+            result = function(self._client_block(state, run, place, size))
             real = place[: count - first]
-            pipeline.begun(found, lambda real=real, found=found: keep(real, found))
+            pipeline.begun(result, lambda real=real, result=result: keep(real, result))
         pipeline.finish()
 
     def _client_block(self, state: State | None, run: int, place: np.ndarray, size: BlockSize) -> ClientBlock:
-        """Clients, with what programs read of them moved to the devices."""
-        kept = None
+        """The block of the clients at these places, moved to the devices."""
+        client_states = None
         if state is not None and size.kept:
-            kept = jax.tree.map(lambda leaf: leaf[run, place], state.clients)
-        return self.block_with(run, place, size, kept)
+            client_states = jax.tree.map(lambda leaf: leaf[run, place], state.clients)
+        return self.block_with(run, place, size, client_states)
 
-    def block_with(self, run: int, place: np.ndarray, size: BlockSize, kept: PyTree) -> ClientBlock:
-        """Clients with their rows and states (``kept``, of NumPy), on the devices."""
+    def block_with(self, run: int, place: np.ndarray, size: BlockSize, client_states: PyTree) -> ClientBlock:
+        """Clients with their rows and states (``client_states``, of NumPy), on the devices."""
         data = None
         if self.data is not None:
             population: Any = self.data.unseen if size.unseen else self.data.seen
             data = self.data.block(population, run % len(population.id), place, size.parts, size.capacity)
-        some = ClientBlock(place, data, kept)  # pyright: ignore[reportArgumentType]
+        some = ClientBlock(place, data, client_states)  # pyright: ignore[reportArgumentType]
         return jax.device_put(some) if self.layout.devices == 1 else replicate(some, self.layout.devices)
 
     def _small(self, state: State) -> State:
-        """The states without what stays on the host."""
+        """The states without the clients' rows that stay on the host."""
         return state._replace(clients=()) if self.on_host else state
 
     def _run(self, run: int) -> Array:
@@ -264,17 +274,12 @@ class OffloadRun(NamedTuple):
 
 
 def _joined(parts: list[PyTree]) -> PyTree:
-    """Blocks one after another."""
+    """Results of blocks, concatenated along clients."""
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
-def _stacked(trees: list[PyTree]) -> PyTree:
-    """Equal trees as one tree with a leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
 def _stacked_on_host(trees: list[PyTree]) -> PyTree:
-    """The same, of arrays on the host."""
+    """Equal trees of arrays on the host as one tree with a leading axis."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
@@ -312,21 +317,21 @@ def memory(run: OffloadRun, shapes: Shapes, quick: bool = False) -> Memory:
       quick: whether they are compiled for their memory only.
     """
     with ThreadPoolExecutor(3) as pool:
-        jobs = [pool.submit(each.lower().compile, QUICK if quick else None) for each in _traced(run)]
+        jobs = [pool.submit(program.lower().compile, QUICK if quick else None) for program in _traced(run)]
         made = [made_bytes(job.result()) for job in jobs]
     runs, state = len(run.seeds), run.state
     clients = 0 if run.on_host else trees.bytes_of(state.clients)
-    server, kept = runs * trees.bytes_of(state.server), runs * (clients + trees.bytes_of(state.ballots))
+    server, client_bytes = runs * trees.bytes_of(state.server), runs * (clients + trees.bytes_of(state.ballots))
     blocks = AHEAD * max(trees.bytes_of(_example(run, size)) for size in (run.sizes.train, run.sizes.judge_seen))
     data = trees.bytes_of(run.inputs.federation) + blocks
     others = trees.bytes_of((run.inputs.traced, run.inputs.by_seed))
-    known = [each for each in made if each is not None]
-    peak = data + others + server + kept + max(known) if len(known) == len(made) else None
-    return Memory(peak, data, server, kept, shapes.model, runs, run.layout.devices)
+    known = [program for program in made if program is not None]
+    peak = data + others + server + client_bytes + max(known) if len(known) == len(made) else None
+    return Memory(peak, data, server, client_bytes, shapes.model, runs, run.layout.devices)
 
 
 def _traced(run: OffloadRun) -> Iterator[Any]:
-    given, place = (run.spec, run.layout), jnp.int32(0)
+    arguments, place = (run.spec, run.layout), jnp.int32(0)
     runs, where = len(run.seeds), sharding(run.layout.devices)
 
     def struct(leaf: Any, *axes: int) -> jax.ShapeDtypeStruct:
@@ -338,31 +343,33 @@ def _traced(run: OffloadRun) -> Iterator[Any]:
     server = jax.tree.map(struct, run.state.server)
     if jax.tree.leaves(run.state.clients):
         begun = _example(run, run.sizes.begin)
-        yield programs.begin_clients.trace(*given, run.inputs, place, run.seeds[0], server, begun)
+        yield programs.begin_clients.trace(*arguments, run.inputs, place, run.seeds[0], server, begun)
     polled = None
     if run.polled:
         polled = jax.tree.map(struct, run.state.ballots)
-        yield programs.ask.trace(*given, run.inputs, place, states, _example(run, run.sizes.poll))
-    selected = programs.select.trace(*given, run.sizes.train.clients, run.inputs, place, states, polled)
+        yield programs.ask.trace(*arguments, run.inputs, place, states, _example(run, run.sizes.poll))
+    selected = programs.select.trace(*arguments, run.sizes.train.clients, run.inputs, place, states, polled)
     yield selected
     selection = programs.Selection(*jax.tree.map(struct, selected.out_info))
     chosen = selection.chosen
     some = _example(run, run.sizes.train)
-    trained = programs.train_block.trace(*given, run.inputs, place, states, chosen, place, some)
+    trained = programs.train_block.trace(*arguments, run.inputs, place, states, chosen, place, some)
     yield trained
     out = jax.tree.map(struct, trained.out_info)
     block = out._replace(total=None, clients=None if run.on_host else out.clients)
     blocks = programs.TrainedBlocks(out.total, [block] * (chosen.row.shape[0] // run.sizes.train.clients))
-    yield programs.finish.trace(*given, run.cohort, run.inputs, place, states, selection, blocks)
+    yield programs.finish.trace(*arguments, run.cohort, run.inputs, place, states, selection, blocks)
     if run.scope.seen:
-        yield programs.judge_block.trace(*given, run.inputs, place, states, _example(run, run.sizes.judge_seen))
+        yield programs.judge_block.trace(*arguments, run.inputs, place, states, _example(run, run.sizes.judge_seen))
     if run.scope.unseen and run.sizes.judge_unseen.clients and run.inputs.federation.unseen is not None:
-        yield programs.judge_unseen.trace(*given, run.inputs, place, states, _example(run, run.sizes.judge_unseen))
+        yield programs.judge_unseen.trace(*arguments, run.inputs, place, states, _example(run, run.sizes.judge_unseen))
 
 
 def _example(run: OffloadRun, size: BlockSize) -> ClientBlock:
-    """A block with the shapes of such a size."""
-    kept = None
+    """A ``ClientBlock`` of zeros with the shapes of a block of this size; programs are traced with it."""
+    client_states = None
     if size.kept:
-        kept = jax.tree.map(lambda leaf: np.zeros((size.clients, *leaf.shape[1:]), leaf.dtype), run.state.clients)
-    return run.block_with(0, np.zeros(size.clients, np.int32), size, kept)
+        client_states = jax.tree.map(
+            lambda leaf: np.zeros((size.clients, *leaf.shape[1:]), leaf.dtype), run.state.clients
+        )
+    return run.block_with(0, np.zeros(size.clients, np.int32), size, client_states)

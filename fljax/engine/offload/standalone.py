@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fljax.core import trees
-from fljax.engine.devices.layout import Layout, replicate
-from fljax.engine.devices.memory import QUICK, made_bytes
+from fljax.engine.devices.layout import QUICK, Layout, made_bytes, replicate
 from fljax.engine.offload.client_blocks import AHEAD, BlockSize, Pipeline, block_size
 from fljax.engine.offload.host_data import HostData, Population
 from fljax.engine.offload.programs import own_algorithm
@@ -47,8 +46,8 @@ def references(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, se
     """The standalone models of all clients of all runs, ``[runs, N]``; ``inputs`` as they are given by the user."""
     data = HostData.of(inputs.federation)
     resident = _resident(inputs, data, layout)
-    found = [_of_run(spec, layout, keep_models, resident, data, run, seed) for run, seed in enumerate(list(seeds))]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+    trained = [_of_run(spec, layout, keep_models, resident, data, run, seed) for run, seed in enumerate(list(seeds))]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trained)
 
 
 def memory(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, quick: bool) -> tuple[int | None, int]:
@@ -57,10 +56,10 @@ def memory(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, quick:
     resident = _resident(inputs, data, layout)
     move = _move(spec, inputs, data, data.seen, layout)
     some = data.block(data.seen, 0, np.zeros(move.clients, np.int32), move.parts, move.capacity)
-    given = spec, layout, keep_models, Purpose.STANDALONE, resident, jnp.int32(0), jnp.uint32(0), some
-    made = made_bytes(train_block_alone.trace(*given).lower().compile(QUICK if quick else None))
-    held = trees.bytes_of(resident) + AHEAD * trees.bytes_of(some)
-    return None if made is None else held + made, held
+    arguments = spec, layout, keep_models, Purpose.STANDALONE, resident, jnp.int32(0), jnp.uint32(0), some
+    made = made_bytes(train_block_alone.trace(*arguments).lower().compile(QUICK if quick else None))
+    held_bytes = trees.bytes_of(resident) + AHEAD * trees.bytes_of(some)
+    return None if made is None else held_bytes + made, held_bytes
 
 
 def _of_run(

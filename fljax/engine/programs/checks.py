@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from fljax.core import processes
 from fljax.core.trees import numbers_of
+from fljax.data.arrays import check_wide
 from fljax.engine.checkpoints import checksum
 from fljax.engine.devices import eager
 from fljax.engine.programs.program import Inputs, Spec
@@ -31,7 +32,7 @@ def check_labels(task: Task, federation: Federation) -> None:
       federation: one, or several stacked.
     """
     y = federation.examples.y
-    _check_width(y)
+    check_wide("labels", y)
     if task.classes is None:
         return
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
@@ -43,20 +44,20 @@ def check_labels(task: Task, federation: Federation) -> None:
     wrong = (labels < 0) | (labels >= task.classes)
     if not wrong.any():
         return
-    found = [
+    offenders = [
         (f"{kind}client {_ids(clients)[place]}", labels[row])
         for kind, clients in (("", federation.clients), ("unseen ", federation.unseen))
         if clients is not None
         for rows in clients.parts.values()
         for place, row in _owned(rows, federation.lists, wrong)
     ]
-    found += [
+    offenders += [
         (f"the server's rows {name!r}", labels[row])
         for name, rows in federation.held.items()
         for _, row in _owned(rows, None, wrong)
     ]
-    if found:
-        whose, label = found[0]
+    if offenders:
+        whose, label = offenders[0]
         raise ValueError(
             f"expected labels in 0..{task.classes - 1}, since the model has {task.classes} classes, got label {label} "
             f"of {whose}"
@@ -65,15 +66,15 @@ def check_labels(task: Task, federation: Federation) -> None:
 
 def task_of(spec: Spec, inputs: Inputs) -> Task:
     """The task of a plan's algorithm. Its functions may hold tracers; read only static fields such as ``classes``."""
-    found: list[Task] = []
+    tasks: list[Task] = []
 
     def build(traced: list[Any], by_seed: Any) -> None:
-        found.append(spec.algorithm(traced, by_seed).task)
+        tasks.append(spec.algorithm(traced, by_seed).task)
 
     if eager.is_on():
         return first_algorithm(spec, inputs).task
     jax.eval_shape(build, *first_run(spec, inputs)[:2])
-    return found[0]
+    return tasks[0]
 
 
 def _ids(clients: Any) -> np.ndarray:
@@ -82,21 +83,10 @@ def _ids(clients: Any) -> np.ndarray:
 
 def _owned(rows: Any, lists: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
     """(Position of the owner, row) of the first wrong row of some clients; empty if there is none."""
-    for place, own in enumerate(RowLists.of(rows, lists).by_client()):
-        if wrong[own].any():
-            return [(place, int(own[wrong[own]][0]))]
+    for place, numbers in enumerate(RowLists.of(rows, lists).by_client()):
+        if wrong[numbers].any():
+            return [(place, int(numbers[wrong[numbers]][0]))]
     return []
-
-
-def _check_width(y: Any) -> None:
-    """Raises a ValueError if 64-bit labels on the host would lose bits on the device."""
-    narrow = jax.dtypes.canonicalize_dtype(y.dtype)
-    if not np.issubdtype(y.dtype, np.integer) or narrow == y.dtype:
-        return
-    limits = np.iinfo(narrow)
-    low, high = int(y.min()), int(y.max())
-    if low < limits.min or high > limits.max:
-        raise ValueError(f"expected labels that fit 32 bits, got labels in {low}..{high}")
 
 
 # Addresses of functions, and numbers of devices.
@@ -115,9 +105,9 @@ def check_programs(trace: Callable[[], Iterable[Any]]) -> None:
 
 def checksum_of_programs(traced: Iterable[Any]) -> int:
     """A checksum of the texts of traced programs and of the arrays in them, without addresses of functions."""
-    found = 0
-    for each in traced:
-        arrays = [numbers_of(value) for value in each.jaxpr.consts if isinstance(value, np.ndarray | Array)]
-        text = f"{_OF_PROCESS.sub('', str(each.jaxpr))} {checksum(arrays)}"
-        found = zlib.crc32(text.encode(), found)
-    return found
+    total = 0
+    for program in traced:
+        arrays = [numbers_of(value) for value in program.jaxpr.consts if isinstance(value, np.ndarray | Array)]
+        text = f"{_OF_PROCESS.sub('', str(program.jaxpr))} {checksum(arrays)}"
+        total = zlib.crc32(text.encode(), total)
+    return total

@@ -68,18 +68,18 @@ def _converted(value: Any, kinds: _Kinds) -> Any:
         return value
     fields = getattr(value, "_fields", None)
     if isinstance(value, tuple) and fields is not None:
-        own = _declared(type(value))
+        declared = _declared(type(value))
         pairs = zip(fields, value, strict=True)
-        return type(value)(*(_converted(each, own.get(name, _NOTHING)) for name, each in pairs))
+        return type(value)(*(_converted(part, declared.get(name, _NOTHING)) for name, part in pairs))
     if isinstance(value, Mapping):
-        return {name: _converted(each, kinds) for name, each in value.items()}
+        return {name: _converted(part, kinds) for name, part in value.items()}
     if isinstance(value, tuple | list) and "array" in kinds:
         array = _as_array(value)
         if array is not None:
             return array.astype(float) if array.dtype.kind in "iu" and is_float else array
         kinds = kinds - {"array"}  # its entries are not arrays themselves
     if isinstance(value, tuple | list):
-        return type(value)(_converted(each, kinds) for each in value)
+        return type(value)(_converted(part, kinds) for part in value)
     whole = not isinstance(value, bool) and isinstance(value, numbers.Integral)
     return float(value) if whole and is_float else value
 
@@ -101,9 +101,9 @@ def share_partials(tree: Any) -> Any:
     if isinstance(tree, Task):
         return Task(*map(_first, tree))
     return jax.tree.map(
-        lambda each: share_partials(each) if isinstance(each, Task) else _first(each),
+        lambda node: share_partials(node) if isinstance(node, Task) else _first(node),
         tree,
-        is_leaf=lambda each: isinstance(each, Task),
+        is_leaf=lambda node: isinstance(node, Task),
     )
 
 

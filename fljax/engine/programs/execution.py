@@ -149,12 +149,17 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
         together = 1 if apart else devices
         lanes = _least_waste(sizes.samples, sizes.rows, together, max(1, min(rows, fitting)), ALONE[kind])
     clients = "auto" if execution.clients == "trial" else execution.clients
-    each = sizes.population if apart else -(-sizes.population // devices)
+    clients_per_device = sizes.population if apart else -(-sizes.population // devices)
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
     return Layout(
         _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan, debug"),
         1 if on_host else _lanes("seeds", execution.seeds, runs, _even(runs, fitting // rows)),
-        _lanes("evaluation", execution.evaluation, each, _even(each, EVALUATION[kind] // max(1, sizes.evaluated))),
+        _lanes(
+            "evaluation",
+            execution.evaluation,
+            clients_per_device,
+            _even(clients_per_device, EVALUATION[kind] // max(1, sizes.evaluated)),
+        ),
         devices,
         apart,
         platform,
@@ -196,7 +201,7 @@ def _places(execution: Execution, sizes: Sizes, platform: str) -> tuple[Where, W
 def _memory() -> int | None:
     """Bytes of memory of the smallest of this process's devices; None if one does not tell."""
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in jax.local_devices()]
-    return min((each for each in limits if each is not None), default=None)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def resolve_together(execution: Execution, sizes: Sizes) -> Layout:
@@ -234,7 +239,7 @@ def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
 
 
 def _chunk(platform: str) -> int:
-    """Bytes that a chunk may read and write on an accelerator."""
+    """The limit in bytes on what one chunk of clients reads and writes, on an accelerator."""
     limits = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
     if platform == "tpu":
         return min(TPU_CHUNK, *limits)

@@ -54,16 +54,16 @@ class Store:
         """The program of this key; ``make`` creates it if it is not in the store."""
         dropped: list[Any] = []
         with self._lock:
-            found = self._kept.pop(key, None)
-            found = make() if found is None else found
-            self._kept[key] = found
+            made = self._kept.pop(key, None)
+            made = make() if made is None else made
+            self._kept[key] = made
             if len(self._kept) > self.limit:
                 oldest = list(self._kept)[: max(1, self.limit // 4)]
-                dropped = [self._kept.pop(each) for each in oldest]
+                dropped = [self._kept.pop(old_key) for old_key in oldest]
         if dropped:
             dropped.clear()
             gc.collect()  # traced code has reference cycles
-        return found
+        return made
 
 
 STORE = Store(PROGRAMS)
@@ -113,9 +113,9 @@ class Program:
 
     def jitted(self, *arguments: Any, **named: Any) -> Any:
         """The jitted function for these static arguments and shapes."""
-        given = self._signature.bind(*arguments, **named).arguments
-        static = tuple((name, given.pop(name, None)) for name in self._static)
-        leaves, structure = jax.tree.flatten(given)
+        bound = self._signature.bind(*arguments, **named).arguments
+        static = tuple((name, bound.pop(name, None)) for name in self._static)
+        leaves, structure = jax.tree.flatten(bound)
         options = self.options(dict(static))
         key = (self, static, structure, tuple(map(_describe, leaves)), tuple(options.items()))
         return self._store.find(key, lambda: self._fresh(options))
@@ -159,12 +159,14 @@ class Program:
             return self.jitted(*arguments, **named).trace(*arguments, **named)
 
     def _op_by_op(self, *arguments: Any, **named: Any) -> Any:
-        given = self._signature.bind(*arguments, **named).arguments
-        layout: Layout | None = given.get("layout")
+        bound = self._signature.bind(*arguments, **named).arguments
+        layout: Layout | None = bound.get("layout")
         # Python numbers become arrays, as under jit.
-        arrays = {name: jax.tree.map(jnp.asarray, each) for name, each in given.items() if name not in self._static}
+        arrays = {
+            name: jax.tree.map(jnp.asarray, argument) for name, argument in bound.items() if name not in self._static
+        }
         with products_of("default" if layout is None else layout.precision):
-            return self._function(**given | arrays)
+            return self._function(**bound | arrays)
 
 
 def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, PyTree
 from fljax import training
 from fljax.core import trees, values
 from fljax.core.names import describe, describe_items, html_table, name_of
-from fljax.data.mapped_files import check_unchanged
+from fljax.data.checks import check_unchanged
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
 from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings, with_shardings
@@ -52,8 +52,8 @@ class Plan(NamedTuple):
         return f"Plan({name_of(getattr(self.build, 'build', self.build))}{words})"
 
     def _repr_html_(self) -> str:
-        lines = [(name, describe(each), "") for name, each in self.arguments.items()]
-        lines += [(name, describe(each), "by seed") for name, each in self.by_seed.items()]
+        lines = [(name, describe(argument), "") for name, argument in self.arguments.items()]
+        lines += [(name, describe(argument), "by seed") for name, argument in self.by_seed.items()]
         return html_table(
             ("argument", "value", ""), lines, f"Plan of {name_of(getattr(self.build, 'build', self.build))}"
         )
@@ -183,12 +183,12 @@ def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
 
 def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
     """Groups of plans that differ only in the values of floats and arrays, as lists of positions in order."""
-    found: dict[Any, list[int]] = {}
+    places: dict[Any, list[int]] = {}
     for place, plan in enumerate(plans):
         spec, traced, by_seed = _parted(plan)
         leaves, structure = jax.tree.flatten((traced, by_seed))
-        found.setdefault((spec, structure, *map(_describe, leaves)), []).append(place)
-    return list(found.values())
+        places.setdefault((spec, structure, *map(_describe, leaves)), []).append(place)
+    return list(places.values())
 
 
 def _describe(leaf: Any) -> tuple[Any, Any]:
@@ -242,7 +242,7 @@ def map_runs(
     spec: Spec,
     layout: Layout,
     inputs: Inputs,
-    own: PyTree,
+    tables_of_runs: PyTree,
     function: Callable[..., PyTree],
     place: Int[Array, " runs"] | None = None,
     cost: Int[Array, " runs"] | None = None,
@@ -252,7 +252,7 @@ def map_runs(
     With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run: those of
     ``place``, or of ``run % seeds``. With a ``cost`` by run, runs of cost 0 are skipped, and devices get equal costs.
     """
-    federation, runs = as_vectors(inputs.federation), jax.tree.leaves(own)[0].shape[0]
+    federation, runs = as_vectors(inputs.federation), jax.tree.leaves(tables_of_runs)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
     tables = without_shared(federation)
     inner = layout._replace(devices=1) if layout.runs_apart else layout
@@ -267,15 +267,15 @@ def map_runs(
         mine = federation
         if seeds:
             # A single federation for all runs is not batched.
-            found = place if by_row else trees.take(tables, 0 if seeds == 1 else place)
-            mine = with_shared(found, federation)
+            row_of_run = place if by_row else trees.take(tables, 0 if seeds == 1 else place)
+            mine = with_shared(row_of_run, federation)
         seed = getattr(own_values, "seed", own_values)  # a State, or the seed itself
         return function(spec.algorithm(traced, by_seed, seed), mine, inner, own_values)
 
     if place is None:
         place = jnp.arange(runs) % max(seeds, 1)
     varied = [inputs.traced[position] for position in spec.varied]
-    rows = (varied, inputs.by_seed, tables if by_row else place, own)
+    rows = (varied, inputs.by_seed, tables if by_row else place, tables_of_runs)
     return map_lanes(one, rows, layout.seeds, layout.devices if layout.runs_apart else 1, cost)
 
 

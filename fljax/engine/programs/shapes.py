@@ -25,7 +25,7 @@ from fljax.training import AT_ONCE
 
 
 class Shapes(NamedTuple):
-    """The facts about a run that abstract evaluation gives."""
+    """Shapes and sizes of a run, from abstract evaluation (``measure``)."""
 
     algorithm: Algorithm  # with tracers inside: only its static fields may be read
     sizes: Sizes
@@ -67,14 +67,14 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         sizes = Sizes(1, inputs.federation.clients.id.shape[-1], runs, 0, 0)
         return Shapes(first_algorithm(spec, inputs), sizes, None, 0, eager.SentSoFar.begun())
     platform = default_platform() if platform is None else platform
-    kept: list[Any] = []
+    algorithms: list[Any] = []
     federation = inputs.federation
     traced, by_seed, data = first_run(spec, inputs)
     zero, single = jnp.zeros((), jnp.int32), Layout(1, 1, 1)
 
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
         data, algorithm = as_vectors(data), spec.algorithm(traced, by_seed)
-        kept.append(algorithm)
+        algorithms.append(algorithm)
         state = initial_state(algorithm, data, zero)
         available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
         _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
@@ -87,10 +87,12 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
     def row(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
 
-    def one_client(traced: list[Any], by_seed: Any, data: Federation, server: Any, kept: Any, own: Any) -> PyTree:
+    def one_client(
+        traced: list[Any], by_seed: Any, data: Federation, server: Any, client_state: Any, client_data: Any
+    ) -> PyTree:
         algorithm = spec.algorithm(traced, by_seed)
-        up, _ = train_one(algorithm, as_vectors(data), zero, zero, server, own, zero, kept)
-        seat = Seat(zero, own.id, zero)
+        up, _ = train_one(algorithm, as_vectors(data), zero, zero, server, client_data, zero, client_state)
+        seat = Seat(zero, client_data.id, zero)
         return up, as_streamed(algorithm.aggregate).contribute(seen_from(server, seat), seat, up)
 
     shared, client = (traced, by_seed, data, state.server), (row(state.clients), row(data.clients))
@@ -111,11 +113,11 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         client_states=runs * trees.bytes_of(state.clients),
         keyed=any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state.clients)),
     )
-    polling = kept[-1].poll
+    polling = algorithms[-1].poll
     shown = down if polling is not None and polling.shown else ()
     received, before, sent, told = map(trees.bytes_of, (down, shown, up, ballot))
     wire = Wire(received, before, sent, told // population)
-    return Shapes(kept[-1], sizes, state, trees.bytes_of(model), wire)
+    return Shapes(algorithms[-1], sizes, state, trees.bytes_of(model), wire)
 
 
 def state_bytes(state: Any, layout: Layout) -> tuple[int, int]:

@@ -28,7 +28,7 @@ _OF_ONE_CLIENT = ("send", "peers", "contribute", "counts")
 
 
 def named(build: Callable[[], Any], algorithm: str | None = None, seed: Any = None) -> Any:
-    """What ``build`` makes; its own errors and, for an Algorithm, those of its functions are ``AlgorithmError``.
+    """The result of ``build()``; errors of the builder, and of an Algorithm's functions, become ``AlgorithmError``.
 
     Args:
       build: makes an Algorithm, or anything else.
@@ -36,8 +36,8 @@ def named(build: Callable[[], Any], algorithm: str | None = None, seed: Any = No
       seed: of the run, ``[]``; None: unknown.
     """
     with within("the builder", algorithm, seed=seed):
-        found = build()
-    return wrapped(found, algorithm, seed) if isinstance(found, Algorithm) else found
+        built = build()
+    return wrapped(built, algorithm, seed) if isinstance(built, Algorithm) else built
 
 
 def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) -> Algorithm:
@@ -46,7 +46,7 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
     def wrap(name: str, function: Function, *sent: str) -> Function:
         @functools.wraps(function, updated=())
         def call(*arguments: Any, **keywords: Any) -> Any:
-            seat = next((each for each in arguments if isinstance(each, Seat)), None)
+            seat = next((argument for argument in arguments if isinstance(argument, Seat)), None)
             where: dict[str, Any] = {"seed": seed}
             if seat is not None:
                 known = {"client": seat.id} if seat.known else {"unseen": True}

@@ -92,8 +92,8 @@ def evaluate(
     if scope.once:
         # The first client with test rows gives the scores of all clients.
         judged = jnp.argmax(federation.clients.test.size > 0)
-        client, kept = trees.take((federation.clients, state.clients), judged)
-        scores = judge_once(judge, client, kept, scope)
+        client, client_state = trees.take((federation.clients, state.clients), judged)
+        scores = judge_once(judge, client, client_state, scope)
         seen |= counted_once(judge, federation.clients, scores, scope)
         if federation.unseen is not None:
             unseen |= counted_once(judge_of_unseen, federation.unseen, scores, scope)
@@ -122,7 +122,7 @@ class Scope(NamedTuple):
     @classmethod
     def of(cls, algorithm: Algorithm, valid: bool, common: bool, needs: Collection[str] = ()) -> Scope:
         """For an algorithm, and the arguments of ``evaluate``."""
-        train = algorithm.personal is not None and any(each.tunes for each in algorithm.scenarios)
+        train = algorithm.personal is not None and any(scenario.tunes for scenario in algorithm.scenarios)
         same = algorithm.personal is None
         there = same or algorithm.common is not None
         common_train = there and "global_train_loss" in needs
@@ -170,14 +170,14 @@ class Judge(NamedTuple):
         purpose = Purpose.DEPLOY if self.known else Purpose.UNSEEN_DEPLOY
         return client_key(round_key(self.state.seed, purpose, self.round), client.id)
 
-    def deploy(self, client: ClientData, kept: PyTree = None) -> tuple[PyTree, PyTree | None]:
+    def deploy(self, client: ClientData, client_state: PyTree = None) -> tuple[PyTree, PyTree | None]:
         """(Deployed, common model) of the client; None for no common model, or if Deployed is the common model.
 
         It is what the client uses on its test rows; it may depend on ``client.deployment``. ``kept`` is the Client of a
         seen client. An unseen client gets a fresh one.
         """
         if self.known:
-            return self._deploy(client, lambda seat: kept)
+            return self._deploy(client, lambda seat: client_state)
         data = local_data(self.federation, client)
         key = client_key(round_key(self.state.seed, Purpose.UNSEEN_INIT_CLIENT), client.id)
 
@@ -188,12 +188,12 @@ class Judge(NamedTuple):
         with within("evaluation", checked=False, client=client.id, unseen=True):  # the seat has no id
             return self._deploy(client, fresh)
 
-    def _deploy(self, client: ClientData, kept: Callable[[Seat], PyTree]) -> tuple[PyTree, PyTree | None]:
+    def _deploy(self, client: ClientData, state_at: Callable[[Seat], PyTree]) -> tuple[PyTree, PyTree | None]:
         algorithm, seat = self.algorithm, self.seat(client)
         down = algorithm.down(self.state.server, seat)
         key = self.key(client)
         data = local_data(self.federation, client, deployed=True)
-        deployed = algorithm.deploy(key, seat, down, kept(seat), data)
+        deployed = algorithm.deploy(key, seat, down, state_at(seat), data)
         if algorithm.common is None or algorithm.personal is None:
             return deployed, None
         return deployed, algorithm.common(down)
@@ -204,11 +204,11 @@ class Judge(NamedTuple):
 
     def any_score(self, client: ClientData, model: PyTree, rows: str) -> Scores:
         """Loss and accuracy of a model on the client's test, valid or train rows, whether or not it counts."""
-        own, key = getattr(local_data(self.federation, client), rows), None
+        subset, key = getattr(local_data(self.federation, client), rows), None
         if rows == "train":  # with the noise of features that clients train on, as their standalone losses
             key = training.stream(self.key(client), training.Stream.LOSS)
         with within("evaluation", client=client.id, unseen=not self.known, round=self.round, seed=self.state.seed):
-            return training.evaluate(self.algorithm.task, lambda x: self.algorithm.predict(model, x), own, key=key)
+            return training.evaluate(self.algorithm.task, lambda x: self.algorithm.predict(model, x), subset, key=key)
 
     def counts(self, client: ClientData, rows: str) -> Bool[Array, ""]:
         """Whether metrics of these rows count the client."""
@@ -220,15 +220,15 @@ class Judge(NamedTuple):
 
     def score_models(self, client: ClientData, models: tuple[PyTree, PyTree | None], scope: Scope) -> Found:
         """Scores of the two models of ``deploy``, as far as each client is judged on rows of its own."""
-        own, common = models
-        found: Found = {_OWN: self.score(client, own, "test")} if scope.unseen else {}
+        deployed, common = models
+        scores: Found = {_OWN: self.score(client, deployed, "test")} if scope.unseen else {}
         if scope.train:
-            found |= {_TRAIN: (self.score(client, own, "train")[0], None)}
+            scores |= {_TRAIN: (self.score(client, deployed, "train")[0], None)}
         if scope.common_train:
-            found |= {_COMMON_TRAIN: (self.score(client, own if scope.same else common, "train")[0], None)}
+            scores |= {_COMMON_TRAIN: (self.score(client, deployed if scope.same else common, "train")[0], None)}
         if scope.common_valid:
-            found |= {_COMMON_VALID: (self.score(client, own if scope.same else common, "valid")[0], None)}
-        return found if scope.once or common is None else found | {_COMMON: self.score(client, common, "test")}
+            scores |= {_COMMON_VALID: (self.score(client, deployed if scope.same else common, "valid")[0], None)}
+        return scores if scope.once or common is None else scores | {_COMMON: self.score(client, common, "test")}
 
 
 def judge_seen(judge: Judge, layout: Layout, scope: Scope, id: Int[Array, " clients"] | None = None) -> Found:
@@ -241,16 +241,16 @@ def judge_seen(judge: Judge, layout: Layout, scope: Scope, id: Int[Array, " clie
     rows, server_of = own_server(judge.algorithm, state.server, layout.devices, seats, whole=id is None)
 
     def one(row: tuple[ClientData, Any, Any]) -> Found:
-        client, kept, server_row = row
-        own = judge._replace(state=state._replace(server=server_of(server_row)))
-        models = own.deploy(client, kept)
-        found = own.score_models(client, models, scope)
+        client, client_state, server_row = row
+        judge_of_client = judge._replace(state=state._replace(server=server_of(server_row)))
+        models = judge_of_client.deploy(client, client_state)
+        scores = judge_of_client.score_models(client, models, scope)
         if not scope.valid:
-            return found
+            return scores
         model = models[0]
         if client.deployment is not None:  # validation rows judge what the client used before its data changed
-            model, _ = own.deploy(client._replace(deployment=None), kept)
-        return found | {_VALID: own.score(client, model, "valid")}
+            model, _ = judge_of_client.deploy(client._replace(deployment=None), client_state)
+        return scores | {_VALID: judge_of_client.score(client, model, "valid")}
 
     return map_lanes(one, (clients, state.clients, rows), layout.evaluation, layout.devices)
 
@@ -265,10 +265,10 @@ def judge_unseen(judge: Judge, layout: Layout, scope: Scope) -> Found:
     return map_lanes(one, judge.federation.unseen, layout.evaluation, layout.devices)
 
 
-def judge_once(judge: Judge, client: ClientData, kept: PyTree, scope: Scope) -> Scores:
+def judge_once(judge: Judge, client: ClientData, client_state: PyTree, scope: Scope) -> Scores:
     """Scores of the global model on the test rows of one seen client, which all have."""
-    own, common = judge.deploy(client, kept)
-    return judge.any_score(client, own if scope.same else common, "test")
+    deployed, common = judge.deploy(client, client_state)
+    return judge.any_score(client, deployed if scope.same else common, "test")
 
 
 def counted_once(judge: Judge, clients: ClientData, scores: Scores, scope: Scope) -> Found:
@@ -280,10 +280,10 @@ def counted_once(judge: Judge, clients: ClientData, scores: Scores, scope: Scope
 def named_scores(seen: Found, unseen: Found, scope: Scope) -> dict[str, Labelled]:
     """The scores of clients by name of the metric."""
     info: dict[str, Labelled] = {}
-    for prefix, dimension, found in (("", "client", seen), ("unseen_", "unseen", unseen)):
-        if scope.same and _OWN in found:
-            found = found | {_COMMON: found[_OWN]}
-        for judgement, judged in found.items():
+    for prefix, dimension, by_judgement in (("", "client", seen), ("unseen_", "unseen", unseen)):
+        if scope.same and _OWN in by_judgement:
+            by_judgement = by_judgement | {_COMMON: by_judgement[_OWN]}
+        for judgement, judged in by_judgement.items():
             info |= along(dimension, **_named(f"{prefix}{judgement.name()}", *judged))
     return info
 
@@ -307,11 +307,11 @@ def _judge_on_held(
     """Loss and accuracy of server models on the server's rows, ``[]`` or ``[C, distributions]``; None without rows."""
     held = held_data(federation, layout)
     if judged.several:
-        each = [
+        by_distribution = [
             training.evaluate_each(algorithm.task, judged.model, held[name], algorithm.predict)
             for name in numbered(federation, judged.rows)
         ]
-        return jax.tree.map(lambda *values: jnp.stack(values, axis=-1), *each) if each else None
+        return jax.tree.map(lambda *values: jnp.stack(values, axis=-1), *by_distribution) if by_distribution else None
     if judged.rows not in held:
         return None
     rows = held[judged.rows]
@@ -321,8 +321,8 @@ def _judge_on_held(
 
 def _named(prefix: str, loss: Array, accuracy: Array | None) -> dict[str, Array]:
     """The scores by name; a task without a score has no accuracy."""
-    found = {f"{prefix}_loss": loss}
-    return found if accuracy is None else found | {f"{prefix}_accuracy": accuracy}
+    named = {f"{prefix}_loss": loss}
+    return named if accuracy is None else named | {f"{prefix}_accuracy": accuracy}
 
 
 def numbered(federation: Federation, rows: str) -> list[str]:

@@ -107,9 +107,9 @@ def without_shared(federation: Federation) -> Federation:
     return federation._replace(examples=None, lists=None)  # type: ignore[arg-type]
 
 
-def with_shared(own: Federation, federation: Federation) -> Federation:
+def with_shared(client_parts: Federation, federation: Federation) -> Federation:
     """One seed's parts with the examples and lists of a stacked federation."""
-    return own._replace(examples=federation.examples, lists=federation.lists)
+    return client_parts._replace(examples=federation.examples, lists=federation.lists)
 
 
 def census(federation: Federation) -> Census:

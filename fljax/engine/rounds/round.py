@@ -142,7 +142,7 @@ class CohortClients(NamedTuple):
 
 
 class TrainedCohort(NamedTuple):
-    """What the training of a cohort, or of some of its rows, gives.
+    """The results of training a cohort, or some of its rows.
 
     An empty row adds nothing, its record is zeros, and its Client must be discarded. A dropped row is like an empty
     one, and its Client is the old one.
@@ -196,8 +196,10 @@ def choose(
     row = jnp.clip(cohort.id, 0, size.shape[0] - 1)
     # An empty row trains the smallest present client, and its result is discarded. So a NaN of an absent client cannot
     # reach a gradient.
-    own = size[row]
-    trains = jnp.where(cohort.present, row, row[jnp.argmin(jnp.where(cohort.present, own, jnp.iinfo(own.dtype).max))])
+    sizes = size[row]
+    trains = jnp.where(
+        cohort.present, row, row[jnp.argmin(jnp.where(cohort.present, sizes, jnp.iinfo(sizes.dtype).max))]
+    )
     # The cost of a client is its number of samples; an empty row costs 0.
     cost = jnp.where(cohort.present, jnp.maximum(size[trains], 1), 0)
     return Chosen(server, cohort, row, trains, cost, info)
@@ -294,9 +296,9 @@ def train(
     return TrainedCohort(total, rows, trained, bad, trees.any_new_nonfinite(trained, clients.states))
 
 
-def is_not_finite(up: PyTree, new: PyTree, own: PyTree) -> Bool[Array, ""]:
+def is_not_finite(up: PyTree, new: PyTree, before: PyTree) -> Bool[Array, ""]:
     """Whether a client's message is not finite (as ``fljax.protocol.messages`` says), or its state has become so."""
-    return messages.is_not_finite(up) | trees.any_new_nonfinite(new, own)
+    return messages.is_not_finite(up) | trees.any_new_nonfinite(new, before)
 
 
 def train_one(
@@ -307,7 +309,7 @@ def train_one(
     server: PyTree,
     client: ClientData,
     slot: Array,
-    own: PyTree,
+    client_state: PyTree,
 ) -> tuple[PyTree, PyTree]:
     """(Up, Client) after the training of one client.
 
@@ -317,10 +319,12 @@ def train_one(
     key = round_key(seed, Purpose.TRAIN, round)
     seat = Seat(round, client.id, slot)
     down = algorithm.down(server, seat)
-    result: Any = algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
+    result: Any = algorithm.train(
+        client_key(key, client.id, slot), seat, down, client_state, local_data(federation, client)
+    )
     if not isinstance(result, tuple) or len(result) != 2:
         raise ValueError(f"expected train to return a message and the client's state, got {type(result).__name__}")
     # A float that is stored in an array of whole numbers would be rounded, in silence.
-    if differs := trees.difference(own, result[1], exact=False):
+    if differs := trees.difference(client_state, result[1], exact=False):
         raise ValueError(f"train must return a client's state like that of init_client: {differs}")
     return result

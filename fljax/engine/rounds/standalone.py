@@ -53,12 +53,12 @@ class StandaloneModels(NamedTuple):
 
 
 def reference_of(seen: Any, unseen: Any | None) -> Reference:
-    """The reference of the ``StandaloneModels`` of seen clients and unseen ones (None: there are none), or tracers."""
-    own = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
+    """The ``Reference`` of trained seen clients, and of unseen ones if there are any; also while tracing."""
+    reference = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
     if unseen is None:
-        return own
+        return reference
     threshold, loss, accuracy, valid, _ = unseen
-    return own._replace(
+    return reference._replace(
         unseen_threshold=threshold, unseen_test_loss=loss, unseen_test_accuracy=accuracy, unseen_valid_loss=valid
     )
 
@@ -70,24 +70,25 @@ def check_stop_alone(federation: Federation, stop: Any) -> StopAlone | None:
       ValueError: if it is no ``StopAlone`` of allowed values, or no client has validation rows.
     """
     stop = training.check_stop(stop)
-    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    if stop is not None and not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
-        raise ValueError(
-            "expected clients with validation rows for early stopping of standalone models, got none "
-            "(valid_fraction above 0 keeps some)"
-        )
+    if stop is not None:
+        _check_valid_rows(federation, "early stopping")
     return stop
 
 
 def check_valid_alone(federation: Federation, valid: bool) -> bool:
     """``valid``; raises a ValueError if models are to be judged on validation rows and no client has any."""
+    if valid:
+        _check_valid_rows(federation, "validation losses")
+    return valid
+
+
+def _check_valid_rows(federation: Federation, purpose: str) -> None:
     groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    if valid and not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
+    if not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
         raise ValueError(
-            "expected clients with validation rows for validation losses of standalone models, got none "
+            f"expected clients with validation rows for {purpose} of standalone models, got none "
             "(valid_fraction above 0 keeps some)"
         )
-    return valid
 
 
 def check_initial(task: Task, initial: str) -> None:
@@ -137,7 +138,7 @@ def train_alone(
     plan: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree | None, seed: Array
 ) -> StandaloneModels:
     """Scores and model of one client."""
-    own = local_data(data, client)
+    client_data = local_data(data, client)
     key = client_key(round_key(seed, purpose), client.id)
     counts = (client.train.size > 0) & (client.test.size > 0)
     unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
@@ -145,14 +146,16 @@ def train_alone(
         start = params if plan.initial == "shared" else _own_model(plan.task, client, purpose, seed)
         how: dict[str, Any] = {"task": plan.task, "local": plan.local}
         if plan.stop is None:
-            trained = training.train(key, start, own.train, **how).params
+            trained = training.train(key, start, client_data.train, **how).params
         else:
-            trained = training.train_until(key, start, own.train, own.valid, **how, stop=plan.stop).params
+            trained = training.train_until(
+                key, start, client_data.train, client_data.valid, **how, stop=plan.stop
+            ).params
         predict = functools.partial(plan.task.logits, trained)
-        threshold, _ = training.evaluate(plan.task, predict, own.train, key=training.stream(key, Stream.LOSS))
-        loss, accuracy = training.counted_scores(*training.evaluate(plan.task, predict, own.test), counts)
+        threshold, _ = training.evaluate(plan.task, predict, client_data.train, key=training.stream(key, Stream.LOSS))
+        loss, accuracy = training.counted_scores(*training.evaluate(plan.task, predict, client_data.test), counts)
         valid = None
         if plan.valid:
             counts = (client.train.size > 0) & (client.valid.size > 0)
-            valid, _ = training.counted_scores(*training.evaluate(plan.task, predict, own.valid), counts)
+            valid, _ = training.counted_scores(*training.evaluate(plan.task, predict, client_data.valid), counts)
     return StandaloneModels(threshold, loss, accuracy, valid, trained)

@@ -140,10 +140,10 @@ def poll(
     rows, server_of = own_server(algorithm, server, layout.devices, seats, whole=id is None)
 
     def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
-        client, kept, own = row
+        client, client_state, server_row = row
         seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
-        down = algorithm.down(server_of(own), seat) if shown else ()
-        return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
+        down = algorithm.down(server_of(server_row), seat) if shown else ()
+        return ask(client_key(key, client.id), seat, down, client_state, local_data(federation, client))
 
     return map_lanes(one, (federation.clients, clients, rows if shown else ()), layout.evaluation, layout.devices)
 
@@ -160,10 +160,10 @@ def with_arrays(like: State, arrays: Mapping[str, np.ndarray], on_host: bool = F
     Arrays of NumPy in ``like`` stay ones; with ``on_host`` all states of clients are.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    own = {id(leaf) for leaf in jax.tree.leaves(like.clients)} if on_host else set[int]()
+    client_leaves = {id(leaf) for leaf in jax.tree.leaves(like.clients)} if on_host else set[int]()
     leaves = []
     for path, leaf in paths:
-        name, host = jax.tree_util.keystr(path), isinstance(leaf, np.ndarray) or id(leaf) in own
+        name, host = jax.tree_util.keystr(path), isinstance(leaf, np.ndarray) or id(leaf) in client_leaves
         leaves.append(_leaf(name, arrays[name], leaf, host))
     return jax.tree.unflatten(structure, leaves)
 
@@ -173,14 +173,14 @@ def unbound(state: State) -> State:
     return with_arrays(state, arrays_of(of_this_process(state))) if processes.are_several() else state
 
 
-def _leaf(name: str, found: np.ndarray, expected: Any, on_host: bool) -> Any:
+def _leaf(name: str, array: np.ndarray, expected: Any, on_host: bool) -> Any:
     """A leaf of a state from its array; ``expected`` has its shape and dtype."""
     if jnp.issubdtype(expected.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(jnp.asarray(found), impl=str(jax.random.key_impl(expected)))
-    if found.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
-        found = found.view(expected.dtype)
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=str(jax.random.key_impl(expected)))
+    if array.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
+        array = array.view(expected.dtype)
+    if array.shape != expected.shape or array.dtype != expected.dtype:
         raise ValueError(
-            f"expected {name} to be {expected.dtype}{list(expected.shape)}, got {found.dtype}{list(found.shape)}"
+            f"expected {name} to be {expected.dtype}{list(expected.shape)}, got {array.dtype}{list(array.shape)}"
         )
-    return np.array(found) if on_host else jnp.array(found)
+    return np.array(array) if on_host else jnp.array(array)

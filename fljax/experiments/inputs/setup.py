@@ -30,11 +30,11 @@ from fljax.experiments.inputs.requirements import Requirement, needs_validation,
 from fljax.metrics.registry import OF_LOSSES, OF_ONE_EVALUATION, ON_REQUEST, needs_of
 from fljax.metrics.scores import Score
 from fljax.protocol import Algorithm, Federation, Names, Task
+from fljax.results.events import EventLog
 from fljax.results.non_finite import NonFinite
 from fljax.training import Local, StopAlone
 
 OptOut = float | tuple[float, ...]
-Tell = Callable[[str, str, int, int, str], None]  # (stage, label, round, rounds, message)
 
 
 class AlgorithmSetup(NamedTuple):
@@ -168,21 +168,21 @@ class Setup(NamedTuple):
         return tuple(entry.label for entry in self.algorithms)
 
 
-def resolve_setup(config: Config, tell: Tell | None = None) -> Setup:
+def resolve_setup(config: Config, log: EventLog | None = None) -> Setup:
     """Reads the data and builds the model of a config.
 
     Args:
       config: validated.
-      tell: is told which data set was read.
+      log: gets the data set that was read, and notes on the model.
 
     Raises:
       ValueError: the data cannot be partitioned as asked, or the model does not fit the data.
     """
-    world = build_world(config, tell)
-    return assemble(config, world.federation, build_task(config, world.dataset, tell))._replace(world=world)
+    world = build_world(config, log)
+    return assemble(config, world.federation, build_task(config, world.dataset, log))._replace(world=world)
 
 
-def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Setup]:
+def resolve_cells(cells: Sequence[Config], log: EventLog | None = None) -> list[Setup]:
     """The setup of every cell of a sweep.
 
     Cells with equal data and seeds share a federation. Cells whose models are equal too share a task.
@@ -193,10 +193,10 @@ def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Set
     for cell in cells:
         examples = repr((cell.data, cell.seeds))
         if examples not in worlds:
-            worlds[examples] = build_world(cell, tell)
+            worlds[examples] = build_world(cell, log)
         world, model = worlds[examples], repr((examples, cell.model))
         if model not in tasks:
-            tasks[model] = build_task(cell, world.dataset, tell)
+            tasks[model] = build_task(cell, world.dataset, log)
         setups.append(assemble(cell, world.federation, tasks[model])._replace(world=world))
     return setups
 
@@ -282,13 +282,13 @@ def _algorithm(entry: AlgorithmEntry, algorithm: Call, scenarios: Sequence[Call]
     )
 
 
-def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federation, Task]:
+def build_federation(config: Config, log: EventLog | None = None) -> tuple[Federation, Task]:
     """The federations of all seeds, stacked, and the task on them."""
-    world = build_world(config, tell)
-    return world.federation, build_task(config, world.dataset, tell)
+    world = build_world(config, log)
+    return world.federation, build_task(config, world.dataset, log)
 
 
-def build_world(config: Config, tell: Tell | None = None) -> World:
+def build_world(config: Config, log: EventLog | None = None) -> World:
     """The data of all seeds; no model is built.
 
     Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
@@ -307,10 +307,10 @@ def build_world(config: Config, tell: Tell | None = None) -> World:
             # Placed once, so that the federations of all seeds share one copy.
             loaded = data.load(source, folder=config.data.folder, **arguments_for(source, offered, options))
             datasets[which] = data.place(loaded, config.execution.examples)
-            if tell is not None:
+            if log is not None:
                 found = datasets[which]
                 classes = "" if found.classes is None else f", {found.classes} classes"
-                tell("data", "", 0, 0, f"{config.data.dataset}: {len(found.y)} examples{classes}")
+                log.tell("data", "", 0, 0, f"{config.data.dataset}: {len(found.y)} examples{classes}")
         federations.append(
             data.federate(
                 datasets[which],
@@ -340,13 +340,13 @@ def world_of(federation: Federation, names: Sequence[Names]) -> World:
     return World(federation, data.Dataset(x, y, None, x.shape[0], 0.0, 1.0), tuple(names))  # type: ignore[arg-type]
 
 
-def build_task(config: Config, dataset: data.Dataset, tell: Tell | None = None, *, initial: bool = True) -> Task:
+def build_task(config: Config, dataset: data.Dataset, log: EventLog | None = None, *, initial: bool = True) -> Task:
     """The model of a config for a data set; ``initial``: it starts from what the config names."""
-    task = _task(config, dataset, tell)
+    task = _task(config, dataset, log)
     return with_initial(task, config.model.initial, config.model.initial_seed) if initial else task
 
 
-def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
+def _task(config: Config, dataset: data.Dataset, log: EventLog | None) -> Task:
     builder, options = resolved_of(config).model
     known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
     if known and not accepts(builder, "vocabulary"):
@@ -363,9 +363,9 @@ def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
         )
     if not known and accepts(builder, "prepare"):
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}
-    elif not known and np.ndim(dataset.mean) and tell is not None:  # moments that the user's own source gives
+    elif not known and np.ndim(dataset.mean) and log is not None:  # moments that the user's own source gives
         words = f"the model {config.model.name} takes no prepare, so it sees the features of {config.data.dataset}"
-        tell("note", "", 0, 0, f"{words} as they are, not standardised")
+        log.note(f"{words} as they are, not standardised")
     defaults = {"prepare": None, "dtype": jnp.float32}
     must = {name: value for name, value in defaults.items() if is_required(builder, name)}
     made: Any = builder(dataset.x.shape[1:], dataset.classes, **(must | known), **options)

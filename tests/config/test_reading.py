@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from fljax import config
-from fljax.config import ConfigError, shipped
+from fljax.config import ConfigError, reading
 from fljax.config.reading import read
 
 ROOT = pathlib.Path(__file__).parent.parents[1]
@@ -15,7 +15,7 @@ TINY = 'name = "mine"\n'
 
 
 def test_every_file_has_a_name() -> None:
-    found = shipped.configs()
+    found = reading.shipped_configs()
     assert set(found.values()) == set((ROOT / "configs").rglob("*.toml"))
     assert {"quickstart", "incfl/table1_fmnist"} <= set(found)
 
@@ -58,14 +58,14 @@ def test_similar_names_are_suggested(tmp_path: pathlib.Path, monkeypatch: pytest
 def test_what_a_config_says_of_itself(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text("# One\n# two.\n\n# three\nrounds = 1\n")
-    assert shipped.about(path) == "One two."
-    assert all(shipped.about(each) for each in shipped.configs().values())
+    assert reading.about_config(path) == "One two."
+    assert all(reading.about_config(each) for each in reading.shipped_configs().values())
 
 
 def test_an_installed_package_has_them_inside(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipped, "_FOLDERS", (tmp_path / "fljax" / "configs", tmp_path / "configs"))
-    assert shipped.configs() == {}
-    assert shipped.find("quickstart") == pathlib.Path("quickstart")
+    monkeypatch.setattr(reading, "_FOLDERS", (tmp_path / "fljax" / "configs", tmp_path / "configs"))
+    assert reading.shipped_configs() == {}
+    assert reading.find_config("quickstart") == pathlib.Path("quickstart")
     (tmp_path / "fljax" / "configs").mkdir(parents=True)
     (tmp_path / "fljax" / "configs" / "quickstart.toml").write_text(TINY)
-    assert shipped.find("quickstart") == tmp_path / "fljax" / "configs" / "quickstart.toml"
+    assert reading.find_config("quickstart") == tmp_path / "fljax" / "configs" / "quickstart.toml"

@@ -14,8 +14,8 @@ import pytest
 
 import fljax
 from fljax import algorithms, data, models
-from fljax.data import mapped_files
-from fljax.data.mapped_files import check_unchanged, parts
+from fljax.data import checks
+from fljax.data.checks import check_unchanged, checked_parts
 from fljax.engine import checksum_of
 from fljax.engine.offload.host_data import HostData, server_rows
 from tests.processes import environment
@@ -107,14 +107,14 @@ def test_what_the_caller_wrote_before_is_no_change(tmp_path: pathlib.Path) -> No
 
 def test_parts_are_compared_one_by_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path)
-    monkeypatch.setattr(mapped_files, "_PART", 7 * WIDTH * 4)
+    monkeypatch.setattr(checks, "_PART", 7 * WIDTH * 4)
     array = np.load(path, mmap_mode="r")
-    found = list(parts(array))
+    found = list(checked_parts(array))
     assert [len(each) for each in found] == [7] * 8 + [4]
     np.testing.assert_array_equal(np.concatenate(found), array)
     assert checksum_of({"x": array}) == checksum_of({"x": np.array(array)})
-    assert [each.shape for each in parts(np.zeros((9, 2)))] == [(9, 2)]
-    reading = parts(array)
+    assert [each.shape for each in checked_parts(np.zeros((9, 2)))] == [(9, 2)]
+    reading = checked_parts(array)
     next(reading)
     shortened(path)
     with pytest.raises(ValueError, match="got one of 0 bytes"):

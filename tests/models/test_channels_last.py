@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import models
-from fljax.models import channels_last, tiles
+from fljax.models import channels_last
 from tests.platforms import forms_of
 from tests.precision import enable_x64
 
@@ -27,14 +27,14 @@ def _assert_equal(height: int, width: int, size: tuple[int, int], padding: Any, 
     generator = np.random.default_rng(0)
     with enable_x64(True):
         x, kernel = generator.normal(size=(2, height, width, 3)), generator.normal(size=(*size, 3, 4))
-        found = _slopes(lambda x, k: tiles.convolve(x, k, padding, side), x, kernel)
+        found = _slopes(lambda x, k: channels_last.convolve_by_tiles(x, k, padding, side), x, kernel)
         expected = _slopes(lambda x, k: channels_last.convolve(x, k, (1, 1), padding), x, kernel)
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("side", tiles.SIDES)
+@pytest.mark.parametrize("side", channels_last.SIDES)
 @pytest.mark.parametrize("padding", ["VALID", "SAME", ((1, 0), (0, 2))])
 def test_tiles_convolve(padding: Any, side: int) -> None:
     _assert_equal(7, 9, (3, 2), padding, side)
@@ -45,7 +45,7 @@ def test_tiles_convolve(padding: Any, side: int) -> None:
     st.integers(1, 8),
     st.tuples(st.integers(1, 5), st.integers(1, 5)),
     st.sampled_from(["VALID", "SAME"]),
-    st.sampled_from(tiles.SIDES),
+    st.sampled_from(channels_last.SIDES),
 )
 @pytest.mark.thorough
 def test_tiles_convolve_images_and_kernels_of_all_sizes(
@@ -56,15 +56,15 @@ def test_tiles_convolve_images_and_kernels_of_all_sizes(
 
 def test_an_image_smaller_than_the_kernel_is_refused() -> None:
     with pytest.raises(ValueError, match="expected at least 5 pixels, got 4"):
-        tiles.convolve(jnp.zeros((1, 4, 6, 1)), jnp.zeros((5, 5, 1, 2)), "VALID", 2)
+        channels_last.convolve_by_tiles(jnp.zeros((1, 4, 6, 1)), jnp.zeros((5, 5, 1, 2)), "VALID", 2)
 
 
 def test_the_side_is_the_measured_one_for_lenet() -> None:
     # LeNet's sides are those that were measured on an H100 (benchmarks/results, 2026-11-26).
-    assert tiles.tile_side((5, 5, 3, 6), 28, 28) == 4
-    assert tiles.tile_side((5, 5, 6, 16), 10, 10) == 2
-    assert tiles.tile_side((3, 3, 512, 512), 4, 4) == 1  # the product takes longer than the memory
-    assert tiles.tile_side((1, 1, 64, 128), 16, 16) == 1
+    assert channels_last.tile_side((5, 5, 3, 6), 28, 28) == 4
+    assert channels_last.tile_side((5, 5, 6, 16), 10, 10) == 2
+    assert channels_last.tile_side((3, 3, 512, 512), 4, 4) == 1  # the product takes longer than the memory
+    assert channels_last.tile_side((1, 1, 64, 128), 16, 16) == 1
 
 
 def test_strides_are_those_of_patches() -> None:
@@ -101,4 +101,4 @@ def test_gradients_of_half_precision_are_added_in_single_precision() -> None:
         return float(jnp.linalg.norm(jax.grad(slope)(kernel) - expected) / jnp.linalg.norm(expected))
 
     patches = error(channels_last.convolve_patches)
-    assert error(lambda x, k: tiles.convolve(x, k, "VALID", 4)) < 1.3 * patches
+    assert error(lambda x, k: channels_last.convolve_by_tiles(x, k, "VALID", 4)) < 1.3 * patches
