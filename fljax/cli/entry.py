@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fljax.cli import printing
-from fljax.cli.commands import data, describe, results
+from fljax.cli.commands import compare, data, describe, results
 from fljax.cli.commands.reproduce import reproduce
 from fljax.cli.commands.run import run, sweep
 from fljax.cli.commands.worth import worth
@@ -39,7 +39,7 @@ app.command()(results.watch)
 app.command(name="report")(with_options(results.report_))
 app.command(name="list")(describe.list_)
 app.command()(describe.show)
-app.command()(results.compare)
+app.command()(compare.compare)
 app.command()(with_options(results.export))
 app.command()(describe.cite)
 app.command()(data.doctor)

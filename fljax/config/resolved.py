@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import inspect
 import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -33,12 +32,12 @@ from fljax.config.keys import (
     Config,
     Contribution,
     Data,
-    Local,
     Model,
     OwnLocal,
     Scenario,
     Stop,
 )
+from fljax.config.optimizers import check_server_optimizer, checked_optimizer, optimizer_options
 from fljax.contributions.estimators.in_rounds import is_round_measure
 from fljax.contributions.measures import FACTS
 from fljax.core.names import shown, unknown
@@ -109,7 +108,7 @@ def with_resolved_names(
         checked(_check_metrics, config.metrics.extra, config.stop, config.data, of=("metrics", "stop", "data"))
     data, dataset, partition = checked(_data, config.data, names, needs_data, of=("data",), otherwise=(None,) * 3)
     model, task = checked(_model, config.model, names, of=("model",), otherwise=nothing)
-    optimizer = checked(_optimizer_options, config.local, of=("local",), otherwise={})
+    optimizer = checked(optimizer_options, config.local, of=("local",), otherwise={})
     scenarios, wrappers = checked(_scenarios, "scenarios", config.scenarios, names, otherwise=nothing)
     entries = [
         checked(_entry, entry, config, names, broken, otherwise=(None,) * 3)
@@ -288,7 +287,7 @@ def _algorithm(path: str, entry: AlgorithmEntry, config: Config, names: Registri
     if "clustering" in options:
         options |= {"clustering": _clustering(f"{path}.clustering", options["clustering"])}
     if "server_optimizer" in options:
-        _check_server_optimizer(f"{path}.server_optimizer", options["server_optimizer"])
+        check_server_optimizer(f"{path}.server_optimizer", options["server_optimizer"])
     return Call(builder, options)
 
 
@@ -369,37 +368,10 @@ def _under(path: str, said: Iterable[str]) -> list[str]:
     return [f"{path}: {sentence}" if sentence.startswith("expected ") else f"{path}.{sentence}" for sentence in said]
 
 
-def _check_server_optimizer(path: str, chosen: Any) -> None:
-    """Raises a ConfigError unless ``chosen`` is the name of an optax optimizer, or a table with a name and options."""
-    options = dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise ConfigError(f"{path}: expected the name of an optimizer, or a table with one, got {chosen!r}")
-    _checked_optimizer(path, path, name, options)
-
-
 def _own_local(path: str, table: OwnLocal, config: Config) -> OwnLocal:
     """An algorithm's own local settings, with options checked against its own optimizer or that of all algorithms."""
     if table.optimizer is None and table.options is None:
         return table
     name = config.local.optimizer if table.optimizer is None else table.optimizer
-    checked = _checked_optimizer(f"{path}.optimizer", f"{path}.options", name, table.options or {})
+    checked = checked_optimizer(f"{path}.optimizer", f"{path}.options", name, table.options or {})
     return table if table.options is None else table.model_copy(update={"options": checked})
-
-
-def _optimizer_options(local: Local) -> dict[str, Any]:
-    return _checked_optimizer("local.optimizer", "local.options", local.optimizer, local.options)
-
-
-def _checked_optimizer(path: str, options_path: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an optax optimizer with a learning rate, checked against the signature of its function."""
-    import optax
-
-    def takes_learning_rate(name: str) -> bool:
-        builder = None if name.startswith("_") else getattr(optax, name)
-        return inspect.isfunction(builder) and "learning_rate" in inspect.signature(builder).parameters
-
-    names = {name: getattr(optax, name) for name in dir(optax) if takes_learning_rate(name)}
-    if name not in names:
-        raise ConfigError(f"{path}: {unknown('optimizer', name, names)}")
-    return checked_options(options_path, names[name], options, OFFERS["optimizer"])

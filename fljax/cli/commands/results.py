@@ -1,4 +1,4 @@
-"""The commands that read folders of runs: ``fljax report``, ``export``, ``compare``, ``watch`` (while one goes on)."""
+"""The commands that read folders of runs: ``fljax report``, ``export``, ``watch`` (while one goes on)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fljax.cli.options import FigureOptions, Json, Metrics
+from fljax.cli.options import FigureOptions, Json
 from fljax.cli.pictures import PICTURES, asked_for, report_of, write_figures, write_pictures
 from fljax.cli.printing import console, print_json
 from fljax.cli.stopping import Interrupted
@@ -21,7 +21,6 @@ from fljax.cli.stopping import Interrupted
 if TYPE_CHECKING:
     import xarray as xr
 
-    from fljax.report.comparison import Compared
     from fljax.results import Progress, RunState
 
 # typer takes the name of an option from the parameter.
@@ -30,7 +29,6 @@ Targets = Annotated[
     typer.Option("--target", metavar="METRIC=VALUE", help="After how many rounds it is reached; may be repeated."),
 ]
 REFRESH = 1.0  # seconds between two looks of ``fljax watch``
-MOST_KEYS = 12  # differences of configs that are printed
 
 
 def report_(
@@ -70,7 +68,7 @@ def export(
     chosen: FigureOptions,
     latex: Annotated[bool, typer.Option("--latex", help="A table for a paper, with booktabs.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="All metrics, unrounded.")] = False,
-    clients: Annotated[bool, typer.Option("--clients", help="Which clients gain, by name, as CSV.")] = False,
+    gains: Annotated[bool, typer.Option("--gains", help="Which clients gain, by name, as CSV.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Every picture of the report as a PDF and an SVG file.")] = False,
     leaving: Annotated[
         bool, typer.Option("--leaving", help="As CSV: who would leave each method, and why, by client.")
@@ -85,15 +83,15 @@ def export(
 ) -> int:
     """Write the results of RUN for a paper: a table as LaTeX or CSV, or single pictures as PDF and SVG.
 
-    --figures is --pdf of the named figures; --clients and --leaving are --csv of other tables.
+    --figures is --pdf of the named figures; --gains and --leaving are --csv of other tables.
     """
     asked = asked_for(chosen)
     forms = {"--latex": latex, "--csv": csv and not leaving, "--pdf": pdf and asked is None}
-    forms |= {"--clients": clients, "--leaving": leaving, "--figures": asked is not None}
+    forms |= {"--gains": gains, "--leaving": leaving, "--figures": asked is not None}
     named = [name for name, on in forms.items() if on]
     if len(named) != 1:
-        raise ValueError(f"expected one of --latex, --csv, --pdf and --clients, got {' and '.join(named) or 'none'}")
-    if chosen.metric and (leaving or clients or (pdf and asked is None)):
+        raise ValueError(f"expected one of --latex, --csv, --pdf and --gains, got {' and '.join(named) or 'none'}")
+    if chosen.metric and (leaving or gains or (pdf and asked is None)):
         raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {named[0]}")
     if targets and (chosen.metric or named[0] not in ("--latex", "--csv")):
         other = "--metric" if chosen.metric else named[0]
@@ -112,7 +110,7 @@ def export(
         if pdf:
             write_pictures(found, records, run / PICTURES if out is None else out)
             return 0
-        if clients:
+        if gains:
             text = _clients_of(found)
         elif wanted := _targets(targets):
             text = _target_table(found, latex, wanted)
@@ -175,7 +173,7 @@ def _clients_of(metrics: xr.Dataset) -> str:
     from fljax.results.sweeps import axes_of
 
     if axes_of(metrics):
-        raise ValueError("expected --clients for a run, got a sweep, which has clients in every cell")
+        raise ValueError("expected --gains for a run, got a sweep, which has clients in every cell")
     return gains_frame(metrics).to_csv(index=False, lineterminator="\n")
 
 
@@ -195,13 +193,13 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
         escaped = [[exporting.escape(each) for each in line] for line in lines]
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; *: at the edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]
-    columns = _columns({row.metric for row in rows}, chosen)
+    columns = columns_of({row.metric for row in rows}, chosen)
     if latex:
         return exporting.latex_table(rows, columns, diverged_seeds(metrics), directions(metrics))
     return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
 
 
-def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
+def columns_of(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
     """The headings of the chosen metrics, or of the main ones.
 
     Raises:
@@ -215,142 +213,6 @@ def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
         if name not in there:
             raise ValueError(unknown("metric", name, sorted(there)))
     return {name: title(name) for name in chosen} or main_columns(there)
-
-
-def compare(
-    runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs; differences are from the first.")],
-    metrics: Metrics = None,
-    as_json: Json = False,
-    ranks: Annotated[
-        bool, typer.Option("--ranks", help="Methods x runs for one metric, with average ranks; sweeps, too.")
-    ] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="With --ranks: the table for a paper, with booktabs.")] = False,
-) -> None:
-    """Print metrics of several runs side by side, with differences from the first run, and how their configs differ."""
-    if ranks:
-        _print_ranks(runs, metrics or ["average_accuracy"], as_json, latex)
-        return
-    if latex:
-        raise ValueError("expected --latex with --ranks, got it without")
-    if len(runs) < 2:
-        raise ValueError(f"expected at least two folders of runs, got {len(runs)}")
-    from fljax.report.comparison import compare_runs
-    from fljax.results import folders
-
-    names = _names(runs)
-    found = compare_runs({name: folders.load(folder)[0] for name, folder in names.items()})
-    changes = _changes(names)
-    if as_json:
-        different = {name: {key: list(pair) for key, pair in keys.items()} for name, keys in changes.items()}
-        lines = [
-            {
-                "run": each.run,
-                **each.row._asdict(),
-                "difference": each.difference and each.difference._asdict(),
-                "diverged": each.diverged,
-            }
-            for each in found
-        ]
-        print_json({"metrics": lines, "configs": different})
-        return
-    columns = _columns({each.row.metric for each in found if each.row.seeds}, metrics or ())
-    # Cells have two lines; a narrow terminal wraps headings.
-    console(120).print(_comparison(found, columns))
-    _print_changes(changes, next(iter(names)))
-
-
-def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: bool, latex: bool) -> None:
-    """Prints methods beside runs and cells of sweeps, for one metric."""
-    from fljax.report import methods
-    from fljax.results import folders
-
-    if len(metrics) > 1:
-        raise ValueError(f"expected one --metric with --ranks, got {' and '.join(metrics)}")
-    found = methods.method_table({name: folders.load(run)[0] for name, run in _names(runs).items()}, metrics[0])
-    if as_json:
-        print_json(methods.as_json(found))
-        return
-    if latex:
-        print(methods.latex(found), end="")
-        return
-    heads, lines = methods.lines_of(found)
-    table = Table(caption=methods.note(found))
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left")
-    for line in lines:
-        table.add_row(*line)
-    console(120).print(table)
-
-
-def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
-    """Folders by name; by path if two have one name.
-
-    Raises:
-      ValueError: if one folder is given twice.
-    """
-    short = [folder.resolve().name for folder in runs]
-    names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, runs, strict=True)]
-    if len({folder.resolve() for folder in runs}) < len(runs):
-        raise ValueError("expected different folders of runs, got one of them twice")
-    return dict(zip(names, runs, strict=True))
-
-
-def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
-    from fljax.report.tables import cell, digits_of
-
-    by_line: dict[tuple[str, str], dict[str, Compared]] = {}
-    for each in found:
-        by_line.setdefault((each.run, each.row.algorithm), {})[each.row.metric] = each
-    (first, label), *_ = by_line
-    table = Table(
-        title="Test results at the last evaluation, mean ± std over seeds",
-        caption=f"second line: difference from the same algorithm in {first}, or from {label} if it is not there",
-        show_lines=True,
-    )
-    table.add_column("run/algorithm")
-    for words in columns.values():
-        table.add_column(words, justify="right")
-    marked = any(each.diverged for each in found)
-    if marked:
-        table.add_column("diverged")
-
-    def shown(each: Compared | None) -> str:
-        if each is None:
-            return "–"
-        if each.difference is None:
-            return cell(each.row)
-        digits = digits_of(each.row.metric)
-        spread = "" if each.difference.std != each.difference.std else f" ± {each.difference.std:.{digits}f}"
-        return f"{cell(each.row)}\n{each.difference.mean:+.{digits}f}{spread}"
-
-    for (run, algorithm), line in by_line.items():
-        marks = [next(iter(line.values())).diverged] * marked
-        table.add_row(f"{run}/{algorithm}", *(shown(line.get(name)) for name in columns), *marks)
-    return table
-
-
-def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str, str]]]:
-    """The keys in which the config of each other run differs from that of the first, with both values."""
-    from fljax.results import folders
-    from fljax.results.identity import WITHOUT_EFFECT, differences
-
-    texts = {name: folders.config_of(folder) for name, folder in runs.items()}
-    (_, there), *others = texts.items()
-    if there is None:
-        return {}
-    return {name: differences(there, text, (*WITHOUT_EFFECT, "name")) for name, text in others if text is not None}
-
-
-def _print_changes(changes: Mapping[str, Mapping[str, tuple[str, str]]], first: str) -> None:
-    for name, keys in changes.items():
-        if not keys:
-            print(f"{name} has the config of {first}.")
-            continue
-        print(f"The config of {name} differs from that of {first}:")
-        for key, (there, here) in list(keys.items())[:MOST_KEYS]:
-            print(f"  {key}: {there} -> {here}")
-        if len(keys) > MOST_KEYS:
-            print(f"  and {len(keys) - MOST_KEYS} more keys")
 
 
 def watch(

@@ -1,6 +1,7 @@
 """Normalises plans so that equal plans share a program: declared types of numbers, one object for equal partials.
 
-Whole numbers become floats where floats are declared, and equal partials become one function.
+Whole numbers become floats where floats are declared, and equal partials become one function. The marks of a traced
+leaf and of an algorithm that runs as it is stand here, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from jaxtyping import AbstractArray
 
 from fljax.core.signatures import annotations_of
-from fljax.protocol import Task
+from fljax.protocol import Algorithm, Task
 
 _PARTIALS: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
@@ -121,3 +122,29 @@ def _typed(value: Any) -> Any:
     """A key in which 1, 1.0 and True differ."""
     inner = tuple(map(_typed, value)) if isinstance(value, tuple) else _first(value)
     return type(value), inner
+
+
+class _Traced:
+    """The mark of a traced leaf in a Spec. There is one instance, which pickle finds by name."""
+
+    def __reduce__(self) -> str:
+        return "TRACED"
+
+
+TRACED = _Traced()
+
+
+class FixedBuilder:
+    """A builder that returns a given algorithm; hashed by the identity of the algorithm's functions."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+
+    def __call__(self) -> Algorithm:
+        return self.algorithm
+
+    def __hash__(self) -> int:
+        return hash(self.algorithm)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FixedBuilder) and self.algorithm == other.algorithm

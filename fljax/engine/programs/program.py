@@ -18,7 +18,7 @@ from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
 from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings, with_shardings
 from fljax.engine.programs import jit
-from fljax.engine.programs.declared import as_declared, share_partials
+from fljax.engine.programs.declared import TRACED, FixedBuilder, as_declared, share_partials
 from fljax.engine.rounds import errors
 from fljax.engine.rounds import evaluate as evaluation
 from fljax.engine.rounds.federations import as_vectors, by_id, same_tests, with_least, with_shared, without_shared
@@ -64,7 +64,7 @@ class Spec(NamedTuple):
 
     build: Callable[..., Any]
     structure: Any
-    static: tuple[Any, ...]  # leaves, with _TRACED in place of each traced leaf
+    static: tuple[Any, ...]  # leaves, with TRACED in place of each traced leaf
     varied: tuple[int, ...] = ()  # positions of traced leaves in which plans differ; these have a leading axis of runs
     valid: bool = False  # whether some client has validation rows, so that models are judged on them
     common: bool = False  # whether all clients have the same test rows, so that the global model is judged once
@@ -78,35 +78,9 @@ class Spec(NamedTuple):
         Errors in its functions name them, and the seed of the run if it is known.
         """
         numbers = iter(traced)
-        leaves = [next(numbers) if leaf is _TRACED else leaf for leaf in self.static]
+        leaves = [next(numbers) if leaf is TRACED else leaf for leaf in self.static]
         arguments = jax.tree.unflatten(self.structure, leaves)
         return errors.named(lambda: self.build(**arguments, **by_seed), errors.name_of(self.build), seed)
-
-
-class _Traced:
-    """The mark of a traced leaf in a Spec. There is one instance, which pickle finds by name."""
-
-    def __reduce__(self) -> str:
-        return "_TRACED"
-
-
-_TRACED = _Traced()
-
-
-class _Fixed:
-    """A builder that returns a given algorithm; hashed by the identity of the algorithm's functions."""
-
-    def __init__(self, algorithm: Algorithm) -> None:
-        self.algorithm = algorithm
-
-    def __call__(self) -> Algorithm:
-        return self.algorithm
-
-    def __hash__(self) -> int:
-        return hash(self.algorithm)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Fixed) and self.algorithm == other.algorithm
 
 
 class Inputs(NamedTuple):
@@ -165,7 +139,7 @@ def plan_of(plan: Algorithm | Plan) -> Plan:
       ValueError: if it is neither an Algorithm nor a Plan.
     """
     if isinstance(plan, Algorithm):
-        return Plan(_Fixed(Algorithm(*map(share_partials, plan))))
+        return Plan(FixedBuilder(Algorithm(*map(share_partials, plan))))
     if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may give anything
         raise ValueError(f"expected an Algorithm or a Plan, got {type(plan).__name__}")
     return plan
@@ -177,7 +151,7 @@ def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
     leaves, structure = jax.tree.flatten(share_partials(as_declared(plan.build, plan.arguments)))
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
     traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]
-    static = tuple(_TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
+    static = tuple(TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
     return Spec(share_partials(plan.build), structure, static), traced, dict(plan.by_seed)
 
 
@@ -222,7 +196,7 @@ def _check_alike(place: int, spec: Spec, other: Spec, first: Any, numbers: Any) 
     wrong = "builders" if spec.build != other.build else "arguments" if spec.structure != other.structure else None
     differ = [(a, b) for a, b in zip(spec.static, other.static, strict=False) if a != b]
     if wrong is None and differ:
-        a, b = ("a number" if leaf is _TRACED else repr(leaf) for leaf in differ[0])
+        a, b = ("a number" if leaf is TRACED else repr(leaf) for leaf in differ[0])
         wrong = f"values that shape the program, {a} beside {b}"
     if wrong is None and jax.tree.map(_describe, first) != jax.tree.map(_describe, numbers):
         wrong = "arrays of other shapes, types or names"

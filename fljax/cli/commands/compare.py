@@ -1,0 +1,155 @@
+"""``fljax compare``: runs beside each other, as a table, and what their configs differ in."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from fljax.cli.commands.results import columns_of
+from fljax.cli.options import Json, Metrics
+from fljax.cli.printing import console, print_json
+
+if TYPE_CHECKING:
+    from fljax.report.comparison import Compared
+
+MOST_KEYS = 12  # differences of configs that are printed
+
+
+def compare(
+    runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs; differences are from the first.")],
+    metrics: Metrics = None,
+    as_json: Json = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Methods x runs for one metric, with average ranks; sweeps, too.")
+    ] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="With --ranks: the table for a paper, with booktabs.")] = False,
+) -> None:
+    """Print metrics of several runs side by side, with differences from the first run, and how their configs differ."""
+    if ranks:
+        _print_ranks(runs, metrics or ["average_accuracy"], as_json, latex)
+        return
+    if latex:
+        raise ValueError("expected --latex with --ranks, got it without")
+    if len(runs) < 2:
+        raise ValueError(f"expected at least two folders of runs, got {len(runs)}")
+    from fljax.report.comparison import compare_runs
+    from fljax.results import folders
+
+    names = _names(runs)
+    found = compare_runs({name: folders.load(folder)[0] for name, folder in names.items()})
+    changes = _changes(names)
+    if as_json:
+        different = {name: {key: list(pair) for key, pair in keys.items()} for name, keys in changes.items()}
+        lines = [
+            {
+                "run": each.run,
+                **each.row._asdict(),
+                "difference": each.difference and each.difference._asdict(),
+                "diverged": each.diverged,
+            }
+            for each in found
+        ]
+        print_json({"metrics": lines, "configs": different})
+        return
+    columns = columns_of({each.row.metric for each in found if each.row.seeds}, metrics or ())
+    # Cells have two lines; a narrow terminal wraps headings.
+    console(120).print(_comparison(found, columns))
+    _print_changes(changes, next(iter(names)))
+
+
+def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: bool, latex: bool) -> None:
+    """Prints methods beside runs and cells of sweeps, for one metric."""
+    from fljax.report import methods
+    from fljax.results import folders
+
+    if len(metrics) > 1:
+        raise ValueError(f"expected one --metric with --ranks, got {' and '.join(metrics)}")
+    found = methods.method_table({name: folders.load(run)[0] for name, run in _names(runs).items()}, metrics[0])
+    if as_json:
+        print_json(methods.as_json(found))
+        return
+    if latex:
+        print(methods.latex(found), end="")
+        return
+    heads, lines = methods.lines_of(found)
+    table = Table(caption=methods.note(found))
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left")
+    for line in lines:
+        table.add_row(*line)
+    console(120).print(table)
+
+
+def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
+    """Folders by name; by path if two have one name.
+
+    Raises:
+      ValueError: if one folder is given twice.
+    """
+    short = [folder.resolve().name for folder in runs]
+    names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, runs, strict=True)]
+    if len({folder.resolve() for folder in runs}) < len(runs):
+        raise ValueError("expected different folders of runs, got one of them twice")
+    return dict(zip(names, runs, strict=True))
+
+
+def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
+    from fljax.report.tables import cell, digits_of
+
+    by_line: dict[tuple[str, str], dict[str, Compared]] = {}
+    for each in found:
+        by_line.setdefault((each.run, each.row.algorithm), {})[each.row.metric] = each
+    (first, label), *_ = by_line
+    table = Table(
+        title="Test results at the last evaluation, mean ± std over seeds",
+        caption=f"second line: difference from the same algorithm in {first}, or from {label} if it is not there",
+        show_lines=True,
+    )
+    table.add_column("run/algorithm")
+    for words in columns.values():
+        table.add_column(words, justify="right")
+    marked = any(each.diverged for each in found)
+    if marked:
+        table.add_column("diverged")
+
+    def shown(each: Compared | None) -> str:
+        if each is None:
+            return "–"
+        if each.difference is None:
+            return cell(each.row)
+        digits = digits_of(each.row.metric)
+        spread = "" if each.difference.std != each.difference.std else f" ± {each.difference.std:.{digits}f}"
+        return f"{cell(each.row)}\n{each.difference.mean:+.{digits}f}{spread}"
+
+    for (run, algorithm), line in by_line.items():
+        marks = [next(iter(line.values())).diverged] * marked
+        table.add_row(f"{run}/{algorithm}", *(shown(line.get(name)) for name in columns), *marks)
+    return table
+
+
+def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str, str]]]:
+    """The keys in which the config of each other run differs from that of the first, with both values."""
+    from fljax.results import folders
+    from fljax.results.identity import WITHOUT_EFFECT, differences
+
+    texts = {name: folders.config_of(folder) for name, folder in runs.items()}
+    (_, there), *others = texts.items()
+    if there is None:
+        return {}
+    return {name: differences(there, text, (*WITHOUT_EFFECT, "name")) for name, text in others if text is not None}
+
+
+def _print_changes(changes: Mapping[str, Mapping[str, tuple[str, str]]], first: str) -> None:
+    for name, keys in changes.items():
+        if not keys:
+            print(f"{name} has the config of {first}.")
+            continue
+        print(f"The config of {name} differs from that of {first}:")
+        for key, (there, here) in list(keys.items())[:MOST_KEYS]:
+            print(f"  {key}: {there} -> {here}")
+        if len(keys) > MOST_KEYS:
+            print(f"  and {len(keys) - MOST_KEYS} more keys")
