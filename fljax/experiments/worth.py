@@ -88,7 +88,7 @@ def run(
                 _check_asked(tables[label], asked, directory)
                 outputs.log.note("already in the results, not repeated", label)
             return {label: tables[label] for label in labels}
-        setup = resolve_setup(config, outputs.log.tell)
+        setup = resolve_setup(config, outputs.log)
         for label, table in _tables(setup, asked, outputs, folder, tables):
             tables[label] = table
             if directory is not None and processes.is_first():

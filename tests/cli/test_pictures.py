@@ -13,7 +13,7 @@ import fljax
 from fljax import cli
 from fljax.report import surrogate_weights
 from fljax.report.kinds.registry import KINDS
-from fljax.results import folders, stores
+from fljax.results import Results, folders, stores
 from tests.report.kinds.small import small
 
 CONFIG = "rounds = 6\n"
@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     records = records[["participation"]]
     folder = tmp_path_factory.mktemp("run")
     (folder / "config.toml").write_text(CONFIG)
-    folders.save(folder, metrics, records, CONFIG)
+    folders.save(folder, Results(metrics, records), CONFIG)
     return folder
 
 
@@ -124,7 +124,7 @@ def test_long_records_are_read_from_their_store(tmp_path: pathlib.Path) -> None:
     records = records.sel(algorithm="incfl", drop=True)
     stores.save(folders.records_of(tmp_path, "incfl"), [records])
     (tmp_path / "config.toml").write_text(CONFIG)
-    folders.save(tmp_path, metrics, stores.by_round(records).expand_dims(algorithm=["incfl"]), CONFIG)
+    folders.save(tmp_path, Results(metrics, stores.by_round(records).expand_dims(algorithm=["incfl"])), CONFIG)
     for source in (tmp_path, fljax.load(tmp_path)):
         (stored, *_) = surrogate_weights(source).axes[0].collections
         assert (stored.get_offsets() == whole.get_offsets()).all()  # type: ignore[attr-defined]

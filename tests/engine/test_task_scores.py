@@ -12,6 +12,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from fljax import engine
 from fljax.algorithms import fedavg, standalone
+from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.loop import scoring
 from fljax.engine.rounds.federations import by_id
 from fljax.metrics import Score
@@ -62,7 +63,7 @@ def test_scores_are_of_the_models_that_clients_would_use(result: Any, unseen: bo
         np.testing.assert_allclose(last[f"{prefix}average_score_auroc"][place], np.nanmean(expected), rtol=1e-6)
         y, z = np.concatenate([y for _, y in rows]), np.concatenate(logits)
         np.testing.assert_allclose(last[f"{prefix}pooled_score_auroc"][place], _auroc(y, z), rtol=1e-6)
-        f1 = f1_score(y, z.argmax(axis=1), average="macro", zero_division=0)
+        f1 = f1_score(y, z.argmax(axis=1), average="macro", zero_division=0.0)  # pyright: ignore[reportArgumentType]
         np.testing.assert_allclose(last[f"{prefix}pooled_score_f1"][place], f1, rtol=1e-6)
 
 
@@ -122,7 +123,7 @@ def test_plans_that_run_together_and_functions_of_ones_own() -> None:
 
 
 def test_a_run_goes_on_after_a_checkpoint_with_the_same_scores(tmp_path: pathlib.Path, result: Any) -> None:
-    settings = engine.checkpoints.Checkpoint(tmp_path, every=0)
+    settings = Checkpoint(tmp_path, every=0)
     arguments: dict[str, Any] = {"scores": SCORES, "score_every": 2, "checkpoint": settings}
     _simulate(**arguments, callbacks=[lambda block: block.round == 3])
     found = _simulate(**arguments)

@@ -41,7 +41,7 @@ def test_only_algorithms_behind_the_others_are_added() -> None:
 
 def test_a_folder_of_fewer_algorithms_is_resumed_and_its_config_grows(tmp_path: pathlib.Path) -> None:
     with folders.claim(tmp_path, text(ONE)):
-        folders.save(tmp_path, *results("fedavg"), text(ONE))
+        folders.save(tmp_path, Results(*results("fedavg")), text(ONE))
     for _ in range(2):  # also where a process died before the new method was finished
         with folders.claim(tmp_path, text(TWO), resume=True) as claimed:
             assert list(claimed.finished) == ["fedavg"]

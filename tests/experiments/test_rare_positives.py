@@ -18,6 +18,7 @@ import fljax
 from fljax import config as configuration
 from fljax import data
 from fljax.cli.commands.results import export
+from fljax.cli.options import FigureOptions
 from fljax.config.sweeping import parse_grid
 from fljax.experiments import sweep
 from fljax.experiments.inputs.setup import resolve_setup
@@ -93,12 +94,12 @@ def test_tables_page_log_and_export_say_them(found: Any, capsys: pytest.CaptureF
     page = comparison.report(folder.parent / "page.html").read_text(encoding="utf-8")
     assert "Score auroc, all rows together" in page
     assert "higher is better" in page
-    export(folder, csv=True)
+    export(folder, FigureOptions(), csv=True)
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     better = {line["metric"]: line["better"] for line in lines}
     assert better["pooled_score_auroc"] == "higher"
     assert better["average_loss"] == "lower"
-    export(folder, latex=True)
+    export(folder, FigureOptions(), latex=True)
     out = capsys.readouterr().out
     assert "auroc pooled" in out
     assert "higher is better" in out

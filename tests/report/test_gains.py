@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
 import numpy as np
 import xarray as xr
+from matplotlib.container import ErrorbarContainer
 
 from fljax.protocol import Names
 from fljax.report.clients import MOST_CLIENTS, gains_picture, gains_table
@@ -18,7 +20,7 @@ def test_few_clients_have_a_line_each_by_name_in_the_order_of_their_gain() -> No
     assert figure is not None
     (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Ivy", "Elm"]
-    marks = [np.asarray(box.lines[0].get_xdata(), float) for box in axes.containers]
+    marks = [np.asarray(cast(ErrorbarContainer, box).lines[0].get_xdata(), float) for box in axes.containers]
     np.testing.assert_allclose(marks, [[0.15, 0.0], [0.25, -0.2]], atol=1e-9)
 
 

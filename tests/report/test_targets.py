@@ -13,7 +13,7 @@ import xarray as xr
 
 from fljax import report
 from fljax.cli import main
-from fljax.results import folders
+from fljax.results import Results, folders
 
 NAN = np.nan
 VALUES = [[[0.1, 0.6, 0.7], [0.2, 0.4, 0.9]], [[0.1, 0.2, 0.3], [0.1, 0.5, NAN]], [[0.1, 0.2, 0.3], [NAN] * 3]]
@@ -36,7 +36,7 @@ def run(tmp_path: pathlib.Path) -> pathlib.Path:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.toml").write_text(CONFIG)
-    folders.save(folder, metrics(), xr.Dataset(), CONFIG)
+    folders.save(folder, Results(metrics(), xr.Dataset()), CONFIG)
     return folder
 
 

@@ -287,12 +287,13 @@ def test_newcomers_answer_from_the_round_on_in_which_they_join() -> None:
     # The server that knows who can answer fills its cohort with others.
     few = availability(fedavg(TASK, LOCAL, clients_per_round=3), newcomers=[1, 4], joins=3, announced=True)
     assert _cohort(few, 0) == {0, 2, 3}
-    for options, words in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "expected exactly one of trace and newcomers for availability"),
         ({"trace": [[1] * 5], "newcomers": [1]}, "expected exactly one of trace and newcomers for availability"),
         ({"trace": [[1] * 5], "joins": 2}, "expected newcomers who join in round 2, got a trace alone"),
         ({"newcomers": [1, 1]}, "expected different ids of clients from 0 for ids"),
-    ):
+    )
+    for options, words in cases:
         with pytest.raises(ValueError, match=words):
             availability(inner, **options)
     with pytest.raises(ValueError, match="expected ids of clients from 0 to 4 for ids, got"):
