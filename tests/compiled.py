@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ import jax
 
 # Of the memory maps that Linux grants a process, the share that may be in use before programs are forgotten.
 SHARE = 0.6
-# Bytes of memory of a process above which programs are forgotten.
-RESIDENT = 3 * 2**30
+# Bytes of memory of a process above which programs are forgotten, and by which it must grow before they are again: what
+# the heap does not give back would else have them forgotten after every file.
+RESIDENT, GROWTH = 3 * 2**30, 2**30
 # Bytes of programs on the disk that a later run of the tests may find.
 KEPT = 2 * 2**30
 USUAL = 65_530  # Linux's own limit of memory maps
@@ -41,11 +43,21 @@ def compilations() -> Iterator[list[str]]:
     yield seen  # afterwards it listens on, for nobody: the public interface takes no single listener back
 
 
-def forget_if_many() -> None:
+def forget_if_many(limit: int) -> int:
     """Each compiled program holds memory, and a few of the memory maps that Linux grants a process. Thousands of
-    programs would use them up, and the next compilation would crash the process."""
-    if memory_maps() > SHARE * limit_of_memory_maps() or resident() > RESIDENT:
-        jax.clear_caches()
+    programs would use them up, and the next compilation would crash the process.
+
+    Args:
+      limit: bytes of memory above which programs are forgotten.
+
+    Returns:
+      The limit from now on.
+    """
+    if memory_maps() <= SHARE * limit_of_memory_maps() and resident() <= limit:
+        return limit
+    jax.clear_caches()
+    gc.collect()
+    return max(RESIDENT, resident() + GROWTH)
 
 
 def resident() -> int:

@@ -87,10 +87,16 @@ def on_one_device(one: bool) -> Iterator[None]:
         execution.all_devices = before
 
 
+@pytest.fixture(scope="session")
+def memory_limit() -> list[int]:
+    """Bytes of memory above which programs are forgotten, as they are after the files so far."""
+    return [compiled.RESIDENT]
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _forget_programs() -> Iterator[None]:
+def _forget_programs(memory_limit: list[int]) -> Iterator[None]:
     yield
-    compiled.forget_if_many()
+    memory_limit[0] = compiled.forget_if_many(memory_limit[0])
 
 
 @pytest.fixture(autouse=True)

@@ -79,8 +79,20 @@ def test_programs_are_forgotten_where_memory_maps_run_short(monkeypatch: pytest.
     monkeypatch.setattr(compiled, "resident", lambda: 0)
     for maps in (599, 601):
         monkeypatch.setattr(compiled, "memory_maps", lambda maps=maps: maps)
-        compiled.forget_if_many()
+        assert compiled.forget_if_many(1) == (1 if maps < 600 else compiled.RESIDENT)
         assert len(calls) == (maps > 600)
+
+
+def test_programs_are_forgotten_again_only_when_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr("jax.clear_caches", lambda: calls.append(True))
+    monkeypatch.setattr(compiled, "memory_maps", lambda: 0)
+    limit, counted = compiled.RESIDENT, []
+    for gibibytes in (2, 4, 4.5, 5.5):  # nothing is given back
+        monkeypatch.setattr(compiled, "resident", lambda bytes=int(gibibytes * 2**30): bytes)
+        limit = compiled.forget_if_many(limit)
+        counted.append(len(calls))
+    assert counted == [0, 1, 1, 2]
 
 
 def test_a_profile_bounds_examples() -> None:
