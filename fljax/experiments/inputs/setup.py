@@ -1,7 +1,7 @@
 """The values that an experiment runs with: federation, task, local training, algorithms, execution.
 
 ``resolve_setup`` makes them of a config: it calls the builders that ``fljax.config.name_resolution`` found for the
-config's names. ``fljax.experiments.run`` and ``fljax.experiments.sweep`` read only the config's name, rounds, labels and sweep.
+config's names. ``fljax.experiments.run`` and ``fljax.experiments.sweep`` read only its name, rounds, labels and sweep.
 """
 
 from __future__ import annotations
