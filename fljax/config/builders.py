@@ -3,8 +3,8 @@
 A builder makes an algorithm, a scenario, a model, a data set, a partition, a contribution or a callback. Its signature
 says what its options are; ``OFFERS`` says which of its parameters an experiment gives, so that they are no options. The
 forms that TOML has for values end here: tables become NamedTuples (``builder_arguments``), the server's optimizer
-``fljax.training.OptimizerSettings``, a contribution ``fljax.contributions.Measure``. ``fljax.config.resolved`` calls
-this for every name of a config.
+``fljax.training.OptimizerSettings``, a contribution ``fljax.contributions.Measure``.
+``fljax.config.name_resolution`` calls this for every name of a config.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ class Resolvable(Table):
 
     @property
     def resolved(self) -> Resolved | None:
-        """The ``Resolved`` names; None until ``fljax.config.resolved`` looks them up."""
+        """The ``Resolved`` names; None until ``fljax.config.name_resolution`` looks them up."""
         return self._resolved
 
     def remember(self, resolved: Resolved) -> None:

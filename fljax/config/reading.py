@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from fljax.config.errors import ConfigError, raise_all, sentences, tried, without_errors
 from fljax.config.forms import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
 from fljax.config.keys import Config, Named
+from fljax.config.name_resolution import with_resolved_names
 from fljax.config.own_data import with_absolute_paths, with_natural_clients
-from fljax.config.resolved import with_resolved_names
 from fljax.core.names import nearest, shown, unknown
 
 

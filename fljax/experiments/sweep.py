@@ -18,7 +18,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.config import ConfigError, dumps
-from fljax.config.resolved import check_metric, resolved_of
+from fljax.config.name_resolution import check_metric, resolved_of
 from fljax.config.sweeping import Grid
 from fljax.core import processes
 from fljax.core.files import locked, write

@@ -11,7 +11,7 @@ import pytest
 from fljax import config
 from fljax.config import ConfigError
 from fljax.config import resolved as resolved_module
-from fljax.config.resolved import Registries
+from fljax.config.name_resolution import Registries
 from fljax.results.identity import flat
 
 ROOT = pathlib.Path(__file__).parent.parents[1]

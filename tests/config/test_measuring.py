@@ -10,7 +10,7 @@ import pytest
 
 from fljax import config as configuration
 from fljax.config import ConfigError
-from fljax.config.resolved import resolved_of
+from fljax.config.name_resolution import resolved_of
 from fljax.config.sweeping import parse_grid
 from fljax.experiments import sweep
 

@@ -1,7 +1,7 @@
 """The values that an experiment runs with: federation, task, local training, algorithms, execution.
 
-``resolve_setup`` makes them of a config: it calls the builders that ``fljax.config.resolved`` found for the config's
-names. ``fljax.experiments.run`` and ``fljax.experiments.sweep`` read only the config's name, rounds, labels and sweep.
+``resolve_setup`` makes them of a config: it calls the builders that ``fljax.config.name_resolution`` found for the
+config's names. ``fljax.experiments.run`` and ``fljax.experiments.sweep`` read only its name, rounds, labels and sweep.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from fljax import data, models
 from fljax.config import AlgorithmEntry, Config
 from fljax.config.forms import Call
-from fljax.config.resolved import resolved_of
+from fljax.config.name_resolution import resolved_of
 from fljax.contributions import Contribution, Measure
 from fljax.core.names import unknown
 from fljax.core.signatures import accepts, arguments_for, is_required, parameters_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fljax import algorithms, config, data, models, scenarios
-from fljax.config.resolved import resolved_of
+from fljax.config.name_resolution import resolved_of
 from fljax.contributions import Measure
 from fljax.experiments.inputs.setup import resolve_setup
 
