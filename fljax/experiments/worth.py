@@ -80,6 +80,7 @@ def run(
     if directory is not None and not resume and (directory / TABLES).exists():
         where = f"{str(directory)!r}, which holds {TABLES}"
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
+    _finished(directory, text)  # refuses another config before the folder gets it
     with opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
         tables = _finished(directory, text)
         labels = [entry.label for entry in config.algorithms]
