@@ -29,10 +29,9 @@ from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members
 from fljax.games.values import Value, algorithm_of, check_value, metrics_of, name_of_value
 from fljax.results import Reference
 from fljax.results.events import EventLog, OnEvent
+from fljax.results.folders import WORTH as TABLES
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import Origin, check_same_run
-
-TABLES = "worth.nc"
 
 
 class Question(NamedTuple):

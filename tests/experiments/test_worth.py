@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.config import Config, parse
+from fljax.config import Config, dumps, parse
 from fljax.engine import RunsDone
 from fljax.experiments import worth
 from fljax.experiments.worth import TABLES, Question
 from fljax.games.values import name_of_value
 from fljax.results.events import Event
+from fljax.results.folders import claim
 from tests.contributions.games import THREE
 from tests.experiments.test_run import BASE
 from tests.games.known import among, table_of
@@ -98,6 +99,8 @@ def test_another_question_is_refused(
     more = config(algorithms=[*RAW["algorithms"], {"name": "fedavg", "label": "again"}])
     with pytest.raises(ValueError, match=r"got a changed one: algorithms\.2"):
         worth.run(more, directory=tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"which holds worth\.nc"), claim(tmp_path, dumps(config(rounds=9))):
+        pass
     worth.run(config(), directory=tmp_path, resume=True)  # what was refused changed nothing in the folder
 
 
