@@ -19,7 +19,6 @@ from fljax.engine.whole_runs import running
 from fljax.engine.whole_runs.program import all_scores
 from fljax.engine.whole_runs.running import block_length
 from fljax.engine.whole_runs.saved import RunFolder, finished
-from fljax.games.values import Measured
 from fljax.protocol import along
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
