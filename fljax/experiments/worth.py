@@ -14,7 +14,7 @@ import numpy as np
 
 from fljax.config import Config, dumps
 from fljax.core import processes
-from fljax.core.names import about_algorithm, duration, name_of
+from fljax.core.names import about_algorithm, duration
 from fljax.core.signatures import accepts
 from fljax.engine import Plan, RunsDone
 from fljax.experiments.conductor import Outputs, opened, trained_alone
@@ -26,13 +26,12 @@ from fljax.experiments.running import Saving
 from fljax.games import CoalitionTable, coalitions, divergences, load, save
 from fljax.games.estimates import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
-from fljax.games.values import Value, algorithm_of, check_value, metrics_of
+from fljax.games.values import Value, algorithm_of, check_value, metrics_of, name_of_value
 from fljax.results import Reference
 from fljax.results.events import EventLog, OnEvent
+from fljax.results.folders import WORTH as TABLES
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import Origin, check_same_run
-
-TABLES = "worth.nc"
 
 
 class Question(NamedTuple):
@@ -80,6 +79,7 @@ def run(
     if directory is not None and not resume and (directory / TABLES).exists():
         where = f"{str(directory)!r}, which holds {TABLES}"
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
+    _finished(directory, text)  # refuses another config before the folder gets it
     with opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
         tables = _finished(directory, text)
         labels = [entry.label for entry in config.algorithms]
@@ -217,7 +217,7 @@ def _finished(directory: pathlib.Path | None, text: str) -> dict[str, CoalitionT
 
 def _check_asked(table: CoalitionTable, asked: Question, directory: pathlib.Path) -> None:
     """Raises a ValueError if a finished table answers another question."""
-    value = asked.value if isinstance(asked.value, str) else name_of(asked.value)
+    value = name_of_value(asked.value)
     baseline = asked.baseline if isinstance(asked.baseline, str) else f"{asked.baseline:g}"
     told = {"value": (table.metric.removeprefix("-"), value), "baseline": (table.baseline, baseline)}
     for name, (earlier, now) in told.items():

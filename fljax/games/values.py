@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float
 
 from fljax.core.names import name_of, unknown
 from fljax.engine import Plan, State
+from fljax.engine.loop.checkpointing import function_name
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, is_lower_better
 from fljax.protocol import Algorithm, Federation, Labelled
 from fljax.results import Reference, metrics_of_runs
@@ -44,12 +45,15 @@ class Measured(NamedTuple):
         if number.shape != ():
             raise ValueError(f"expected value to give one number for a run, got shape {number.shape}")
         number = number if jnp.issubdtype(number.dtype, jnp.floating) else number.astype(jnp.result_type(float))
-        return {**scores, _name_of(self.function): Labelled(number, ())}
+        return {**scores, f"value of {name_of_value(self.function)}": Labelled(number, ())}
 
 
-def _name_of(function: ValueFunction) -> str:
-    """The name of a function's values among the measures of a run; saved runs of another function have another."""
-    return f"value of {getattr(function, '__module__', '')}.{name_of(function)}"
+def name_of_value(value: Value) -> str:
+    """A metric, or where a function is defined; saved runs and tables of another function have another name.
+
+    The name of a function that holds numbers, in a partial or a closure, ends in a checksum of these.
+    """
+    return value if isinstance(value, str) else function_name(value).replace("/", "|")
 
 
 def algorithm_of(plan: Plan) -> Algorithm:
@@ -146,7 +150,7 @@ def measures_of(measured: xr.Dataset, value: Value, reference: Reference | None)
         return np.swapaxes(rows.astype(float).reshape(runs, seeds, *rows.shape[1:]), 0, 1)
 
     diverged = measured["diverged"].transpose("seed", "run").values.astype(bool)
-    own_name = "" if isinstance(value, str) else _name_of(value)
+    own_name = "" if isinstance(value, str) else f"value of {name_of_value(value)}"
     names = [str(name) for name in measured.data_vars if name not in ("diverged", own_name)]
     arrays = {name: of_runs(name) for name in names}
     if isinstance(value, str):
@@ -158,7 +162,7 @@ def measures_of(measured: xr.Dataset, value: Value, reference: Reference | None)
         numbers, lower = computed[value], is_lower_better(value)
         values, metric = by_seed(-numbers if lower else numbers), f"-{value}" if lower else value
     else:
-        lower, metric = False, name_of(value)
+        lower, metric = False, name_of_value(value)
         values = by_seed(of_runs(own_name))
     by_loss = lower or "test_accuracy" not in arrays
     scores = by_seed(-arrays["test_loss"] if by_loss else arrays["test_accuracy"])

@@ -14,6 +14,7 @@ A run folder contains
 - ``records``: of algorithms whose records need more than 256 MB: those by client, as zarr stores; the results then only
   have those that are one value for each seed and round (``fljax.results.stores``);
 - ``parts``: of a sweep in parts, the run folder of each, such as ``2-of-8`` (``fljax.experiments.sweep``);
+- ``worth.nc``: of ``fljax worth``, the values of all coalitions (``fljax.experiments.worth``);
 - ``checkpoints``: until the run is finished, what is not in the results yet
   (``fljax.experiments.running``).
 
@@ -51,7 +52,7 @@ from fljax.results.identity import (
 
 RESULTS, TABLE, CONFIG, LOCK = "results.nc", "metrics.csv", "config.toml", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
-RECORDS, COMPARISON, PARTS = "records", "comparison.toml", "parts"
+RECORDS, COMPARISON, PARTS, WORTH = "records", "comparison.toml", "parts", "worth.nc"
 PATIENCE = 60.0  # seconds that parts of a sweep, and who joins them, wait for others that begin in the same folder
 
 
@@ -132,7 +133,7 @@ def is_used(directory: pathlib.Path) -> bool:
 
 def check_new(directory: pathlib.Path, used: bool, remedy: str = ", or --resume") -> None:
     """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
-    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS):
+    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS, WORTH):
         if (directory / name).exists():
             raise ValueError(f"expected a folder without results{remedy}, got {str(directory)!r}, which holds {name}")
     if (directory / CONFIG).exists() and not used:

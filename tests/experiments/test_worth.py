@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.config import Config, parse
+from fljax.config import Config, dumps, parse
 from fljax.engine import RunsDone
 from fljax.experiments import worth
 from fljax.experiments.worth import TABLES, Question
+from fljax.games.values import name_of_value
 from fljax.results.events import Event
+from fljax.results.folders import claim
 from tests.contributions.games import THREE
 from tests.experiments.test_run import BASE
 from tests.games.known import among, table_of
@@ -94,6 +96,35 @@ def test_another_question_is_refused(
         worth.run(config(), directory=tmp_path)
     with pytest.raises(ValueError, match=r"got a changed one: rounds is"):
         worth.run(config(rounds=9), directory=tmp_path, resume=True)
+    more = config(algorithms=[*RAW["algorithms"], {"name": "fedavg", "label": "again"}])
+    with pytest.raises(ValueError, match=r"got a changed one: algorithms\.2"):
+        worth.run(more, directory=tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"which holds worth\.nc"), claim(tmp_path, dumps(config(rounds=9))):
+        pass
+    worth.run(config(), directory=tmp_path, resume=True)  # what was refused changed nothing in the folder
+
+
+def value(algorithm: Any, state: Any, scores: Any) -> Any:
+    """Another function than that of ``elsewhere``, of the same name."""
+    return -scores["test_loss"].values.mean()
+
+
+def test_functions_of_one_name_are_different_values(
+    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worth, "check_value", lambda *_: None)
+
+    def elsewhere(algorithm: Any, state: Any, scores: Any) -> Any:
+        return scores["test_loss"].values.mean()
+
+    elsewhere.__module__, elsewhere.__qualname__, elsewhere.__name__ = "elsewhere", "value", "value"
+    worth.run(config(), directory=tmp_path)
+    saved = games.load(tmp_path / TABLES)
+    tables = {label: table._replace(metric=name_of_value(elsewhere)) for label, table in saved.tables.items()}
+    games.save(tmp_path / TABLES, tables, saved.config)
+    worth.run(config(), Question(value=elsewhere), directory=tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"the value of the tables in .* in place of elsewhere\.value"):
+        worth.run(config(), Question(value=value), directory=tmp_path, resume=True)
 
 
 def test_what_is_refused_before_anything_runs(retrained: list[dict[str, Any]]) -> None:

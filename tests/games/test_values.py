@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import xarray as xr
 
 from fljax import algorithms
 from fljax.engine import Plan
-from fljax.games.values import Measured, algorithm_of, check_value, measures_of, metrics_of
+from fljax.games.values import Measured, algorithm_of, check_value, measures_of, metrics_of, name_of_value
 from fljax.protocol import Labelled
 from fljax.results import Reference
 from fljax.training import Local
@@ -88,9 +89,20 @@ def test_a_function_of_ones_own() -> None:
     numbers = np.arange(RUNS * SEEDS, dtype="f4").reshape(RUNS, SEEDS)
     found = measures_of(measured(**{name: (("run", "seed"), numbers)}), own, None)
     np.testing.assert_array_equal(found.values, numbers.T)
-    assert found.metric == "own"
+    assert found.metric == "tests.games.test_values.own"
     with pytest.raises(ValueError, match=r"one number for a run, got shape \(2,\)"):
         Measured(vector)(None, None, scores)  # type: ignore[arg-type]
+
+
+def scaled(algorithm: Any, state: Any, scores: Any, *, scale: float) -> Any:
+    """A value with a number."""
+    return scale * scores["test_accuracy"].values.mean()
+
+
+def test_functions_with_other_numbers_have_other_names() -> None:
+    names = {name_of_value(functools.partial(scaled, scale=scale)) for scale in (0.5, 1.0, 1.0)}
+    assert len(names) == 2
+    assert all(name.startswith("tests.games.test_values.scaled") for name in names)
 
 
 def test_the_metrics_of_an_algorithm() -> None:

@@ -186,7 +186,7 @@ def observe_contributions(
       The contributions, unchanged after a round without clients; and ``[N]``, the scores of this round, NaN for clients
       without one.
     """
-    seen = seen._replace(present=seen.present & ~before.filtered[seen.ids])
+    seen = seen._replace(present=seen.present & ~before.filtered[seen.ids], members=members)
     state, score = observe(estimator, before.state, seen)
     here = trees.set_rows(jnp.zeros_like(before.filtered), seen.ids, seen.present, True)
     scored = here & jnp.isfinite(score)

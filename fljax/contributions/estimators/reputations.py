@@ -121,7 +121,8 @@ def cffl_reputation(*, utility: Utility, alpha: Number = 5.0, threshold: Share =
         accuracy = jnp.where(judged, jax.vmap(one)(seen.updates), 0).astype(reputation.dtype)
         by_client = trees.set_rows(jnp.zeros_like(reputation), seen.ids, judged, accuracy)
         here = trees.set_rows(jnp.zeros_like(members), seen.ids, judged, True)
-        memory = cffl_update(reputation, members, here, by_client, alpha=alpha, threshold=threshold)
+        least = _of_members(threshold, members, seen.members)
+        memory = cffl_update(reputation, members, here, by_client, alpha=alpha, threshold=least)
         return memory, memory[0][seen.ids], Cost(evaluations=jnp.sum(judged))
 
     return Estimator(_reputation, observe, _first, details=lambda memory: {"members": memory[1]})
@@ -166,7 +167,7 @@ def rffl_reputation(*, alpha: Share = 0.95, threshold: Share = 1 / 3, warm_up: C
         angle = cosines(seen.updates, total).astype(reputation.dtype)
         by_client = trees.set_rows(jnp.zeros_like(reputation), seen.ids, judged, angle)
         here = trees.set_rows(jnp.zeros_like(members), seen.ids, judged, True)
-        least = jnp.where(round >= warm_up, threshold, -jnp.inf)
+        least = jnp.where(round >= warm_up, _of_members(threshold, members, seen.members), -jnp.inf)
         memory = rffl_update(reputation, members, here, by_client, alpha=alpha, threshold=least)
         return memory, memory[0][seen.ids], Cost()
 
@@ -188,6 +189,15 @@ def rffl_update(
     """Reputations and members after a round, see ``rffl_reputation``; absent clients keep theirs before the sum."""
     new = jnp.where(here, alpha * reputation + (1 - alpha) * cosine, reputation)
     return _remaining(jnp.where(members, new, 0), members, here, threshold)
+
+
+def _of_members(
+    threshold: float | Array, members: Bool[Array, " N"], federation: Bool[Array, " N"] | None
+) -> float | Array:
+    """The threshold by which ``threshold / |Rep|`` has the clients of the federation alone in ``Rep``."""
+    if federation is None:
+        return threshold
+    return trees.ratio(threshold * jnp.sum(members), jnp.sum(members & federation))
 
 
 def _remaining(new: Array, members: Array, here: Array, threshold: float | Array) -> tuple[Array, Array]:

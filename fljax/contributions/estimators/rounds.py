@@ -51,6 +51,7 @@ class Observation(NamedTuple):
       gradient: leaves ``[...]``, the gradient of the validation loss at ``w^t``; None where nobody needs it.
       next_gradient: the same at ``w^{t+1}``.
       key: random, of this round.
+      members: ``[N]``, who belongs to the federation; None: all. Others count in no number of clients.
     """
 
     model: PyTree
@@ -62,6 +63,7 @@ class Observation(NamedTuple):
     gradient: PyTree = None
     next_gradient: PyTree = None
     key: Key[Array, ""] | None = None
+    members: Bool[Array, " N"] | None = None
 
 
 def _total(memory: Any, total: Array) -> Array:

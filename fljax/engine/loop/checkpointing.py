@@ -367,6 +367,16 @@ def _name(value: Any) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(value).__name__)}"
 
 
+def function_name(function: Any) -> str:
+    """Where a function is defined, also one inside a tuple or a partial, and a checksum of the numbers that it holds.
+
+    Functions of other modules have other names, and so have partials and closures with other numbers.
+    """
+    parts = [part for part in function if callable(part)] if isinstance(function, tuple) else []
+    name, held = ", ".join(map(_name, [*parts] or [function])), _held(function, set())
+    return f"{name} ({checksum_of(held):08x})" if held else name
+
+
 def _plain(value: Any) -> Any:
     """As it comes back from JSON."""
     return json.loads(json.dumps(value, default=str))

@@ -15,7 +15,9 @@ from fljax.protocol import Algorithm, Available, Census, Cohort, Federation, Inf
 
 
 def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federation:
-    """The federation in which the seen clients outside ``member`` hold no training and validation rows.
+    """The federation in which the seen clients outside ``member`` hold test rows alone.
+
+    Those of data that change during training, or before a model is used, are training and validation rows, too.
 
     ``Spans.least`` stays. It is read where clients train, and no client without rows is trained.
 
@@ -28,7 +30,8 @@ def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federa
         return rows._replace(size=jnp.where(member, rows.size, 0))
 
     clients = federation.clients
-    return federation._replace(clients=clients._replace(train=kept(clients.train), valid=kept(clients.valid)))
+    parts = {part: kept(rows) for part, rows in clients.parts.items() if part != "test"}
+    return federation._replace(clients=clients._replace(**parts))
 
 
 def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:

@@ -17,12 +17,11 @@ import xarray as xr
 from jaxtyping import Float
 
 from fljax.core import processes
-from fljax.core.names import name_of
 from fljax.core.signatures import is_whole
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, default_platform, replicate
-from fljax.engine.loop.checkpointing import checksum_of, identity_of
+from fljax.engine.loop.checkpointing import checksum_of, function_name, identity_of
 from fljax.engine.loop.compilation import size
 from fljax.engine.loop.running import check_rounds, check_rows
 from fljax.engine.programs import program
@@ -303,7 +302,7 @@ def _folder(settings: Checkpoint, call: _Call) -> RunFolder:
         call.rounds,
         None,
         runs=varied.runs,
-        measure=name_of(call.measure),
+        measure=function_name(call.measure),
         jax=jax.__version__,
         jaxlib=importlib.metadata.version("jaxlib"),
         device=jax.devices()[0].device_kind,

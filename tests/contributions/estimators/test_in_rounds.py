@@ -223,3 +223,23 @@ def test_a_measure_of_rounds_is_not_known_before_training():
     facts = {"size": np.ones((1, 3), int), "population": 3}
     with pytest.raises(ValueError, match=r"known before training, got 'cosine', which rounds compute: RoundMeasure"):
         measure(Measure("cosine"), facts)
+
+
+@pytest.mark.parametrize("name", ["rffl_reputation", "cffl_reputation"])
+def test_reputations_count_the_members_of_the_federation_alone(name):
+    """Three members of five clients are as a federation of three: one of them is below the threshold over three."""
+    options = {"threshold": 1.0} | ({"warm_up": 0} if name == "rffl_reputation" else {})
+    chosen = RoundMeasure(name, options=options)
+    estimator = estimator_of(chosen, {"utility": jnp.sum})
+    model, update = jnp.zeros(2), jnp.asarray([[1.0, 0.1], [0.9, 0.2], [0.3, 0.6]])
+    seen = Observation(model, update, jnp.ones(3), jnp.ones(3, bool), jnp.arange(3))
+
+    def after(clients, members):
+        known, _ = observe_contributions(
+            chosen, estimator, begin_contributions(estimator, model, clients), seen, members
+        )
+        return np.asarray(known.contribution[:3])
+
+    alone = after(3, None)
+    assert 0 < np.sum(alone == 0) < 3
+    np.testing.assert_allclose(after(5, jnp.arange(5) < 3), alone, rtol=1e-6)

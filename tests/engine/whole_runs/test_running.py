@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from typing import Any
 
@@ -14,7 +15,10 @@ from fljax import engine
 from fljax.algorithms import scaffold
 from fljax.engine import Over, Plan, RunsDone, runs
 from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
+from fljax.engine.whole_runs import running
+from fljax.engine.whole_runs.program import all_scores
 from fljax.engine.whole_runs.running import block_length
+from fljax.engine.whole_runs.saved import RunFolder, finished
 from fljax.protocol import along
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
@@ -115,6 +119,23 @@ def test_finished_blocks_are_not_computed_again(table: xr.Dataset, tmp_path: pat
         compute(rate=2 * RATES, checkpoint=tmp_path / "a")
     with pytest.raises(ValueError, match="another one: members differ"):
         compute(1 - MEMBERS, checkpoint=tmp_path / "a")
+
+
+def scaled(algorithm: Any, state: Any, scores: Any, *, scale: float) -> dict[str, Any]:
+    """A measure with a number."""
+    return {"loss": scale * scores["test_loss"].values}
+
+
+@pytest.mark.parametrize("other", [functools.partial(scaled, scale=2.0), (scaled,)])
+def test_blocks_of_another_measure_are_not_taken(tmp_path: pathlib.Path, other: Any) -> None:
+    def folder(measure: Any) -> RunFolder:
+        given: dict[str, Any] = {"rounds": 0, "seeds": (3,), "block": None, "execution": None}
+        call, _, _ = running._prepared(PLAN, tiny_federation(), Over(), measure=all_scores, **given)
+        return running._folder(Checkpoint(tmp_path), call._replace(measure=measure))
+
+    finished(folder(functools.partial(scaled, scale=1.0)), {}, 1)
+    with pytest.raises(ValueError, match=r"got another one: measure is .*scaled"):
+        finished(folder(other), {}, 1)
 
 
 def test_a_request_to_stop_is_heard_after_a_block(tmp_path: pathlib.Path) -> None:
