@@ -126,8 +126,11 @@ def test_what_is_computed_of_a_pool(comparison: Any) -> None:
     last = comparison.last.sel(algorithm="pooled")
     # One client with its steps in every round; the objective is of each client's training rows.
     np.testing.assert_array_equal(last.gradient_steps, ROUNDS * STEPS)
-    assert np.isnan(last.objective).all() and np.isnan(last.objective_gradient_norm).all()
+    assert np.isnan(last.objective).all()
+    assert np.isnan(last.objective_gradient_norm).all()
     assert np.isfinite(comparison.last.objective_gradient_norm.sel(algorithm="fedavg")).all()
+    assert np.isfinite(last.worse_off_by_noise).all()
+    assert np.isfinite(last.unseen_worse_off_by_noise).all()
 
 
 def test_clients_that_are_not_there_are_refused(comparison: Any) -> None:

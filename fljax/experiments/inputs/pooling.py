@@ -39,7 +39,7 @@ class Callbacks(Protocol):
 
 
 # Variables of the one client that say something of all: averages over validation rows, and what it computes. Other
-# metrics on request are of the training and validation rows of each client, which the pool does not judge: they are NaN.
+# metrics on request are of the training and validation rows of each client, which are not judged here: they are NaN.
 _OF_VALIDATION = ("average_valid_accuracy", "average_valid_loss")
 _OF_THE_POOL = (*_OF_VALIDATION, *COMPUTE)
 
@@ -158,7 +158,9 @@ def metrics_by_client(metrics: xr.Dataset, reference: Reference | None, clients:
             if "evaluated_round" in of_name.dims
         }
         evaluations.append((done, by_client(values, clients, unseen)))
-    by_name = metrics_dataset(metrics["seed"].values.tolist(), evaluations, reference)
+    sizes = metrics["unseen_test_rows"].transpose("seed", "unseen").values
+    test_rows = {"test_rows": sizes[:, :clients], "unseen_test_rows": sizes[:, clients:]}
+    by_name = metrics_dataset(metrics["seed"].values.tolist(), evaluations, reference, test_rows=test_rows)
     for name, values in metrics.items():
         if name in _OF_THE_POOL or not {"evaluated_round", "client", "unseen"} & set(values.dims):
             by_name[str(name)] = (values.dims, values.values, values.attrs)
