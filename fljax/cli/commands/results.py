@@ -86,11 +86,12 @@ def export(
     --figures is --pdf of the named figures; --gains and --leaving are --csv of other tables.
     """
     asked = asked_for(chosen)
-    forms = {"--latex": latex, "--csv": csv and not leaving, "--pdf": pdf and asked is None}
+    forms = {"--latex": latex, "--csv": csv and not (leaving or gains), "--pdf": pdf and asked is None}
     forms |= {"--gains": gains, "--leaving": leaving, "--figures": asked is not None}
     named = [name for name, on in forms.items() if on]
     if len(named) != 1:
-        raise ValueError(f"expected one of --latex, --csv, --pdf and --gains, got {' and '.join(named) or 'none'}")
+        given = " and ".join(named) or "none"
+        raise ValueError(f"expected one of {', '.join(list(forms)[:-1])} and --figures, got {given}")
     if chosen.metric and (leaving or gains or (pdf and asked is None)):
         raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {named[0]}")
     if targets and (chosen.metric or named[0] not in ("--latex", "--csv")):
