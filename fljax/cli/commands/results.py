@@ -154,11 +154,13 @@ def _number(text: str) -> float | None:
 
 def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]) -> str:
     from fljax.report import exporting, target_lines, to_target
+    from fljax.results.scores import is_lower
 
     rows = {name: to_target(metrics, name, target) for name, target in targets.items()}
     if not latex:
         return exporting.csv_targets([(row, targets[name]) for name, of_metric in rows.items() for row in of_metric])
-    columns = [list(zip(*target_lines(of_metric, targets[name]), strict=True)) for name, of_metric in rows.items()]
+    told = [target_lines(of_metric, targets[name], lower=is_lower(metrics[name])) for name, of_metric in rows.items()]
+    columns = [list(zip(*lines, strict=True)) for lines in told]
     lines = [list(line) for line in zip(columns[0][0], *(column[1] for column in columns), strict=True)]
     escaped = [[exporting.escape(each) for each in line] for line in lines]
     return exporting.latex_lines(escaped, "At the first evaluation that reaches the target.")
