@@ -159,12 +159,17 @@ def _sigmoid(gap: Array) -> Array:
     return decay / jnp.square(1 + decay)
 
 
+def _step(gap: Array) -> Array:
+    # A comparison with NaN is false, which would leave the client out without a word.
+    return jnp.where(jnp.isnan(gap), gap, (gap > 0).astype(gap.dtype))
+
+
 # The derivatives of the surrogates, which are given in the comments.
 SURROGATES = {
     "sigmoid": _sigmoid,  # sigma(gap)
     "softplus": jax.nn.sigmoid,  # log(1 + exp(gap))
-    "relu": lambda gap: (gap > 0).astype(gap.dtype),  # max(0, gap)
-    "hinge": lambda gap: (gap > -1).astype(gap.dtype),  # max(0, 1 + gap), the hinge loss of the margin -gap
+    "relu": _step,  # max(0, gap)
+    "hinge": lambda gap: _step(1 + gap),  # max(0, 1 + gap), the hinge loss of the margin -gap
     "exp": lambda gap: jnp.exp(jnp.minimum(gap, 20)),  # exp(gap), clipped
 }
 NORMALISERS = ("sum", "mean")

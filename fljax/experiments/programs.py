@@ -29,7 +29,7 @@ from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.pooling import check_pooled, setup_of
 from fljax.experiments.inputs.preparation import build_plan, reads_requirement
 from fljax.experiments.inputs.setup import Setup
-from fljax.protocol import Algorithm, Federation
+from fljax.protocol import Algorithm
 from fljax.results import Reference
 
 
@@ -153,7 +153,7 @@ class Ahead:
         self._pool = ThreadPoolExecutor(3)  # a run's programs
         for label in self._labels[1:]:
             with about_algorithm(label):
-                rehearse(plans[label], self._federation(label))
+                rehearse(plans[label], self._setup_of(label).federation)
         if self._labels:
             self._begin(self._labels[0])
 
@@ -168,14 +168,14 @@ class Ahead:
                 self._begin(self._labels[place])
 
     def _begin(self, label: str) -> None:
-        setup = self._setup
+        setup = self._setup_of(label)
         with about_algorithm(label):
             schedule = setup.schedule._replace(rounds=setup.rounds - self._begun.get(label, 0))
-            compile_ahead(self._pool, self._plans[label], self._federation(label), schedule)
+            compile_ahead(self._pool, self._plans[label], setup.federation, schedule)
 
-    def _federation(self, label: str) -> Federation:
-        """That on which an algorithm runs."""
-        return setup_of(self._setup, self._setup.algorithms[self._setup.labels.index(label)]).federation
+    def _setup_of(self, label: str) -> Setup:
+        """That in which an algorithm runs."""
+        return setup_of(self._setup, self._setup.algorithms[self._setup.labels.index(label)])
 
     def __enter__(self) -> Ahead:
         return self

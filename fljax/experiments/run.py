@@ -227,7 +227,7 @@ class _Computation(NamedTuple):
             "checkpoint": outputs.files.checkpoint(label),
             **outputs.models.arguments(setup_of(setup, entry), label, plan),
             "non_finite": setup.non_finite,
-            "extra_metrics": setup.extra_metrics,
+            "extra_metrics": setup_of(setup, entry).extra_metrics,
             "scores": setup.scores,
             "score_every": setup.score_every,
         }

@@ -24,7 +24,7 @@ from fljax.report.tables import Row, best_rows, cell, pivot, summary, target_lin
 from fljax.results.endings import Results
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
-from fljax.results.scores import directions
+from fljax.results.scores import directions, is_lower
 from fljax.results.sweeps import axes_of, best
 
 DPI = 110  # of pictures: 1540 pixels across, where a page is 1180 wide
@@ -80,7 +80,10 @@ def write(
     folder = pathlib.Path(run_folder)
     metrics, records = load(folder) if results is None else results
     heading = str(metrics.attrs.get("name", folder.resolve().name))
-    reached = [target_table(to_target(metrics, name, value), value) for name, value in (targets or {}).items()]
+    reached = [
+        target_table(to_target(metrics, name, value), value, is_lower(metrics[name]))
+        for name, value in (targets or {}).items()
+    ]
     swept = bool(axes_of(metrics))
     path, page = folder / ("sweep.png" if swept else "report.png"), folder / "report.html"
     with fonts_for(texts_of(metrics, heading)):
@@ -236,9 +239,9 @@ def metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str] | No
     return f'<h2>{heading}</h2><div class="wide">{table}</div>'
 
 
-def target_table(rows: list[Row], target: float) -> str:
+def target_table(rows: list[Row], target: float, lower: bool) -> str:
     """The rounds to a target of each algorithm, as a section of a page."""
-    head, *body = [[html.escape(text) for text in line] for line in target_lines(rows, target)]
+    head, *body = [[html.escape(text) for text in line] for line in target_lines(rows, target, lower=lower)]
     lines = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in body)
     titles = "".join(f"<th>{text}</th>" for text in head)
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"

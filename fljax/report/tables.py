@@ -15,6 +15,7 @@ from fljax.metrics.scores import score_name
 from fljax.metrics.summaries import main_columns, over_seeds
 from fljax.metrics.targets import rounds_to_target
 from fljax.results.endings import end_of
+from fljax.results.scores import is_lower
 from fljax.results.sweeps import VALIDATION, Best, axes_of
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
@@ -240,15 +241,22 @@ def to_target(metrics: xr.Dataset, name: str, target: float) -> list[Row]:
     rounds, rows = metrics["evaluated_round"].values, []
     for label in metrics["algorithm"].values.tolist():
         values = np.asarray(metrics[name].sel(algorithm=label).transpose("seed", "evaluated_round").values, float)
-        found = rounds_to_target(values, rounds, target, lower=is_lower_better(name))
+        found = rounds_to_target(values, rounds, target, lower=is_lower(metrics[name]))
         rows.append(Row(label, name, *over_seeds(found), len(found), int(rounds[end_of(metrics, label)])))
     return rows
 
 
-def target_lines(rows: Sequence[Row], target: float) -> list[list[str]]:
-    """The rows of ``to_target`` as text, with headings; who did not reach the target is said so in words."""
+def target_lines(rows: Sequence[Row], target: float, *, lower: bool | None = None) -> list[list[str]]:
+    """The rows of ``to_target`` as text, with headings; who did not reach the target is said so in words.
+
+    Args:
+      rows: of one metric.
+      target: the value to reach.
+      lower: whether lower is better; None: as the name of the metric says, which a score of one's own does not.
+    """
     name = rows[0].metric if rows else ""
-    lines = [["algorithm", f"rounds to {title(name)} {'<=' if is_lower_better(name) else '>='} {target:g}"]]
+    below = is_lower_better(name) if lower is None else lower
+    lines = [["algorithm", f"rounds to {title(name)} {'<=' if below else '>='} {target:g}"]]
     for row in rows:
         spread = "" if math.isnan(row.std) else f" ± {row.std:.1f}"
         some = "" if row.seeds == row.of else f" ({row.seeds} of {row.of} seeds)"

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.metrics.registry import is_lower_better
 from fljax.metrics.summaries import over_seeds
 from fljax.results.endings import Parts, Results, at_end
+from fljax.results.scores import is_lower
 
 
 def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
@@ -122,7 +122,7 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
         for criterion in dict.fromkeys([metric, *by_validation]):
             mean = over_seeds(last[criterion].transpose(*names, "seed").values, axis=-1).mean
             sound = (last["diverged"].transpose(*names, "seed").values < 0).all(axis=-1)
-            score = np.where(np.isfinite(mean), -mean if is_lower_better(criterion) else mean, -np.inf)
+            score = np.where(np.isfinite(mean), -mean if is_lower(metrics[criterion]) else mean, -np.inf)
             if (sound & np.isfinite(score)).any():
                 score = np.where(sound, score, -np.inf)
             if not np.isfinite(score).any():

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Real
 
 from fljax.core.signatures import Range
 from fljax.core.values import checked
-from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Seat, along
+from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Seat, Subset, along
 from fljax.protocol.messages import changed_report
 from fljax.scenarios.common import Entry, applied_scenarios, with_data
 
@@ -70,9 +70,15 @@ def effort(inner: Algorithm, *, share: Efforts, scale_contribution: bool = False
     def used(seat: Seat, data: LocalData) -> LocalData:
         if not seat.known:
             return data
-        rows = data.train.rows
-        fewer = rows._replace(size=rows_used(rows.size, of_client(seat)))
-        return data._replace(train=data.train._replace(rows=fewer))
+        share = of_client(seat)
+
+        def fewer(subset: Subset) -> Subset:
+            rows = subset.rows
+            return subset._replace(rows=rows._replace(size=rows_used(rows.size, share)))
+
+        # Also of the rows that a drift inside this scenario puts in place of the others.
+        later = None if data.later is None else data.later._replace(train=fewer(data.later.train))
+        return data._replace(train=fewer(data.train), later=later)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available

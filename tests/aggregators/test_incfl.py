@@ -265,8 +265,11 @@ def test_uniform_weights_are_a_mean():
     )
 
 
-def test_a_nan_gap_shows_instead_of_silencing_the_round():
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_a_nan_gap_shows_instead_of_silencing_the_round(surrogate):
     gap = jnp.array([jnp.nan, 0.0, 0.0])
-    assert np.isnan(incfl_update(jnp.ones((3, 2)), gap)).all()
-    present = jnp.array([False, True, True])
-    np.testing.assert_allclose(incfl_update(jnp.ones((3, 2)), gap, present=present), 1.0, rtol=1e-6)
+    assert np.isnan(incfl_weights(gap, surrogate=surrogate)[0])
+    assert np.isnan(incfl_update(jnp.ones((3, 2)), gap, surrogate=surrogate)).all()
+    present, gap = jnp.array([False, True, True]), gap.at[1:].set(1.0)
+    found = incfl_update(jnp.ones((3, 2)), gap, present=present, surrogate=surrogate)
+    np.testing.assert_allclose(found, 1.0, rtol=1e-6)

@@ -95,7 +95,7 @@ def test_show_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("list", "config"), "(did you mean 'configs'?)"),
         (("run", "quikstart"), "(did you mean the shipped config 'quickstart'?)"),
         (("export", "none", "--csv"), "expected a run folder with results.nc, got none"),
-        (("export", "none"), "expected one of --latex, --csv, --pdf and --gains, got none"),
+        (("export", "none"), "expected one of --latex, --csv, --pdf, --gains, --leaving and --figures, got none"),
         (("export", "none", "--csv", "--pdf"), "got --csv and --pdf"),
         (("export", "none", "--metric", "a", "--pdf"), "expected --metric with --latex or --csv"),
         (("compare", "none"), "expected at least two folders of runs, got 1"),

@@ -11,6 +11,7 @@ import pytest
 
 from fljax import aggregators, scenarios
 from fljax.algorithms import fedavg
+from fljax.data import from_arrays
 from fljax.engine import Plan, simulate, standalone, sweep
 from fljax.metrics.registry import ON_REQUEST, needs_of
 from fljax.training import Local
@@ -168,3 +169,13 @@ def test_several_devices_add_up_the_same_gradient(reference: Any, result: Any) -
     found = simulate(PLAN, DATA, rounds=2, **how).metrics
     for name in names:
         np.testing.assert_allclose(found[name], result.metrics[name], rtol=1e-5, err_msg=name)
+
+
+def test_clients_with_as_many_rows_differ_by_their_effort() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(40, 4)).astype(np.float32), random.integers(0, 3, 40).astype(np.int32)
+    federation = from_arrays(x, y, np.repeat([0, 1], 20), train_fraction=0.5)
+    local = Local(0.1, batch_size=1, epochs=1)
+    algorithm = scenarios.effort(fedavg(TASK, local, clients_per_round=None), share=(0.2, 1.0))
+    metrics = simulate(algorithm, federation, rounds=1, extra_metrics=["gradient_steps"]).metrics
+    assert metrics["client_gradient_steps"].values[0, -1].tolist() == [2, 10]

@@ -37,6 +37,7 @@ def comparison() -> Any:
             seeds=(5, 9),
             evaluate_every=1,
             scores=["auroc"],
+            extra_metrics=["objective", "objective_gradient_norm", "gradient_steps"],
             progress=False,
         )
 
@@ -119,6 +120,17 @@ def test_gains_over_the_first_algorithm_and_the_table(comparison: Any) -> None:
     found = comparison.last.personalised_model_accuracy_gain.sel(algorithm="pooled")
     np.testing.assert_allclose(found.transpose(*gain.dims), gain, atol=1e-6)
     assert list(comparison.table().index) == ["fedavg", "pooled"]
+
+
+def test_what_is_computed_of_a_pool(comparison: Any) -> None:
+    last = comparison.last.sel(algorithm="pooled")
+    # One client with its steps in every round; the objective is of each client's training rows.
+    np.testing.assert_array_equal(last.gradient_steps, ROUNDS * STEPS)
+    assert np.isnan(last.objective).all()
+    assert np.isnan(last.objective_gradient_norm).all()
+    assert np.isfinite(comparison.last.objective_gradient_norm.sel(algorithm="fedavg")).all()
+    assert np.isfinite(last.worse_off_by_noise).all()
+    assert np.isfinite(last.unseen_worse_off_by_noise).all()
 
 
 def test_clients_that_are_not_there_are_refused(comparison: Any) -> None:

@@ -60,6 +60,16 @@ def test_words() -> None:
     assert report.target_lines(report.to_target(metrics(), "average_loss", 2), 2)[0][1] == "rounds to Average loss <= 2"
 
 
+def test_a_score_says_itself_whether_lower_is_better(tmp_path: pathlib.Path) -> None:
+    scored = metrics().rename(average_loss="pooled_score_mae")
+    scored["pooled_score_mae"].attrs["lower"] = 1
+    assert [row.mean for row in report.to_target(scored, "pooled_score_mae", 0.5)][:2] == [6.0, 4.0]
+    (tmp_path / "config.toml").write_text(CONFIG)
+    folders.save(tmp_path, Results(scored, xr.Dataset()), CONFIG)
+    _, page = report.write(tmp_path, targets={"pooled_score_mae": 0.5})
+    assert "&lt;= 0.5</th>" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "target", "sentence"),
     [

@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.results.scores import names_of, without_value
+from fljax.results.sweeps import best
 
 
 def _metrics(values: list[list[float]]) -> xr.Dataset:
@@ -28,3 +29,18 @@ def test_clients_without_a_score_are_counted() -> None:
     ]
     assert without_value(_metrics([[0.1, 0.5, nan], [0.2, 0.3, nan]])) == []
     assert names_of(_metrics([[0.1, 0.5, nan], [0.2, 0.3, nan]])) == ["auroc"]
+
+
+def test_the_best_cell_is_the_least_where_lower_is_better() -> None:
+    axes = ("rate", "algorithm", "seed", "evaluated_round")
+    errors = np.array([0.3, 0.1, 0.2]).reshape(3, 1, 1, 1)
+    variables = {
+        "pooled_score_mae": (axes, errors, {"lower": 1}),
+        "average_score_own": (axes, errors, {"lower": 0}),
+        "diverged": (axes[:3], np.full((3, 1, 1), -1)),
+        "rounds_done": (axes[:2], np.full((3, 1), 4)),
+    }
+    coordinates = {"rate": [1.0, 2.0, 3.0], "algorithm": ["a"], "seed": [0], "evaluated_round": [4]}
+    metrics = xr.Dataset(variables, coordinates, {"grid": '{"rate": "local.learning_rate"}'})
+    assert best(metrics, "pooled_score_mae")[0].cell == {"rate": 2.0}
+    assert best(metrics, "average_score_own")[0].cell == {"rate": 1.0}

@@ -15,7 +15,7 @@ from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.federations import by_id, local_data
 from fljax.engine.rounds.round import one_round
 from fljax.protocol import Census, Poll, Seat
-from fljax.scenarios import drift
+from fljax.scenarios import drift, effort
 from fljax.testing.federation import with_lists
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run
 from tests.toys.federation import TEST, TRAIN, VALID, tiny_federation
@@ -64,6 +64,20 @@ def test_rows_before_and_after(lists: bool) -> None:
 def test_without_rows_for_validation_there_are_none() -> None:
     data = _data(1, deployment=False)
     assert [len(rows) for rows in _read(data, 3, 1, 3)] == [VALID[1], 0]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_effort_is_a_share_of_the_later_rows_too(outside: bool) -> None:
+    def ask(key: Any, seat: Seat, down: Any, client: Any, data: Any) -> Any:
+        return data.train.rows.size
+
+    algorithm = fedavg(TASK, LOCAL)._replace(poll=Poll(ask))
+    algorithm = effort(drift(algorithm, at=2), share=0.5) if outside else drift(effort(algorithm, share=0.5), at=2)
+    assert algorithm.poll is not None
+    for round, rows in ((1, TRAIN), (2, VALID)):
+        for id in range(POPULATION):
+            seat = Seat(jnp.int32(round), jnp.int32(id), jnp.int32(0), True)
+            assert algorithm.poll.ask(jax.random.key(0), seat, (), (), _data(id)) == -(-rows[id] // 2)
 
 
 def test_wrong_uses_are_one_sentence() -> None:

@@ -86,11 +86,12 @@ def export(
     --figures is --pdf of the named figures; --gains and --leaving are --csv of other tables.
     """
     asked = asked_for(chosen)
-    forms = {"--latex": latex, "--csv": csv and not leaving, "--pdf": pdf and asked is None}
+    forms = {"--latex": latex, "--csv": csv and not (leaving or gains), "--pdf": pdf and asked is None}
     forms |= {"--gains": gains, "--leaving": leaving, "--figures": asked is not None}
     named = [name for name, on in forms.items() if on]
     if len(named) != 1:
-        raise ValueError(f"expected one of --latex, --csv, --pdf and --gains, got {' and '.join(named) or 'none'}")
+        given = " and ".join(named) or "none"
+        raise ValueError(f"expected one of {', '.join(list(forms)[:-1])} and --figures, got {given}")
     if chosen.metric and (leaving or gains or (pdf and asked is None)):
         raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {named[0]}")
     if targets and (chosen.metric or named[0] not in ("--latex", "--csv")):
@@ -153,11 +154,13 @@ def _number(text: str) -> float | None:
 
 def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]) -> str:
     from fljax.report import exporting, target_lines, to_target
+    from fljax.results.scores import is_lower
 
     rows = {name: to_target(metrics, name, target) for name, target in targets.items()}
     if not latex:
         return exporting.csv_targets([(row, targets[name]) for name, of_metric in rows.items() for row in of_metric])
-    columns = [list(zip(*target_lines(of_metric, targets[name]), strict=True)) for name, of_metric in rows.items()]
+    told = [target_lines(of_metric, targets[name], lower=is_lower(metrics[name])) for name, of_metric in rows.items()]
+    columns = [list(zip(*lines, strict=True)) for lines in told]
     lines = [list(line) for line in zip(columns[0][0], *(column[1] for column in columns), strict=True)]
     escaped = [[exporting.escape(each) for each in line] for line in lines]
     return exporting.latex_lines(escaped, "At the first evaluation that reaches the target.")

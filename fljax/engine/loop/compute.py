@@ -1,8 +1,9 @@
 """What local training computes: gradients and inference passes of clients, counted while they train once more.
 
 The count is measured, since algorithms take several gradients a step, train two models, or judge the models of others.
-One client of each number of training rows trains after the run, as in the next round; its results are discarded. So a
-count that differs between rounds, as with stragglers, is that of one round. What an algorithm computes without
+One client of each number of training rows trains after the run, as in the next round, or every client if scenarios may
+tell clients with as many rows apart (effort, drift); results are discarded. So a count that differs between rounds, as
+with stragglers, is that of one round. What an algorithm computes without
 ``fljax.training``, and what clients compute for ballots, is not counted.
 """
 
@@ -32,7 +33,9 @@ def check_counted(offloaded: bool) -> None:
         raise ValueError(f"expected one process, with all data on its devices, to count gradient steps, got {got}")
 
 
-def of_one_training(spec: Spec, inputs: Inputs, state: State, seeds: int) -> dict[str, Int[np.ndarray, "seeds N"]]:
+def of_one_training(
+    spec: Spec, inputs: Inputs, state: State, seeds: int, apart: bool = False
+) -> dict[str, Int[np.ndarray, "seeds N"]]:
     """Gradients and inference passes by client of one local training; 0 for clients without training rows.
 
     Args:
@@ -40,11 +43,14 @@ def of_one_training(spec: Spec, inputs: Inputs, state: State, seeds: int) -> dic
       inputs: of the plan.
       state: of all seeds.
       seeds: their number.
+      apart: whether clients with as many training rows may differ.
     """
     inputs, state = jax.device_put((inputs, state), jax.local_devices()[0])
     size = np.asarray(inputs.federation.clients.train.size)
     size = np.broadcast_to(size, (seeds, size.shape[-1]))
     found = {kind: np.zeros(size.shape, np.int64) for kind in KINDS}
+    clients = size.shape[-1]
+    kind_of_client = size.astype(np.int64) * clients + (np.arange(clients) if apart else 0)
 
     def train(inputs: Inputs, state: State, seed: Array, client: Array) -> PyTree:
         algorithm, mine = algorithm_of(spec, inputs, seed, state.seed[seed])
@@ -55,11 +61,11 @@ def of_one_training(spec: Spec, inputs: Inputs, state: State, seeds: int) -> dic
 
     with counting() as counts:
         run: Any = jax.jit(train)
-        for rows in np.unique(size[size > 0]):
-            seed, client = np.argwhere(size == rows)[0]
+        for alike in np.unique(kind_of_client[size > 0]):
+            seed, client = np.argwhere(kind_of_client == alike)[0]
             counts.update(dict.fromkeys(KINDS, 0))
             jax.block_until_ready(run(inputs, state, jnp.int32(seed), jnp.int32(client)))
             jax.effects_barrier()
             for kind in KINDS:
-                found[kind][size == rows] = counts[kind]
+                found[kind][kind_of_client == alike] = counts[kind]
     return found

@@ -251,7 +251,7 @@ def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...
         table = stores.save(course.store, parts)
     metrics = results.with_contribution_correlation(metrics, table)
     if run.counts:
-        counts = compute.of_one_training(run.spec, run.inputs, state, len(seeds))
+        counts = compute.of_one_training(run.spec, run.inputs, state, len(seeds), bool(run.shapes.algorithm.scenarios))
         metrics = records.with_compute(metrics, table, counts)
     divergences = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
     metrics = with_anomalies(metrics, table, divergences, population)

@@ -25,6 +25,7 @@ from fljax.data import row_numbers
 from fljax.engine import Block, Models, Plan
 from fljax.engine.rounds.federations import by_id
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
+from fljax.metrics.registry import COMPUTE
 from fljax.protocol import ClientData, Federation, Labelled, Rows
 from fljax.results import Reference, Result, metrics_dataset, metrics_of_runs
 
@@ -37,8 +38,10 @@ class Callbacks(Protocol):
     def replay(self, blocks: Sequence[Block]) -> bool: ...
 
 
-# Variables of the one client that say something of all: averages over validation rows.
+# Variables of the one client that say something of all: averages over validation rows, and what it computes. Other
+# metrics on request are of the training and validation rows of each client, which are not judged here: they are NaN.
 _OF_VALIDATION = ("average_valid_accuracy", "average_valid_loss")
+_OF_THE_POOL = (*_OF_VALIDATION, *COMPUTE)
 
 
 def pooled(federation: Federation) -> Federation:
@@ -155,9 +158,11 @@ def metrics_by_client(metrics: xr.Dataset, reference: Reference | None, clients:
             if "evaluated_round" in of_name.dims
         }
         evaluations.append((done, by_client(values, clients, unseen)))
-    by_name = metrics_dataset(metrics["seed"].values.tolist(), evaluations, reference)
+    sizes = metrics["unseen_test_rows"].transpose("seed", "unseen").values
+    test_rows = {"test_rows": sizes[:, :clients], "unseen_test_rows": sizes[:, clients:]}
+    by_name = metrics_dataset(metrics["seed"].values.tolist(), evaluations, reference, test_rows=test_rows)
     for name, values in metrics.items():
-        if name in _OF_VALIDATION or not {"evaluated_round", "client", "unseen"} & set(values.dims):
+        if name in _OF_THE_POOL or not {"evaluated_round", "client", "unseen"} & set(values.dims):
             by_name[str(name)] = (values.dims, values.values, values.attrs)
     for name in by_name.data_vars:
         source = f"unseen_{str(name).removeprefix('unseen_')}"
@@ -171,7 +176,8 @@ def setup_of(setup: Setup, entry: AlgorithmSetup) -> Setup:
     if not entry.pooled:
         return setup
     federation = pooled(setup.federation) if setup.pool is None else setup.pool
-    return setup._replace(federation=federation, clients_per_round=1)
+    extra = tuple(name for name in setup.extra_metrics if name in COMPUTE)
+    return setup._replace(federation=federation, clients_per_round=1, extra_metrics=extra)
 
 
 def with_pool(setup: Setup) -> Setup:

@@ -58,6 +58,7 @@ DERIVATIVES = {
     "sigmoid": _sigmoid,
     "softplus": _softplus,
     "relu": lambda gap: (gap > 0).astype(float),
+    "hinge": lambda gap: (gap > -1).astype(float),
     "exp": lambda gap: np.exp(np.minimum(gap, 20)),
 }
 

@@ -134,13 +134,13 @@ def test_points_are_the_gaps_and_weights_of_clients_that_train() -> None:
 
 def test_the_surrogate_is_the_one_on_which_the_points_lie() -> None:
     metrics, records = small()
-    for name in ("softplus", "relu", "exp"):
+    for name in ("softplus", "relu", "hinge", "exp"):
         records["weight"] = records["gap"].copy(data=DERIVATIVES[name](records["gap"].values))
         assert words_of(report.surrogate_weights(Results(metrics, records))) == [f"derivative of the surrogate {name}"]
     figure = report.surrogate_weights(Results(metrics, records), surrogate="sigmoid", gap_scale=2.0)
     gaps, curve = (np.asarray(each, float) for each in figure.axes[0].lines[0].get_data())
     np.testing.assert_allclose(curve, 2 / (4 * np.cosh(gaps) ** 2))
-    with pytest.raises(ValueError, match="one of the surrogates sigmoid, softplus, relu, exp, got 'tanh'"):
+    with pytest.raises(ValueError, match="one of the surrogates sigmoid, softplus, relu, hinge, exp, got 'tanh'"):
         report.surrogate_weights(Results(metrics, records), surrogate="tanh")
     with pytest.raises(ValueError, match="expected gap_scale to be a finite number above 0, got 0"):
         report.surrogate_weights(Results(metrics, records), gap_scale=0.0)
