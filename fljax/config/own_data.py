@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fljax.config import resolved as checks
+from fljax.config import name_resolution as checks
 from fljax.config.errors import ConfigError
 from fljax.config.forms import unseen_clients
 from fljax.config.keys import Data

@@ -10,7 +10,7 @@ import pytest
 
 from fljax import config
 from fljax.config import ConfigError
-from fljax.config import resolved as resolved_module
+from fljax.config import name_resolution
 from fljax.config.name_resolution import Registries
 from fljax.results.identity import flat
 
@@ -82,7 +82,7 @@ scenarios = [{name = "finetuned", steps = 3}]
 
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch):
-    monkeypatch.setattr(resolved_module, "registries", lambda: FAKES)
+    monkeypatch.setattr(name_resolution, "registries", lambda: FAKES)
 
 
 @pytest.fixture

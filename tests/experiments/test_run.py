@@ -78,7 +78,8 @@ def test_every_evaluation_is_a_line_with_the_metrics_of_the_table(finished):
     table = [str(name) for name, values in outcome.metrics.items() if values.dims[1:] == ("seed", "evaluated_round")]
     for line in lines:
         own = outcome.metrics.sel(algorithm=line.label, evaluated_round=line.round)
-        assert set(line.metrics) == set(table)
+        # Those of noise need the numbers of test rows, which the results of a whole run have.
+        assert {name for name in table if not name.endswith("_by_noise")} == set(line.metrics)
         for name, values in line.metrics.items():
             found = np.array([np.nan if value is None else value for value in values])
             np.testing.assert_allclose(found, own[name].values, rtol=1e-6, atol=1e-7, err_msg=name)
@@ -336,7 +337,7 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
         ),
         (
             {"scenarios": [{"name": "dropout", "rate": 30.0}]},
-            "rate to be one number from 0 to 1 or .*, got 30",
+            "rate to be one number from 0 to 1, .*, got 30",
         ),
         ({"scenarios": [{"name": "availability", "trace": "nothing.csv"}]}, "expected a trace in a"),
         ({"scenarios": [{"name": "availability", "trace": [[1, 0], [1]]}]}, "as many in each round"),
