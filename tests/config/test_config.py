@@ -9,8 +9,7 @@ from typing import Literal
 import pytest
 
 from fljax import config
-from fljax.config import ConfigError
-from fljax.config import name_resolution
+from fljax.config import ConfigError, name_resolution
 from fljax.config.name_resolution import Registries
 from fljax.results.identity import flat
 
