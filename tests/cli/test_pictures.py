@@ -99,8 +99,8 @@ def test_options_that_do_not_go_together(run: pathlib.Path, capsys: pytest.Captu
             ("report", str(run), "--live", "--figures", "all"),
             "expected one run, and no --json or --figures, with --live",
         ),
-        (("export", str(run), "--csv", "--figures", "all"), "--csv and --pdf, got --csv and --figures"),
-        (("export", str(run), "--latex", "--leaving"), "--csv and --pdf, got --latex and --leaving"),
+        (("export", str(run), "--csv", "--figures", "all"), "--leaving and --figures, got --csv and --figures"),
+        (("export", str(run), "--latex", "--leaving"), "--leaving and --figures, got --latex and --leaving"),
         (("export", str(run), "--leaving", "--metric", "test_loss"), "got it with --leaving"),
     ):
         code, _, err = call(capsys, *arguments)

@@ -247,7 +247,7 @@ def test_options_that_all_networks_have_are_shown_by_each() -> None:
         assert typing.get_type_hints(MODELS[name]).keys() == {*parameters, "return"}
         assert all(f"\n  {each}: " in (inspect.getdoc(MODELS[name]) or "") for each in parameters)
     assert typing.get_type_hints(Common) == {
-        each: typing.get_type_hints(network_task)[each] for each in list(common)[3:]
+        name: typing.get_type_hints(network_task)[name] for name in Common.__annotations__
     }
 
 
