@@ -218,7 +218,7 @@ def _finished(directory: pathlib.Path | None, text: str) -> dict[str, CoalitionT
 def _check_asked(table: CoalitionTable, asked: Question, directory: pathlib.Path) -> None:
     """Raises a ValueError if a finished table answers another question."""
     value = name_of_value(asked.value)
-    baseline = asked.baseline if isinstance(asked.baseline, str) else f"{asked.baseline:g}"
+    baseline = asked.baseline if isinstance(asked.baseline, str) else repr(float(asked.baseline))
     told = {"value": (table.metric.removeprefix("-"), value), "baseline": (table.baseline, baseline)}
     for name, (earlier, now) in told.items():
         if earlier != now:

@@ -86,6 +86,8 @@ def coalitions(
     check_value(value, algorithm, federation, reference)
     empty = _baseline(baseline, value, algorithm)
     trained = members if empty is None else members[members.any(axis=1)]
+    if not len(trained):
+        raise ValueError(f"expected a coalition with members beside baseline={baseline!r}, got that of nobody alone")
     began = time.perf_counter()
     measured = runs(
         chosen,
@@ -183,7 +185,7 @@ def _baseline(baseline: Baseline, value: Value, algorithm: Algorithm) -> float |
 def _described(baseline: Baseline, seeds: Sequence[int], federation: Federation, cost: Cost) -> dict[str, Any]:
     """The fields of a table that say what it is of."""
     names = federation.names.clients or range(federation.clients.id.shape[-1])
-    text = baseline if isinstance(baseline, str) else f"{baseline:g}"
+    text = baseline if isinstance(baseline, str) else repr(float(baseline))
     return {"baseline": text, "seeds": tuple(seeds), "names": tuple(map(str, names)), "cost": cost}
 
 

@@ -66,7 +66,7 @@ def method_table(runs: Mapping[str, xr.Dataset], metric: str, alpha: float = 0.0
       ValueError: if no run has the metric, or ``alpha`` is out of range.
     """
     methods = list(dict.fromkeys(str(label) for of_run in runs.values() for label in of_run["algorithm"].values))
-    if not any(metric in of_run for of_run in runs.values()):
+    if not any(metric in of_run and _is_scalar(of_run, metric) for of_run in runs.values()):
         known = {str(name) for of_run in runs.values() for name in of_run.data_vars if _is_scalar(of_run, str(name))}
         raise ValueError(unknown("metric", metric, sorted(known)))
     blocks = [block for name, of_run in runs.items() for block in _blocks(name, of_run)]

@@ -94,6 +94,10 @@ def test_show_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("show", "[red]a[/red]"), "got '[red]a[/red]'"),
         (("list", "config"), "(did you mean 'configs'?)"),
         (("run", "quikstart"), "(did you mean the shipped config 'quickstart'?)"),
+        (
+            ("compare", "a", "b", "--ranks", "--json", "--latex"),
+            "one of --json and --latex with --ranks, got both",
+        ),
         (("export", "none", "--csv"), "expected a run folder with results.nc, got none"),
         (("export", "none"), "expected one of --latex, --csv, --pdf, --gains, --leaving and --figures, got none"),
         (("export", "none", "--csv", "--pdf"), "got --csv and --pdf"),

@@ -130,6 +130,9 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_scores(tmp_path: pathlib
     assert np.isfinite(found.metrics.pooled_score_auroc.values[:, [0, 2]]).all()
     with pytest.raises(ValueError, match="scores"):
         _simulate(checkpoint=settings)
+    same_names = [Score("auroc", lambda labels, predictions: 0.0), *SCORES[1:]]
+    with pytest.raises(ValueError, match="scores is"):
+        _simulate(**arguments | {"scores": same_names})
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,10 @@ def test_too_many_runs_are_refused_with_the_numbers() -> None:
         ({"baseline": "zero"}, '"initial", "chance" or a number, got \'zero\''),
         ({"baseline": np.nan}, "or a number, got nan"),
         ({"value": "average_loss", "baseline": "chance"}, 'an accuracy and a task of classes for baseline="chance"'),
+        (
+            {"baseline": 0.1, "among": [()]},
+            r"members beside baseline=0\.1, got that of nobody",
+        ),
         ({"outside": "home"}, '"alone" or "global", got \'home\''),
     ],
 )

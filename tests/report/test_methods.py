@@ -90,3 +90,7 @@ def test_latex_and_json_have_the_same_numbers() -> None:
 def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected one of the metrics average_accuracy, got 'acuracy'"):
         method_table({"run": run([0.9, 0.8, 0.7])}, "acuracy")
+    by_client = run([0.9, 0.8, 0.7])
+    by_client["test_accuracy"] = by_client["average_accuracy"].expand_dims(client=2)
+    with pytest.raises(ValueError, match=r"expected one of the metrics average_accuracy, got 'test_accuracy'"):
+        method_table({"run": by_client}, "test_accuracy")

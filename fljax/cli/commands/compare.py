@@ -66,6 +66,8 @@ def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: 
     from fljax.report import methods
     from fljax.results import folders
 
+    if as_json and latex:
+        raise ValueError("expected one of --json and --latex with --ranks, got both")
     if len(metrics) > 1:
         raise ValueError(f"expected one --metric with --ranks, got {' and '.join(metrics)}")
     found = methods.method_table({name: folders.load(run)[0] for name, run in _names(runs).items()}, metrics[0])

@@ -71,7 +71,8 @@ def gtg_shapley(
             raise ValueError("expected a key for random orders, got none")
         least, most = (max(least_orders, rows),) * 2 if given is None else (len(given),) * 2
         if given is None:
-            most = max(least, min(math.ceil(0.8 * 2**rows), 1000)) if most_orders is None else max(most_orders, 1)
+            usual = max(least, min(math.ceil(0.8 * 2 ** min(rows, 11)), 1000))  # from 11 rows on it is 1000
+            most = usual if most_orders is None else max(most_orders, 1)
         key: Any = seen.key
         value, count = round_game(utility, seen), jnp.sum(here)
         whole, empty = value_table(value, jnp.stack([here, jnp.zeros_like(here)]), None)

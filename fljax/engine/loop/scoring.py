@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.engine.devices.layout import Layout
+from fljax.engine.loop.checkpointing import function_name
 from fljax.engine.loop.compilation import Programs
 from fljax.engine.loop.schedule import Schedule
 from fljax.engine.offload.run import OffloadRun
@@ -76,7 +77,10 @@ class Scoring(NamedTuple):
     @property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must have in common with a run that goes on."""
-        return {"scores": [score.name for score in self.scores], "score_every": self.rounds} if self.scores else {}
+        if not self.scores:
+            return {}
+        names = [f"{score.name} by {function_name(score.compute)}" for score in self.scores]
+        return {"scores": names, "score_every": self.rounds}
 
     def measured(self, run: Programs | OffloadRun, state: State, done: int, last: bool) -> dict[str, Labelled]:
         """The scores after ``done`` rounds, by name, ``[runs, ...]``; NaN if they are not due."""

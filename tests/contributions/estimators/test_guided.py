@@ -126,6 +126,12 @@ def test_many_rows_have_no_table():
     assert result.cost.evaluations == 2 + 2 * 19
 
 
+def test_any_number_of_rows_may_be_drawn():
+    record, utility = additive(np.arange(2000.0))
+    shapes = jax.eval_shape(lambda: estimate_run(gtg_shapley(utility=utility), record, key=jax.random.key(0)))
+    assert shapes.worth.shape == (2000,)
+
+
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"expected orders \[K, S\] with all of 0\.\.S-1 in each row"):
         gtg_shapley(utility=runs.utility, orders=[[0, 0]])
