@@ -228,6 +228,6 @@ def test_thresholds_of_a_sweep(tmp_path):
             chosen = xr.where(met, cell[f"{prefix}global_test_accuracy"], cell[f"{prefix}standalone_test_accuracy"])
             found = cell[f"{prefix}preferred_model_accuracy_by_threshold"]
             np.testing.assert_allclose(found, chosen.mean(axis_of), rtol=1e-6)
-        share = (1 + np.tanh((cell["global_train_loss"] - value) / 2)) / 2  # the sigmoid, without overflow
-        np.testing.assert_allclose(cell["objective"], share.mean(dim="client"), rtol=1e-5, atol=1e-7)
+        share: Any = (1 + np.tanh((cell["global_train_loss"] - value) / 2)) / 2  # the sigmoid, without overflow
+        np.testing.assert_allclose(cell["objective"], share.mean("client"), rtol=1e-5, atol=1e-7)
     assert set(sweep.METRICS) == set(registry.SCALARS)
