@@ -14,7 +14,7 @@ The rate, its decay and the seeds are the same. The initial model is that of the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +30,7 @@ from fljax.protocol import ClientData, Federation, Labelled, Rows
 from fljax.results import Reference, Result, metrics_dataset, metrics_of_runs
 
 
+@runtime_checkable
 class Callbacks(Protocol):
     """A callback with a history."""
 
