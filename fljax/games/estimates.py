@@ -10,9 +10,9 @@ from jaxtyping import Bool
 
 from fljax.core.names import duration
 from fljax.engine import Plan
+from fljax.engine.whole_runs.over import client_steps
 from fljax.games.tables import Cost
 from fljax.protocol import Federation
-from fljax.training import Local
 
 _NUMBER = 8  # bytes in the table
 
@@ -35,26 +35,9 @@ def estimate(plan: Plan, federation: Federation, members: Bool[np.ndarray, "M N"
     size = runs * (members.shape[1] + 1) * _NUMBER
     inner = plan.arguments.get("arguments")  # of the plans of configs
     arguments: Mapping[str, Any] = inner if isinstance(inner, Mapping) else plan.arguments
-    local = arguments.get("local")
-    if not isinstance(local, Local):
-        return Cost(runs, np.nan, size, np.nan)
-    steps = _steps(local, federation)
-    sizes = members.sum(axis=1)
     cohort = arguments.get("clients_per_round") or members.shape[1]
-    share = np.minimum(cohort, sizes) / np.maximum(sizes, 1)
-    per_round = float(np.sum((members @ steps) * share))
-    return Cost(runs, per_round * rounds * seeds, size, np.nan)
-
-
-def _steps(local: Local, federation: Federation) -> np.ndarray:
-    """``[N]``: gradient steps of a client in a round, by id; of several federations their mean."""
-    order = np.argsort(np.asarray(federation.clients.id), axis=-1)
-    size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1)
-    if local.steps is not None:
-        steps = np.where(size > 0, float(local.steps), 0.0)
-    else:
-        steps = np.ceil(size / max(int(local.batch_size), 1)) * float(local.epochs or 1)
-    return steps.reshape(-1, steps.shape[-1]).mean(axis=0)
+    per_round = client_steps(plan, federation, members, cohort)
+    return Cost(runs, np.nan if per_round is None else per_round * rounds * seeds, size, np.nan)
 
 
 def in_words(cost: Cost) -> str:

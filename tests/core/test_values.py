@@ -161,7 +161,8 @@ def test_a_wrong_value_of_any_parameter_is_one_sentence(path: str) -> None:
             _refuses(path, name, wrong)
         if allowed.number is not None and not allowed.bounds.unknown:
             infinite = () if allowed.bounds.infinite else (np.float32(-math.inf),)
-            for wrong in (math.nan, jnp.asarray(jnp.nan), "0.1", *infinite):
+            text = () if str in allowed.others else ("0.1",)  # else it is the name of a file
+            for wrong in (math.nan, jnp.asarray(jnp.nan), *text, *infinite):
                 _refuses(path, name, wrong)
             if allowed.axes is None and Sequence not in allowed.others:
                 _refuses(path, name, [0.5, 0.5])

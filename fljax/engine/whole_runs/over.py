@@ -86,28 +86,34 @@ def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> V
     return VariedPlan(spec._replace(varied=varied), inputs._replace(traced=traced), runs, member, cost)
 
 
-def client_steps(plan: Algorithm | Plan, federation: Federation, varied: VariedPlan, rows: int) -> float | None:
-    """Local steps of all clients in one round of all runs; None where the plan has no argument ``local``.
+def client_steps(
+    plan: Algorithm | Plan, federation: Federation, member: Bool[np.ndarray, "R N"], rows: int
+) -> float | None:
+    """Local steps of all clients in one round of all runs: ``sum_S min(rows, |S|) mean_{i in S} tau_i``.
+
+    An algorithm that trains in a way of its own makes others.
 
     Args:
-      plan: its ``local`` says the steps of a client.
-      federation: gives the clients' numbers of rows; of several, the first.
-      varied: the runs.
+      plan: its argument ``local`` says the steps ``tau_i`` of a client; of the plan of a config, the builder's.
+      federation: gives the clients' numbers of training rows; of several, the mean of their steps.
+      member: who belongs to each run; clients without rows train in none.
       rows: of a cohort.
+
+    Returns:
+      The number; None where the plan has no argument ``local``.
     """
-    local: Any = plan.arguments.get("local") if isinstance(plan, Plan) else None
+    arguments: Any = plan.arguments if isinstance(plan, Plan) else {}
+    local = arguments.get("arguments", arguments).get("local")
     if not isinstance(local, Local):
         return None
-    size = np.asarray(federation.clients.train.size).reshape(-1, federation.clients.id.shape[-1])[0]
-    order = np.argsort(np.asarray(federation.clients.id).reshape(-1, len(size))[0])
-    size = size[order]
-    steps = np.full(size.shape, local.steps or 0, float)
-    if local.steps is None:
-        steps = (local.epochs or 0) * np.ceil(size / local.batch_size)
-    takes_part = (size > 0) & (np.ones((varied.runs, size.size), bool) if varied.member is None else varied.member)
-    able = takes_part.sum(axis=1)
-    share = np.minimum(able, rows) / np.maximum(able, 1)
-    return float(np.sum(share * (takes_part @ steps)))
+    order = np.argsort(np.asarray(federation.clients.id), axis=-1)
+    size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1).reshape(-1, member.shape[1])
+    steps = float(local.steps) if local.steps is not None else (local.epochs or 0) * np.ceil(size / local.batch_size)
+    able = member & (size > 0)[:, None]  # [seeds, R, N]
+    count = able.sum(axis=-1)
+    share = np.minimum(count, rows) / np.maximum(count, 1)
+    of_members = (able * np.broadcast_to(steps, size.shape)[:, None]).sum(axis=-1)
+    return float(np.sum(share * of_members) / len(size))
 
 
 def _arrays(value: PyTree) -> PyTree:

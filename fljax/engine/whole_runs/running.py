@@ -140,7 +140,10 @@ def runs(
         plan, federation, over, rounds=rounds, seeds=seeds, measure=measure, block=block, execution=execution
     )
     kinds = measure_kinds(ends)
-    _check_number(call, max_runs, kinds, client_steps(plan, federation, call.varied, notes.cohort))
+    member = call.varied.member
+    everybody = np.ones((call.varied.runs, federation.clients.id.shape[-1]), bool)
+    steps = client_steps(plan, federation, everybody if member is None else member, notes.cohort)
+    _check_number(call, max_runs, kinds, steps)
     table = empty_table(kinds, call.runs)
     settings = _settings(checkpoint)
     folder = None if settings is None else _folder(settings, call)

@@ -52,12 +52,14 @@ def test_a_run_costs_its_members_and_one_more() -> None:
 
 def test_client_steps_of_a_round() -> None:
     member = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 0]], bool)
-    steps, data = varied(member=member), tiny_federation()
-    assert client_steps(PLAN, data, steps, 3) == 3 * 3 + 3  # a cohort of three, and of one
+    data = tiny_federation()
+    assert client_steps(PLAN, data, member, 3) == 3 * 3 + 3  # a cohort of three, and of one
     epochs = Plan(fedavg, {"local": LOCAL._replace(steps=None, epochs=2)})
     each = 2 * np.ceil(np.array(TRAIN) / 2)
-    assert client_steps(epochs, data, steps, 5) == each.sum() + each[0]
-    assert client_steps(fedavg(TASK, LOCAL), data, steps, 5) is None
+    assert client_steps(epochs, data, member, 5) == each.sum() + each[0]
+    assert client_steps(fedavg(TASK, LOCAL), data, member, 5) is None
+    of_config = Plan(fedavg, {"arguments": {"local": LOCAL}})
+    assert client_steps(of_config, data, member, 5) == 3 * 5 + 3
 
 
 @pytest.mark.parametrize(
