@@ -42,7 +42,7 @@ def work(devices: Any) -> dict[str, Any]:
     found |= numbers_of("many", many) | {f"best/{name}": each for name, each in arrays_of(many.best.state).items()}
     found["best predicts"] = np.asarray(many.best.predict(2, federation.examples.x[:5], seed=8))
     how = {"clusters": 2, "rounds": 2, "execution": execution}
-    clusters = fljax.experiments.inputs.clustering.by_f1(task, local, federation, **how)
+    clusters = fljax.clustering.by_f1(task, local, federation, **how)
     found |= {f"clusters/{name}": each for name, each in arrays_of(clusters).items()}
     arguments = {"task": task, "local": local, "clusters": 2, "clients_per_cluster": 2}
     bids = Plan(algorithms.ipfl, arguments, {"clustering": clusters})  # arrays of one call are arguments of the next
