@@ -1,0 +1,37 @@
+"""A table of payoffs: what every client gets in every profile of strategies that was played."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+class PayoffTable(NamedTuple):
+    """Payoffs by seed, profile and client. A profile says which strategy every client plays.
+
+    All profiles of one seed share data, initial weights and random keys, so that differences within a seed are paired.
+    """
+
+    payoffs: Float[np.ndarray, "seed profile client"]
+    """NaN where the run diverged."""
+    choices: Int[np.ndarray, "profile client"]
+    """The strategy of each client, as its place in ``strategies``."""
+    strategies: tuple[str, ...]
+    """Names of strategies; the honest one is the first."""
+    seeds: tuple[int, ...]
+    outside: Float[np.ndarray, "seed client"] | None = None
+    """What each client gets if it does not join; unknown if None."""
+
+    @property
+    def honest(self) -> int:
+        """The place of the profile in which everybody is honest.
+
+        Raises:
+          ValueError: if no such profile was played.
+        """
+        places = np.flatnonzero((self.choices == 0).all(axis=1))
+        if not len(places):
+            raise ValueError("expected the profile in which everybody is honest, got a table without it")
+        return int(places[0])
