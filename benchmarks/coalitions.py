@@ -4,6 +4,8 @@ Fashion-MNIST, shared out among 10 clients by Dirichlet(0.5), the multilayer per
 steps of 32: 1,024 coalitions are 2,048,000 client-steps, and their value is the accuracy on the common test set. The
 two forms take turns in one process. The unit is client-steps by CPU-second of the process, everything included. The
 first turn of ``runs`` compiles its program. ``simulate`` runs in programs of 30 rounds, which have the same kernels.
+The loop is one call of ``simulate`` for each coalition, of which ``--loop`` are taken, spread over all of them; it does
+not compile again.
 Shapley values must add up to the value of all, and three coalitions are compared with runs of their own.
 """
 
@@ -52,6 +54,18 @@ def shapley(values: np.ndarray, clients: int) -> np.ndarray:
     return np.array([np.sum(weight[sizes[c]] * (values[c | 1 << i] - values[c])) for i, c in enumerate(without)])
 
 
+def simulate_members(plan: fljax.Plan, federation: fljax.Federation, member: np.ndarray, rounds: int) -> Any:
+    """A run of its own, in which the other clients hold no training and validation rows."""
+    clients = federation.clients
+    parts = {
+        part: rows._replace(size=np.where(member, rows.size, 0))
+        for part, rows in clients.parts.items()
+        if part != "test"
+    }
+    some = federation._replace(clients=clients._replace(**parts))
+    return fljax.simulate(plan, some, rounds=rounds, evaluate_every=rounds)
+
+
 def main() -> None:
     """Takes turns, prints each, and writes the summary."""
     parser = argparse.ArgumentParser(description="Every coalition of clients retrained, beside a plain run.")
@@ -59,6 +73,7 @@ def main() -> None:
     parser.add_argument("--coalitions", type=int, help="how many, spread over all of them; without it all")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--passes", type=int, default=2, help="turns of each form; 0: the table alone")
+    parser.add_argument("--loop", type=int, default=32, help="coalitions that a loop of separate runs computes")
     parser.add_argument("--devices", type=int, default=2, help="cores of the CPU that JAX sees as devices")
     parser.add_argument("--folder", type=Path, help="of the files of Fashion-MNIST")
     parser.add_argument("--checkpoint", type=Path, help="of the finished blocks; without it a temporary folder")
@@ -84,6 +99,10 @@ def main() -> None:
     def table(folder: str | Path) -> Any:
         return fljax.runs(plan, federation, fljax.Over(member=member), rounds=options.rounds, checkpoint=folder)
 
+    def loop(places: np.ndarray) -> None:
+        for place in places:
+            simulate_members(plan, federation, member[place], options.rounds)
+
     def fresh() -> Any:
         with tempfile.TemporaryDirectory() as folder:
             return table(folder)
@@ -99,7 +118,10 @@ def main() -> None:
         report["plain_peak_mib"] = peak()
     over = fljax.Over(member=member[:1])
     _, report["runs_first_cpu"], _ = timed(lambda: fljax.runs(plan, federation, over, rounds=0))
-    rates: dict[str, list[float]] = {"plain": [], "runs": []}
+    rates: dict[str, list[float]] = {"plain": [], "runs": [], "loop": []}
+    sample = np.linspace(1, count - 1, options.loop).round().astype(int)
+    if options.passes and len(sample):
+        loop(sample[-1:])
     for _ in range(options.passes):
         _, cpu, wall = timed(plain)
         rates["plain"].append(plain_rounds * options.clients * STEPS / cpu)
@@ -107,12 +129,20 @@ def main() -> None:
         found, cpu, wall = timed(fresh)
         rates["runs"].append(steps / cpu)
         print(f"runs:  {rates['runs'][-1]:,.0f} client-steps by CPU-second, {cpu:.1f} CPU-s, {wall:.1f} s", flush=True)
+        if len(sample):
+            _, cpu, wall = timed(lambda: loop(sample))
+            rates["loop"].append(int(member[sample].sum()) * options.rounds * STEPS / cpu)
+            print(f"loop:  {rates['loop'][-1]:,.0f} client-steps by CPU-second, {wall:.1f} s", flush=True)
     if not options.passes or options.checkpoint is not None:
         found = table(options.checkpoint) if options.checkpoint is not None else fresh()
     report |= {"rates": rates, "peak_mib": peak(), "load": [round(each, 1) for each in os.getloadavg()]}
     if options.passes:
         ratios = [a / b for a, b in zip(rates["runs"], rates["plain"], strict=True)]
         report["ratio"] = statistics.median(ratios)
+        if rates["loop"]:
+            report["ratio_to_loop"] = statistics.median(
+                a / b for a, b in zip(rates["runs"], rates["loop"], strict=True)
+            )
     value = found["test_accuracy"].mean("client").values[:, 0].astype(float)
     if count == 2**options.clients:
         phi = shapley(value, options.clients)

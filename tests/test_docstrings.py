@@ -21,6 +21,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("module", MODULES)
 def test_examples(module: str) -> None:
     found = doctest.testmod(importlib.import_module(module))

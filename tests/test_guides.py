@@ -42,6 +42,7 @@ def test_equal_steps_are_fedavg_by_size(fednova: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, other)
 
 
+@pytest.mark.in_turn
 def test_steps_weigh_as_in_the_equation(fednova: Any) -> None:
     """Every client alone gives Delta_k; the round of all follows from these."""
     task, federation = logistic_regression(), tiny_federation()

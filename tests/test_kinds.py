@@ -57,6 +57,44 @@ def test_of_each_sampled_function_a_case_is_quick() -> None:
     assert len({name.split("[")[0] for name in set(names) - left_out}) == 20
 
 
+def test_what_is_in_turn_is_thorough_and_compiled_as_quick_tests_are() -> None:
+    """Its file has one turn. Cases that are thorough by themselves stay as they were."""
+    turn, thorough = pytest.mark.in_turn.mark, pytest.mark.thorough.mark
+    items: list[Any] = [
+        Item("a.py::test_a", turn),
+        Item("a.py::test_b[0]", turn),
+        Item("a.py::test_b[1]", turn, thorough),
+    ]
+    kinds.split(items, kinds.Part(0, 1))
+    assert all("thorough" in item.marks for item in items)
+    assert [kinds.compiles_as_users_do(item) for item in items] == [False, False, True]
+    for place in range(5):
+        two: list[Any] = [Item(f"a.py::test_{name}", turn) for name in "abcdef"]
+        kinds.split(two, kinds.Part(place, 5))
+        assert len({"slow" in item.marks for item in two}) == 1
+
+
+def test_of_a_sampled_function_in_turn_a_case_is_quick() -> None:
+    marks = (pytest.mark.in_turn.mark, pytest.mark.sampled(50).mark)
+    items: list[Any] = [Item(f"a.py::test_a[{case}]", *marks) for case in range(8)]
+    kinds.split(items, kinds.Part(0, 1))
+    quick = [item for item in items if "thorough" not in item.marks]
+    assert 0 < len(quick) < 8
+    assert not any(kinds.compiles_as_users_do(item) for item in items)
+
+
+def test_drawn_examples_take_turns() -> None:
+    left = [split_of_drawn(place) for place in range(5)]
+    assert sorted(name for part in left for name in part) == sorted(NAMES)
+
+
+def split_of_drawn(place: int) -> set[str]:
+    """The tests of hypothesis that a part keeps."""
+    items: list[Any] = [Item(name, pytest.mark.hypothesis.mark) for name in NAMES]
+    kinds.split(items, kinds.Part(place, 5))
+    return {item.nodeid for item in items if "slow" not in item.marks}
+
+
 @pytest.mark.parametrize("text", ["", "5", "5/5", "-1/5", "1/x"])
 def test_a_part_that_is_none(text: str) -> None:
     with pytest.raises(pytest.UsageError, match="expected --part K/N"):
@@ -72,6 +110,7 @@ def test_the_oldest_programs_are_removed(tmp_path: pathlib.Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["0-cache", "1-cache"]
 
 
+@pytest.mark.in_turn
 def test_programs_are_forgotten_where_memory_maps_run_short(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
     monkeypatch.setattr("jax.clear_caches", lambda: calls.append(True))
@@ -83,6 +122,7 @@ def test_programs_are_forgotten_where_memory_maps_run_short(monkeypatch: pytest.
         assert len(calls) == (maps > 600)
 
 
+@pytest.mark.in_turn
 def test_programs_are_forgotten_again_only_when_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
     monkeypatch.setattr("jax.clear_caches", lambda: calls.append(True))

@@ -56,6 +56,7 @@ def test_is_numpys(sizes: list[float], mask: int, times: float) -> None:
     np.testing.assert_allclose(found, oracle(rows, present, times), rtol=1e-5)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("attackers", [1, 2, 3])
 def test_half_of_the_rows_cannot_raise_the_bound(attackers: int) -> None:
     """The lower of two medians: with 3 of 6 rows of any size no row is longer than the longest honest one."""
@@ -69,6 +70,7 @@ def test_half_of_the_rows_cannot_raise_the_bound(attackers: int) -> None:
         assert np.isfinite(found).all()
 
 
+@pytest.mark.in_turn
 def test_absent_rows_are_never_read() -> None:
     rows = RANDOM.normal(size=(5, 6))
     present = np.array([True, False, True, True, False])
@@ -109,6 +111,7 @@ def test_without_updates_the_bound_has_no_derivative() -> None:
     assert clip_to_median(jnp.zeros((0, 6))).shape == (0, 6)
 
 
+@pytest.mark.in_turn
 def test_gradients_are_finite_and_right(x64: None) -> None:
     """Of rows that are shortened, of those that are not, and of a row of zeros."""
     rows = np.concatenate([RANDOM.normal(size=(4, 6)) * [[1], [2], [3], [50]], np.zeros((1, 6))])

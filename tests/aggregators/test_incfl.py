@@ -58,6 +58,7 @@ OBJECTIVES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("surrogate", SURROGATES)
 def test_scaled_weights_are_the_derivative_of_the_scaled_surrogate(surrogate, scale, x64):
@@ -70,6 +71,7 @@ def test_scaled_weights_are_the_derivative_of_the_scaled_surrogate(surrogate, sc
     np.testing.assert_allclose(traced, expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("surrogate", SURROGATES)
 def test_scaled_update_descends_the_scaled_objective(surrogate, scale, x64):
@@ -135,6 +137,7 @@ def test_relu_at_equality_and_clipped_exp():
     np.testing.assert_allclose(incfl_weights(jnp.array([19.0, 25.0]), surrogate="exp"), np.exp([19, 20]), rtol=1e-5)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("surrogate", SURROGATES)
 def test_weights_under_transforms(surrogate):
     gap = jnp.array([-jnp.inf, -120.0, -1.0, 0.0, 1.0, 120.0, jnp.inf])
@@ -144,6 +147,7 @@ def test_weights_under_transforms(surrogate):
     assert np.isfinite(jax.vmap(jax.grad(weights))(gap)).all()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("surrogate", SURROGATES)
 def test_updates_keep_their_dtype_and_weights_are_single_precision_at_least(surrogate, dtype):

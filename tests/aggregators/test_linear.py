@@ -60,6 +60,7 @@ def test_an_update_without_weight_is_never_read(bad):
     assert np.isnan(mix(matrix.at[0, 1].set(1.0), updates)["w"][0]).all() or np.isinf(bad)
 
 
+@pytest.mark.in_turn
 def test_no_weight_left_gives_the_zero_tree():
     updates = {"w": jnp.array([[1.0], [jnp.nan]])}
     np.testing.assert_array_equal(weighted_mean(updates, jnp.zeros(2))["w"], [0.0])
@@ -129,6 +130,7 @@ def packages(modules):
     return {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names)
 
 
+@pytest.mark.in_turn
 def test_aggregators_need_jax_alone():
     loaded = loaded_by("from fljax.aggregators import incfl_update, mix")
     assert "jax" in loaded

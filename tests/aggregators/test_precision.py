@@ -47,6 +47,7 @@ def q_of(gap, surrogate):
     }[surrogate]()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("surrogate", ["sigmoid", "softplus", "relu", "hinge", "exp"])
 @pytest.mark.parametrize("dtype", HALF)
 def test_incfl_with_large_gaps(dtype, surrogate):
@@ -63,7 +64,7 @@ def test_incfl_with_large_gaps(dtype, surrogate):
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@given(st.integers(0, 99), MAGNITUDES, st.sampled_from([1e-6, 1.0, 6e4]))
+@pytest.mark.thorough
 @EXAMPLES
 def test_linear_combinations(dtype, seed, magnitude, heavy):
     (matrix, updates), (m, u) = draws(seed, dtype, magnitude, (3, S), (S, 2))
@@ -117,6 +118,7 @@ def test_rewards_and_reputations(dtype, seed, magnitude):
     agree(rewards, np.tile(u.mean(axis=0), (N, 1)), dtype, np.abs(u).max())
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", HALF)
 @given(st.integers(0, 99), MAGNITUDES)
 @EXAMPLES
@@ -132,7 +134,7 @@ def test_shapley(dtype, seed, magnitude):
     agree(found, -0.25 * (slope + own), dtype, scale)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", HALF)
 @given(st.integers(0, 99), MAGNITUDES)
 @EXAMPLES

@@ -50,6 +50,7 @@ def test_reputation_is_the_printed_formula():
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
 
 
+@pytest.mark.in_turn
 def test_reputations_of_members_are_those_without_the_others():
     """Client 3 left: it did not train, and the others have what they had if it never was."""
     unit = cgsv_normalised(tree(), length=0.5)

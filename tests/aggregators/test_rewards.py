@@ -78,6 +78,7 @@ def test_a_ceiling_is_positive(ceiling):
         iafl_rates(jnp.ones(2), ceiling=ceiling)
 
 
+@pytest.mark.in_turn
 def test_rates_keep_their_dtype_and_trace():
     with enable_x64(True):
         assert iafl_rates(jnp.ones(2, jnp.float64), kappa=0.3).dtype == jnp.float64
@@ -182,6 +183,7 @@ def test_the_order_of_columns_makes_no_difference():
     np.testing.assert_array_equal(shuffled, usual[:, order])
 
 
+@pytest.mark.in_turn
 def test_edges_of_subsets():
     assert iafl_subsets(KEY, jnp.zeros(1)).tolist() == [[1]]
     assert iafl_subsets(KEY, jnp.ones(3), present=jnp.zeros(3, bool)).tolist() == [[0] * 3] * 3
@@ -208,6 +210,7 @@ def test_reference_takes_as_many_as_its_client(rule, size):
     np.testing.assert_allclose(share, size / 6, atol=5 * np.sqrt(0.25 / 500))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("rule", "size"), [("max", 4), ("median", 3)])
 def test_the_reference_follows_the_rates_of_members(rule, size):
     """Of 5 members, rates of 0.6 and 0.45 (the median of .2 .3 .45 .5 .6) give 1 + 3 and 1 + 2 of 5 updates."""
@@ -245,6 +248,7 @@ def test_rewards_are_naive_means():
             np.testing.assert_allclose(found[name][i], leaf[rows].mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_rate_1_is_the_mean_and_rate_0_is_ones_own():
     everything, own = (iafl_rewards(KEY, updates(), jnp.full(6, rate)) for rate in (1.0, 0.0))
     for name, leaf in UPDATES.items():

@@ -87,6 +87,7 @@ def test_prices_that_are_no_amounts_are_named():
         bid_preferences(jnp.ones((1, 1)), jnp.ones(1), price=-2)
 
 
+@pytest.mark.in_turn
 def test_prices_by_cluster():
     """In the order of priority, clients take what their tokens still cover."""
     wanted = jnp.asarray([[1, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]], bool)
@@ -107,6 +108,7 @@ def test_prices_by_cluster():
         affordable(*rich, price=(1, 2, 3))
 
 
+@pytest.mark.in_turn
 def test_equal_prices_of_clusters_are_one_price():
     draw = np.random.default_rng(0)
     priority, wanted = jnp.asarray(draw.random((40, 4))), jnp.asarray(draw.random((40, 4)) < 0.7)
@@ -309,6 +311,7 @@ def test_debts_are_not_forgiven():
     assert ledger.pools.tolist() == [-3]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ranked", ["members", "all"])
 def test_who_is_not_eligible_neither_pays_nor_is_paid(ranked):
     """Two members pay 6 each: shares of contribution are 4 and 2, and of participation 4 and 2."""

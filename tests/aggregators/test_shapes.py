@@ -34,6 +34,7 @@ def test_presence_has_an_entry_for_each_row(name, present):
         WITH_PRESENT[name](present)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", WITH_PRESENT)
 def test_presence_may_be_of_whole_numbers(name):
     expected = WITH_PRESENT[name](jnp.array([True, False, True]))
@@ -48,6 +49,7 @@ COHORTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", COHORTS)
 def test_a_cohort_without_ids_is_not_taken_for_the_first_clients(name):
     with pytest.raises(ValueError, match="expected ids of the 3 rows, since there are 5 clients, got None"):

@@ -118,6 +118,7 @@ def test_without_exploration_the_largest_contributions_win():
     assert set.union(*found) == set(range(6))
 
 
+@pytest.mark.in_turn
 def test_all_bidders_are_selected_where_they_fit():
     some = np.zeros((6, 2), bool)
     some[[0, 2, 5], 0] = True
@@ -201,6 +202,7 @@ def test_orders_of_contribution_and_participation_are_apart():
     np.testing.assert_array_equal(ledger.rewarded[:, 0], [1 + 4, 2 + 3, 3 + 2, 4 + 1])
 
 
+@pytest.mark.in_turn
 def test_no_improvement_is_refunded_in_full():
     for accuracy in (0.5, 0.4, 0.0):
         ledger = four(0.5, accuracy)
@@ -235,6 +237,7 @@ def test_utility_of_the_spec():
     np.testing.assert_allclose(found, [0.2, 0, 0, 1, 0], rtol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_all_clients_may_share_by_participation():
     members = np.array([[1], [1], [0]])
     ledger = settled([5] * 3, [10], [0.0], members, [[2], [1], [0]], [[1], [2], [3]], [0.5], ranked="all")
@@ -252,6 +255,7 @@ def test_nobody_to_tell_means_that_members_only_pay():
     assert (np.asarray(empty.tokens).tolist(), np.asarray(empty.pools).tolist()) == ([3], [7])
 
 
+@pytest.mark.in_turn
 def test_large_pools_do_not_leave_32_bits():
     n, pool = 2000, 16_000_000
     ledger = settled(
@@ -380,6 +384,7 @@ def test_settlement_runs_under_jit_and_vmap():
             np.testing.assert_array_equal(all[place], one)
 
 
+@pytest.mark.in_turn
 def test_numpy_arrays_are_welcome_and_whole_numbers_may_be_divided():
     arguments: Any = (
         np.full(4, 10),
@@ -444,6 +449,7 @@ def test_a_member_that_does_not_answer_is_no_member():
     assert not slot_rows(chosen).membership[jnp.array([0, 4])].any()
 
 
+@pytest.mark.in_turn
 def test_more_slots_than_clients():
     bids = jnp.ones((3, C), bool)
     chosen = aggregators.schedule(jax.random.key(0), bids, bids * 1.0, bids * 1, jnp.full(C, 0.5), slots=9)
@@ -458,6 +464,7 @@ def test_member_accuracy_is_the_mean_over_members():
     np.testing.assert_allclose(found, [0.6, np.nan], rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_gradients_pass_and_an_empty_cluster_has_none():
     members = jnp.array([[True, False], [True, False]])
     found = jax.grad(lambda a: jnp.nansum(member_accuracy(a, members)))(jnp.full((2, 2), 0.5))

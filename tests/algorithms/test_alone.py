@@ -105,7 +105,9 @@ def alone_and_not(data, jitted):
 @pytest.mark.parametrize("jitted", [True, False])
 def test_training_alone_is_not_compared_with_standalone_models(data, jitted):
     (block,), (alone, tuned, together) = alone_and_not(data, jitted)
-    for name in (f"{prefix}{each}" for prefix in ("", "unseen_") for each in COMPARED_WITH_STANDALONE - set(ON_REQUEST)):
+    for name in (
+        f"{prefix}{each}" for prefix in ("", "unseen_") for each in COMPARED_WITH_STANDALONE - set(ON_REQUEST)
+    ):
         assert together[name].notnull().all() or "correlation" in name, name
         for each in (alone, tuned):
             assert name not in each if "global_" in name or "threshold" in name else each[name].isnull().all(), name

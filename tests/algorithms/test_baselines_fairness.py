@@ -115,6 +115,7 @@ def test_who_is_at_the_threshold_is_unsatisfied(x64):
     np.testing.assert_allclose(states.server.weights[1] * 6, [2, 1, 2, 1], rtol=1e-12)
 
 
+@pytest.mark.in_turn
 def test_one_of_two_who_is_never_satisfied(x64):
     data = clients(CENTRES[:2], CURVATURE[:2])
     states, records = run(weighted, 8, data, threshold=[-np.inf, np.inf], weights=[0.5, 0.5])

@@ -79,7 +79,7 @@ def reduced(name):
     return build
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_equals_uniform_fedavg(name, exact):
     for momentum, server_lr in ((0.0, 1.0), (0.9, 0.5)):
@@ -169,6 +169,7 @@ def test_scaffold_with_one_step_is_gradient_descent(exact):
         close(states.server.control["w"][t + 1], slopes.mean(axis=0), 10 * exact)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold_begins_as_fedavg_and_finds_what_fedavg_misses(option, x64):
     states, _ = run(scaffolded(3, option), 40)
@@ -183,6 +184,7 @@ def test_scaffold_begins_as_fedavg_and_finds_what_fedavg_misses(option, x64):
         close(states.server.model["w"], follow(START, 3, 40, **same), 1e-12)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("option", [pytest.param("I", marks=pytest.mark.slow), "II"])
 def test_scaffold_with_a_tenth_of_the_clients(option, x64):
     """c moves by the cohort's sum over ALL clients: over the cohort alone it runs away."""
@@ -234,6 +236,7 @@ def test_perfedavg_rests_at_the_minimum_of_the_meta_loss(x64):
     close(run(build, 200, alpha=0.2)[0].server.model["w"][-1], minimum, 1e-9)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("round", "rate"), [(0, 0.3), (2, 0.075)])
 def test_perfedavg_deploys_with_the_rate_of_the_round(round, rate):
     algorithm = perfedavg(quadratic(START), how(1)._replace(decay=0.5), alpha="local", clients_per_round=None)
@@ -272,6 +275,7 @@ def test_pfedme_follows_the_moreau_gradient(x64):
             np.testing.assert_allclose(states.server.model["w"][1], START, rtol=1e-12)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("times", "swings", "converges"), [(0.9, False, True), (1.9, True, True), (2.5, True, False)])
 def test_where_pfedme_is_stable(x64, times, swings, converges):
     """1 and 2 are the bounds of ``eta lambda`` where curvature is large; with the exact prox."""

@@ -106,6 +106,7 @@ def by_row(records, t, values):
     return [values[id] for id in taking_part(records, t)]
 
 
+@pytest.mark.in_turn
 @cases(
     ["how", "arguments"],
     {"size": (STEPS, {"weights": "size"}), "uniform": (EPOCHS, {"weights": "uniform", "server_lr": 0.8})},
@@ -121,6 +122,7 @@ def test_fedprox(how, arguments, tolerance):
         close(at(states.server.model, t + 1), model, tolerance)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
 def test_stragglers_of_fedprox_train_less(how, x64):
     states, records = run(fedprox, how, mu=0.6, stragglers=0.7)
@@ -140,6 +142,7 @@ def test_stragglers_of_fedprox_train_less(how, x64):
     assert any(steps < usual for steps, usual in taken)
 
 
+@pytest.mark.in_turn
 def test_without_stragglers_nothing_changes():
     plain, _ = run(fedprox, STEPS, mu=0.6)
     jax.tree.map(np.testing.assert_array_equal, plain, run(fedprox, STEPS, mu=0.6, stragglers=0)[0])
@@ -147,7 +150,7 @@ def test_without_stragglers_nothing_changes():
     close(at(states.server.model, ROUNDS), at(plain.server.model, ROUNDS), 1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @cases(
     ["how", "option", "weights"],
     {
@@ -186,6 +189,7 @@ def check_weights(records, t, sizes, weights):
     np.testing.assert_array_equal(records["weight"][t][~here], 0)
 
 
+@pytest.mark.in_turn
 def test_scaffolds_variate_is_the_mean_by_size(x64):
     """... of all c_k, also of those who never took part."""
     states, _ = run(scaffold, STEPS, clients_per_round=2, weights="size")
@@ -247,6 +251,7 @@ def test_perfedavg(how, hessian, tolerance, request):
         close(at(states.server.model, t + 1), model, tolerance)
 
 
+@pytest.mark.in_turn
 @cases(
     ["how", "weights"],
     {"steps": (STEPS, "uniform"), "epochs": (EPOCHS, "uniform"), "steps-size": (STEPS, "size")},
@@ -269,6 +274,7 @@ def test_pfedme(how, weights, tolerance):
             close(of_client(states.clients.personal, t + 1, id), personal[id], tolerance)
 
 
+@pytest.mark.in_turn
 @MODES
 def test_qffl(how, tolerance):
     q = 2.5 if how is STEPS else 0.4
@@ -282,6 +288,7 @@ def test_qffl(how, tolerance):
         assert np.isnan(records["loss"][t][~present]).all()
 
 
+@pytest.mark.in_turn
 @MODES
 def test_afl(how, tolerance):
     """Whatever the steps say, a round is one batch."""
@@ -300,6 +307,7 @@ def test_afl(how, tolerance):
     assert np.ptp(state.mixture[1:]) > 0.05
 
 
+@pytest.mark.in_turn
 @cases(
     ["how", "clients_per_round"],
     {"steps": (STEPS, None), "epochs": (EPOCHS, None), "steps-part": (STEPS, 3), "epochs-part": (EPOCHS, 3)},
@@ -325,6 +333,7 @@ def test_afl_with_local_training(how, clients_per_round, tolerance):
     assert np.ptp(state.mixture[1:]) > 0.05
 
 
+@pytest.mark.in_turn
 def test_one_local_step_of_afl_is_its_gradient():
     how = STEPS._replace(steps=1, weight_decay=0.1)
     found, expected = (run(afl, how, updates=each, mixture_learning_rate=0.9)[0] for each in ("model", "gradient"))
@@ -335,6 +344,7 @@ def test_one_local_step_of_afl_is_its_gradient():
 THRESHOLD = np.array([np.nan, 9.0, 0.2, 0.3, 0.1])
 
 
+@pytest.mark.in_turn
 @cases(["how", "clients_per_round"], {"steps": (STEPS, None), "epochs": (EPOCHS, 3)}, ["steps-single", "epochs-double"])
 def test_mwfed_in_local_steps(how, clients_per_round, tolerance):
     most = 4
@@ -373,6 +383,7 @@ def pooled_rows(clients, id, round, batch, count):
     return jax.vmap(one)(jnp.arange(count))
 
 
+@pytest.mark.in_turn
 @cases([], {"steps": ()}, ["steps-double"])
 def test_mwfed_in_pooled_steps(tolerance):
     states, records = run(mwfed, STEPS, threshold=THRESHOLD, factor=3.0, mode="pooled", server_lr=0.9)
@@ -423,6 +434,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.in_turn
 @cases(["name"], {name: (name,) for name in OPTIMIZERS}, ["fedavgm-single", "fedadam-double"])
 def test_server_optimizer(name, tolerance):
     """Three rounds, the second of them empty: neither the model nor the optimizer's state moves."""

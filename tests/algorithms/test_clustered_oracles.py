@@ -49,7 +49,7 @@ def test_ifca_with_one_cluster_is_uniform_fedavg(averaging, exact):
     np.testing.assert_array_equal(records["chosen_cluster"], 0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_gradients_are_those_of_fedavg_with_one_step_of_all_rows(exact):
     """Also with weight decay and a rate that falls."""
     local = Local(0.3, 7, steps=1, decay=0.7, weight_decay=0.1)
@@ -81,6 +81,7 @@ def test_one_cluster_is_fedavg_with_the_same_batches(build, weights, exact):
 # --- Several ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
 def test_ifca_finds_separated_groups(averaging, x64):
     def build(values):
@@ -118,6 +119,7 @@ def test_permuted_clusters_give_permuted_results(build, exact):
         close(other.clients.mixture, plain.clients.mixture[:, :, order], 10 * exact)
 
 
+@pytest.mark.in_turn
 def test_equal_models_are_all_of_the_first_cluster():
     """And a model that nobody chose stays bit for bit."""
 
@@ -177,6 +179,7 @@ def test_a_stranger_gets_what_somebody_with_its_rows_gets_who_never_trained(buil
     assert max(np.abs(other - found[0]).max() for other in found) > 0.01
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("build", [ifca, fedsoft, fedem], ids=["ifca", "fedsoft", "fedem"])
 def test_without_rounds_models_are_the_initial_ones(build):
     algorithm = build(SCATTERED, SMALL, clusters=3)

@@ -48,6 +48,7 @@ def start(count):
     return initial_models(TASK, jax.random.key(3), count)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("valid", "train"), [(40, 300), (0, 300), (300, 5), (0, 0)])
 def test_clients_judge_on_validation_rows_or_else_on_training_rows(valid, train):
     noise = jnp.asarray(5.0)
@@ -60,7 +61,7 @@ def test_clients_judge_on_validation_rows_or_else_on_training_rows(valid, train)
     np.testing.assert_allclose(accuracy, expected[1], rtol=1e-6)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [0, 1, 128, 129, 400])
 def test_ragged_evaluation_is_evaluation(size):
     rows, model = subset(10, size, 400), TASK.init(jax.random.key(0))
@@ -89,6 +90,7 @@ def test_the_first_model_is_that_of_an_algorithm_with_one():
 INFINITE, NOTHING = float("inf"), float("nan")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("losses", "size", "lower", "shared"),
     [
@@ -126,6 +128,7 @@ def test_rows_stand_for_the_cluster_whose_model_has_the_least_loss():
     np.testing.assert_allclose(fitting(losses, jnp.int32(4)), expected)
 
 
+@pytest.mark.in_turn
 def test_clusters_are_matched_to_distributions_one_to_one():
     rng = np.random.default_rng(0)
     for clusters, distributions in ((2, 2), (4, 4), (3, 5)):

@@ -128,7 +128,7 @@ def test_ifca(how, options, tolerance):
 # --- FedSoft ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimate_every", [1, 2])
 @pytest.mark.parametrize("each", [1, 2, None], ids=str)
 def test_fedsoft(each, estimate_every, tolerance):

@@ -70,6 +70,7 @@ def _deployed(state: Any, k: int) -> Any:
     return trees.merge(state.server.shared, trees.take(state.clients.own, k))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("build", "options", "private"),
     [
@@ -97,6 +98,7 @@ def test_rounds_equal_numpy(build: Any, options: Any, private: tuple[str, ...]) 
                 np.testing.assert_allclose(models[k][name], leaf, rtol=1e-9, atol=1e-12, err_msg=f"{k} {name} {len(x)}")
 
 
+@pytest.mark.in_turn
 def test_unseen_clients_have_no_model() -> None:
     data = federation()
     strangers = data.clients._replace(id=jnp.arange(5))

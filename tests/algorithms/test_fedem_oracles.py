@@ -35,6 +35,7 @@ def test_equal_components_stay_equal(exact):
     assert np.abs(np.diff(states.server.models["w"], axis=0)).max() > 0.01
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_responsibilities_sum_to_1(dtype):
     rng = np.random.default_rng(0)
@@ -86,6 +87,7 @@ def gaussian(steps, rate):
     return build
 
 
+@pytest.mark.in_turn
 def test_exact_steps_of_one_client_are_those_of_a_gaussian_mixture(x64):
     """``w_c = sum_i r_ic x_i / sum_i r_ic``; the likelihood never falls."""
     rounds, sizes = 12, (8,)
@@ -103,6 +105,7 @@ def test_exact_steps_of_one_client_are_those_of_a_gaussian_mixture(x64):
     assert found[-1] - found[0] > 1
 
 
+@pytest.mark.in_turn
 def test_the_likelihood_of_several_clients_never_falls(x64):
     """One gradient step of length 1: the curvature of the M-step's objective is a mean of shares, at most 1."""
     rounds = 40
@@ -140,6 +143,7 @@ def test_the_model_of_a_cluster_is_a_component():
     assert np.ptp(loss) > 0.1
 
 
+@pytest.mark.in_turn
 def test_strangers_and_latecomers_find_their_mixture(x64):
     """E-steps alone raise the likelihood of a mixture; none leave it as it is."""
     data, task = points(), quadratic.quadratic(jnp.zeros(2))._replace(classes=2)

@@ -54,7 +54,7 @@ def test_fedsoft_of_all_clients_weighs_them_by_size(exact):
     close(take(states.server.models, (1, 0)), mean, exact)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_fedsoft_without_regularisation_is_standalone(exact):
     """The models of the clusters only watch: each is the mean of those that it chose."""
 
@@ -78,6 +78,7 @@ def test_without_regularisation_batches_are_those_of_standalone(exact):
     close(found.clients.personal, wanted.clients.model, exact)
 
 
+@pytest.mark.in_turn
 def test_of_equal_models_the_first_has_all_rows():
     def build(values):
         return fedsoft(quadratic.quadratic(values["start"]), how(STEPS), clients_per_cluster=None)
@@ -114,7 +115,7 @@ def test_fedsoft_solves_the_proximal_problem(x64):
         close(models(states)[1], v.T @ states.clients.personal["w"][1], 1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 2])
 def test_clusters_choose_by_importance_and_size(count):
     rounds = 600

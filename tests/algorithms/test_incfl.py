@@ -67,6 +67,7 @@ def test_tiny_weights_do_not_underflow(gap: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("size", [1.0, 2.0**-24])
 def test_gradients_are_the_aggregators(size: float) -> None:
     """Also if cotangents are small: by the square of the scaled weights they would be 0 in single precision."""

@@ -55,6 +55,7 @@ def rounds(request):
         yield *run(algorithm), 1e-10 if request.param == "double" else 1e-5
 
 
+@pytest.mark.in_turn
 def test_iafl_that_measures_contributions(rounds):
     states, records, tolerance = rounds
     models, reference = rows_of(at(states.server.models.values, 0)), at(states.server.reference, 0)
@@ -215,6 +216,7 @@ def _built(algorithm: Any, numbers: Any) -> Any:
     return algorithm
 
 
+@pytest.mark.in_turn
 def test_contributions_beside_an_algorithm_change_nothing():
     (plain, _), (states, records) = recorded()
     close(states.server.inner.model, plain.server.model, 1e-6)

@@ -65,6 +65,7 @@ def dittoed(values):
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("regularisation", [0.0, 0.7, 2.0])
 def test_ditto_on_quadratics(regularisation, exact):
     """v goes towards ``(a c + lambda w) / (a + lambda)`` by ``1 - eta (a + lambda)`` in every step; 0 is standalone."""
@@ -82,6 +83,7 @@ def test_ditto_on_quadratics(regularisation, exact):
         assert np.abs(states.clients.personal["w"] - ALONE).max() > 0.05
 
 
+@pytest.mark.in_turn
 def test_ditto_that_converges_solves_the_proximal_problem(exact):
     build = lambda values: ditto(quadratic.quadratic(values["start"]), how(STEPS), personal_steps=120)  # noqa: E731
     states, _ = run(build, ROUNDS)
@@ -169,6 +171,7 @@ def test_fedala_with_weights_of_0_shares_the_lower_layers(exact):
     assert np.ptp(found.clients.model["w"][-1], axis=0).max() > 0.1
 
 
+@pytest.mark.in_turn
 def test_weights_of_fedala_stay_between_0_and_1():
     found = ragged(lambda *task: fedala(*task, layers=0, weight_learning_rate=2.0), rounds=8)
     weights = np.concatenate([leaf.reshape(9, -1) for leaf in found.clients.weights], axis=1)
@@ -351,6 +354,7 @@ def test_the_own_model_of_fedfomo_competes_once_whether_it_is_sent_or_not(liked,
     assert step[3] == 0
 
 
+@pytest.mark.in_turn
 def test_models_are_sent_by_affinity_and_ties_go_to_the_lower_id():
     algorithm = fedfomo(TASK, EPOCHS, models_sent=3)
     server = algorithm.init_server(jax.random.key(0), Census(jnp.array([2, 2, 2, 0, 2]), jnp.zeros(5, jnp.int32)))
@@ -365,6 +369,7 @@ def test_models_are_sent_by_affinity_and_ties_go_to_the_lower_id():
     assert np.asarray(down.id)[np.asarray(down.real)].tolist() == [1]
 
 
+@pytest.mark.in_turn
 def test_strangers_of_fedfomo_get_the_mean_of_what_was_uploaded():
     algorithm = fedfomo(TASK, EPOCHS, models_sent=0)
     server = algorithm.init_server(jax.random.key(0), Census(jnp.array([1, 3, 4]), jnp.zeros(3, jnp.int32)))
@@ -425,7 +430,7 @@ def test_fedproto_without_penalty_is_standalone(exact):
     np.testing.assert_array_equal(algorithm.predict(deployed, x), task.logits(deployed.model, x))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("weights", ["count", "uniform"])
 def test_one_client_has_its_own_class_means(weights, exact):
     data = federation((7,), (0,))
@@ -456,6 +461,7 @@ def test_classes_may_change_their_names(exact):
     same(found.clients.model["head"], expected.clients.model["head"][..., order], exact)
 
 
+@pytest.mark.in_turn
 def test_while_no_class_is_known_the_head_decides():
     task = two_layers()
     algorithm = fedproto(task, EPOCHS)

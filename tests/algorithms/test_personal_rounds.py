@@ -341,6 +341,7 @@ def test_fedproto(how, weights, tolerance):
         assert (np.delete(logits, known, axis=1) == UNKNOWN).all()
 
 
+@pytest.mark.in_turn
 def test_a_class_that_nobody_has_keeps_its_prototype(tolerance):
     """One client a round, whose classes differ from those of the others."""
     x = np.random.default_rng(5).normal(size=(6, 3))
@@ -358,7 +359,7 @@ def test_a_class_that_nobody_has_keeps_its_prototype(tolerance):
             close(shown.prototypes[t + 1][label], own[label], tolerance)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_penalty_of_padding_and_of_unknown_classes_is_nothing(tolerance):
     """The first round of any lambda: no class is known."""
     found = [run(fedproto(PROTO_TASK, STEPS, regularisation=value))[0] for value in (0.0, 50.0)]

@@ -76,6 +76,7 @@ def spread(values):
 OFFSET = np.arange(POPULATION)[:, None] * np.array([0.3, -0.2, 0.5])
 
 
+@pytest.mark.in_turn
 def test_without_recovery_differences_of_models_stay(exact):
     """Error propagation: all models move by the same mean."""
     numbers = {"contribution": np.ones(POPULATION), "offset": OFFSET}
@@ -93,6 +94,7 @@ def test_recovery_ends_differences_of_models(exact):
     np.testing.assert_allclose(found[:, 0], states.server.reference["w"][1:], rtol=exact, atol=exact)
 
 
+@pytest.mark.in_turn
 def test_recovery_is_drawn_for_each_client_and_round():
     states, records = run(rewarded, 300, contribution=np.zeros(POPULATION), recovery=0.3)
     recovered = records["recovered"].astype(float)
@@ -104,6 +106,7 @@ def test_recovery_is_drawn_for_each_client_and_round():
     assert np.isfinite(models(states)).all()
 
 
+@pytest.mark.in_turn
 def test_what_contributes_more_averages_more():
     contribution = np.array([0.0, 1 / 3, 2 / 3, 1.0])
     states, records = run(rewarded, 60, contribution=contribution, recovery=0.0)
@@ -122,6 +125,7 @@ def same_curvature(build):
     return run(build, ROUNDS, data=data)
 
 
+@pytest.mark.in_turn
 def test_cgsv_iafl_of_equal_clients_is_fedavg(exact):
     states, records = same_curvature(lambda values: cgsv_iafl(quadratic.quadratic(values["start"]), how(STEPS)))
     expected = quadratic.follow(START, STEPS, ROUNDS, centres=CENTRES[:1], curvature=1.0)
@@ -136,6 +140,7 @@ def ranked(values):
     return rank(task, how(STEPS), rank_on="test")
 
 
+@pytest.mark.in_turn
 def test_rank_gives_the_best_everything_and_the_last_its_own(exact):
     data = quadratic.clients()
     data = data._replace(held={"test": Rows(jnp.arange(8, dtype=jnp.int32), jnp.int32(8))})
@@ -147,6 +152,7 @@ def test_rank_gives_the_best_everything_and_the_last_its_own(exact):
         np.testing.assert_allclose(models(states)[1, id], expected, rtol=exact, atol=exact)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("shared", [("w",), ()], ids=["all", "nothing"])
 def test_lg_fedavg_between_fedavg_and_standalone(shared, exact):
     build = lambda values: lg_fedavg(quadratic.quadratic(values["start"]), how(STEPS), shared=shared)  # noqa: E731

@@ -138,6 +138,7 @@ def test_iafl(how, draw, tolerance):
         close(at(states.server.reference, t + 1), reference, tolerance)
 
 
+@pytest.mark.in_turn
 def test_iafl_with_contributions_of_each_round():
     by_round = np.asarray([CONTRIBUTION, CONTRIBUTION[::-1]])
     algorithm = iafl(TASK, STEPS, contribution=jnp.asarray(by_round))

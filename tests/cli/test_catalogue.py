@@ -25,6 +25,8 @@ def test_kinds_are_those_of_the_command_line() -> None:
     assert tuple(KINDS) == LISTS
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_every_algorithm_is_described(name: str) -> None:
     found = described(name, "algorithm")
@@ -96,6 +98,7 @@ def test_equations_stand_apart() -> None:
     assert "\n    u_k ~ N(0, alpha^2)" in rule
 
 
+@pytest.mark.in_turn
 def test_a_text_keeps_its_order() -> None:
     first, second = described("fedala", "algorithm").about
     assert first.startswith("Local training starts")
@@ -156,6 +159,8 @@ def test_what_the_server_learns_of_a_client(name: str, facts: dict[str, str]) ->
     assert {key: found[key] for key in facts} == facts
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_only_what_is_added_up_can_be_summed_in_secret(name: str) -> None:
     """The words of the entry are those of the aggregation: who keeps single updates says why."""
@@ -163,6 +168,7 @@ def test_only_what_is_added_up_can_be_summed_in_secret(name: str) -> None:
     assert ("update" in algorithms.REGISTRY[name].reads) == (aggregation == "stacked")
 
 
+@pytest.mark.in_turn
 def test_every_algorithm_has_facts() -> None:
     assert all(of_algorithm(name, entry) for name, entry in algorithms.REGISTRY.items())
     assert of_algorithm("odd", lambda task, local, *, odd: None) == {}

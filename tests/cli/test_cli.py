@@ -441,6 +441,7 @@ def test_compilation_cache(monkeypatch):
     assert changed["jax_compilation_cache_dir"].endswith(os.path.join(".cache", "fljax", "xla"))
 
 
+@pytest.mark.in_turn
 def test_compilation_cache_is_filled(tmp_path):
     """As the command starts it, in a process where JAX has not."""
     code = (

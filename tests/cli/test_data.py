@@ -103,6 +103,7 @@ def test_json(config, capsys):
     assert found["picture"] is None
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_picture(config, capsys, ending):
     path = config.parent / f"clients.{ending}"

@@ -92,6 +92,7 @@ def test_import_paths_are_followed_where_that_is_asked_for(here, capsys, monkeyp
     assert "front_door_probe" in sys.modules
 
 
+@pytest.mark.in_turn
 def test_doctor_and_list_import_nothing_of_the_current_directory(here):
     for name in ("mine", "my_models", "fljax_data", "conftest", "sitecustomize_fljax"):
         (here / f"{name}.py").write_text("raise SystemExit('imported')\n")
@@ -176,6 +177,7 @@ def test_a_label_is_the_same_letters_everywhere(here, capsys, quick_compilation)
     assert (code, LABEL in out) == (0, True), err
 
 
+@pytest.mark.in_turn
 def test_a_platform_that_is_not_there_is_one_sentence(here):
     run = [sys.executable, "-m", "fljax", "run", "tiny.toml", "--out", "x"]
     path = os.pathsep.join(each for each in sys.path if each)

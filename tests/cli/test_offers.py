@@ -278,6 +278,7 @@ def test_export_of_a_sweep(swept: pathlib.Path, capsys: pytest.CaptureFixture[st
     assert "1 of 4 runs, round 3" in table
 
 
+@pytest.mark.in_turn
 def test_export_pictures(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     code, out, _ = call(capsys, "export", str(run), "--pdf")
     assert code == 0

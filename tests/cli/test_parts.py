@@ -146,6 +146,7 @@ def test_more_parts_than_cells(
     assert len(quick) == 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -190,6 +191,7 @@ def test_folders_of_something_else(
     assert (place / "config.toml").read_text() == CONFIG
 
 
+@pytest.mark.in_turn
 def test_unfinished_parts(place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]) -> None:
     """Those that are missing and one that runs are listed; what is whole is joined."""
     assert call(capsys, *PART, "3/4")[0] == 0

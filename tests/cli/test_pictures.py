@@ -38,6 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.in_turn
 def test_export_writes_the_named_figures(
     run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
@@ -50,6 +51,7 @@ def test_export_writes_the_named_figures(
     assert "<!-- client 1" not in svg
 
 
+@pytest.mark.in_turn
 def test_report_shows_all_figures_that_have_data(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "report", str(run), "--figures", "all", "--json")
     names = ["client_curves", "client_spread"]
@@ -67,6 +69,7 @@ def test_report_shows_all_figures_that_have_data(run: pathlib.Path, capsys: pyte
     assert "for the figure surrogate_weights, got results without them.</p>" in page
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -118,6 +121,7 @@ def test_export_who_would_leave(run: pathlib.Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "table.csv").read_text() == out
 
 
+@pytest.mark.in_turn
 def test_long_records_are_read_from_their_store(tmp_path: pathlib.Path) -> None:
     metrics, records = small(("incfl",), seeds=1, clients=3)
     (whole, *_) = surrogate_weights(folders.Results(metrics, records)).axes[0].collections

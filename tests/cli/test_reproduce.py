@@ -209,6 +209,7 @@ def test_whether_data_are_here():
     assert reproducing.missing_data("mine.csv") == ""
 
 
+@pytest.mark.in_turn
 def test_the_list_says_what_tables_cost(capsys):
     code, printed, _ = call(capsys, "--list", "--json")
     assert code == 0
@@ -259,6 +260,8 @@ def test_files_that_cannot_be_written(tiny, capsys):
     assert "expected a folder to write in" in wrong
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(tables()))
 def test_every_setting_of_a_table_has_a_run(name):
     runs = table_runs.table_runs(name)

@@ -58,6 +58,8 @@ def in_an_import(number: int) -> None:
     __import__(f"stopped_by_{number}")
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("where", [in_a_callback_of_the_garbage_collector, in_a_finalizer, in_an_import])
 def test_an_exception_that_would_be_lost_comes_later(

@@ -38,7 +38,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @EVERY
 def test_shipped_configs_load(name):
     loaded = config.load(ROOT / name)
@@ -70,7 +70,7 @@ def federation(loaded: Config) -> Federation:
     return Federation(Examples(x, jnp.zeros(1, jnp.int32)), ClientData(ids, rows, rows, rows), held=held)
 
 
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(60)
 @EVERY
 def test_algorithms_of_shipped_configs_can_be_built(name):
     loaded = config.load(ROOT / name)

@@ -118,6 +118,7 @@ def test_forwards_it_is_a_while_loop() -> None:
     assert "tensor<7x" not in text
 
 
+@pytest.mark.in_turn
 def test_a_loop_that_ends_by_itself() -> None:
     """``x`` doubles until it is above 10; where it starts is what is differentiated."""
 

@@ -105,6 +105,7 @@ def test_labels_as_names_of_files():
     assert len(names.file_name("x" * 500)) == 197
 
 
+@pytest.mark.in_turn
 def test_a_federation_in_one_line_and_as_a_table() -> None:
     federation = tiny_federation()
     assert repr(federation) == f"Federation({WORDS})"

@@ -142,6 +142,7 @@ def test_derivatives_of_a_ratio_do_not_need_the_square_of_what_divides(mode, by)
     np.testing.assert_allclose(second, -0.3 / by, rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_a_ratio_is_a_quotient_for_every_transformation():
     value, by = jnp.linspace(-1, 2, 6).reshape(3, 2), jnp.asarray([[0.5], [0.0], [4.0]])
 

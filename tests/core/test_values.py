@@ -153,6 +153,7 @@ def _refuses(path: str, name: str, wrong: Any) -> None:
         builder(**{parameter: given})
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 @pytest.mark.parametrize("path", BUILDERS)
 def test_a_wrong_value_of_any_parameter_is_one_sentence(path: str) -> None:
@@ -168,6 +169,8 @@ def test_a_wrong_value_of_any_parameter_is_one_sentence(path: str) -> None:
                 _refuses(path, name, [0.5, 0.5])
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(5)
 @pytest.mark.unchecked
 @pytest.mark.parametrize("path", BUILDERS)
 @hypothesis.given(drawn=strategies.data())

@@ -181,6 +181,7 @@ def test_images_are_compared_where_their_moments_are_taken(tmp_path: pathlib.Pat
         data.dataset(array, np.load(tmp_path / "y.npy"))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("change", "words"), CHANGES[:2])
 def test_a_run_whose_file_changes_between_two_blocks_ends_and_goes_on_when_it_is_restored(
     tmp_path: pathlib.Path, change: Callable[[pathlib.Path], None], words: str

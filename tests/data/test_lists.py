@@ -19,6 +19,7 @@ from fljax.protocol.lists import choose_list
 LISTS = jnp.asarray([0, 5, 3, 9, 7, 2], jnp.int32)
 
 
+@pytest.mark.in_turn
 def test_an_index_list_reads_as_its_array() -> None:
     own, table = IndexList(LISTS, jnp.int32(2), 3), np.array([3, 9, 7])
     assert (own.shape, own.ndim, own.dtype, len(own)) == ((3,), 1, jnp.int32, 3)

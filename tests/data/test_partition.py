@@ -50,6 +50,7 @@ def same(one, other):
     return len(one.rows) == len(other.rows) and all(map(np.array_equal, one.rows, other.rows))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 @at_most(8)
 @given(clients=st.integers(1, 14), unseen=st.integers(0, 6), seed=st.integers(0, 10**6))

@@ -374,6 +374,7 @@ def test_status_uses_no_network(monkeypatch):
     assert "apt-get install dataset-fashion-mnist" in report["fashion_mnist"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
 def test_the_real_fashion_mnist():
     made = load("fashion_mnist", folder=DEBIAN)
@@ -405,6 +406,7 @@ def test_load_accepts_a_function():
         load(lambda: 3)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.in_turn
 def test_importing_the_face_imports_no_loader():
     import subprocess
     import sys

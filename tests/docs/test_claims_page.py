@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from docs import generate
 from docs.generator import claims as generator
 from fljax.published.tables import read_folder
@@ -42,6 +44,7 @@ def test_nothing_is_claimed_without_numbers() -> None:
     assert "Kendall" in text
 
 
+@pytest.mark.in_turn
 def test_the_site_has_the_page() -> None:
     assert "claims.md" in generate.pages()
     assert "claims.md" in (generate.ROOT / "mkdocs.yml").read_text(encoding="utf-8")

@@ -30,6 +30,7 @@ def pages() -> dict[str, str]:
     return methods.pages() | reference.pages()
 
 
+@pytest.mark.in_turn
 def test_every_name_has_a_page(pages: dict[str, str]) -> None:
     for name, entry in algorithms.REGISTRY.items():
         text = pages[f"methods/{name}.md"]

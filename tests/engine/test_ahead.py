@@ -25,6 +25,7 @@ def plan(threshold: float) -> engine.Plan:
     return engine.Plan(incfl, {"task": TASK, "local": LOCAL}, {"threshold": thresholds})
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_run_uses_the_programs_that_were_compiled_ahead(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other thresholds than those of the run: JAX gives both the same compiled program."""

@@ -49,6 +49,7 @@ def _assert_best(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(found.predict(1, X, seed=seed), expected.predict(1, X, seed=seed))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("scored", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_each_seed_has_the_state_of_its_best_evaluation(scored: bool) -> None:
     plan = _plan(task=TASK if scored else TASK._replace(score=None))
@@ -116,6 +117,7 @@ def test_without_validation_rows_it_is_refused() -> None:
         engine.simulate(_plan(), FEDERATION._replace(clients=none), rounds=1, keep_best=True)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "build", [fedavg, *(pytest.param(each, marks=pytest.mark.thorough) for each in (scaffold, incfl))]
 )
@@ -140,6 +142,7 @@ def test_a_resumed_run_has_the_same_best_models(tmp_path: pathlib.Path, build: A
         _simulate(plan, checkpoint=settings, keep_best=False)
 
 
+@pytest.mark.in_turn
 def test_sweeps_keep_them_too() -> None:
     plans = [_plan(incfl, eps=eps) for eps in (0.1, 1.0)]
     arguments: dict[str, Any] = {"rounds": 4, "seeds": (5, 9), "evaluate_every": 1, "keep_best": True}

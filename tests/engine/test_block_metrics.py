@@ -52,6 +52,7 @@ def test_without_a_reference_nothing_is_compared():
     np.testing.assert_allclose(blocks[0].metrics["average_loss"], np.nanmean(blocks[0].metrics["test_loss"], axis=-1))
 
 
+@pytest.mark.in_turn
 def test_a_run_can_be_stopped_by_the_share_of_incentivised_clients(alone):
     stop = engine.stop_when(lambda block: block.metrics["incentivised_participation_rate"].mean() >= 0)
     result = engine.simulate(plan(0.6), FEDERATION, **RUN, reference=alone, callbacks=[stop])
@@ -90,7 +91,7 @@ def test_rows_are_runs_in_a_sweep(alone):
     assert np.isfinite(blocks[-1].metrics["average_loss"]).all()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["number", "by client", "by seed", "as a reference"])
 def test_a_threshold_of_a_plan_reaches_appeal(alone, way):
     seeds, clients = alone.threshold.shape

@@ -62,6 +62,7 @@ def _kill_at(round: int) -> Any:
     return callback
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("build", [fedavg, scaffold, pytest.param(incfl, marks=pytest.mark.thorough)])
 def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pathlib.Path, build: Any) -> None:
     """Killed after every evaluation; the checkpoints in between are after every round."""
@@ -82,6 +83,7 @@ def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pa
     assert blocks == []
 
 
+@pytest.mark.in_turn
 def test_checkpoints_change_nothing(federation: Federation, tmp_path: pathlib.Path) -> None:
     expected = _simulate(federation)
     for every in (0, 30.0):
@@ -116,6 +118,7 @@ def test_a_run_that_a_callback_has_stopped_stays_stopped(federation: Federation,
         _assert_equal(_simulate(federation, callbacks=[stop], checkpoint=tmp_path / "at"), expected)
 
 
+@pytest.mark.in_turn
 def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.Path) -> None:
     def build(task: Any, local: Any, broken: Any) -> Any:
         inner = fedavg(task, local, clients_per_round=3)
@@ -134,6 +137,7 @@ def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.
     _assert_equal(_simulate(federation, plan, checkpoint=tmp_path), expected)
 
 
+@pytest.mark.in_turn
 def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
     before = _simulate(federation, rounds=2)
     expected = _simulate(federation, initial=before.state)
@@ -145,6 +149,7 @@ def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: p
     assert found.metrics.evaluated_round.values.tolist() == [2, 5, 8, 9]
 
 
+@pytest.mark.in_turn
 def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path) -> None:
     plans = [_plan(eps=eps) for eps in (0.1, 1.0)]
     arguments: dict[str, Any] = {"rounds": 4, "seeds": (5, 9), "evaluate_every": 2}
@@ -158,6 +163,8 @@ def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path)
         engine.sweep([_plan(eps=eps) for eps in (0.1, 2.0)], federation, checkpoint=settings, **arguments)
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -193,6 +200,7 @@ def test_another_version_is_refused(
         _simulate(federation, checkpoint=tmp_path)
 
 
+@pytest.mark.in_turn
 def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path: pathlib.Path) -> None:
     settings = Checkpoint(tmp_path, every=0)
     with pytest.raises(_Killed):
@@ -209,6 +217,7 @@ def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path:
     np.testing.assert_allclose(found.metrics.test_loss, expected.metrics.test_loss, rtol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_the_execution_of_a_trial_is_kept(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +231,7 @@ def test_the_execution_of_a_trial_is_kept(
     assert found.metrics.evaluated_round.values.tolist() == [0, 3, 6, 7]
 
 
+@pytest.mark.in_turn
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation, tmp_path: pathlib.Path) -> None:
     notes: list[str] = []
     settings = Checkpoint(tmp_path, every=0, keep=3, note=notes.append)
@@ -239,6 +249,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation
     ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["records", "evaluations", "rounds"])
 @pytest.mark.parametrize("how", ["file", "missing"])
 def test_files_in_place_of_folders_are_damage(
@@ -273,6 +284,7 @@ def test_debug_mode_has_checkpoints_too(federation: Federation, tmp_path: pathli
     _assert_equal(_simulate(federation, checkpoint=tmp_path, **debug), expected)
 
 
+@pytest.mark.in_turn
 def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_path: pathlib.Path) -> None:
     """The same sentence again, without computing anything again."""
 
@@ -296,6 +308,7 @@ def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_pat
         _simulate(federation, plan, checkpoint=tmp_path, non_finite="drop")
 
 
+@pytest.mark.in_turn
 def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: pathlib.Path) -> None:
     def build(task: Any, local: Any) -> Any:
         inner = fedavg(task, local, clients_per_round=3)
@@ -319,6 +332,7 @@ def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: path
     np.testing.assert_array_equal(data(found.state.clients), data(expected.state.clients))
 
 
+@pytest.mark.in_turn
 def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +346,7 @@ def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(
     _assert_equal(_simulate(federation, checkpoint=tmp_path), _simulate(federation))
 
 
+@pytest.mark.in_turn
 def test_numbers_that_functions_hold_tell_runs_apart(federation: Federation, tmp_path: pathlib.Path) -> None:
     """An Algorithm has its hyper-parameters in closures."""
     own = lambda rate: fedavg(TASK, LOCAL._replace(learning_rate=rate), clients_per_round=3)  # noqa: E731
@@ -343,6 +358,7 @@ def test_numbers_that_functions_hold_tell_runs_apart(federation: Federation, tmp
     _assert_equal(_simulate(federation, own(0.1), checkpoint=tmp_path), expected)
 
 
+@pytest.mark.in_turn
 def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(
     federation: Federation, tmp_path: pathlib.Path
 ) -> None:

@@ -64,7 +64,7 @@ def _built(name: str, scenario: str | None = None, local: Local = LOCAL) -> Algo
     return scenarios.REGISTRY[scenario].build(found, **scenarios.REGISTRY[scenario].example)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "scenario"),
     [
@@ -161,6 +161,7 @@ def _fails_late(epochs: bool = False) -> Algorithm:
     return usual._replace(train=train)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("epochs", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_the_sentence_names_client_round_seed_step_and_line(epochs: bool) -> None:
     with pytest.raises(AlgorithmError) as caught:
@@ -249,6 +250,7 @@ def test_jax_debug_nans_names_where_nan_appears(execution: Execution | None, see
     assert engine.simulate(_gives_nan(2), federation, rounds=3).diverged == ((0, 1),)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "name", ["incfl", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("scaffold", "ipfl"))]
 )
@@ -291,6 +293,7 @@ def test_nan_in_data_is_found_by_evaluation_and_standalone_training() -> None:
             engine.standalone(TASK, federation, LOCAL)
 
 
+@pytest.mark.in_turn
 def test_nan_in_the_first_model_is_found() -> None:
     task = TASK._replace(init=lambda key: jax.tree.map(lambda leaf: jnp.log(leaf - 100), TASK.init(key)))
     with switched_on("jax_debug_nans"), pytest.raises(AlgorithmError, match=r"^init_server \(seed 0\) raised Floating"):

@@ -63,6 +63,7 @@ def test_rows_of_a_server_are_what_a_client_sees() -> None:
         assert_close(seen_from(server, seat), seen_from(with_rows(server, rows), seat))
 
 
+@pytest.mark.in_turn
 def test_what_a_client_sees_of_its_peers() -> None:
     """The same whether the Server is whole or made of the client's rows; only ``send`` sees peers."""
     table = {"a": jnp.arange(8.0).reshape(4, 2), "b": jnp.arange(4)}
@@ -103,7 +104,7 @@ def _run(algorithm: Algorithm, devices: int, **options: Any) -> fljax.Result:
     return engine.simulate(algorithm, _federation(), rounds=2, execution=execution, **options)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", [(3,), (3, 4)])
 @pytest.mark.parametrize(
     "build",
@@ -123,7 +124,7 @@ def _wide(build: Any) -> Any:
     return Plan(build, {"task": task, "local": LOCAL} | ({"contribution": CONTRIBUTION} if build is iafl else {}))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", [iafl, rank, ditto, fedfomo])
 def test_each_device_holds_a_part_of_the_models_of_clients(build: Any) -> None:
     found = engine.simulate(_wide(build), _federation(), rounds=1, execution=Execution(1, devices=2))
@@ -163,6 +164,7 @@ def test_devices_share_the_models_that_the_server_judges() -> None:
     assert "f32[3,2]" in text  # the models of one device
 
 
+@pytest.mark.in_turn
 def test_a_function_may_close_over_what_all_devices_hold() -> None:
     """Also over whole numbers and keys, and inside another compiled function."""
     table, index, key = jnp.arange(20.0).reshape(10, 2), jnp.asarray([7, 3, 1, 0, 9]), jax.random.key(4)
@@ -182,7 +184,7 @@ def test_a_function_may_close_over_what_all_devices_hold() -> None:
     np.testing.assert_allclose(twice[0], expected, rtol=1e-6)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("count", "lanes"), [(4, 1), (4, 2), (5, 1), (7, 2), (12, 2)])
 def test_rows_come_block_by_block(count: int, lanes: int, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +205,7 @@ def test_rows_come_block_by_block(count: int, lanes: int, ordered: bool, monkeyp
         np.testing.assert_allclose(sums, given.sum(axis=0), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [2, 3])  # devices divide rows of 2, and hold rows of 3 whole
 @pytest.mark.parametrize(("count", "lanes", "ordered"), [(4, 1, False), (5, 2, False), (5, 2, True), (12, 2, True)])
 def test_rows_are_picked_where_they_are_used(
@@ -233,6 +235,7 @@ def test_picked_rows_that_nothing_reads_are_not_read() -> None:
     assert arguments_read(jax.make_jaxpr(run)(x, table).jaxpr) == [True, False]
 
 
+@pytest.mark.in_turn
 def test_gradients_pass_through_several_devices() -> None:
     def loss(factor: Any, devices: int) -> Any:
         def one(row: Any) -> Any:

@@ -74,6 +74,8 @@ NAMES = (
 )
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_function_is_named(name: str) -> None:
     with pytest.raises(AlgorithmError) as caught:

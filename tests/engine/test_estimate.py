@@ -62,6 +62,7 @@ def test_what_clients_keep_counts() -> None:
     assert memory.server >= 3 * 2 * MODEL
 
 
+@pytest.mark.in_turn
 def test_nothing_is_run_for_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit.Program, "__call__", lambda *_, **__: pytest.fail("run"))
     monkeypatch.setattr(jax.stages.Compiled, "__call__", lambda *_, **__: pytest.fail("run"))

@@ -60,6 +60,7 @@ def test_names_become_numbers(execution: Execution, expected: Layout) -> None:
     assert resolve(execution, SIZES, "cpu") == expected
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("precision", "number"), [("default", 0), ("high", 1), ("highest", 2)])
 def test_precision_reaches_the_products_of_the_model(precision: Any, number: int) -> None:
     spec, inputs = program.partition_plan(fedavg(TASK, LOCAL), tiny_federation())
@@ -76,6 +77,7 @@ def test_precision_reaches_the_products_of_the_model(precision: Any, number: int
     assert sum(name in line for line in trained) >= 2  # forward, and by weights
 
 
+@pytest.mark.in_turn
 def test_predictions_have_the_precision_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
     given = Execution(devices=1, precision="highest")
     result = engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1, execution=given)
@@ -204,7 +206,7 @@ def _double_and_sum(row: Any) -> Any:
     return {"sum": row[0] + jnp.sum(row[1]), "twice": 2 * row[1]}
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("count", "lanes", "devices", "costly"),
     list(itertools.product((1, 2, 5, 7, 12), (1, 2, 5, 20), (1, 2), (False, True))),
@@ -239,6 +241,7 @@ def test_a_row_that_costs_nothing_is_not_computed() -> None:
         assert np.asarray(found)[[1, 3]].tolist() == [1, 3]
 
 
+@pytest.mark.in_turn
 def test_devices_get_like_sums() -> None:
     """Chunks in order of cost go where least is to be done; each device takes as many."""
     cost = jnp.asarray([9, 8, 7, 6, 4, 3, 2, 1])
@@ -334,6 +337,7 @@ def test_one_compilation_serves_seeds_rounds_and_values() -> None:
     assert seen == []
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("devices", [1, 2])
 def test_what_is_compiled_ahead_is_what_is_called(devices: int) -> None:
     local = LOCAL._replace(batch_size=2 + devices)
@@ -395,6 +399,7 @@ print(jax.jit(lambda xs: map_lanes(one, xs, 1, 2))(jnp.arange(2.0)))
     assert found.stdout.split() == ["[0.", "1.]"], found.stderr
 
 
+@pytest.mark.in_turn
 def test_use_cores_comes_before_jax_starts() -> None:
     jax.devices()
     assert engine.use_cores(2) == 2

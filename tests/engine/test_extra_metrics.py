@@ -48,6 +48,7 @@ def global_model(result: Any) -> Params:
     return tuple(np.asarray(leaf, float) for leaf in result.deployed(0))  # type: ignore[return-value]
 
 
+@pytest.mark.in_turn
 def test_the_objective_and_its_gradient(result: Any, reference: Any) -> None:
     params, last = global_model(result), result.metrics.isel(seed=0, evaluated_round=-1)
     rho = np.asarray(reference.threshold[0], float)
@@ -171,6 +172,7 @@ def test_several_devices_add_up_the_same_gradient(reference: Any, result: Any) -
         np.testing.assert_allclose(found[name], result.metrics[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.in_turn
 def test_clients_with_as_many_rows_differ_by_their_effort() -> None:
     random = np.random.default_rng(0)
     x, y = random.normal(size=(40, 4)).astype(np.float32), random.integers(0, 3, 40).astype(np.int32)

@@ -41,6 +41,7 @@ def test_loops_are_split_over_threads_on_one_device_only() -> None:
     assert SPLIT not in pointwise.trace(None, TWO, x).lower().compile().as_text()
 
 
+@pytest.mark.in_turn
 def test_a_call_takes_the_program_that_was_traced() -> None:
     x = jnp.linspace(0, 1, 5)
     for layout in (ONE, TWO):
@@ -90,6 +91,7 @@ def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:
     return jit.Program(grown, static_argnames=("spec", "layout"), compiler_options=QUICK, store=store), seen
 
 
+@pytest.mark.in_turn
 def test_programs_that_were_used_last_are_kept() -> None:
     store = jit.Store(4)
     grown, seen = _counted(store)

@@ -28,7 +28,7 @@ def assert_equal(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(BUILDERS))
 def test_a_run_on_lists_is_the_run_on_tables(name: str) -> None:
     """Between the lists stands an example that is NaN."""
@@ -67,6 +67,7 @@ def _equal_federation() -> Any:
     return data.federate(made, "iid", clients=4, valid_fraction=0.0)
 
 
+@pytest.mark.in_turn
 def test_clients_with_equally_many_rows_take_a_fixed_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     federation = _equal_federation()
     assert len(set(np.asarray(federation.clients.train.size).tolist())) == 1
@@ -82,6 +83,7 @@ def test_clients_with_equally_many_rows_take_a_fixed_number_of_steps(monkeypatch
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_an_algorithm_may_train_on_fewer_rows_than_its_clients_have() -> None:
     federation, local = _equal_federation(), Local(0.1, 2, epochs=3)
     fedavg = algorithms.fedavg(logistic_regression(), local, clients_per_round=None)

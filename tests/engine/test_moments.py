@@ -48,6 +48,7 @@ def test_every_algorithm_sees_standardised_rows(name: str) -> None:
     assert_same(run(raw), run(standard))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("where", [{"examples": "host"}, {"client_states": "host"}])
 def test_rows_on_the_host(where: dict[str, Any]) -> None:
     raw, standard = both()
@@ -56,6 +57,7 @@ def test_rows_on_the_host(where: dict[str, Any]) -> None:
     assert_same(found, engine.simulate(bench("ditto").plan, standard, execution=Execution(2, 1, 2), **options))
 
 
+@pytest.mark.in_turn
 def test_standalone_models_and_clusters_see_them() -> None:
     raw, standard = both()
     task = bench("fedavg").algorithm().task
@@ -86,6 +88,7 @@ def plan(task: Any) -> Any:
     return engine.Plan(fedavg, {"task": task, "local": LOCAL, "clients_per_round": 2})
 
 
+@pytest.mark.in_turn
 def test_predictions_take_raw_rows() -> None:
     task = models.logistic_regression((2,), 2)
     made = data.dataset_from_frame(FRAME, label="ill", client="site", standardise=True)
@@ -129,6 +132,7 @@ def test_predictions_take_raw_rows() -> None:
         found.predict(0, rows[:, :1])
 
 
+@pytest.mark.in_turn
 def test_another_seed_compiles_nothing() -> None:
     task = models.logistic_regression((2,), 2)
     made = data.place(data.dataset_from_frame(FRAME, label="ill", client="site", standardise=True))
@@ -149,6 +153,7 @@ def test_features_are_static_and_no_program_sees_them() -> None:
     assert by_id(made).features == Features()
 
 
+@pytest.mark.in_turn
 def test_whole_numbers_of_jax_and_constant_columns() -> None:
     frame = pandas.DataFrame({"a": np.arange(40) % 9, "c": 1_700_000_001, "ill": [0, 1] * 20, "site": ["a", "b"] * 20})
     task = models.logistic_regression((2,), 2)

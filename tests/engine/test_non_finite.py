@@ -62,6 +62,7 @@ def _of(place: int, tree: Any) -> Any:
 # --- Freeze -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_who_made_a_seed_diverge_is_named(federation: Federation) -> None:
     result = _simulate(federation)
     assert result.diverged == ((9, 2),)
@@ -76,6 +77,7 @@ def test_who_made_a_seed_diverge_is_named(federation: Federation) -> None:
     assert "dropped_messages" not in result.metrics
 
 
+@pytest.mark.in_turn
 def test_nobody_is_named_where_the_server_itself_diverges(federation: Federation) -> None:
     result = _simulate(federation, _plan(NEVER, server_lr=np.inf), seeds=(5,))
     assert result.divergences == (Divergence(5, 0, ()),)
@@ -102,6 +104,7 @@ def test_who_is_named_in_a_sweep_with_a_federation_for_each_seed(federation: Fed
 # --- Drop ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_dropped_messages_are_counted(federation: Federation) -> None:
     result = _simulate(federation, non_finite="drop")
     assert result.diverged == result.divergences == ()
@@ -125,7 +128,7 @@ def test_dropped_messages_are_counted(federation: Federation) -> None:
     assert rest.diverged == ((9, 2),)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "execution",
     [
@@ -156,6 +159,7 @@ def test_devices_that_take_whole_runs(federation: Federation) -> None:
     assert frozen.divergences == tuple(Divergence(seed, 2, (3,)) for seed in (0, 3, 6))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("build", [scaffold, pytest.param(standalone, marks=pytest.mark.thorough)])
 def test_the_state_of_a_dropped_client_is_kept(federation: Federation, build: Any) -> None:
     others = {} if build is standalone else {"clients_per_round": None}
@@ -176,6 +180,7 @@ def test_the_server_may_still_diverge(federation: Federation) -> None:
     assert result.records["dropped_messages"].values.tolist() == [[1, 0, 0, 0]]
 
 
+@pytest.mark.in_turn
 def test_reports_may_be_infinite_but_not_nan(federation: Federation) -> None:
     infinite = incfl(TASK, LOCAL, threshold=jnp.inf)
     assert not engine.simulate(infinite, federation, rounds=2, non_finite="drop").records["dropped"].any()
@@ -203,6 +208,7 @@ def stopped(federation: Federation) -> tuple[NotFinite, list[engine.Block]]:
     return found.value, blocks
 
 
+@pytest.mark.in_turn
 def test_a_run_stops_after_the_block_and_says_who(stopped: tuple[NotFinite, list[engine.Block]]) -> None:
     stop, blocks = stopped
     assert (stop.seed, stop.round, stop.clients, stop.plan) == (9, 2, (3,), 0)
@@ -226,6 +232,7 @@ def test_what_was_computed_before_a_stop_is_there(
     assert_same(_of(1, before.state.server), _of(1, result.state.server))
 
 
+@pytest.mark.in_turn
 def test_a_stopped_run_is_not_taken_up(stopped: tuple[NotFinite, list[engine.Block]], federation: Federation) -> None:
     (result,) = stopped[0].results
     with pytest.raises(NotFinite, match="values that are not finite appeared in round 2 of seed 9") as found:
@@ -240,6 +247,7 @@ def test_what_stops_a_run_can_be_pickled(stopped: tuple[NotFinite, list[engine.B
     assert (str(again), again.round, again.clients) == (str(stop), stop.round, stop.clients)
 
 
+@pytest.mark.in_turn
 def test_a_message_without_weight_stops_a_run_too(federation: Federation) -> None:
     """FedAvg's server leaves it out; with "freeze" the run goes on."""
     inner = fedavg(TASK, LOCAL, clients_per_round=None)
@@ -255,6 +263,7 @@ def test_a_message_without_weight_stops_a_run_too(federation: Federation) -> Non
         engine.simulate(algorithm, federation, rounds=1, non_finite="stop")
 
 
+@pytest.mark.in_turn
 def test_a_sweep_stops_as_a_whole(federation: Federation) -> None:
     plans = [_plan(NEVER, NEVER, server_lr=0.5), _plan(NEVER, IN_ROUND_2, server_lr=1.0)]
     with pytest.raises(NotFinite) as found:

@@ -56,14 +56,14 @@ def both_ways(plan: Any, data: Any, where: dict[str, Any] = BOTH, **options: Any
     return found
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_algorithm_gives_the_same_results(name: str) -> None:
     found = both_ways(bench(name).plan, federation(), rounds=3, seeds=(0, 3), evaluate_every=2)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found.state.clients))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", [{"examples": "host"}, {"client_states": "host"}])
 def test_each_may_be_on_the_host_alone(where: dict[str, Any]) -> None:
     both_ways(bench("ditto").plan, federation(), where, rounds=3, seeds=(0, 3), evaluate_every=2)
@@ -109,6 +109,7 @@ def test_federations_of_every_kind(partition: str, options: dict[str, Any]) -> N
     assert_close(alone[0], alone[1])
 
 
+@pytest.mark.in_turn
 def test_a_mapped_file_stays_one(tmp_path: pathlib.Path) -> None:
     blobs = data.load("blobs")
     np.save(tmp_path / "x.npy", blobs.x)
@@ -143,6 +144,7 @@ def test_a_block_has_the_rows_of_its_clients_and_no_others() -> None:
     assert len(block.examples.x) == 9 + 7 + 5 + 6 + 6 + 5  # the three largest of each part
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "train", "judge"),
     [
@@ -263,6 +265,7 @@ def test_a_block_of_an_array_in_another_order_copies_only_its_rows() -> None:
     assert peak < wide.nbytes / 10
 
 
+@pytest.mark.in_turn
 def test_where_data_were_is_told() -> None:
     result = engine.simulate(bench("fedavg").plan, federation(), rounds=1, execution=Execution(2, **BOTH))
     told = result.metrics["execution_devices"].attrs

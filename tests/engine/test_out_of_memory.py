@@ -45,6 +45,7 @@ def _full(monkeypatch: pytest.MonkeyPatch, name: str, most: int, after: int = 0)
 ALL = engine.Execution(clients="vmap", seeds="vmap", evaluation="vmap", devices=1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "most", "widths"), [("run_rounds", 1, [3, 1, 1, 1]), ("evaluate", 2, [5, 2, 2, 2, 2])]
 )
@@ -83,12 +84,14 @@ def test_with_checkpoints_it_goes_on_after_the_newest(
     _assert_equal(again, found)
 
 
+@pytest.mark.in_turn
 def test_one_client_that_does_not_fit_is_an_error(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     _full(monkeypatch, "run_rounds", 0)
     with pytest.warns(RuntimeWarning), pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         _simulate(federation, execution=ALL)
 
 
+@pytest.mark.in_turn
 def test_other_errors_are_raised(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")

@@ -48,6 +48,7 @@ def test_every_seat_has_a_key_of_its_own() -> None:
     assert len(np.unique(np.asarray(keys), axis=0)) == len(seats)
 
 
+@pytest.mark.in_turn
 def test_by_id_sorts_one_federation_and_stacked_ones() -> None:
     data = tiny_federation()
     assert tuple(np.asarray(data.clients.id)) == STORED
@@ -67,6 +68,7 @@ def _without_rows(data: Federation, id: int) -> Federation:
     return data._replace(clients=data.clients._replace(train=train._replace(size=train.size.at[id].set(0))))
 
 
+@pytest.mark.in_turn
 def test_only_the_available_who_have_data_sit() -> None:
     algorithm = fedavg(TASK, LOCAL, clients_per_round=4)
     data = _without_rows(by_id(tiny_federation()), 3)
@@ -90,6 +92,7 @@ def test_only_the_available_who_have_data_sit() -> None:
     assert int(state.round) == 5
 
 
+@pytest.mark.in_turn
 def test_who_is_not_available_keeps_its_last_ballot() -> None:
     algorithm = clusters(TASK, LOCAL)
     data = by_id(tiny_federation())

@@ -99,6 +99,7 @@ def test_contributions_of_accuracies_need_a_score() -> None:
         measure("standalone_accuracy", facts)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -148,6 +149,7 @@ def test_labels_beyond_the_classes_are_refused_before_training(run: str, whose: 
         start()
 
 
+@pytest.mark.in_turn
 def test_labels_of_nobody_do_not_matter() -> None:
     data = tiny_federation()
     last = len(data.examples.y) - 1

@@ -105,6 +105,7 @@ def test_no_rounds_give_the_initial_model(federation: Federation) -> None:
         assert_close(_of(position, result.state.server.model), expected, 1e-6)
 
 
+@pytest.mark.in_turn
 def test_a_callback_stops_the_run_and_the_others_are_still_told(federation: Federation) -> None:
     told: list[int] = []
     stop = lambda block: block.round >= 2  # noqa: E731
@@ -119,6 +120,7 @@ def test_a_callback_stops_the_run_and_the_others_are_still_told(federation: Fede
     assert rest.records["round"].values.tolist() == [2, 3, 4]
 
 
+@pytest.mark.in_turn
 def test_a_seed_does_not_depend_on_the_others(federation: Federation) -> None:
     both, swapped = _simulate(federation), _simulate(federation, seeds=(9, 7))
     assert_same(_of(1, both.state), _of(0, swapped.state))
@@ -144,6 +146,7 @@ def test_seeds_with_federations_of_their_own(federation: Federation) -> None:
         _simulate(stacked, seeds=(1, 2, 3))
 
 
+@pytest.mark.in_turn
 def test_a_diverged_seed_is_frozen_and_the_others_go_on(federation: Federation) -> None:
     sound = _simulate(federation)
     broken = _simulate(federation, _plan(broken=(-1, 3)))
@@ -240,6 +243,7 @@ def test_bytes_of_ballots_and_dimensions_of_records(federation: Federation) -> N
     assert result.records.cohort_id.dims == ("seed", "round", "row")
 
 
+@pytest.mark.in_turn
 def test_an_algorithm_is_a_plan_without_arguments(federation: Federation) -> None:
     fixed = fedavg(TASK, LOCAL, clients_per_round=3)
     assert_close(_simulate(federation, fixed).state, _simulate(federation).state)
@@ -275,6 +279,7 @@ def test_what_is_given_by_seed_is_checked_before_anything_runs():
         engine.standalone(task, federation, local, seeds=(-1,))
 
 
+@pytest.mark.in_turn
 def test_what_callbacks_take_counts_for_nothing(monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(blocks, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
@@ -288,6 +293,7 @@ def test_what_callbacks_take_counts_for_nothing(monkeypatch) -> None:
         assert float(result.metrics[f"seconds_{purpose}"]) == 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_a_result_is_no_state() -> None:
     result: Any = engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1)
@@ -295,6 +301,7 @@ def test_a_result_is_no_state() -> None:
         engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1, initial=result)
 
 
+@pytest.mark.in_turn
 def test_what_predict_refuses() -> None:
     found = engine.simulate(fedavg(logistic_regression(), Local(0.1, 2, steps=1)), tiny_federation(), rounds=1)
     wrong: tuple[tuple[Any, Any, str], ...] = (

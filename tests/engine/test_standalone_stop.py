@@ -33,6 +33,7 @@ def stopped():
     return standalone(TASK, FEDERATION, LOCAL, seeds=[SEED], stop=STOP, keep_models=True)
 
 
+@pytest.mark.in_turn
 def test_each_client_stops_for_itself(stopped):
     """Against one client after another; some stop before the end, and one without validation rows does not."""
     start = TASK.init(round_key(jnp.uint32(SEED), Purpose.INIT_SERVER))
@@ -54,6 +55,7 @@ def _subset(rows):
     return Subset(FEDERATION.examples, Rows(jnp.asarray(padded), jnp.int32(len(rows))))
 
 
+@pytest.mark.in_turn
 def test_it_changes_the_models_and_nothing_else(stopped):
     whole = standalone(TASK, FEDERATION, LOCAL, seeds=[SEED])
     assert not np.allclose(whole.test_loss, stopped.test_loss)
@@ -69,6 +71,7 @@ def test_examples_on_the_host(stopped):
         np.testing.assert_allclose(getattr(found, name), getattr(stopped, name), rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.in_turn
 def test_memory_is_estimated():
     assert estimate_standalone(TASK, FEDERATION, LOCAL, stop=STOP, execution=Execution(3)).model > 0
 
@@ -102,6 +105,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.in_turn
 def test_a_comparison_hands_it_on():
     how: dict[str, Any] = {"rounds": 1, "seeds": [SEED], "progress": False}
     found = fljax.compare(["fedavg"], FEDERATION, TASK, LOCAL, standalone=LOCAL, standalone_stop=STOP, **how)

@@ -25,6 +25,7 @@ def judged():
     return standalone(TASK, FEDERATION, LOCAL, seeds=2, valid=True, keep_models=True)
 
 
+@pytest.mark.in_turn
 def test_losses_are_those_of_the_models_on_validation_rows(judged):
     rows = data.row_numbers(FEDERATION, "valid")
     assert judged.valid_loss.shape == (2, 5)
@@ -44,6 +45,7 @@ def test_nothing_else_changes(judged):
         np.testing.assert_allclose(getattr(plain, name), getattr(judged, name), rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_examples_on_the_host(judged):
     on_host = data.federate(BLOBS, "dirichlet", valid_fraction=0.3, examples="host", **HOW)
     found = standalone(TASK, on_host, LOCAL, seeds=2, valid=True)
@@ -51,6 +53,7 @@ def test_examples_on_the_host(judged):
         np.testing.assert_allclose(getattr(found, name), getattr(judged, name), rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.in_turn
 def test_validation_rows_are_needed():
     without = data.federate(BLOBS, "dirichlet", **HOW)
     message = r"^expected clients with validation rows for validation losses of standalone models, got none"

@@ -23,7 +23,7 @@ def fedavg(federation: Federation) -> Algorithm:
     return algorithms.fedavg(task, Local(0.1, 4, steps=1))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "kept", "words"),
     [
@@ -70,6 +70,7 @@ def test_a_server_of_whole_numbers(federation: Federation) -> None:
         engine.simulate(strange, federation, rounds=1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("examples", ["device", pytest.param("host", marks=pytest.mark.thorough)])
 def test_a_run_goes_on_where_clients_keep_random_keys(federation: Federation, examples: Any) -> None:
     plain = fedavg(federation)

@@ -50,6 +50,7 @@ def _auroc(labels: np.ndarray, logits: Any) -> float:
     return float(np.mean([roc_auc_score(labels == which, p[:, which]) for which in present]))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("unseen", [False, True])
 def test_scores_are_of_the_models_that_clients_would_use(result: Any, unseen: bool) -> None:
     prefix, clients = ("unseen_", 2) if unseen else ("", 5)
@@ -67,6 +68,7 @@ def test_scores_are_of_the_models_that_clients_would_use(result: Any, unseen: bo
         np.testing.assert_allclose(last[f"{prefix}pooled_score_f1"][place], f1, rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_only_the_last_evaluation_has_scores_unless_more_are_asked_for(result: Any) -> None:
     def scored(result: Any) -> list[int]:
         there = np.isfinite(result.metrics.pooled_score_auroc.values).all(axis=0)
@@ -96,6 +98,7 @@ def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatc
     np.testing.assert_array_equal(plain.metrics.test_loss, result.metrics.test_loss)
 
 
+@pytest.mark.in_turn
 def test_a_personal_model_is_judged_where_there_is_one() -> None:
     result = _simulate(standalone, rounds=1, scores=["auroc"])
     for client in range(5):
@@ -108,6 +111,7 @@ def _count(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float(len(labels))
 
 
+@pytest.mark.in_turn
 def test_plans_that_run_together_and_functions_of_ones_own() -> None:
     plans = [
         engine.Plan(fedavg, {"task": TASK, "local": LOCAL._replace(learning_rate=rate), "clients_per_round": 3})
@@ -122,6 +126,7 @@ def test_plans_that_run_together_and_functions_of_ones_own() -> None:
     assert first.metrics.pooled_score_rows.attrs["lower"] == 1
 
 
+@pytest.mark.in_turn
 def test_a_run_goes_on_after_a_checkpoint_with_the_same_scores(tmp_path: pathlib.Path, result: Any) -> None:
     settings = Checkpoint(tmp_path, every=0)
     arguments: dict[str, Any] = {"scores": SCORES, "score_every": 2, "checkpoint": settings}

@@ -130,6 +130,7 @@ def test_clusters(precision: Any, poll_every: int) -> None:
     assert [int(info["polled"]) for info in infos] == asked
 
 
+@pytest.mark.in_turn
 def test_control_variates(precision: Any) -> None:
     dtype, tolerance = precision
     data = tiny_federation(dtype=dtype)

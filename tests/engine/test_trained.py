@@ -120,6 +120,7 @@ def test_without_importable_functions_everything_else_survives(closures):
         again.deployed(1)
 
 
+@pytest.mark.in_turn
 def test_with_cloudpickle_any_function_will_do(closures):
     pytest.importorskip("cloudpickle")
     assert_predicts(pickle.loads(pickle.dumps(closures)), closures)
@@ -172,6 +173,7 @@ class Unloadable:
         return refuse, ()
 
 
+@pytest.mark.in_turn
 def test_what_pickle_cannot_load_is_said_in_a_sentence():
     pytest.importorskip("cloudpickle")
     plain = Unloadable()

@@ -23,6 +23,7 @@ def result():
     return engine.simulate(TUNED, data.federate(BLOBS, "dirichlet", **HOW), rounds=2)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("unseen", [False, True])
 def test_losses_are_those_of_the_deployed_models_on_training_rows(result, unseen):
     federation = data.federate(BLOBS, "dirichlet", **HOW)
@@ -34,12 +35,14 @@ def test_losses_are_those_of_the_deployed_models_on_training_rows(result, unseen
         np.testing.assert_allclose(found[client], np.mean(TASK.loss(logits, y)), rtol=1e-4)
 
 
+@pytest.mark.in_turn
 def test_others_are_not_judged_on_training_rows():
     dropping = scenarios.dropout(PLAIN, rate=0.5)
     found = engine.simulate(dropping, data.federate(BLOBS, "dirichlet", **HOW), rounds=1).metrics
     assert not {"train_loss", "unseen_train_loss", "deployed_model_appeal"} & set(found)
 
 
+@pytest.mark.in_turn
 def test_a_scenario_around_it_keeps_them(result):
     around = scenarios.dropout(TUNED, rate=0.0)
     found = engine.simulate(around, data.federate(BLOBS, "dirichlet", **HOW), rounds=2).metrics

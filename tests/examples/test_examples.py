@@ -42,6 +42,7 @@ def test_the_template_of_an_algorithm_is_twenty_lines():
     assert len([line for line in builder.splitlines() if line.strip()]) <= 20
 
 
+@pytest.mark.in_turn
 def test_the_template_is_fedavg_by_size_where_steps_are_equal():
     """In ``tests/testing`` it is checked by all laws."""
     task, federation, local = logistic_regression(), tiny_federation(), fljax.Local(0.2, 2, steps=3)

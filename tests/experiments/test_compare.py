@@ -49,6 +49,7 @@ def comparison() -> fljax.Comparison:
     return compare(["fedavg", algorithms.incfl, ("iafl", {"kappa": 0.5})])
 
 
+@pytest.mark.in_turn
 def test_all_algorithms_and_metrics_are_in_one_dataset(comparison: fljax.Comparison) -> None:
     metrics = comparison.metrics
     assert comparison.labels == ("fedavg", "incfl", "iafl")
@@ -113,6 +114,7 @@ def test_its_texts_have_the_numbers(comparison: fljax.Comparison) -> None:
     assert page.count("<tr>") == 4
 
 
+@pytest.mark.in_turn
 def test_every_text_says_which_seeds_diverged(comparison: fljax.Comparison) -> None:
     rounds = np.where(comparison.metrics["algorithm"].values[:, None] == "incfl", [[-1, 2]], [[-1, -1]])
     found = comparison._replace(metrics=comparison.metrics.assign(diverged=(("algorithm", "seed"), rounds)))
@@ -128,6 +130,7 @@ def test_every_text_says_which_seeds_diverged(comparison: fljax.Comparison) -> N
     assert "diverged" not in comparison.results["incfl"]._repr_html_()
 
 
+@pytest.mark.in_turn
 def test_the_page_holds_everything(comparison: fljax.Comparison, tmp_path: Any) -> None:
     path = comparison.report(tmp_path)
     text = path.read_text(encoding="utf-8")
@@ -138,6 +141,7 @@ def test_the_page_holds_everything(comparison: fljax.Comparison, tmp_path: Any) 
         comparison.report(tmp_path / "none" / "page.html")
 
 
+@pytest.mark.in_turn
 def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp_path: Any) -> None:
     folder = comparison.save(tmp_path / "run")
     run = fljax.load(folder)
@@ -296,6 +300,7 @@ def seconds(metrics: xr.Dataset) -> dict[str, xr.DataArray]:
     return {str(name): values for name, values in metrics.items() if str(name).startswith("seconds_")}
 
 
+@pytest.mark.in_turn
 def test_what_compare_refuses(tmp_path: pathlib.Path) -> None:
     """Each would be a silent fault: too few clients, a stop that nobody hears, the folder of a run."""
     federation, task, local = tiny_federation(), logistic_regression(), fljax.Local(0.1, batch_size=2, steps=1)
@@ -329,6 +334,7 @@ def test_checkpoints_are_of_one_task_and_of_one_partial(tmp_path: pathlib.Path) 
         run(0.1, task._replace(loss=lambda logits, y: 2 * task.loss(logits, y)))
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_a_table_of_contributions_needs_names_of_its_dimensions() -> None:
     """Three rounds and three seeds: nothing else says what the rows are."""

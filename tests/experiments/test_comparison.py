@@ -71,6 +71,7 @@ def same(run: Any, found: fljax.Comparison, label: str) -> None:
         np.testing.assert_array_equal(run.predict(label, x=X, **arguments), expected)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("label", [label for label in ENTRIES if label != OWN])
 def test_models_predict_as_before(found: fljax.Comparison, folder: pathlib.Path, label: str) -> None:
     run = fljax.load(folder, **GIVEN)
@@ -103,6 +104,7 @@ def test_training_goes_on(found: fljax.Comparison, folder: pathlib.Path) -> None
     np.testing.assert_array_equal(more.metrics["test_loss"], expected.metrics["test_loss"])
 
 
+@pytest.mark.in_turn
 def test_a_config_starts_from_a_saved_comparison(found: fljax.Comparison, folder: pathlib.Path) -> None:
     started = with_initial(TASK, f"{folder}:value", seed=1)
     expected = found.results["value"].deployed(0, seed=1)
@@ -113,6 +115,7 @@ def test_a_config_starts_from_a_saved_comparison(found: fljax.Comparison, folder
         with_initial(TASK, str(folder))
 
 
+@pytest.mark.in_turn
 def test_the_folder_says_what_it_has(found: fljax.Comparison, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     run = fljax.load(folder)
     assert run.metrics.identical(found.metrics)
@@ -144,6 +147,7 @@ def test_no_file_and_no_pickle_has_rows(found: fljax.Comparison, folder: pathlib
     np.testing.assert_array_equal(again.results["iafl"].predict(0, X), found.results["iafl"].predict(0, X))
 
 
+@pytest.mark.in_turn
 def test_a_pickle_cannot_be_saved_with_models(found: fljax.Comparison, tmp_path: pathlib.Path) -> None:
     again = pickle.loads(pickle.dumps(found))
     with pytest.raises(ValueError, match=r"expected results with their data, .*got those of a pickle"):

@@ -70,6 +70,7 @@ def assert_as_at_once(outcome, rounds, **changes):
         np.testing.assert_array_equal(found.values, values.values, err_msg=str(name))
 
 
+@pytest.mark.in_turn
 def test_a_finished_run_goes_on_as_if_all_rounds_had_been_asked_for_at_once(folder):
     before = folders.load(folder)[0]
     outcome = go_on(folder, rounds=8)
@@ -125,6 +126,7 @@ def test_long_records_have_all_rounds(folder, monkeypatch):
         go_on(folder, rounds=9)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", ["damaged", "foreign", "of another round"])
 def test_models_are_read_before_anything_is_computed(folder, how):
     path = path_of(folder, "scaffold")
@@ -207,6 +209,7 @@ def refused(folder, match, **changes):
     assert go_on(folder).metrics["rounds_done"].values.tolist() == [4, 4]
 
 
+@pytest.mark.in_turn
 def test_what_has_no_more_rounds(folder):
     refused(folder, "rounds is 4 there and 3 here", rounds=3)
     refused(folder, "rounds is 4 there and 8 here, and 1 more key", rounds=8, local=BASE["local"] | {"steps": 3})
@@ -218,6 +221,7 @@ def test_what_has_no_more_rounds(folder):
         go_on(folder, rounds=8)
 
 
+@pytest.mark.in_turn
 def test_tables_by_round_must_be_long_enough(tmp_path):
     changes = {"algorithms": [{"name": "fedavg", "scenarios": [{"name": "tests.toys.short_table:four_rounds"}]}]}
     run = tmp_path / "run"
@@ -227,6 +231,7 @@ def test_tables_by_round_must_be_long_enough(tmp_path):
     assert go_on(run, **changes).metrics["rounds_done"].values.tolist() == [4]
 
 
+@pytest.mark.in_turn
 def test_a_run_that_is_not_finished_has_no_more_rounds(short, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(short, run)

@@ -99,12 +99,14 @@ def same(run: Any, outcome: Any, label: str) -> None:
         )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("label", LABELS)
 def test_models_predict_with_the_data(finished: tuple[Any, pathlib.Path], label: str) -> None:
     with quick_programs():
         same(fljax.load(finished[1] / "run"), finished[0], label)
 
 
+@pytest.mark.in_turn
 def test_models_predict_without_the_data(
     finished: tuple[Any, pathlib.Path], copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def test_models_predict_without_the_data(
                 run.predict(label, 0, frame()[COLUMNS])
 
 
+@pytest.mark.in_turn
 def test_a_changed_file_changes_no_prediction(
     finished: tuple[Any, pathlib.Path], copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,12 +142,14 @@ def test_a_changed_file_changes_no_prediction(
             run.predict("fedavg_finetune", 0, frame()[COLUMNS])
 
 
+@pytest.mark.in_turn
 def test_other_columns_are_refused_by_name(finished: tuple[Any, pathlib.Path]) -> None:
     run = fljax.load(finished[1] / "run")
     with quick_programs(), pytest.raises(ValueError, match=r"columns of the model \(age, time, pressure\), .*'time'"):
         run.predict("fedavg", 0, frame()[["age", "pressure"]])
 
 
+@pytest.mark.in_turn
 def test_no_file_and_no_pickle_has_rows(finished: tuple[Any, pathlib.Path]) -> None:
     outcome, folder = finished
     rows = frame()
@@ -196,6 +201,7 @@ def test_a_damaged_outline_is_one_sentence(copied: pathlib.Path, monkeypatch: py
             _ = load(copied, monkeypatch).names
 
 
+@pytest.mark.in_turn
 def test_a_run_does_not_go_on_with_other_data(
     finished: tuple[Any, pathlib.Path], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,6 +227,7 @@ def test_a_run_does_not_go_on_with_other_data(
     assert len(words.strip().splitlines()) == 1
 
 
+@pytest.mark.in_turn
 def test_a_run_that_failed_does_not_bind_its_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame().to_csv(tmp_path / "patients.csv", index=False)
     config = tmp_path / "mine.toml"

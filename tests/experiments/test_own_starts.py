@@ -64,6 +64,7 @@ def by_hand(key: Any, params: Any, rows: Rows) -> tuple[Any, Any]:
     return model, loss
 
 
+@pytest.mark.in_turn
 def test_clients_start_from_different_models() -> None:
     """Before they have learned anything; those of one seed are equal otherwise."""
     models_of = {name: alone(local=STILL, initial=name).params for name in ("own", "shared")}
@@ -79,6 +80,7 @@ def starts(seed: int) -> list[Any]:
     return [start(seed, id) for id in range(5)]
 
 
+@pytest.mark.in_turn
 def test_a_client_trains_from_its_own_weights(own: Any) -> None:
     """Seen and unseen ones, whose ids are numbers of their own."""
     place = np.argsort(np.asarray(FEDERATION.clients.id))
@@ -97,6 +99,7 @@ def test_a_client_trains_from_its_own_weights(own: Any) -> None:
     assert not np.array_equal(start(3, 1).weight, start(3, 1, Purpose.UNSEEN_INIT_STANDALONE).weight)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "execution",
     [
@@ -110,6 +113,7 @@ def test_it_does_not_matter_how_clients_are_computed(execution: Execution, own: 
     assert_close(alone(execution=execution), own)
 
 
+@pytest.mark.in_turn
 def test_it_does_not_matter_who_else_is_there(own: Any) -> None:
     """Clients without unseen ones, with one seed, and stored in another order."""
     found = alone(FEDERATION._replace(unseen=None), seeds=(5,))
@@ -124,6 +128,7 @@ def test_the_default_is_one_model_for_all(own: Any) -> None:
     assert not np.allclose(own.threshold, expected.threshold)
 
 
+@pytest.mark.in_turn
 def test_its_memory_is_estimated() -> None:
     found = estimate_standalone(TASK, FEDERATION, LOCAL, seeds=SEEDS, initial="own", execution=Execution(7))
     assert found.data > 0
@@ -176,6 +181,7 @@ def compare(initial: Any, task: Any = TASK) -> fljax.Comparison:
     return fljax.compare(["fedavg"], FEDERATION, task, LOCAL, standalone=LOCAL, **how)
 
 
+@pytest.mark.in_turn
 def test_a_comparison_hands_it_on(own: Any) -> None:
     found = compare("own")
     for name in NAMES:

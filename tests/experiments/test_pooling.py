@@ -82,6 +82,7 @@ def _weights(model: Any) -> np.ndarray:
     return np.concatenate([logits[1:] - logits[0], logits[:1]])
 
 
+@pytest.mark.in_turn
 def test_it_is_descent_on_all_rows_with_the_steps_of_one_client(comparison: Any) -> None:
     result = comparison.results["pooled"]
     begin = fljax.simulate(

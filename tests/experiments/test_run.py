@@ -69,6 +69,7 @@ def test_every_algorithm_stands_on_the_same_split_with_every_metric(finished):
     assert outcome.diverged == ()
 
 
+@pytest.mark.in_turn
 def test_every_evaluation_is_a_line_with_the_metrics_of_the_table(finished):
     outcome, _, folder = finished
     lines = read_lines(folder)
@@ -106,6 +107,7 @@ def test_the_gap_is_the_reported_loss_minus_the_threshold_of_that_client(finishe
         np.testing.assert_allclose(records["gap"].values[seed], gap, rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_what_is_saved_loads_back(finished):
     outcome, _, folder = finished
     metrics, records = folders.load(folder)
@@ -115,6 +117,7 @@ def test_what_is_saved_loads_back(finished):
     assert not list(folder.glob(".*"))
 
 
+@pytest.mark.in_turn
 def test_resume_runs_only_what_is_missing(finished, tmp_path):
     outcome, _, folder = finished
     events: list[Event] = []
@@ -126,6 +129,7 @@ def test_resume_runs_only_what_is_missing(finished, tmp_path):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.in_turn
 def test_resume_refuses_another_config(finished, tmp_path):
     _, _, folder = finished
     (tmp_path / "results.nc").write_bytes((folder / "results.nc").read_bytes())
@@ -134,6 +138,7 @@ def test_resume_refuses_another_config(finished, tmp_path):
         run.run(build(), directory=tmp_path, resume=True)
 
 
+@pytest.mark.in_turn
 def test_a_run_never_writes_over_results(finished):
     _, _, folder = finished
     before = (folder / "results.nc").read_bytes()
@@ -172,6 +177,7 @@ SPOILT = [
 ]
 
 
+@pytest.mark.in_turn
 def test_a_config_says_that_messages_are_dropped(tmp_path):
     config = build(**EVERYBODY, algorithms=SPOILT[:2], non_finite="drop")
     outcome = run.run(config, directory=tmp_path)
@@ -222,6 +228,7 @@ def test_options_reach_the_builders():
     assert (metrics["test_loss"].sel(algorithm="tuned") != metrics["test_loss"].sel(algorithm="fedavg")).any()
 
 
+@pytest.mark.in_turn
 def test_a_cohort_larger_than_the_population_takes_everybody_and_says_so():
     events: list[Event] = []
     config = build(participation={"clients_per_round": 50}, algorithms=[{"name": "fedavg"}])
@@ -299,6 +306,7 @@ def test_scenarios_are_given_the_thresholds_of_their_seed():
     assert not records["participation"].sel(algorithm="lazy").any()
 
 
+@pytest.mark.in_turn
 def test_one_algorithm_may_have_its_own_learning_rate():
     faster = {"name": "fedavg", "label": "faster", "local": {"learning_rate": 0.4}}
     metrics = run.run(build(algorithms=[{"name": "fedavg"}, faster])).metrics
@@ -429,6 +437,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     assert new == [3, 3, 0, 3, 0, 0]  # programs
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("faulty", ["fedavg", "incfl"])
 def test_an_error_of_the_next_programs_does_not_stop_a_run(faulty, monkeypatch, tmp_path):
     """It appears when the next algorithm's turn comes; that of the first algorithm before anything is computed."""

@@ -52,6 +52,7 @@ def parsed(*callbacks: dict[str, Any], **options: Any) -> configuration.Config:
     return configuration.parse(BASE | {"callbacks": list(callbacks)}, name="tiny", **options)
 
 
+@pytest.mark.in_turn
 def test_a_callback_of_ones_own(here: pathlib.Path):
     config = parsed({"name": "my_callbacks:noted", "path": "notes", "times": 3})
     assert configuration.parse(tomllib.loads(configuration.dumps(config))) == config
@@ -101,6 +102,7 @@ def test_what_is_missing_is_said_before_anything_is_computed(tmp_path: pathlib.P
     assert {event.stage for event in told} == {"data"}
 
 
+@pytest.mark.in_turn
 def test_event_files_lie_in_the_run_folder(tmp_path: pathlib.Path):
     pytest.importorskip("tensorboardX")
     tensorboard = CallbackSetup(CALLBACKS["tensorboard"], {"by_seed": False})
@@ -185,6 +187,7 @@ def test_a_stopped_experiment_goes_on(tmp_path: pathlib.Path, monkeypatch: pytes
     assert not (folder / "checkpoints").exists()
 
 
+@pytest.mark.in_turn
 def test_checkpoints_of_another_config_are_refused(tmp_path: pathlib.Path) -> None:
     """Also where config.toml is missing; without --resume they are not overwritten."""
     stop, folder = StopRequest(), tmp_path / "stopped"
@@ -217,6 +220,7 @@ def test_damaged_standalone_models_are_trained_again(tmp_path: pathlib.Path) -> 
     assert_same(folder, tmp_path / "whole")
 
 
+@pytest.mark.in_turn
 def test_without_checkpoints_nothing_is_left(tmp_path: pathlib.Path) -> None:
     run.run(build(), directory=tmp_path / "run", saving=Saving(every=None))
     assert not (tmp_path / "run/checkpoints").exists()

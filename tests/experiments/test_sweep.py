@@ -155,6 +155,7 @@ def test_a_cell_equals_its_own_run(finished: Any) -> None:
         np.testing.assert_allclose(outcome.records[name].sel(mine), values, rtol=1e-4, atol=1e-5, err_msg=str(name))
 
 
+@pytest.mark.in_turn
 def test_what_makes_no_difference_is_run_once(finished: Any) -> None:
     outcome, events, _ = finished
     notes = [event.message for event in events if event.stage == "note"]
@@ -166,6 +167,7 @@ def test_what_makes_no_difference_is_run_once(finished: Any) -> None:
     assert all(best.cell["eps"] is None for best in outcome.best if best.algorithm == "fedavg")
 
 
+@pytest.mark.in_turn
 def test_what_is_saved_loads_back_and_is_not_repeated(finished: Any, tmp_path: Any) -> None:
     outcome, _, folder = finished
     metrics, records = folders.load(folder)
@@ -277,6 +279,7 @@ def test_gridded() -> None:
 # --- Pictures -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_pictures_and_page(finished: Any) -> None:
     outcome, _, folder = finished
     image, page = report.write(folder)

@@ -75,6 +75,7 @@ def test_finished_algorithms_are_not_repeated(retrained: list[dict[str, Any]], t
     assert len(retrained) == 3
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("question", "words"),
     [
@@ -109,6 +110,7 @@ def value(algorithm: Any, state: Any, scores: Any) -> Any:
     return -scores["test_loss"].values.mean()
 
 
+@pytest.mark.in_turn
 def test_functions_of_one_name_are_different_values(
     retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def of_seed(record: RunRecord, seed: int) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf[seed]), record)
 
 
+@pytest.mark.in_turn
 def test_a_record_repeats_the_steps_of_the_server(record: RunRecord) -> None:
     for seed in range(2):
         seen = of_seed(record, seed)
@@ -44,6 +45,7 @@ def test_a_record_repeats_the_steps_of_the_server(record: RunRecord) -> None:
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), after, expected)
 
 
+@pytest.mark.in_turn
 def test_values_of_rounds_add_up_to_what_the_run_gained(record: RunRecord) -> None:
     def utility(model: Any) -> Any:
         return -sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(model))

@@ -131,6 +131,7 @@ def table() -> games.CoalitionTable:
     return games.coalitions(plan(), few(2), rounds=ROUNDS, seeds=2)
 
 
+@pytest.mark.in_turn
 def test_all_coalitions_of_two_clients(table: games.CoalitionTable) -> None:
     np.testing.assert_array_equal(table.members, members_of(2))
     assert (table.values.shape, table.payoffs.shape) == ((2, 4), (2, 4, 2))

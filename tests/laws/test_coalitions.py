@@ -14,6 +14,7 @@ DRAWN_BY_ID = ("clusters", "fedala", "fedsoft", "ipfl")
 COMPARABLE = [name for name in ALGORITHMS if name not in DRAWN_BY_ID]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", chosen(ALGORITHMS, quick=("scaffold",)))
 def test_law_23_the_first_clients_with_drawn_batches_and_cohorts(name: str) -> None:
     equals_its_members_alone(bench(name))

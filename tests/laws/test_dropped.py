@@ -84,6 +84,7 @@ def member(info: Any, place: int) -> jax.Array:
     return jnp.arange(POPULATION) == int(ids[place % len(ids)])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", chosen(ALGORITHMS))
 def test_law_19_who_is_dropped_is_absent(name: str) -> None:
     case, data = programs(name), federation()
@@ -130,6 +131,7 @@ def test_law_19_who_has_nan_in_its_data_is_absent(name: str) -> None:
     assert int(info["dropped_messages"]) == 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", chosen(ALGORITHMS, quick=("iafl", "standalone")))
 def test_law_19_in_chunks(name: str) -> None:
     """Where the client is present, its chunk is another one, so sums differ by rounding."""

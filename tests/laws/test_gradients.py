@@ -50,6 +50,7 @@ def test_every_float_is_declared(name: str) -> None:
     assert set(declared) == set(numbers(ALGORITHMS[name]))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_law_17_gradients_equal_finite_differences(name: str, mode: str) -> None:
     check(name, mode)

@@ -36,11 +36,13 @@ def case(request: pytest.FixtureRequest) -> Bench:
     return bench(request.param)
 
 
+@pytest.mark.in_turn
 def test_law_16_it_lowers_for_every_platform(case: Bench) -> None:
     """Lowering raises an error where an operation has no form for one of the platforms."""
     laws.lowers_for_every_platform(case)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("platform", ["cuda", pytest.param("tpu", marks=pytest.mark.thorough)])
 def test_law_16_the_forms_of_all_platforms_agree(case: Bench, platform: str) -> None:
     """Models, clients' states and metrics after two rounds."""

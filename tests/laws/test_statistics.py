@@ -109,6 +109,7 @@ def _check(build: Any, between: bool) -> None:
     assert between or not kept or any(np.any(np.isclose(found.seven, SEVEN)) for found in kept)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", chosen(CASES, quick=("iafl", "scaffold")))
 def test_law_18_statistics_that_nothing_reads_change_nothing(name: str) -> None:
     """Models are those of the task without statistics. Statistics stay within the values that clients measured."""
@@ -132,6 +133,7 @@ def test_law_18_in_scenarios(scenario: str, name: str) -> None:
     _check(lambda task: entry.build(_case(name, task), **entry.example), scenario == "free_riding")
 
 
+@pytest.mark.in_turn
 def test_law_17_with_statistics_that_evaluation_reads() -> None:
     """The gradient of the test loss by a learning rate, through two rounds, against central differences."""
     with enable_x64(True):
@@ -157,6 +159,8 @@ class Scaled(NamedTuple):
     factor: Any
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_every_algorithm_takes_a_frozen_task(name: str) -> None:
     plain = logistic_regression()

@@ -23,6 +23,7 @@ def test_no_seed_diverges(name: str, decay: float) -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.state.server) if leaf.dtype.kind == "f")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("decay", [1e-10, pytest.param(1e-18, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", chosen(ALGORITHMS, quick=("scaffold", "qffl")))
 def test_gradients_are_finite(name: str, decay: float) -> None:

@@ -33,7 +33,7 @@ def _assert_equal(height: int, width: int, size: tuple[int, int], padding: Any, 
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", channels_last.SIDES)
 @pytest.mark.parametrize("padding", ["VALID", "SAME", ((1, 0), (0, 2))])
 def test_tiles_convolve(padding: Any, side: int) -> None:

@@ -26,6 +26,8 @@ def draws(*shapes):
     return [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]
 
 
+@pytest.mark.in_turn
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("strides", "padding", "dilation", "kernel"),
     [
@@ -52,6 +54,7 @@ def test_equals_lax(strides, padding, dilation, kernel):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.in_turn
 def test_two_dtypes_are_promoted():
     x, w = draws((2, 6, 6, 3), (3, 3, 3, 4))
     promoted = lambda x, w: convolution(x, w, (1, 1), "SAME", dimension_numbers=NHWC)  # noqa: E731
@@ -103,6 +106,7 @@ def test_too_small_an_image():
         convolution(x, w, (1, 1), "VALID", dimension_numbers=NHWC)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("shape", [(2, 6, 8, 3), (1, 7, 5, 2)])
 def test_max_pool(shape):
     (x,) = draws(shape)

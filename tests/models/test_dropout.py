@@ -48,7 +48,7 @@ def dropped(task):
     return float(jnp.mean(trained == 0)), float(jnp.mean(judged == 0))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", [LINEN, NNX], ids=["linen", "nnx"])
 @pytest.mark.parametrize("flag", [*TRAINING, *EVALUATING])
 def test_every_usual_flag_switches_dropout_on_in_training_only(source, flag):
@@ -57,6 +57,7 @@ def test_every_usual_flag_switches_dropout_on_in_training_only(source, flag):
     assert judged == 0
 
 
+@pytest.mark.in_turn
 def test_training_loses_what_dropout_takes():
     """A half of the outputs being lost, the others are doubled: training and evaluation agree in the mean."""
     task = task_from_module(net(LINEN, "training", trains=True), X)
@@ -114,7 +115,7 @@ def test_one_layer_that_stays_off_is_enough(module, layer):
         task_from_module(module, X)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", [Mixed(rate=0.0), lambda rngs: MixedNnx(rngs, 0.0), Attending(reached=True)])
 def test_no_dropout_is_no_dropout_that_is_off(module):
     task = task_from_module(module, X)
@@ -150,6 +151,7 @@ def test_dropout_behind_a_flag_is_looked_at_in_training():
         task_from_module(Net(), X)
 
 
+@pytest.mark.in_turn
 def test_dropout_beside_batch_statistics():
     class Net(nn.Module):
         off: bool = False

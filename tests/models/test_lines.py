@@ -81,6 +81,7 @@ def test_what_is_left_to_planes():
     assert not worth(padding=[(1, 1), (-1, 1)])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
 def test_falls_back_to_planes(strides):
     x, w = normal(1, (2, 6, 7, 3), (3, 3, 3, 4))
@@ -116,6 +117,7 @@ def test_second_derivatives_and_forward_mode(small_cache):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.in_turn
 def test_half_precision_rounds_once(small_cache):
     """Sums over lines of an image, as of a kernel's gradient, are not kept in half precision."""
     x, w = (v.astype(jnp.bfloat16) for v in normal(4, (40, 30, 7, 2), (3, 3, 2, 3)))
@@ -132,6 +134,7 @@ def test_half_precision_rounds_once(small_cache):
     np.testing.assert_allclose(by_lines(x, w, "SAME").astype(jnp.float32), once, rtol=2.0**-8, atol=2.0**-8)
 
 
+@pytest.mark.in_turn
 def test_sums_may_be_of_another_type(small_cache):
     x, w = (v.astype(jnp.float32) for v in normal(4, (40, 6, 7, 2), (3, 3, 2, 3)))
     wide = lines.convolve(x.transpose(1, 3, 2, 0), w, padding="SAME", preferred_element_type=jnp.float64)

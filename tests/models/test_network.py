@@ -59,7 +59,7 @@ def test_every_model_is_tested() -> None:
     assert CASES.keys() == MODELS.keys()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", thorough_if(CASES, "resnet18"))
 def test_each_layer_has_pytorchs_distribution(name: str) -> None:
     params = drawn(name, initialisation="framework")
@@ -128,6 +128,7 @@ def test_equal_arguments_give_the_same_initial_function() -> None:
     assert first != cnn_a((28, 28), 10)
 
 
+@pytest.mark.in_turn
 def test_dtypes_share_their_numbers() -> None:
     single = drawn("mlp", initialisation="framework")
     with enable_x64(True):
@@ -137,6 +138,7 @@ def test_dtypes_share_their_numbers() -> None:
         np.testing.assert_array_equal(leaf, double[path].astype(np.float32))
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_an_unknown_name_is_one_sentence() -> None:
     wrong: Any = "torch"

@@ -43,6 +43,7 @@ def test_parameter_counts():
     assert count(normalised) == 40 + 37 * 6 + 25 * 5 + 6 * 3 + 2 * (4 + 6)
 
 
+@pytest.mark.in_turn
 def test_published_networks_are_options():
     """INCFL's LeNet for CIFAR-10 and its network for Sentiment140; the CNN of 62 classes for MaxFL's EMNIST."""
     lenet = cnn((32, 32, 3), 10, blocks=[[6], [16]], kernel=5, padding="VALID", dense=[120, 100, 84, 50])
@@ -64,7 +65,7 @@ SMALL = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SMALL)
 def test_contract(name):
     shape, options = SMALL[name]
@@ -251,6 +252,7 @@ def test_options_that_all_networks_have_are_shown_by_each() -> None:
     }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (4, 64, 64)])
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 def test_channels_that_come_first_are_refused(name, shape):

@@ -74,7 +74,7 @@ def test_a_convolution_is_native_on_tpus(platform, outputs, native):
     assert text.count("stablehlo.convolution") == native
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", [(3, 3, 2, 4), (5, 5, 2, 4), (4, 3, 2, 4), (3, 3, 2, 20)])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_squares_of_a_convolution(kernel, padding):
@@ -84,6 +84,7 @@ def test_squares_of_a_convolution(kernel, padding):
     np.testing.assert_array_equal(planes.whole(planes.squares(x[:, :8])), x[:, :8])
 
 
+@pytest.mark.in_turn
 def test_kernels_per_client(monkeypatch):
     monkeypatch.setattr(planes, "CACHED", 2**12)
     x, w = normal(2, (3, 21, 8, 8, 2), (3, 3, 3, 2, 4))
@@ -99,6 +100,7 @@ def test_kernels_per_client(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("batch", [0, 1, 16, 23, 37])
 def test_blocks_change_nothing(batch):
     (x,) = normal(3, (batch, 4, 4, 2))

@@ -43,7 +43,7 @@ def places(raw, made):
     return np.array(found)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(12, 10, 3), (9, 11, 1), (10, 10)])
 def test_pixels_are_those_of_one_window_of_the_framed_image(shape):
     """Also where images are not square: torchvision frames raw images with zeros, and so the frame is raw black."""
@@ -69,6 +69,7 @@ def test_the_frame_is_a_black_pixel_of_each_channel():
     np.testing.assert_allclose(frame, np.broadcast_to(-np.divide(mean, std), frame.shape), rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_places_are_uniform_and_half_of_the_images_are_mirrored():
     b = 4000
     made = jax.jit(crop_flip)(jax.random.key(1), jnp.asarray(images(b, (9, 9)) + np.float32(1)))

@@ -59,6 +59,7 @@ def _assert_same(found: Any, expected: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.in_turn
 def test_every_seed_starts_from_the_parameters() -> None:
     result = _simulate(_plan_starting(), initial_model=STARTING_PARAMS)
     for seed in (0, 1):
@@ -85,6 +86,7 @@ def test_other_parameters_do_not_recompile() -> None:
     assert trees.size(specs[0][1].traced) >= trees.size(STARTING_PARAMS)
 
 
+@pytest.mark.in_turn
 def test_what_does_not_fit_is_one_sentence() -> None:
     path = trees.paths_of(STARTING_PARAMS)[0]
     leaves, structure = jax.tree.flatten(STARTING_PARAMS)
@@ -212,6 +214,7 @@ def _plan_frozen(task: Any, build: Any = fedavg) -> engine.Plan:
     return engine.Plan(build, {"task": task, "local": FROZEN_LOCAL, "clients_per_round": None})
 
 
+@pytest.mark.in_turn
 def test_params_are_the_trained_leaves() -> None:
     task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
     params = task.init(jax.random.key(5))
@@ -266,6 +269,7 @@ def test_init_may_be_traced_again_and_again() -> None:
     assert len(roles.roles_of(task, shapes[0])) == 4
 
 
+@pytest.mark.in_turn
 def test_backbones_of_equal_shapes_share_a_program() -> None:
     first, second = (freeze(WHOLE, WHOLE.init(jax.random.key(seed)), _backbone) for seed in (1, 2))
     specs = [partition_plan(_plan_frozen(task), FROZEN_FEDERATION)[0] for task in (first, second)]
@@ -276,6 +280,7 @@ def test_backbones_of_equal_shapes_share_a_program() -> None:
     assert not np.allclose(losses[0], losses[1])
 
 
+@pytest.mark.in_turn
 def test_an_algorithm_without_a_plan() -> None:
     task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
     found = engine.simulate(fedavg(task, FROZEN_LOCAL, clients_per_round=None), FROZEN_FEDERATION, rounds=1)

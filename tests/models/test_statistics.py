@@ -52,6 +52,7 @@ def _mean_loss(task: Any, x: Any, real: Any) -> Any:
     return loss
 
 
+@pytest.mark.in_turn
 @MODULES
 def test_roles(module: Any) -> None:
     task = task_from_module(module, X)
@@ -63,6 +64,7 @@ def test_roles(module: Any) -> None:
     assert roles.roles_of(task_from_module(module, X, statistics="frozen"), params).count("frozen") == 2
 
 
+@pytest.mark.in_turn
 @MODULES
 def test_running_averages_of_real_rows(module: Any) -> None:
     """The pseudo-gradient of a running average, against NumPy; rows that pad the batch have no influence at all."""
@@ -85,6 +87,7 @@ def test_running_averages_of_real_rows(module: Any) -> None:
         np.testing.assert_allclose(params["norm"][name] - slope["norm"][name], new, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.in_turn
 @MODULES
 def test_evaluation_uses_running_averages(module: Any) -> None:
     task = task_from_module(module, X)
@@ -102,6 +105,7 @@ def test_evaluation_uses_running_averages(module: Any) -> None:
     np.testing.assert_array_equal(held["norm"]["scale"], slope["norm"]["scale"])
 
 
+@pytest.mark.in_turn
 @MODULES
 def test_local_training_sets_running_averages_beside_any_optimizer(module: Any) -> None:
     """Momentum, weight decay and a proximal term act on trained leaves only."""
@@ -131,6 +135,7 @@ def test_frozen_statistics(module: Any) -> None:
     assert np.any(slope["norm"]["scale"])
 
 
+@pytest.mark.in_turn
 @MODULES
 def test_narrow_dtypes_leave_running_averages_wide(module: Any) -> None:
     """With bfloat16 products, a change of an average below bfloat16's resolution is kept."""
@@ -143,6 +148,7 @@ def test_narrow_dtypes_leave_running_averages_wide(module: Any) -> None:
     np.testing.assert_allclose(slope["norm"]["var"], expected["norm"]["var"], rtol=0.02)
 
 
+@pytest.mark.in_turn
 @MODULES
 def test_parts_without_rows_have_no_gradient(module: Any) -> None:
     """``full_gradient`` reads the capacity in parts, some of which may be empty; so may a client's rows."""
@@ -209,6 +215,7 @@ class Plain(nn.BatchNorm):
         return super().__call__(x)
 
 
+@pytest.mark.in_turn
 def test_masks_of_a_module_are_kept_within_the_real_rows() -> None:
     task = task_from_module(Masked(), X)
     params = task.init(jax.random.key(0))

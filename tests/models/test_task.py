@@ -71,7 +71,7 @@ def test_three_kinds_agree_with_numpy():
     np.testing.assert_allclose(tasks[1].logits(moved, X), tasks[0].logits(a, X), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", [Linen(), Nnx, lambda rngs: Nnx(rngs)])
 def test_modes(module):
     task = task_from_module(module, X, classes=3)
@@ -102,6 +102,7 @@ def test_nnx_under_transforms():
         np.testing.assert_allclose(a[1], b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_features_and_head():
     assert task_from_module(Linen(), X).features is None
     assert task_from_module(nn.Dense(3), X).features is None  # nn.Dense.features is a width
@@ -149,6 +150,7 @@ def test_nnx_convolution_layer():
     assert jax.eval_shape(task.init, jax.random.key(0))
 
 
+@pytest.mark.in_turn
 def test_cross_entropy():
     logits = jnp.log(jnp.array([[0.2, 0.8], [0.5, 0.5]]))
     np.testing.assert_allclose(cross_entropy(logits, jnp.array([1, 0])), -np.log([0.8, 0.5]), rtol=1e-6)
@@ -166,6 +168,7 @@ def test_state_is_refused():
         task_from_module(Counting, X)
 
 
+@pytest.mark.in_turn
 def test_group_norm_is_accepted():
     class Grouped(nn.Module):
         @nn.compact
@@ -208,6 +211,7 @@ THREE = np.zeros((3, 5), np.float32)
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4)), jnp.float32)
 
 
+@pytest.mark.in_turn
 def test_a_text_counts_the_mean_over_its_places():
     y = jnp.array([[0, 1, 2], [3, 3, 0]])
     chances = jax.nn.log_softmax(LOGITS)
@@ -218,6 +222,7 @@ def test_a_text_counts_the_mean_over_its_places():
     np.testing.assert_array_equal(correct(LOGITS[:, 0], jnp.argmax(LOGITS[:, 0], axis=1)), [1.0, 1.0])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("padding", [0, -1])
 def test_places_with_the_label_of_padding_do_not_count(padding):
     y = jnp.array([[1, padding, 2], [3, 3, padding], [padding] * 3])

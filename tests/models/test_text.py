@@ -129,6 +129,7 @@ def test_text_cnn_by_hand(row):
     np.testing.assert_allclose(jax.jit(task.logits)(params, TOKENS)[row], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_published_sizes_and_the_order_of_paths():
     params = jax.eval_shape(bilstm((50,), 5, vocabulary=1000).init, jax.random.key(0))
     one = 4 * (300 * 120 + 120 * 120 + 120)
@@ -153,6 +154,7 @@ def test_clients_with_their_own_parameters(name):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_dropout_only_with_a_key():
     task, params = make("bilstm")
     logits = jax.jit(task.logits)
@@ -161,6 +163,7 @@ def test_dropout_only_with_a_key():
     assert not np.allclose(logits(params, TOKENS, one), logits(params, TOKENS, two))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", TEXTS)
 def test_float64(name):
     with enable_x64(True):

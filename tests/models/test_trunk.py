@@ -38,6 +38,7 @@ def _value_and_gradient(platform: str, name: str, shape: tuple[int, ...], option
         return jax.jit(jax.vmap(jax.value_and_grad(loss)))(params, x)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 @pytest.mark.parametrize(
     "name", [*(pytest.param(each, marks=[pytest.mark.thorough] * (each in LONG)) for each in NETWORKS), "normalised"]
@@ -73,7 +74,7 @@ def test_networks_are_the_same_by_every_rule_for_gpus(name: str, form: Any, monk
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("padding", ["VALID", "SAME", ((1, 0), (0, 2))])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1), (2, 3)])
 def test_patches_convolve(padding: Any, strides: tuple[int, int]) -> None:
@@ -88,6 +89,7 @@ def test_patches_convolve(padding: Any, strides: tuple[int, int]) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("shape", [(2, 4, 6, 3), (1, 5, 7, 2)])
 def test_pools_give_the_gradient_to_the_first_of_equal_maxima(shape: tuple[int, ...]) -> None:
     x = jnp.asarray(np.random.default_rng(0).integers(0, 3, shape), jnp.float32)  # with many ties
@@ -108,6 +110,7 @@ def test_pools_give_the_gradient_to_the_first_of_equal_maxima(shape: tuple[int, 
         np.testing.assert_array_equal(found[1], expected[1])
 
 
+@pytest.mark.in_turn
 def test_forms_have_second_derivatives() -> None:
     """Per-FedAvg and gradients through rounds need them."""
     x = jax.random.normal(jax.random.key(0), (2, 4, 4, 1))

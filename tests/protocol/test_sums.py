@@ -60,6 +60,7 @@ def test_what_weighs_nothing_is_never_read(several: bool) -> None:
     np.testing.assert_array_equal(nobody.weight, 0)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_narrow_types_are_added_up_in_single_precision(dtype: Any) -> None:
     """A thousand ones: in bfloat16 their sum would stop growing at 256."""

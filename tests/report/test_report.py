@@ -129,6 +129,7 @@ def test_the_pool_is_drawn_where_clients_may_leave():
     np.testing.assert_allclose(np.array([line.get_ydata() for line in means], float), pool.mean(axis=1))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("missing", ["fedavg", "incfl"])
 def test_figures_with_nan_and_absent_algorithms(missing):
     metrics, records = results(evaluations=1, seeds=1)

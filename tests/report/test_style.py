@@ -51,6 +51,7 @@ def test_fonts_with_most_of_the_letters_come_first(installed: Any) -> None:
     assert style.font_note([CHINESE]) is None
 
 
+@pytest.mark.in_turn
 def test_letters_that_no_font_has_are_one_sentence_without_warnings(installed: Any, tmp_path: pathlib.Path) -> None:
     installed(Few="联", **{"Last Resort High-Efficiency": CHINESE})
     assert style.font_note([CHINESE]) == (

@@ -68,6 +68,7 @@ def test_what_is_saved_is_resumed(folder: pathlib.Path) -> None:
     assert {each.name for each in folder.iterdir()} == names
 
 
+@pytest.mark.in_turn
 def test_a_config_of_any_length_is_kept(tmp_path: pathlib.Path) -> None:
     """Attributes of HDF5 end at 64 kB."""
     trace = [[1.0] * 6] * 3000

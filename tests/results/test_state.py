@@ -196,6 +196,7 @@ def test_the_live_page_of_a_run_that_has_ended(folder: pathlib.Path, capsys: pyt
     assert call(capsys, "report", str(folder), str(folder), "--live")[0] == 2
 
 
+@pytest.mark.in_turn
 def test_the_page_follows_a_run(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """It is written while the lock is held, and once more at the end."""
     pages: list[str] = []

@@ -74,6 +74,7 @@ def assert_same_results(found: Any, expected: Any) -> None:
     xr.testing.assert_identical(found.metrics.drop_vars(clock), expected.metrics.drop_vars(clock))
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("long")
 def test_values_are_those_in_memory(tmp_path: pathlib.Path) -> None:
     expected = simulate()
@@ -86,6 +87,7 @@ def test_values_are_those_in_memory(tmp_path: pathlib.Path) -> None:
     assert_same_results(simulate(checkpoint=Checkpoint(tmp_path / "at", every=0)), expected)  # from the last checkpoint
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("long")
 def test_a_run_that_ends_early(tmp_path: pathlib.Path) -> None:
     callbacks = [lambda block: block.round >= 8]
@@ -100,6 +102,7 @@ def test_short_records_stay_in_memory(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "at/records.zarr").exists()
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("long")
 def test_a_sweep_keeps_them_in_memory(tmp_path: pathlib.Path) -> None:
     plans = [PLAN, PLAN._replace(arguments={**PLAN.arguments, "threshold": 0.7})]
@@ -110,6 +113,7 @@ def test_a_sweep_keeps_them_in_memory(tmp_path: pathlib.Path) -> None:
         xr.testing.assert_identical(each.records, alone.records)
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("long")
 def test_large_tables_over_clients_are_left_out_of_a_run_and_not_of_a_block(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

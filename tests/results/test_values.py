@@ -275,6 +275,7 @@ def test_cluster_models():
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("first", [True, False])
 def test_algorithms_without_clusters_beside_one_with(first, tmp_path):
     parts = {"ipfl": dataset([0, 1], with_clusters(), None), "fedavg": algorithms(None)["fedavg"]}

@@ -47,6 +47,7 @@ def _read(data: Any, round: int, id: int, at: Any, known: bool = True) -> tuple[
     return lists[0], lists[1]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("lists", [False, True], ids=["table", "lists"])
 def test_rows_before_and_after(lists: bool) -> None:
     for id in range(POPULATION):

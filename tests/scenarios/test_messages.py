@@ -200,6 +200,7 @@ def test_nothing_to_clip(federation):
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(update))
 
 
+@pytest.mark.in_turn
 def test_a_huge_update_is_clipped_without_overflow(federation):
     inner = fedavg(TASK, LOCAL)
 
@@ -228,7 +229,7 @@ def test_who_clips_may_be_given(federation):
 # --- Free riders --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("inner", [incfl(TASK, LOCAL, threshold=0.5), scaffold(TASK, LOCAL)], ids=["incfl", "scaffold"])
 def test_free_riders_send_nothing_and_all_else_stays(inner, federation):
     rides = np.isin(np.arange(POPULATION), (4, 0))
@@ -300,6 +301,7 @@ def test_who_rides_and_when_is_data(federation):
     assert programs[0] == programs[1]
 
 
+@pytest.mark.in_turn
 def test_a_fraction_rides_and_one_inside_another_is_drawn_apart(federation):
     algorithm = free_riding(fedavg(TASK, LOCAL, **WEIGHTS), fraction=0.4)
     state, found = sent(algorithm, federation)

@@ -66,7 +66,7 @@ def present(algorithm: Any, federation: Any) -> np.ndarray:
     return np.asarray(selected(algorithm, federation).present)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("between", [None, *REGISTRY])
 def test_dropouts_inside_each_other_multiply(between, federation):
     """A quarter of the clients answers: 500 of 2,000 with a standard deviation of 19."""
@@ -108,6 +108,7 @@ def test_a_dropout_of_nobody_changes_nothing_inside_or_outside(federation):
     np.testing.assert_array_equal(inside.id, alone.id)
 
 
+@pytest.mark.in_turn
 def test_byzantine_clients_inside_each_other_are_drawn_apart(federation):
     algorithm = byzantine(byzantine(everybody(), fraction=0.4), fraction=0.4)
     servers = jax.vmap(lambda seed: initial_state(algorithm, federation, seed).server)(jnp.arange(200))
@@ -187,7 +188,7 @@ def first_round(inner: str) -> frozenset[int]:
     return frozenset(taking_part(run(wrapped, tiny_federation(), 1)[1][0]))
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("outer", "inner"), PAIRS)
 def test_presence_never_grows(outer, inner, federation):
     """A scenario may take clients out of the pool or the cohort and never adds one that the other took out."""

@@ -86,6 +86,7 @@ def test_nobody_leaves_a_model_that_is_better(federation):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.in_turn
 def test_when_all_have_left_nothing_moves(federation):
     states, records = run(opting_out(fedavg(TASK, LOCAL), baseline=2.0, every=2), federation, 5)
     assert records[1]["cohort_present"].any()
@@ -153,7 +154,7 @@ def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
     jax.tree.map(np.testing.assert_array_equal, model, plain[-1].server.model)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("missing", "leave"), [(1e-7, 0), (1e-3, 5)])
 def test_what_is_missing_by_rounding_alone_does_not_count(missing, leave, federation, slow_run):
     _, table = slow_run

@@ -195,6 +195,7 @@ def test_dropout_by_client(federation):
 TRACE = np.array([[1, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 1, 1, 0, 0]])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ending", [".npy", ".csv", "array"])
 def test_availability_follows_its_trace_and_repeats_it(ending, federation, tmp_path):
     trace: Any = TRACE
@@ -243,6 +244,7 @@ def test_a_client_without_such_rows_is_asked_on_its_training_rows(federation):
     np.testing.assert_allclose(asked[1]["polled_loss"], usual[1]["polled_loss"], rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_who_never_trained_with_pfedme_has_the_global_model(federation):
     algorithm = REGISTRY["pfedme"].build(TASK, LOCAL, regularisation=1.0, clients_per_round=2)
     states, records = run(appeal_based(algorithm, threshold=1.0, after=9), federation, 2)
@@ -251,6 +253,7 @@ def test_who_never_trained_with_pfedme_has_the_global_model(federation):
     np.testing.assert_allclose(records[1]["polled_loss"][never], expected, rtol=1e-4)
 
 
+@pytest.mark.in_turn
 def test_rates_and_traces_by_round_are_data(federation):
     """In a compiled function both may be arguments."""
     inner, data = fedavg(TASK, LOCAL, clients_per_round=None), by_id(federation)

@@ -160,6 +160,7 @@ FAULTS: dict[str, tuple[Callable[..., Algorithm], str]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("law", FAULTS)
 def test_the_law_that_is_meant_finds_a_fault(law: str) -> None:
     build, words = FAULTS[law]
@@ -210,6 +211,7 @@ def test_a_model_of_another_dtype_is_found() -> None:
         check_algorithm(halves, only="shapes")
 
 
+@pytest.mark.in_turn
 def test_reading_the_state_of_an_empty_rows_client_is_found() -> None:
     """The table of the server is zero before the first round, so one round alone shows nothing."""
 
@@ -232,6 +234,7 @@ def test_reading_the_state_of_an_empty_rows_client_is_found() -> None:
         check_algorithm(reads, only="empty rows")
 
 
+@pytest.mark.in_turn
 def test_a_mean_over_all_models_is_found_where_somebody_left() -> None:
     def mean_of_all(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
         plain = algorithms.fedfomo(task, local, clients_per_round=clients_per_round)
@@ -241,12 +244,14 @@ def test_a_mean_over_all_models_is_found_where_somebody_left() -> None:
         check_algorithm(mean_of_all, only="members")
 
 
+@pytest.mark.in_turn
 def test_the_same_laws_find_nothing_in_a_sound_algorithm() -> None:
     found = check_algorithm(sound, only=tuple(FAULTS))
     assert set(found.laws) == set(FAULTS)
     assert repr(found).startswith("sound obeys 8 laws: shapes, traced numbers, ")
 
 
+@pytest.mark.in_turn
 def test_the_laws_after_one_that_they_need_are_left_out() -> None:
     """A run whose numbers change by themselves would break all others, too."""
     with pytest.raises(AssertionError) as raised:
@@ -284,6 +289,7 @@ def test_names_of_laws_and_errors_of_builders() -> None:
     assert fljax.testing.check_algorithm is check_algorithm
 
 
+@pytest.mark.in_turn
 def test_it_needs_neither_pytest_nor_the_tests() -> None:
     code = "import fljax.testing, sys; assert not {'pytest', '_pytest', 'tests'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

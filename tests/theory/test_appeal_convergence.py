@@ -106,6 +106,7 @@ def test_the_printed_hessian_is_wrong(x64):
         assert q * (gradient**2 * (1 - q) + hessian) > 0
 
 
+@pytest.mark.in_turn
 def test_the_printed_smoothness_is_too_small(x64):
     """``L_s + L_c / 4`` of (103) and (112), without the square: a steep loss, nearly linear, is a counterexample."""
     lipschitz, smoothness = 20.0, 0.1
@@ -123,6 +124,7 @@ def test_the_printed_smoothness_is_too_small(x64):
 slopes = jax.jit(jax.vmap(jax.grad(theory.pseudo_huber), in_axes=(None, 0, None, None)))
 
 
+@pytest.mark.in_turn
 @given(st.integers(0, 10_000), amounts, amounts, st.integers(1, 6))
 def test_dissimilarity(seed, lipschitz, smoothness, clients):
     """On random points of random clients, with the smallest kappa^2 that assumption C.3 has for a drawn beta^2."""
@@ -267,6 +269,7 @@ def incfl_round(start: jax.Array, centres: jax.Array, thresholds: jax.Array) -> 
     return start + incfl_update(models - start[None], gap, server_lr=0.7, eps=0.5)
 
 
+@pytest.mark.in_turn
 def test_a_round_is_incfls(x64):
     setting = theory.AppealSetting(clients=8, local_steps=3, eps=0.5)
     start, centres, thresholds = jnp.asarray([0.3, -0.4]), jnp.asarray(CENTRES), jnp.asarray(THRESHOLDS)
@@ -334,6 +337,7 @@ def two_clients(eps: float) -> tuple[theory.AppealSetting, dict[str, Any], float
     return setting, {"centres": centres, "thresholds": thresholds, "start": place}, float(jnp.sum(gradient**2))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("eps", [1.0, 0.1])
 def test_the_printed_bound_for_partial_participation_is_too_small(eps, x64):
     """Where the expected step is 0 the gradient is not, so it does not tend to 0 as the printed bound does."""

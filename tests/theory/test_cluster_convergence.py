@@ -70,6 +70,7 @@ def test_gaussian_clusters_exactly(seed, power, first):
         np.testing.assert_allclose(np.linalg.norm(found - means, axis=-1), bound, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.in_turn
 def test_rates_with_a_finite_sum_stop_short(x64):
     """``prod (1 - 1 / (2 n^2)) = sin(pi / sqrt(2)) / (pi / sqrt(2))``: the first condition on rates is needed."""
     left = theory.descent_distances(1.0, 1.0, theory.decaying_rates(0.5, 2.0, 100_000))[-1]
@@ -79,6 +80,7 @@ def test_rates_with_a_finite_sum_stop_short(x64):
     assert theory.descent_distances(1.0, 1.0, theory.decaying_rates(0.5, 0.0, 100))[-1] < 1e-30
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("power", [0.0, 0.6, 1.0])
 def test_descent_on_convex_losses(power, least):
     place, lowest = least
@@ -103,13 +105,14 @@ def runs(rates: Any, noise: float, count: int = 30) -> np.ndarray:
     return np.asarray(jax.vmap(jax.vmap(loss))(models))[:, :-1]
 
 
+@pytest.mark.in_turn
 def test_the_server_mean_of_local_steps_is_a_step_on_the_mean_loss(x64):
     local = START - 0.3 * np.asarray(jax.jacobian(losses)(START))
     found = descent(jnp.asarray([0.3]))[1]
     np.testing.assert_allclose(found, SHARES @ local, rtol=1e-12)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("power", [0.6, 0.75, 1.0])
 def test_noise(power, least):
     place, lowest = least
@@ -129,6 +132,7 @@ def test_noise(power, least):
         assert np.diff(np.log(values[late])) / np.diff(np.log(time[late])) == pytest.approx(-1, abs=0.25)
 
 
+@pytest.mark.in_turn
 def test_the_rate_in_rounds(x64):
     """``T^-(1 - power)``; at 1 one over a logarithm."""
     for power in (0.6, 0.75, 0.9):
@@ -194,6 +198,7 @@ def importance(models: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.asarray(importance_weights(jnp.asarray(correct.mean(-1))))
 
 
+@pytest.mark.in_turn
 def test_importance_settles(x64):
     gradient, rows, x = two_clusters()
     smoothness = RIDGE + max(np.linalg.norm(each, 2) ** 2 for each in x) / (4 * ROWS)

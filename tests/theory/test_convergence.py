@@ -44,6 +44,7 @@ def plain_sums(rates: np.ndarray, q: float, reference: np.ndarray | None) -> np.
 # --- Terms and bounds ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_terms_are_the_papers_sums(x64):
     rates, reference = induced(7), np.linspace(0.5, 1, 7)
     np.testing.assert_allclose(theory.propagation_term(SETTING, rates), plain_sums(rates, 0, None), rtol=1e-12)
@@ -214,6 +215,7 @@ def test_simulated_models_have_the_expected_mean(recovery):
     np.testing.assert_array_less(np.abs(mean - expected), 4.5 * spread + 1e-5)
 
 
+@pytest.mark.in_turn
 def test_without_recovery_everybody_drifts_to_its_own_optimum(x64):
     centres = jax.random.normal(jax.random.key(7), (CLIENTS, 2))
     slow = theory.expected_models(centres, jnp.full(CLIENTS, 0.2), rounds=20_000)

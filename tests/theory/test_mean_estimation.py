@@ -37,6 +37,7 @@ def test_fedavg_bound():
     assert np.all(np.array(FEDAVG) <= bounds)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("gamma_global", "expected"), list(zip(GAMMA_GLOBAL, INCFL, strict=True)))
 def test_incfl(gamma_global, expected):
     ours, error = oracle.incfl_ipr(gamma_global)

@@ -48,7 +48,7 @@ def test_equal_sizes(own, other, samples, v, b, s2):
     np.testing.assert_allclose([each[0] for each in whole], closed, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("client", [0, 1, 5])
 @pytest.mark.parametrize("sizes", [RAGGED, [8] * 7], ids=["ragged", "equal"])
 def test_simulation(sizes, client):

@@ -81,6 +81,7 @@ def test_best_responses_to_the_relative_rule():
     np.testing.assert_allclose(respond(m), np.tile(expected, (CLIENTS, 1)).T, rtol=1e-12)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kappa", [0.0, 0.5, 0.9])
 def test_best_responses_against_another_optimiser(kappa):
     game = with_ceiling(1.5, kappa, cost=0.2)
@@ -100,6 +101,7 @@ def test_best_responses_against_another_optimiser(kappa):
         assert found[i] == pytest.approx(best.x, abs=2e-5)
 
 
+@pytest.mark.in_turn
 def test_individual_rationality():
     rng = np.random.default_rng(0)
     p, ceilings, kappas = rng.exponential(size=(50, 6)), rng.uniform(0.1, 3, size=50), rng.uniform(size=50)
@@ -121,7 +123,7 @@ INCREASING = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", INCREASING)
 def test_increasing_rewards_raise_contributions(rule):
     rng = np.random.default_rng(1)
@@ -173,6 +175,7 @@ def test_the_bad_equilibrium_of_the_relative_rule(clients):
     np.testing.assert_allclose(response, 1, rtol=1e-9)
 
 
+@pytest.mark.in_turn
 def test_all_symmetric_equilibria_of_the_relative_rule():
     low, high = theory.relative_equilibria(CLIENTS, cost=COST)
     assert low == pytest.approx(ALONE, rel=1e-12)
@@ -237,6 +240,7 @@ def test_no_rest_is_said():
         theory.nash(RELATIVE, evenly(1.0), order="both")
 
 
+@pytest.mark.in_turn
 def test_symmetric_equilibria():
     ceilings, kappas = (grid.ravel() for grid in np.meshgrid([0.1, 0.3, 1.0, 5.0], [0.0, 0.5, 1.0]))
 
@@ -260,6 +264,7 @@ def test_symmetric_equilibria():
             assert CLIENTS * p > 1.5 * ALONE
 
 
+@pytest.mark.in_turn
 def test_what_the_mechanism_does_to_the_total():
     """More sharing or a lower ceiling: less is contributed."""
     kappas, ceilings = jnp.linspace(0, 1, 6), jnp.asarray([0.5, 1.0, 2.0, 5.0])
@@ -273,6 +278,7 @@ def test_what_the_mechanism_does_to_the_total():
     np.testing.assert_allclose(table[:, -1], ALONE, rtol=1e-12)
 
 
+@pytest.mark.in_turn
 def test_another_benefit():
     def benefit(x):
         return jnp.log1p(x)

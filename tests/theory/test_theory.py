@@ -74,6 +74,7 @@ def test_local_minimum_agrees_with_bisection():
     assert np.all(theory.local_minimum(half).distance < 2)  # INCFL, lemma B.4
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("gamma_global", "expected"), list(zip(GAMMA_GLOBAL, INCFL, strict=True)))
 def test_incfl(gamma_global, expected):
     exact = theory.incfl_ipr_exact(gamma_global)
@@ -283,6 +284,7 @@ def test_errors(call, says):
     assert says in str(caught.value)
 
 
+@pytest.mark.in_turn
 def test_importing_it_draws_nothing():
     code = "import sys, fljax; fljax.theory; sys.exit('matplotlib' in sys.modules or 'flax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

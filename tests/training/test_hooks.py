@@ -38,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 # --- Hooks --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_proximal_closed_form():
     """With ``F(w) = |w - c|^2 / 2`` SGD contracts to ``(c + mu a) / (1 + mu)`` by ``1 - rate (1 + mu)`` a step."""
     task = Task(lambda key: {}, lambda params, x, key=None: x - params["w"][None, :], lambda r, y: 0.5 * (r**2).sum(-1))
@@ -147,6 +148,7 @@ def test_noise_has_the_standard_deviation_in_prepared_units():
     assert abs(float(x.mean())) < 0.03
 
 
+@pytest.mark.in_turn
 def test_noise_reaches_training_alone():
     how, own = STEPS, subset(range(6))
     noisy = own._replace(noise=jnp.float32(1.0))
@@ -159,6 +161,7 @@ def test_noise_reaches_training_alone():
     assert not np.array_equal(evaluate(noisy, KEY), evaluate(own))
 
 
+@pytest.mark.in_turn
 def test_augment_gets_a_key_of_its_own_in_every_step():
     seen = []
 
@@ -194,6 +197,7 @@ def test_a_key_means_training_mode():
 # --- Evaluation ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("capacity", [4, 12])
 def test_evaluate_is_a_masked_mean(capacity):
     task, data = logistic_task(), examples()
@@ -232,7 +236,7 @@ def test_evaluate_without_rows_is_nan():
     assert np.isnan(accuracy)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_each_of_several_models_is_judged_as_alone(platform):
     task, rows = logistic_task(), subset([1, 4, 7, 2], 6)
@@ -244,6 +248,7 @@ def test_each_of_several_models_is_judged_as_alone(platform):
     np.testing.assert_array_equal(accuracy, [each[1] for each in alone])
 
 
+@pytest.mark.in_turn
 def test_maps_over_clients():
     """A batch of ragged clients gives what each of them gives alone."""
     task, data = logistic_task(), examples()

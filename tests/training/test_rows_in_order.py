@@ -110,6 +110,7 @@ def rounds_of(build: Callable[..., Algorithm], how: Local, **options: Any) -> tu
     return [{name: double(leaf[t]) for name, leaf in states.server.model.items()} for t in range(ROUNDS + 1)], states
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", [*RAGGED, ALL_ROWS], ids=["steps", "epochs", "all rows"])
 def test_a_round_of_fedavg(how: Local) -> None:
     models, _ = rounds_of(fedavg, how)
@@ -118,11 +119,13 @@ def test_a_round_of_fedavg(how: Local) -> None:
         close(models[t + 1], numpy_round.fedavg_round(models[t], clients, rate_of(how, t)), 1e-5)
 
 
+@pytest.mark.in_turn
 def test_a_batch_of_all_rows_is_the_same_either_way() -> None:
     shuffled, in_rows = (rounds_of(fedavg, ALL_ROWS._replace(shuffle=shuffle))[0] for shuffle in (True, False))
     close(shuffled[ROUNDS], in_rows[ROUNDS], 1e-6)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", RAGGED, ids=["steps", "epochs"])
 def test_the_batches_of_one_step_of_perfedavg_follow_one_another(how: Local) -> None:
     models, _ = rounds_of(perfedavg, how, alpha=0.2)
@@ -137,6 +140,7 @@ def test_the_batches_of_one_step_of_perfedavg_follow_one_another(how: Local) -> 
         close(models[t + 1], expected, 1e-5)
 
 
+@pytest.mark.in_turn
 def test_perfedavg_adapts_to_rows_in_order() -> None:
     """Before deployment, too."""
     how = RAGGED[0]
@@ -148,6 +152,7 @@ def test_perfedavg_adapts_to_rows_in_order() -> None:
     close(result.deployed(1), numpy_round.local_sgd(model, own, 0.2), 1e-5)
 
 
+@pytest.mark.in_turn
 def test_the_samples_of_mwfed_are_rows_in_order() -> None:
     how, threshold = RAGGED[0], np.array([np.nan, 1.2, 0.4, 2.5, 1.0])
     models, states = rounds_of(mwfed, how, threshold=threshold, factor=3.0, mode="pooled")
@@ -162,6 +167,7 @@ def test_the_samples_of_mwfed_are_rows_in_order() -> None:
 # --- The engine ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", RAGGED, ids=["steps", "epochs"])
 def test_standalone_models_and_fine_tuning(how: Local) -> None:
     start = TASK.init(KEY)
@@ -177,7 +183,7 @@ def test_standalone_models_and_fine_tuning(how: Local) -> None:
         close(result.deployed(id), numpy_round.local_sgd(double(start), own, 0.2), 1e-5)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "execution",
     [

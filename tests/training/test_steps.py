@@ -72,6 +72,7 @@ CASES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", CASES)
 def test_the_parameters_of_the_least_loss_are_kept(name):
     how, stop = CASES[name]
@@ -94,6 +95,7 @@ def test_the_cases_differ():
     assert ends["to the end"][1] == 7, ends
 
 
+@pytest.mark.in_turn
 def test_without_rows_to_judge_training_goes_on_to_its_end():
     how = CASES["steps"][0]
     found = run_until(subset(OWN), judging([]), how, StopAlone(every=3, patience=1))
@@ -101,6 +103,7 @@ def test_without_rows_to_judge_training_goes_on_to_its_end():
     same(found.params, trained(subset(OWN), how).params)
 
 
+@pytest.mark.in_turn
 def test_clients_side_by_side_stop_each_for_itself():
     how, stop = CASES["steps"]
     owns = [subset(OWN), subset(range(3, 11)), subset([11])]

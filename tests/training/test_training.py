@@ -64,7 +64,7 @@ def test_a_client_smaller_than_the_batch_gives_all_its_rows():
         assert sorted(row[real]) == [0, 1, 2, 3]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("size", [1, 2, 5, 9, 33, 600])
 def test_distinct_positions_are_the_same_on_accelerators(size, seed):
@@ -99,6 +99,7 @@ def test_consecutive_draws_are_independent():
     assert ((counts - expected) ** 2 / expected).sum() < 37.7  # 15 degrees of freedom, 0.999
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 9])
 @pytest.mark.parametrize("how", [STEPS, EPOCHS])
 def test_batches_do_not_depend_on_the_padding(size, how):
@@ -208,6 +209,7 @@ def test_impossible_batches_are_refused(how, message):
 # --- The step -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", [STEPS, EPOCHS])
 @pytest.mark.parametrize("rows", [[2], [1, 4, 7], [0, 3, 5, 6, 8, 9, 10]])
 def test_sgd_against_numpy(rows, how):
@@ -218,7 +220,7 @@ def test_sgd_against_numpy(rows, how):
     assert int(found.steps) == len(drawn)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [STEPS, EPOCHS])
 def test_no_silent_promotion(how):
     own = subset(range(6), 7, noise=jnp.float32(0.1))
@@ -228,6 +230,7 @@ def test_no_silent_promotion(how):
     assert found.params["w"].dtype == jnp.float32
 
 
+@pytest.mark.in_turn
 def test_double_precision(x64):
     own, how = subset([1, 4, 7], data=examples(dtype=np.float64)), STEPS
     found = trained(own, how).params["w"]
@@ -235,6 +238,7 @@ def test_double_precision(x64):
     np.testing.assert_allclose(found, numpy_sgd(START, own, drawn_by_train(own, how), 0.1), rtol=1e-13)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", [STEPS, EPOCHS])
 def test_padding_changes_nothing(how):
     data = examples()
@@ -275,7 +279,7 @@ def test_weight_decay_of_sgd():
     same(trained(own, how._replace(weight_decay=0.0)).params, trained(own, how._replace(weight_decay=None)).params)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "how",
     [

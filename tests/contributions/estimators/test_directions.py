@@ -25,6 +25,7 @@ def found(estimator, record, **how):
     return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("estimator", "expected", "tau"),
     [
@@ -47,6 +48,7 @@ def flat(record):
     return np.nan_to_num(updates), np.concatenate([gradients[0], gradients[1][:, None]], axis=-1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 def test_the_definitions_with_absent_rows_and_a_tree(seed):
     record = runs.drawn(seed)

@@ -43,6 +43,7 @@ def additive(worth):
     return record, lambda w: jnp.sum(jnp.where(w > 1e-9, jnp.asarray(worth), 0))
 
 
+@pytest.mark.in_turn
 def test_an_additive_game_is_exact_after_the_least_number_of_orders():
     record, utility = additive([0.3, -0.1, 0.2, 0.4])
     for least, orders in ((1, 4), (30, 30)):
@@ -52,6 +53,7 @@ def test_an_additive_game_is_exact_after_the_least_number_of_orders():
         assert result.details["orders"] == orders
 
 
+@pytest.mark.in_turn
 def test_a_round_without_gain_is_skipped():
     record, utility = additive([5e-4, 0.0, 0.0])
     result = found(gtg_shapley(utility=utility), record, key=jax.random.key(0))

@@ -225,6 +225,7 @@ def test_a_measure_of_rounds_is_not_known_before_training():
         measure(Measure("cosine"), facts)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["rffl_reputation", "cffl_reputation"])
 def test_reputations_count_the_members_of_the_federation_alone(name):
     """Three members of five clients are as a federation of three: one of them is below the threshold over three."""

@@ -40,6 +40,7 @@ def test_printed_truth():
     np.testing.assert_allclose(runs.truth(runs.FOUR), (0.116162, -0.189132, 0.265228, 0.215270), atol=6e-7)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("estimator", "expected", "evaluations"),
     [
@@ -64,6 +65,7 @@ def test_printed_numbers_of_cohorts():
     assert (result.by_round[0, 2], result.by_round[1, 0], result.cost.evaluations) == (0, 0, 8)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("estimator", "tau"),
     [
@@ -168,6 +170,7 @@ def rounds_that_are_multiples():
     return record, utility, np.asarray(shapley(np.sum(scales) * h))
 
 
+@pytest.mark.in_turn
 def test_printed_numbers_of_completed_values():
     record, utility, expected = rounds_that_are_multiples()
     np.testing.assert_allclose(expected, (0.449146, 0.209889, -0.391674), atol=6e-7)
@@ -187,6 +190,7 @@ def test_with_full_participation_and_full_rank_completed_values_are_those_of_rou
     np.testing.assert_allclose(result.worth, found(multi_round(utility=runs.utility), record).worth, atol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_a_coalition_that_no_round_knows_is_named():
     record, utility, _ = rounds_that_are_multiples()
     part = jax.tree.map(lambda leaf: leaf[1:], record._replace(server_rate=jnp.ones(3)))

@@ -62,6 +62,7 @@ def test_those_that_retrain(name, x64):
     assert agreement(found.worth, [0.286667, 0.376667, 0.136667]).kendall == pytest.approx(1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "name",
     [
@@ -95,6 +96,7 @@ def test_in_single_precision():
     np.testing.assert_allclose(found.worth, (0.291667, 0.067708, -0.286458), atol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_rounds_one_by_one_are_the_record(x64):
     record = runs.drawn(0)
     estimator = digfl()
@@ -113,6 +115,7 @@ def test_rounds_one_by_one_are_the_record(x64):
     assert int(state.round) == 3
 
 
+@pytest.mark.in_turn
 def test_what_is_refused():
     record = RunRecord(jnp.zeros(2), jnp.zeros((1, 3)), jnp.ones((1, 3)))
     with pytest.raises(ValueError, match="did you mean 'digfl'"):

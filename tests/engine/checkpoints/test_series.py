@@ -34,6 +34,7 @@ def assert_rows(found: Any, rows: int) -> None:
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+@pytest.mark.in_turn
 @at_most(40)
 @given(
     blocks=st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=8),
@@ -76,6 +77,7 @@ def joined(found: Series) -> Any:
     return {name: np.concatenate([each[name] for each in blocks], axis=1) for name in blocks[0]}
 
 
+@pytest.mark.in_turn
 def test_rows_leave_the_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "CHUNK", 64)
     found = Series(tmp_path / "rows", 1000)

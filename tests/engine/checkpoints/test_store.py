@@ -65,7 +65,7 @@ def test_the_last_ones_are_kept(tmp_path: pathlib.Path) -> None:
 
 # Where a file of arrays is missing, tensorstore's threads report to an event loop that orbax has closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["flipped", "cut", "removed", "a folder"])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_taken(tmp_path: pathlib.Path, how: str) -> None:
     """Whichever of its files is damaged: the numbers are those of a checkpoint, or an earlier one is taken."""

@@ -45,6 +45,7 @@ def table() -> xr.Dataset:
     return compute()
 
 
+@pytest.mark.in_turn
 def test_measures_are_labelled(table: xr.Dataset) -> None:
     assert dict(table.sizes) == {"run": 6, "seed": 2, "client": 5, "unseen": 2}
     assert table["test_loss"].dims == ("run", "seed", "client")
@@ -55,6 +56,7 @@ def test_measures_are_labelled(table: xr.Dataset) -> None:
     assert table.attrs["notes"] == "5 of 6 runs have fewer members than the cohort of 4: all take part"
 
 
+@pytest.mark.in_turn
 def test_a_run_of_all_clients_is_that_of_simulate(table: xr.Dataset) -> None:
     result = engine.simulate(PLAN, tiny_federation(), rounds=ROUNDS, seeds=(3, 8))
     expected = result.metrics["test_loss"].isel(evaluated_round=-1)
