@@ -63,8 +63,9 @@ def test_incfl_with_large_gaps(dtype, surrogate):
         np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=HALF[dtype])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.thorough
+@given(st.integers(0, 99), MAGNITUDES, st.sampled_from([1e-6, 1.0, 6e4]))
 @EXAMPLES
 def test_linear_combinations(dtype, seed, magnitude, heavy):
     (matrix, updates), (m, u) = draws(seed, dtype, magnitude, (3, S), (S, 2))

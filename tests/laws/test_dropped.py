@@ -84,6 +84,7 @@ def member(info: Any, place: int) -> jax.Array:
     return jnp.arange(POPULATION) == int(ids[place % len(ids)])
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.in_turn
 @pytest.mark.parametrize("name", chosen(ALGORITHMS))
 def test_law_19_who_is_dropped_is_absent(name: str) -> None:

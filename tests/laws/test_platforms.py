@@ -36,6 +36,7 @@ def case(request: pytest.FixtureRequest) -> Bench:
     return bench(request.param)
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.in_turn
 def test_law_16_it_lowers_for_every_platform(case: Bench) -> None:
     """Lowering raises an error where an operation has no form for one of the platforms."""

@@ -109,6 +109,7 @@ def _check(build: Any, between: bool) -> None:
     assert between or not kept or any(np.any(np.isclose(found.seven, SEVEN)) for found in kept)
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.in_turn
 @pytest.mark.parametrize("name", chosen(CASES, quick=("iafl", "scaffold")))
 def test_law_18_statistics_that_nothing_reads_change_nothing(name: str) -> None:

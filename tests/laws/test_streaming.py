@@ -53,6 +53,7 @@ def test_which_algorithms_are_streamed() -> None:
     assert tuple(found) == STREAMED
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.in_turn
 @pytest.mark.parametrize("name", chosen(STREAMED, quick=("scaffold",)))
 def test_law_15_streamed_and_stacked_agree(name: str) -> None:
