@@ -4,8 +4,9 @@ A table is full if it has every profile of K strategies and N clients, K^N of th
 diverged run counts as the worst utility (``replace_diverged`` can say which). Arrays over profiles are in the order of
 the table.
 
-An estimated payoff is off by up to a half-width h. Every equilibrium of the true payoffs is a 2h-equilibrium of the
-means, and a gamma-equilibrium of the means is a true (gamma + 2h)-equilibrium. So ``pure_equilibria`` has two sets.
+Gains are paired by seed, and bounds of all of them at once say which profiles are equilibria for certain, and which
+are possible. Or else payoffs are off by up to a half-width h. Then every equilibrium of the true payoffs is a
+2h-equilibrium of the means, and a gamma-equilibrium of the means is a true (gamma + 2h)-equilibrium.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ class PureEquilibria(NamedTuple):
     """Which of P profiles are epsilon-equilibria.
 
     Attributes:
-      regret: ``[P]``, the largest gain of a client that changes its strategy alone; negative where every change loses.
-      certain: ``[P]``, epsilon-equilibria of the true payoffs, if no payoff is off by more than h.
-      possible: ``[P]``, profiles that are not excluded as epsilon-equilibria of the true payoffs.
-      half_width: h.
+      regret: ``[P]``, the largest mean gain of a client that changes its strategy alone; negative if all changes lose.
+      low: ``[P]``, a lower bound of the regret; all bounds hold at once.
+      high: ``[P]``, an upper bound of it.
+      certain: ``[P]``, whether ``high`` is at most epsilon.
+      possible: ``[P]``, whether ``low`` is at most epsilon, so that an equilibrium is not excluded.
     """
 
     regret: Float[np.ndarray, " profile"]
+    low: Float[np.ndarray, " profile"]
+    high: Float[np.ndarray, " profile"]
     certain: Bool[np.ndarray, " profile"]
     possible: Bool[np.ndarray, " profile"]
-    half_width: float
 
 
 class BestResponseGraph(NamedTuple):
@@ -118,28 +121,34 @@ def pure_equilibria(
 ) -> PureEquilibria:
     """Profiles a with ``max_i max_{b != a_i} u_i(b, a_-i) - u_i(a) <= tolerance``, certain and possible ones.
 
-    A profile is certain if its regret is at most ``tolerance - 2 h``, possible if it is at most ``tolerance + 2 h``.
-
     Args:
       table: of all profiles.
       tolerance: the epsilon of epsilon-equilibria, at least 0.
-      half_width: h, of all payoffs at once; 0 takes the payoffs as exact; None: ``payoff_half_width``.
-      confidence: of the half-width.
+      half_width: h, of all payoffs at once (``payoff_half_width`` has one): regrets are off by up to 2 h. 0 takes the
+        payoffs as exact. None: t-bounds of all gains at once, which are paired by seed and far narrower.
+      confidence: of the bounds of gains, for both sides at once.
 
     Raises:
       ValueError: if the table lacks a profile or has one strategy alone, as ``replace_diverged``, if a number is
         negative, or without ``half_width`` for fewer than 5 seeds.
     """
     grid = _grid(table)
-    half = payoff_half_width(table, confidence=confidence) if half_width is None else half_width
-    for name, value in (("tolerance", tolerance), ("half_width", half)):
+    for name, value in (("tolerance", tolerance), ("half_width", half_width or 0.0)):
         if not 0 <= value < np.inf:
             raise ValueError(f"expected a {name} of at least 0, got {value}")
-    regret = np.max([_gains(grid, client).max(axis=1) for client in range(grid.clients)], axis=0)[grid.order]
-    rounding = _ROUNDING * np.abs(grid.payoffs).max()
-    return PureEquilibria(
-        regret, regret + 2 * half <= tolerance + rounding, regret - 2 * half <= tolerance + rounding, float(half)
-    )
+    gains = _all_gains(grid)
+    if half_width is None:
+        other = np.isfinite(gains)
+        by_seed = replace_diverged(table).payoffs
+        samples = np.stack([_all_gains(_grid(table, payoffs))[other] for payoffs in by_seed])
+        bounds = simultaneous_bounds(samples, (1 + confidence) / 2)
+        low, high = np.full_like(gains, -np.inf), np.full_like(gains, -np.inf)
+        low[other], high[other] = bounds.low, bounds.high
+    else:
+        low, high = gains - 2 * half_width, gains + 2 * half_width
+    regret, least, most = (values.max(axis=(0, 2))[grid.order] for values in (gains, low, high))
+    beyond = tolerance + _ROUNDING * np.abs(grid.payoffs).max()
+    return PureEquilibria(regret, least, most, most <= beyond, least <= beyond)
 
 
 def payoff_half_width(table: PayoffTable, *, confidence: float = 0.95) -> float:
@@ -347,8 +356,9 @@ class _Grid(NamedTuple):
     clients: int
 
 
-def _grid(table: PayoffTable) -> _Grid:
-    complete = replace_diverged(table)
+def _grid(table: PayoffTable, payoffs: np.ndarray | None = None) -> _Grid:
+    """Mean payoffs, or those that are given, ``[P, N]``."""
+    mean = replace_diverged(table).payoffs.mean(axis=0) if payoffs is None else payoffs
     (count, clients), strategies = table.choices.shape, len(table.strategies)
     if strategies < 2:
         raise ValueError(f"expected at least 2 strategies, got {strategies}")
@@ -356,9 +366,14 @@ def _grid(table: PayoffTable) -> _Grid:
     if len(np.unique(order)) != strategies**clients:
         wanted = f"{strategies}^{clients} = {strategies**clients:,}"
         raise ValueError(f"expected a table of all {wanted} profiles, got {len(np.unique(table.choices, axis=0)):,}")
-    payoffs = np.empty(complete.payoffs.shape[1:])
-    payoffs[order] = complete.payoffs.mean(axis=0)
-    return _Grid(payoffs.reshape(*[strategies] * clients, clients), order, strategies, clients)
+    by_code = np.empty_like(mean)
+    by_code[order] = mean
+    return _Grid(by_code.reshape(*[strategies] * clients, clients), order, strategies, clients)
+
+
+def _all_gains(grid: _Grid) -> np.ndarray:
+    """``[N, P, K]`` by code."""
+    return np.stack([_gains(grid, client) for client in range(grid.clients)])
 
 
 def _gains(grid: _Grid, client: int) -> np.ndarray:

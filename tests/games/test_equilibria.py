@@ -60,18 +60,31 @@ def test_the_order_of_profiles_makes_no_difference() -> None:
 
 
 def test_an_estimated_equilibrium_is_certain_or_possible() -> None:
-    """Both clients lose 1 by leaving an equilibrium, up to twice the half-width of all payoffs."""
-    sure, unsure = with_noise(DILEMMA, 0.1), with_noise(DILEMMA, 0.5)
-    half = games.payoff_half_width(sure)
+    """Both clients lose 1 by leaving the equilibrium; gains are off by twice what payoffs are off by."""
+    table = with_noise(DILEMMA, 0.1)
+    half = games.payoff_half_width(table)
     assert half == pytest.approx(student.ppf(1 - 0.025 / 8, 5) * 0.1 / np.sqrt(6))  # both sides of 8 payoffs
-    result = games.pure_equilibria(sure)
-    assert result.half_width == half
+    result = games.pure_equilibria(table, half_width=half)
     assert sets_of(DILEMMA, result.certain) == sets_of(DILEMMA, result.possible) == [(1, 1)]
-    result = games.pure_equilibria(unsure)
+    np.testing.assert_allclose([result.low, result.high], [result.regret - 2 * half, result.regret + 2 * half])
+    result = games.pure_equilibria(table, half_width=0.51)
     assert not result.certain.any()
     assert sets_of(DILEMMA, result.possible) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert sets_of(DILEMMA, games.pure_equilibria(unsure, half_width=0.1).certain) == [(1, 1)]
-    assert sets_of(DILEMMA, games.pure_equilibria(sure, tolerance=2.0).certain) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert games.pure_equilibria(table, half_width=half, tolerance=2.0).certain.all()
+
+
+def test_gains_of_equilibria_are_paired_by_seed() -> None:
+    """What differs between seeds alone is in no gain; the bounds are those of 8 gains with 6 seeds."""
+    table = with_noise(DILEMMA, 0.1)
+    table = table._replace(payoffs=table.payoffs + 50 * np.arange(6)[:, None, None])
+    assert games.payoff_half_width(table) > 50
+    result = games.pure_equilibria(table)
+    assert sets_of(DILEMMA, result.certain) == sets_of(DILEMMA, result.possible) == [(1, 1)]
+    gains = np.stack([table.payoffs[:, 1, 0] - table.payoffs[:, 3, 0], table.payoffs[:, 2, 1] - table.payoffs[:, 3, 1]])
+    half = student.ppf(1 - 0.025 / 8, 5) * gains.std(axis=1, ddof=1) / np.sqrt(6)
+    assert result.regret[3] == pytest.approx(-1)
+    assert result.high[3] == pytest.approx((gains.mean(axis=1) + half).max())
+    assert result.low[3] == pytest.approx((gains.mean(axis=1) - half).max())
 
 
 def test_a_tie_is_an_equilibrium() -> None:
