@@ -177,7 +177,9 @@ def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:
     names = [str(name) for name in graph["strategy"].values]
     labels = {place: _label(choices[place], names) for place in drawn}
     widest = max(width_of(label, 9) for label in labels.values())
-    figure = Figure(figsize=(max(6.4, columns * (widest + 1.1)), max(3.6, 1.6 + 0.62 * tallest)), layout="constrained")
+    lines = max(1 + label.count("\n") for label in labels.values())
+    size = max(6.4, columns * (widest + 1.1)), max(3.6, 1.6 + (0.46 + 0.16 * lines) * tallest)
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
     axes.axis("off")
     movers, gains = graph["mover"].values, graph["gain"].values
@@ -255,15 +257,19 @@ def _places(choices: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _label(row: np.ndarray, names: list[str]) -> str:
-    """Of two strategies the clients with the first one, in braces; of more the strategy of each client."""
+    """Of two strategies the clients with the first one, in braces; of more the strategies of clients in order."""
     if len(names) == 2:
         return "{" + ", ".join(map(str, np.flatnonzero(row == 0))) + "}"
-    return printable(" | ".join(names[int(choice)] for choice in row), 24)
+    chosen = [printable(names[int(choice)], 24) for choice in row]
+    longest = len(row) * (max(map(len, names)) + 3) - 3
+    return (" | " if longest <= 24 else "\n").join(chosen)
 
 
 def _graph_in_words(names: Sequence[str], drawn: int, count: int) -> list[str]:
     first = (
-        f"in braces: clients that play {names[0]!r}, not {names[1]!r}" if len(names) == 2 else "strategies by client"
+        f"in braces: clients that play {names[0]!r}, not {names[1]!r}"
+        if len(names) == 2
+        else "strategies of clients in their order"
     )
     more = f"; {drawn} of {count} profiles, to which play leads from the honest one" if drawn < count else ""
     return [printable(f"{first}; arrows: best responses{more}", 200)]

@@ -105,6 +105,8 @@ def test_a_graph_with_a_cycle_and_other_names() -> None:
     figure = best_response_picture(graph_of(three))
     assert figure.axes[0].texts[0].get_text() == "a | a"
     figure.draw_without_rendering()
+    long = three._replace(strategies=("honest", "an update x 10", "no update"))
+    assert best_response_picture(graph_of(long)).axes[0].texts[1].get_text() == "honest\nan update x 10"
 
 
 def test_a_large_graph_shows_where_play_leads() -> None:
