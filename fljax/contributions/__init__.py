@@ -28,7 +28,7 @@ from fljax.contributions.measures import (
     participation_rate,
     standalone_accuracy,
 )
-from fljax.contributions.over_seeds import ErrorBars, error_bars, wins
+from fljax.contributions.over_seeds import Bounds, ErrorBars, error_bars, simultaneous_bounds, wins
 from fljax.contributions.semivalues import banzhaf, beta_shapley, leave_one_out, semivalue, shapley
 from fljax.contributions.tables import Labels
 from fljax.contributions.value_functions import coalition_value, exact_shapley, monte_carlo_shapley
@@ -40,6 +40,7 @@ __all__ = [
     "MEASURES",
     "ROUND_MEASURES",
     "Agreement",
+    "Bounds",
     "CachedGame",
     "Contribution",
     "ErrorBars",
@@ -70,6 +71,7 @@ __all__ = [
     "participation_rate",
     "semivalue",
     "shapley",
+    "simultaneous_bounds",
     "stability",
     "standalone_accuracy",
     "superadditivity",

@@ -3,10 +3,63 @@
 ``coalitions`` retrains, as runs of one compiled program. Functions of its ``CoalitionTable`` say what clients are worth
 (``shapley``, ``banzhaf``, ``leave_one_out`` and others), with the arithmetic of ``fljax.contributions``; ``worth`` says
 it all at once. ``fljax worth CONFIG`` does so for the algorithms of a config.
+
+A ``PayoffTable`` has what clients get when some of them deviate. ``certificate`` says whether it pays, and
+``pure_equilibria``, ``best_response_graph``, ``correlated_equilibria`` and ``mixed_equilibria`` where play may end.
+``blocking_coalitions`` and ``core_stable_partitions`` say which groups would leave, out of a ``CoalitionTable``.
 """
 
+from fljax.games.blocking import (
+    Blocking,
+    blocking_coalitions,
+    coalitions_of,
+    core_stable_partitions,
+    join_or_leave,
+)
+from fljax.games.certificates import (
+    SavedCertificates,
+    certificate_dataset,
+    certificate_of,
+    load_certificates,
+    response_dataset,
+    save_certificates,
+)
 from fljax.games.comparing import compare_estimators
+from fljax.games.equilibria import (
+    BestResponseGraph,
+    CorrelatedEquilibria,
+    MixedEquilibria,
+    Potential,
+    PureEquilibria,
+    best_response_graph,
+    correlated_equilibria,
+    exact_potential,
+    mixed_equilibria,
+    mixed_regret,
+    payoff_half_width,
+    pure_equilibria,
+)
 from fljax.games.estimates import estimate
+from fljax.games.gains import (
+    Certificate,
+    Confirmed,
+    Gains,
+    Rationality,
+    certificate,
+    diverged_cells,
+    individual_rationality,
+    replace_diverged,
+    unilateral_gains,
+)
+from fljax.games.payoff_tables import PayoffTable
+from fljax.games.prices import (
+    Prices,
+    price_of_anarchy,
+    price_of_gaming,
+    price_of_stability,
+    prices_of,
+    welfare,
+)
 from fljax.games.retraining import coalitions
 from fljax.games.solutions import (
     banzhaf,
@@ -34,27 +87,66 @@ from fljax.games.tables import (
 )
 
 __all__ = [
+    "BestResponseGraph",
+    "Blocking",
+    "Certificate",
     "CoalitionTable",
+    "Confirmed",
+    "CorrelatedEquilibria",
     "Cost",
+    "Gains",
+    "MixedEquilibria",
+    "PayoffTable",
+    "Potential",
+    "Prices",
+    "PureEquilibria",
+    "Rationality",
+    "SavedCertificates",
     "SavedTables",
     "banzhaf",
+    "best_response_graph",
     "beta_shapley",
+    "blocking_coalitions",
     "by_code",
+    "certificate",
+    "certificate_dataset",
+    "certificate_of",
     "coalitions",
+    "coalitions_of",
     "compare_estimators",
     "convexity",
+    "core_stable_partitions",
+    "correlated_equilibria",
+    "diverged_cells",
     "divergences",
     "estimate",
+    "exact_potential",
     "from_dataset",
+    "individual_rationality",
     "is_complete",
+    "join_or_leave",
     "least_core",
     "leave_one_out",
     "load",
+    "load_certificates",
+    "mixed_equilibria",
+    "mixed_regret",
     "monotonicity",
+    "payoff_half_width",
+    "price_of_anarchy",
+    "price_of_gaming",
+    "price_of_stability",
+    "prices_of",
+    "pure_equilibria",
+    "replace_diverged",
+    "response_dataset",
     "save",
+    "save_certificates",
     "shapley",
     "superadditivity",
     "to_dataset",
+    "unilateral_gains",
     "value_of",
+    "welfare",
     "worth",
 ]

@@ -9,6 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fljax.report.certificates import best_response_picture as best_response_picture
+    from fljax.report.certificates import certificate_picture as certificate_picture
+    from fljax.report.certificates import certificate_rows as certificate_rows
+    from fljax.report.certificates import certificate_sentences as certificate_sentences
     from fljax.report.clients import data_picture as data_picture
     from fljax.report.decisions import leaving as leaving
     from fljax.report.drawing import figures as figures
@@ -39,7 +43,11 @@ if TYPE_CHECKING:
 _HOME = {
     "Overview": "tables",
     "Row": "tables",
+    "best_response_picture": "certificates",
     "best_rows": "tables",
+    "certificate_picture": "certificates",
+    "certificate_rows": "certificates",
+    "certificate_sentences": "certificates",
     "client_curves": "kinds.by_client",
     "client_spread": "kinds.by_client",
     "contribution_accuracy": "kinds.by_client",

@@ -104,6 +104,38 @@ def mixture_errors(
     )
 
 
+def coalition_errors(
+    sizes: ArrayLike, members: ArrayLike, *, within_variance: float, noise_variance: float
+) -> NumpyArray:
+    """Expected squared errors of coalitions of clients that are alike, each with the mean over its members' samples.
+
+    ``e_j(C) = s^2 / N_C + v (sum_{i != j} N_i^2 + (sum_{i != j} N_i)^2) / N_C^2`` with ``N_C = sum_{i in C} N_i`` and
+    sums over C: ``e_fed`` of ``mixture_errors`` for one cluster. A client alone has ``s^2 / N_j``.
+
+    Args:
+      sizes: ``N``, ``[M]``, number of samples of every client; above 0.
+      members: ``[..., M]``, who belongs to each coalition.
+      within_variance: v, the variance of the clients' true means.
+      noise_variance: ``s^2``, of one sample.
+
+    Returns:
+      ``[..., M]``; NaN for clients outside.
+
+    Raises:
+      ValueError: if a size is not above 0, or a variance is negative.
+
+    Source: Donahue and Kleinberg, "Model-sharing games: analyzing federated learning under voluntary participation"
+    (AAAI 2021), uniform federation of mean estimation.
+    """
+    n, _ = _clients(sizes, np.zeros(np.shape(sizes), int), within_variance, noise_variance)
+    inside = np.asarray(members, bool)
+    mine = np.where(inside, n, 0.0)
+    samples = mine.sum(axis=-1, keepdims=True)
+    spread = (mine**2).sum(axis=-1, keepdims=True) - mine**2 + (samples - mine) ** 2
+    total = np.where(inside, samples, np.nan)
+    return noise_variance / total + within_variance * spread / total**2
+
+
 def equal_mixture_errors(
     own: ArrayLike,
     other: ArrayLike,

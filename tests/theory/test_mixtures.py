@@ -181,3 +181,22 @@ def test_the_error_falls_until_nobody_moves(data):
     mine = distance[np.arange(clients), found.membership]
     assert np.all(mine <= np.nanmin(distance, axis=-1) + 1e-9 * (1 + np.square(points).sum()))
     assert found.errors[-1] == pytest.approx(mine.sum(), rel=1e-9, abs=1e-9)
+
+
+def test_errors_of_coalitions():
+    """Donahue and Kleinberg's uniform federation of 5, 5 and 25 samples."""
+    members = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [1, 1, 1], [0, 0, 0]], bool)
+    errors = theory.coalition_errors([5, 5, 25], members, within_variance=1.0, noise_variance=10.0)
+    np.testing.assert_allclose(np.diagonal(errors[:3]), [2, 2, 0.4])
+    np.testing.assert_allclose(errors[3, :2], 1.5)
+    np.testing.assert_allclose(errors[4, [0, 2]], [1.722222, 0.388889], atol=5e-7)
+    np.testing.assert_allclose(errors[5], [1.551020, 1.551020, 0.408163], atol=5e-7)
+    np.testing.assert_array_equal(np.isnan(errors), ~members)
+
+
+def test_the_coalition_of_all_is_one_cluster():
+    spread = {"within_variance": 0.7, "noise_variance": 12.0}
+    whole = theory.mixture_errors(RAGGED, [0] * len(RAGGED), difference=0.0, **spread)
+    np.testing.assert_allclose(theory.coalition_errors(RAGGED, np.ones(7), **spread), whole.federated, rtol=1e-12)
+    with pytest.raises(ValueError, match="above 0"):
+        theory.coalition_errors([5, 0], [1, 1], **spread)

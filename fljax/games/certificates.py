@@ -1,0 +1,164 @@
+"""Certificates as labelled arrays and on the disk, and graphs of best responses as labelled arrays."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax.contributions import Bounds
+from fljax.core.files import write
+from fljax.games.equilibria import BestResponseGraph
+from fljax.games.gains import Certificate, Gains, concluded
+from fljax.results import net_cdf
+
+_BOUNDS = ("mean", "error", "low", "high")
+_NEEDED = ("payoff", "honest", "diverged", "honest_diverged", "deviator", "deviation", *_BOUNDS)
+_SETTINGS = ("tolerance", "confidence", "critical", "method")
+
+
+def certificate_dataset(certificate: Certificate) -> xr.Dataset:
+    """The certificate as labelled arrays over ``seed``, ``cell`` and ``client``.
+
+    Returns:
+      By cell: ``deviator``, ``deviation``, ``verdict_of_cell``, and ``mean``, ``error``, ``low`` and ``high`` of the
+      gain. By seed, too: ``gain``, ``loss`` (the mean loss of another client), ``welfare`` (its change) and, with
+      outside options, ``participation``. ``payoff`` is by client, too. ``honest`` and ``outside`` are payoffs by seed
+      and client. Single numbers: ``verdict``, ``epsilon_low``, ``epsilon_high``, ``worst``, ``seeds_needed`` (NaN:
+      none), ``confirmed_...``, and with outside options ``irrational``, the share of clients with less than theirs,
+      with ``irrational_low``, ``irrational_high``, and ``surplus`` by client with ``surplus_low``, ``surplus_high``.
+    """
+    gains, cells = certificate.gains, ("seed", "cell")
+    variables: dict[str, Any] = {
+        "gain": (cells, gains.gains),
+        "loss": (cells, gains.losses),
+        "welfare": (cells, gains.welfare),
+        "payoff": ((*cells, "client"), gains.payoffs),
+        "honest": (("seed", "client"), gains.honest),
+        "diverged": (cells, gains.diverged.astype(np.int8)),
+        "honest_diverged": ("seed", gains.honest_diverged.astype(np.int8)),
+        "verdict_of_cell": ("cell", np.asarray(certificate.verdicts, dtype=str)),
+        **{name: ("cell", getattr(certificate.bounds, name)) for name in _BOUNDS},
+        "critical": ((), certificate.bounds.critical),
+        **{name: ((), getattr(certificate, name)) for name in ("verdict", "epsilon_low", "epsilon_high", "worst")},
+        "seeds_needed": ((), np.nan if certificate.seeds_needed is None else float(certificate.seeds_needed)),
+        **{f"confirmed_{name}": ((), value) for name, value in certificate.confirmed._asdict().items()},
+        **{name: ((), getattr(certificate, name)) for name in ("tolerance", "confidence", "method")},
+    }
+    if gains.outside is not None:
+        variables["outside"] = ("seed", "client"), gains.outside
+        variables["participation"] = cells, gains.participation
+    if certificate.rationality is not None:
+        rationality = certificate.rationality
+        shares = {"": rationality.share, "_low": rationality.low, "_high": rationality.high}
+        variables |= {f"irrational{end}": ((), value) for end, value in shares.items()}
+        surplus = {"": rationality.surplus.mean, "_low": rationality.surplus.low, "_high": rationality.surplus.high}
+        variables |= {f"surplus{end}": ("client", values) for end, values in surplus.items()}
+    coordinates = {
+        "seed": list(gains.seeds),
+        "client": np.arange(gains.honest.shape[1]),
+        "deviator": ("cell", gains.clients),
+        "deviation": ("cell", np.asarray(gains.deviations, dtype=str)),
+    }
+    return xr.Dataset(variables, coordinates)
+
+
+def certificate_of(dataset: xr.Dataset) -> Certificate:
+    """The certificate of labelled arrays, the inverse of ``certificate_dataset``.
+
+    Raises:
+      ValueError: if the dataset is no certificate.
+    """
+    lacking = [name for name in (*_NEEDED, *_SETTINGS) if name not in dataset.variables]
+    if lacking:
+        raise ValueError(f"expected a certificate, got a dataset without {', '.join(lacking)}")
+    arrays = dataset.transpose("seed", "cell", "client", ...)
+    gains = Gains(
+        payoffs=np.asarray(arrays["payoff"].values, float),
+        clients=np.asarray(arrays["deviator"].values, int),
+        deviations=tuple(map(str, arrays["deviation"].values.tolist())),
+        honest=np.asarray(arrays["honest"].values, float),
+        outside=np.asarray(arrays["outside"].values, float) if "outside" in arrays else None,
+        diverged=arrays["diverged"].values.astype(bool),
+        honest_diverged=arrays["honest_diverged"].values.astype(bool),
+        seeds=tuple(arrays["seed"].values.tolist()),
+    )
+    bounds = Bounds(*(np.asarray(arrays[name].values, float) for name in _BOUNDS), critical=float(arrays["critical"]))
+    return concluded(
+        gains,
+        bounds,
+        tolerance=float(arrays["tolerance"]),
+        confidence=float(arrays["confidence"]),
+        method=str(arrays["method"].values),
+    )
+
+
+def response_dataset(graph: BestResponseGraph) -> xr.Dataset:
+    """The graph as labelled arrays over ``edge``, ``profile`` and ``client``.
+
+    Returns:
+      By edge: ``source``, ``target``, ``mover`` and ``gain``. By profile: ``sink``, ``in_cycle``, whether one of the
+      cycles goes through it, and ``choice`` by client, too. ``strategy`` has the names of strategies.
+    """
+    in_cycle = np.zeros(len(graph.sinks), np.int8)
+    in_cycle[[place for cycle in graph.cycles for place in cycle]] = 1
+    return xr.Dataset(
+        {
+            "source": ("edge", graph.source),
+            "target": ("edge", graph.target),
+            "mover": ("edge", graph.client),
+            "gain": ("edge", graph.gain),
+            "sink": ("profile", graph.sinks.astype(np.int8)),
+            "in_cycle": ("profile", in_cycle),
+            "choice": (("profile", "client"), graph.choices),
+        },
+        {"client": np.arange(graph.choices.shape[1]), "strategy": np.asarray(graph.strategies, dtype=str)},
+    )
+
+
+class SavedCertificates(NamedTuple):
+    """What a file of certificates has.
+
+    Attributes:
+      certificates: by label, for example of the algorithm.
+      config: the text of the config that they are of; "" without one.
+      fljax: the version that wrote them.
+    """
+
+    certificates: dict[str, Certificate]
+    config: str
+    fljax: str
+
+
+def save_certificates(path: str | pathlib.Path, certificates: dict[str, Certificate], config: str = "") -> None:
+    """Writes certificates into one netCDF file, atomically, each in a group of its own.
+
+    Args:
+      path: the file.
+      certificates: by label, for example of the algorithm.
+      config: the text of the config that they are of.
+
+    Raises:
+      OSError: if the disk has no room, or the folder does not exist.
+    """
+    groups = {f"certificate_{place}": certificate_dataset(entry) for place, entry in enumerate(certificates.values())}
+    root = net_cdf.origin(config).assign(certificates=((), json.dumps(list(certificates))))
+    write(pathlib.Path(path), net_cdf.encoded(root, groups))
+
+
+def load_certificates(path: str | pathlib.Path) -> SavedCertificates:
+    """Reads the certificates of a file that ``save_certificates`` wrote.
+
+    Raises:
+      ValueError: if the file cannot be read, is damaged, or has no certificates.
+    """
+    (root,) = net_cdf.read(pathlib.Path(path), ())
+    if "certificates" not in root:
+        raise ValueError(f"expected a file with certificates, got {str(path)!r}, which has none")
+    labels: list[str] = json.loads(str(root["certificates"].values))
+    _, *datasets = net_cdf.read(pathlib.Path(path), [f"certificate_{place}" for place in range(len(labels))])
+    certificates = dict(zip(labels, map(certificate_of, datasets), strict=True))
+    return SavedCertificates(certificates, str(root["config"].values), str(root["fljax"].values))

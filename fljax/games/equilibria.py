@@ -1,0 +1,385 @@
+"""Equilibria of a table of all profiles: which profiles no client wants to leave, and where best responses lead.
+
+A table is full if it has every profile of K strategies and N clients, K^N of them. Payoffs are means over seeds. A
+diverged run counts as the worst utility (``replace_diverged`` can say which). Arrays over profiles are in the order of
+the table.
+
+Gains are paired by seed, and bounds of all of them at once say which profiles are equilibria for certain, and which
+are possible. Or else payoffs are off by up to a half-width h. Then every equilibrium of the true payoffs is a
+2h-equilibrium of the means, and a gamma-equilibrium of the means is a true (gamma + 2h)-equilibrium.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from fljax.contributions import simultaneous_bounds
+from fljax.core.graphs import cycles_of
+from fljax.games.gains import replace_diverged
+from fljax.games.payoff_tables import PayoffTable
+
+_ROUNDING = 1e-12  # relative to the largest payoff
+
+
+class PureEquilibria(NamedTuple):
+    """Which of P profiles are epsilon-equilibria.
+
+    Attributes:
+      regret: ``[P]``, the largest mean gain of a client that changes its strategy alone; negative if all changes lose.
+      low: ``[P]``, a lower bound of the regret; all bounds hold at once.
+      high: ``[P]``, an upper bound of it.
+      certain: ``[P]``, whether ``high`` is at most epsilon.
+      possible: ``[P]``, whether ``low`` is at most epsilon, so that an equilibrium is not excluded.
+    """
+
+    regret: Float[np.ndarray, " profile"]
+    low: Float[np.ndarray, " profile"]
+    high: Float[np.ndarray, " profile"]
+    certain: Bool[np.ndarray, " profile"]
+    possible: Bool[np.ndarray, " profile"]
+
+
+class BestResponseGraph(NamedTuple):
+    """E moves of single clients to best responses, between P profiles.
+
+    Attributes:
+      source: ``[E]``, the place of the profile that a client leaves.
+      target: ``[E]``, the place of the profile to which it goes.
+      client: ``[E]``, who moves.
+      gain: ``[E]``, what it gains.
+      sinks: ``[P]``, profiles that nobody leaves, the equilibria.
+      cycles: a shortest cycle of each part of the graph in which play may go round for ever, as places of profiles.
+      choices: ``[P, N]``, the strategies of each profile, as in the table.
+      strategies: their names.
+    """
+
+    source: Int[np.ndarray, " edge"]
+    target: Int[np.ndarray, " edge"]
+    client: Int[np.ndarray, " edge"]
+    gain: Float[np.ndarray, " edge"]
+    sinks: Bool[np.ndarray, " profile"]
+    cycles: tuple[tuple[int, ...], ...]
+    choices: Int[np.ndarray, "profile client"]
+    strategies: tuple[str, ...]
+
+
+class Potential(NamedTuple):
+    """Whether a game has an exact potential, of which every gain of a client is the difference.
+
+    Attributes:
+      defect: the largest sum of gains around a cycle of four profiles, 0 in a potential game.
+      exact: whether ``defect`` is 0, up to rounding.
+      values: ``[P]``, the potential, 0 in the honest profile; NaN if there is none.
+    """
+
+    defect: float
+    exact: bool
+    values: Float[np.ndarray, " profile"]
+
+
+class CorrelatedEquilibria(NamedTuple):
+    """The correlated equilibria with the largest and the smallest welfare.
+
+    Attributes:
+      best: the largest expected welfare of a correlated equilibrium.
+      worst: the smallest one.
+      best_play: ``[P]``, the probabilities of profiles that attain ``best``.
+      worst_play: ``[P]``, the same for ``worst``.
+    """
+
+    best: float
+    worst: float
+    best_play: Float[np.ndarray, " profile"]
+    worst_play: Float[np.ndarray, " profile"]
+
+
+class MixedEquilibria(NamedTuple):
+    """Mixed equilibria of two clients.
+
+    Attributes:
+      mixtures: ``[E, 2, K]``, the probabilities of the strategies of each client.
+      payoffs: ``[E, 2]``, expected.
+      degenerate: whether a client has more best responses than the other one has strategies in play, in some of these
+        equilibria, so that there may be infinitely many others.
+    """
+
+    mixtures: Float[np.ndarray, "equilibrium client strategy"]
+    payoffs: Float[np.ndarray, "equilibrium client"]
+    degenerate: bool
+
+
+def pure_equilibria(
+    table: PayoffTable,
+    *,
+    tolerance: float = 0.0,
+    half_width: float | None = None,
+    confidence: float = 0.95,
+) -> PureEquilibria:
+    """Profiles a with ``max_i max_{b != a_i} u_i(b, a_-i) - u_i(a) <= tolerance``, certain and possible ones.
+
+    Args:
+      table: of all profiles.
+      tolerance: the epsilon of epsilon-equilibria, at least 0.
+      half_width: h, of all payoffs at once (``payoff_half_width`` has one): regrets are off by up to 2 h. 0 takes the
+        payoffs as exact. None: t-bounds of all gains at once, which are paired by seed and far narrower.
+      confidence: of the bounds of gains, for both sides at once.
+
+    Raises:
+      ValueError: if the table lacks a profile or has one strategy alone, as ``replace_diverged``, if a number is
+        negative, or without ``half_width`` for fewer than 5 seeds.
+    """
+    grid = _grid(table)
+    for name, value in (("tolerance", tolerance), ("half_width", half_width or 0.0)):
+        if not 0 <= value < np.inf:
+            raise ValueError(f"expected a {name} of at least 0, got {value}")
+    gains = _all_gains(grid)
+    if half_width is None:
+        other = np.isfinite(gains)
+        by_seed = replace_diverged(table).payoffs
+        samples = np.stack([_all_gains(_grid(table, payoffs))[other] for payoffs in by_seed])
+        bounds = simultaneous_bounds(samples, (1 + confidence) / 2)
+        low, high = np.full_like(gains, -np.inf), np.full_like(gains, -np.inf)
+        low[other], high[other] = bounds.low, bounds.high
+    else:
+        low, high = gains - 2 * half_width, gains + 2 * half_width
+    regret, least, most = (values.max(axis=(0, 2))[grid.order] for values in (gains, low, high))
+    beyond = tolerance + _ROUNDING * np.abs(grid.payoffs).max()
+    return PureEquilibria(regret, least, most, most <= beyond, least <= beyond)
+
+
+def payoff_half_width(table: PayoffTable, *, confidence: float = 0.95) -> float:
+    """The h with which all mean payoffs of a table lie within h of the true ones, with probability ``confidence``.
+
+    The largest half-width of Bonferroni's t-intervals over all profiles and clients.
+
+    Raises:
+      ValueError: for fewer than 5 seeds; as ``replace_diverged``.
+    """
+    payoffs = replace_diverged(table).payoffs
+    # Bounds of each side hold with their confidence, both sides together with half of the doubt.
+    bounds = simultaneous_bounds(payoffs.reshape(len(payoffs), -1), (1 + confidence) / 2)
+    return float((bounds.high - bounds.mean).max())
+
+
+def best_response_graph(table: PayoffTable, *, margin: float = 0.0) -> BestResponseGraph:
+    """Edges from each profile to those in which one client has changed to a best response and gained over ``margin``.
+
+    Equally good responses are all edges. With margin 0 sinks are pure equilibria of the mean payoffs; with estimated
+    payoffs, a margin of twice their half-width keeps play from following noise.
+
+    Args:
+      table: of all profiles.
+      margin: gains up to it move nobody, at least 0.
+
+    Raises:
+      ValueError: as ``pure_equilibria``.
+    """
+    if not 0 <= margin < np.inf:
+        raise ValueError(f"expected a margin of at least 0, got {margin}")
+    grid = _grid(table)
+    rounding, count = _ROUNDING * np.abs(grid.payoffs).max(), len(grid.order)
+    place = np.empty(count, int)
+    place[grid.order] = np.arange(count)
+    source, target, client, gain = [], [], [], []
+    for player in range(grid.clients):
+        gains = _gains(grid, player)
+        best = gains.max(axis=1, keepdims=True)
+        moves, strategy = np.nonzero((gains >= best - rounding) & (best > margin + rounding))
+        step = grid.strategies ** (grid.clients - 1 - player)
+        before = moves // step % grid.strategies
+        source.append(place[moves])
+        target.append(place[moves + (strategy - before) * step])
+        client.append(np.full(len(moves), player))
+        gain.append(gains[moves, strategy])
+    begin, end = np.concatenate(source), np.concatenate(target)
+    sinks = np.ones(count, bool)
+    sinks[begin] = False
+    return BestResponseGraph(
+        begin,
+        end,
+        np.concatenate(client),
+        np.concatenate(gain),
+        sinks,
+        cycles_of(begin, end, count),
+        table.choices,
+        table.strategies,
+    )
+
+
+def exact_potential(table: PayoffTable) -> Potential:
+    """Whether the gains of two clients around every cycle of four profiles add up to 0, and the potential.
+
+    For clients i and j, the second difference of ``u_i - u_j`` over their two strategies is then 0.
+
+    Args:
+      table: of all profiles.
+
+    Raises:
+      ValueError: as ``pure_equilibria``.
+
+    Source: Monderer and Shapley, "Potential games" (Games and Economic Behavior 1996), theorem 2.8.
+    """
+    grid = _grid(table)
+    payoffs, defect = grid.payoffs, 0.0
+    first, second = np.triu_indices(grid.strategies, 1)
+    for i in range(grid.clients):
+        for j in range(i):
+            difference = payoffs[..., i] - payoffs[..., j]
+            along = np.take(difference, second, axis=i) - np.take(difference, first, axis=i)
+            around = np.take(along, second, axis=j) - np.take(along, first, axis=j)
+            defect = max(defect, float(np.abs(around).max()))
+    exact = defect <= 8 * _ROUNDING * np.abs(payoffs).max()
+    if not exact:
+        return Potential(defect, False, np.full(len(grid.order), np.nan))
+    # From the honest profile, clients change one after another: each adds its own gain.
+    values = np.zeros(payoffs.shape[:-1])
+    for client in range(grid.clients):
+        later = tuple(slice(None) if other <= client else slice(1) for other in range(grid.clients))
+        utility = payoffs[(*later, client)]
+        values = values + utility - np.take(utility, [0], axis=client)
+    return Potential(defect, True, values.reshape(-1)[grid.order])
+
+
+def correlated_equilibria(table: PayoffTable) -> CorrelatedEquilibria:
+    """The best and the worst correlated equilibrium by welfare ``sum_i u_i``, by linear programs over profiles.
+
+    Nobody who is told its strategy gains by another: ``sum_{a: a_i = s} p(a) (u_i(b, a_-i) - u_i(a)) <= 0`` for all
+    clients i and strategies s and b, ``N K (K - 1)`` rows.
+
+    Args:
+      table: of all profiles.
+
+    Raises:
+      ValueError: as ``pure_equilibria``.
+
+    Source: Aumann, "Subjectivity and correlation in randomized strategies" (1974).
+    """
+    from scipy.optimize import linprog  # late: it takes a quarter of a second
+
+    grid = _grid(table)
+    count, codes = len(grid.order), np.arange(len(grid.order))
+    welfare = grid.payoffs.sum(axis=-1).reshape(-1)
+    rows: list[np.ndarray] = []
+    for client in range(grid.clients):
+        gains = _gains(grid, client)
+        told = codes // grid.strategies ** (grid.clients - 1 - client) % grid.strategies
+        for strategy in range(grid.strategies):
+            others = np.delete(np.arange(grid.strategies), strategy)
+            rows.extend(np.where(told[:, None] == strategy, gains[:, others], 0.0).T)
+    size = max(float(np.abs(rows).max()), np.finfo(float).tiny)
+    scale = max(float(np.abs(welfare).max()), np.finfo(float).tiny)
+    plays: list[np.ndarray] = []
+    for sign in (-1.0, 1.0):
+        solution = linprog(
+            sign * welfare / scale,
+            A_ub=np.array(rows) / size,
+            b_ub=np.zeros(len(rows)),
+            A_eq=np.ones((1, count)),
+            b_eq=np.ones(1),
+            method="highs",
+            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+        )
+        if not solution.success:
+            raise RuntimeError(f"expected the linear program of correlated equilibria to be solved: {solution.message}")
+        plays.append(np.clip(solution.x, 0, 1)[grid.order])
+    totals = [float(play @ welfare[grid.order]) for play in plays]
+    return CorrelatedEquilibria(totals[0], totals[1], plays[0], plays[1])
+
+
+def mixed_equilibria(table: PayoffTable) -> MixedEquilibria:
+    """All mixed equilibria of two clients, by the enumeration of supports; pure ones are among them.
+
+    Args:
+      table: of all profiles of two clients.
+
+    Raises:
+      ValueError: if there are not two clients, if nashpy is not installed, or as ``pure_equilibria``.
+
+    Source: nashpy, the extra ``equilibria``.
+    """
+    grid = _grid(table)
+    if grid.clients != 2:
+        raise ValueError(f"expected two clients for mixed equilibria, got {grid.clients}; mixed_regret judges mixtures")
+    try:
+        import nashpy  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError(
+            "expected the package nashpy, which enumerates mixed equilibria, got none; "
+            "pip install 'fljax[equilibria]' installs it"
+        ) from None
+    first, second = grid.payoffs[..., 0], grid.payoffs[..., 1]
+    with warnings.catch_warnings():  # an even number of equilibria is a sign of a degenerate game, but not the only one
+        warnings.simplefilter("ignore", RuntimeWarning)
+        pairs = [np.stack(pair) for pair in nashpy.Game(first, second).support_enumeration()]
+    mixtures = np.array(pairs, float).reshape(-1, 2, grid.strategies)
+    values = np.stack([mixtures[:, 1] @ first.T, mixtures[:, 0] @ second], axis=1)
+    rounding = 1e-9 * np.abs(grid.payoffs).max()
+    best = (values >= values.max(axis=2, keepdims=True) - rounding).sum(axis=2)
+    degenerate = (best > (mixtures[:, ::-1] > 0).sum(axis=2)).any()
+    return MixedEquilibria(mixtures, (mixtures * values).sum(axis=2), bool(degenerate))
+
+
+def mixed_regret(table: PayoffTable, mixtures: Float[np.ndarray, "client strategy"]) -> Float[np.ndarray, " client"]:
+    """``[N]``: what each client could gain in expectation by another strategy; all 0 in a mixed equilibrium.
+
+    Args:
+      table: of all profiles.
+      mixtures: ``[N, K]``, the probabilities of each client's strategies.
+
+    Raises:
+      ValueError: if ``mixtures`` are no probabilities, or as ``pure_equilibria``.
+    """
+    grid, play = _grid(table), np.asarray(mixtures, float)
+    expected = (grid.clients, grid.strategies)
+    if play.shape != expected or (play < 0).any() or not np.allclose(play.sum(axis=1), 1):
+        raise ValueError(f"expected probabilities of shape {expected} with sums of 1, got {play.tolist()}")
+    regret = np.empty(grid.clients)
+    for client in range(grid.clients):
+        utility = grid.payoffs[..., client]
+        for other in reversed(range(grid.clients)):  # the last axis first, so that others stay where they are
+            if other != client:
+                utility = np.tensordot(utility, play[other], axes=(other, 0))
+        regret[client] = utility.max() - play[client] @ utility
+    return regret
+
+
+class _Grid(NamedTuple):
+    """Mean payoffs ``[K, ..., K, N]``, and ``[P]`` the code of each profile of the table."""
+
+    payoffs: np.ndarray
+    order: np.ndarray
+    strategies: int
+    clients: int
+
+
+def _grid(table: PayoffTable, payoffs: np.ndarray | None = None) -> _Grid:
+    """Mean payoffs, or those that are given, ``[P, N]``."""
+    mean = replace_diverged(table).payoffs.mean(axis=0) if payoffs is None else payoffs
+    (count, clients), strategies = table.choices.shape, len(table.strategies)
+    if strategies < 2:
+        raise ValueError(f"expected at least 2 strategies, got {strategies}")
+    order = table.choices @ strategies ** np.arange(clients)[::-1] if count == strategies**clients else np.zeros(1, int)
+    if len(np.unique(order)) != strategies**clients:
+        wanted = f"{strategies}^{clients} = {strategies**clients:,}"
+        raise ValueError(f"expected a table of all {wanted} profiles, got {len(np.unique(table.choices, axis=0)):,}")
+    by_code = np.empty_like(mean)
+    by_code[order] = mean
+    return _Grid(by_code.reshape(*[strategies] * clients, clients), order, strategies, clients)
+
+
+def _all_gains(grid: _Grid) -> np.ndarray:
+    """``[N, P, K]`` by code."""
+    return np.stack([_gains(grid, client) for client in range(grid.clients)])
+
+
+def _gains(grid: _Grid, client: int) -> np.ndarray:
+    """``[P, K]`` by code: what the client gains by each strategy; ``-inf`` for the strategy that it plays."""
+    utility = np.moveaxis(grid.payoffs[..., client], client, -1)
+    gains = utility[..., None, :] - utility[..., :, None]
+    played = np.arange(grid.strategies)
+    gains[..., played, played] = -np.inf
+    return np.moveaxis(gains, -2, client).reshape(-1, grid.strategies)

@@ -1,0 +1,365 @@
+"""What clients gain when they deviate alone, paired by seed, and the certificate that says whether it pays.
+
+A cell k is a client i and a strategy. ``g_{k,r} = u_i(k, the others honest; r) - u_i(honest; r)`` for seed r. Runs of a
+seed share data, initial weights and random keys, so that much of the noise cancels in the difference.
+
+The largest mean gain of many cells is biased upwards. So the certificate rests on bounds that hold for all cells at
+once, and says beside them what the worst cell gains with seeds that did not choose it.
+
+A diverged run counts as the worst utility, and is listed. The gains are those of the deviations that were tried: they
+bound from below what a client can gain.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from fljax.contributions import Bounds, error_bars, simultaneous_bounds
+from fljax.games.payoff_tables import PayoffTable
+
+CERTIFIED, VIOLATED, INCONCLUSIVE = "CERTIFIED", "VIOLATED", "INCONCLUSIVE"
+_SHOWN = 8  # runs in a sentence
+
+
+class Gains(NamedTuple):
+    """What changes with each unilateral deviation, in K cells with R seeds and N clients.
+
+    Attributes:
+      payoffs: ``[R, K, N]``, of all clients in the run of the deviation.
+      clients: ``[K]``, who deviates.
+      deviations: the K names of the strategies to which they deviate.
+      honest: ``[R, N]``, payoffs in the honest run.
+      outside: ``[R, N]``, what clients get if they do not join; None if it is not known.
+      diverged: ``[R, K]``, whether the run of a cell has a payoff that is NaN.
+      honest_diverged: ``[R]``, the same of the honest runs.
+      seeds: the R seeds.
+    """
+
+    payoffs: Float[np.ndarray, "seed cell client"]
+    clients: Int[np.ndarray, " cell"]
+    deviations: tuple[str, ...]
+    honest: Float[np.ndarray, "seed client"]
+    outside: Float[np.ndarray, "seed client"] | None
+    diverged: Bool[np.ndarray, "seed cell"]
+    honest_diverged: Bool[np.ndarray, " seed"]
+    seeds: tuple[int, ...]
+
+    @property
+    def changes(self) -> Float[np.ndarray, "seed cell client"]:
+        """``[R, K, N]``: what each client gets more than in the honest run of the same seed."""
+        return self.payoffs - self.honest[:, None]
+
+    @property
+    def gains(self) -> Float[np.ndarray, "seed cell"]:
+        """``[R, K]``: the gain of the client that deviates."""
+        return self.changes[:, np.arange(len(self.clients)), self.clients]
+
+    @property
+    def losses(self) -> Float[np.ndarray, "seed cell"]:
+        """``[R, K]``: the mean loss of another client; 0 where there is none."""
+        others = self.changes.shape[2] - 1
+        return (self.gains - self.welfare) / max(others, 1)
+
+    @property
+    def welfare(self) -> Float[np.ndarray, "seed cell"]:
+        """``[R, K]``: the change of the sum of all payoffs."""
+        return self.changes.sum(axis=2)
+
+    @property
+    def participation(self) -> Float[np.ndarray, "seed cell"] | None:
+        """``[R, K]``: the change of the share of clients with more than their outside option; None if it is unknown."""
+        if self.outside is None:
+            return None
+        deviating = (self.payoffs > self.outside[:, None]).mean(axis=2)
+        return deviating - (self.honest > self.outside).mean(axis=1)[:, None]
+
+
+class Confirmed(NamedTuple):
+    """The cell that gains most with the first half of the seeds, and its gain with the others.
+
+    Attributes:
+      cell: its place.
+      mean: over the other seeds.
+      low: of their t-interval.
+      high: of their t-interval.
+    """
+
+    cell: int
+    mean: float
+    low: float
+    high: float
+
+
+class Rationality(NamedTuple):
+    """Whether clients gain from joining an honest federation (individual rationality).
+
+    Attributes:
+      share: the mean over seeds of the share of clients with less than their outside option.
+      low: of its t-interval over seeds, at least 0.
+      high: of its t-interval over seeds, at most 1.
+      surplus: bounds of what each client has beyond its outside option, which hold for all clients at once.
+    """
+
+    share: float
+    low: float
+    high: float
+    surplus: Bounds
+
+
+class Certificate(NamedTuple):
+    """Whether somebody gains more than a tolerance by deviating alone.
+
+    Attributes:
+      gains: of all cells by seed.
+      bounds: of the mean gains of cells, which hold for all cells at once.
+      verdict: "CERTIFIED" if ``epsilon_high <= tolerance``, "VIOLATED" if ``epsilon_low > tolerance``, or else
+        "INCONCLUSIVE".
+      verdicts: the same for each cell.
+      epsilon_low: the largest lower bound of a cell.
+      epsilon_high: the largest upper bound of a cell, the empirical epsilon of incentive compatibility.
+      worst: the place of the cell with the largest mean gain.
+      confirmed: that of the first half of the seeds, with its gain in the other half.
+      seeds_needed: how many seeds would decide, if means and deviations stay; None if it is decided, or if no number
+        would.
+      rationality: None if outside options are not known.
+      tolerance: gains up to it do not count, in units of payoffs.
+      confidence: of bounds and intervals.
+      method: of the bounds.
+    """
+
+    gains: Gains
+    bounds: Bounds
+    verdict: str
+    verdicts: tuple[str, ...]
+    epsilon_low: float
+    epsilon_high: float
+    worst: int
+    confirmed: Confirmed
+    seeds_needed: int | None
+    rationality: Rationality | None
+    tolerance: float
+    confidence: float
+    method: str
+
+    def __repr__(self) -> str:
+        """The verdict, the bounds of the largest gain, and the worst cell."""
+        ends = f"[{self.epsilon_low:.4g}, {self.epsilon_high:.4g}]"
+        words = f"{self.verdict} at {self.tolerance:g}, largest gain in {ends}"
+        count = f"{len(self.verdicts)} cells, {len(self.gains.seeds)} seeds"
+        return f"Certificate({words}, worst {name_of_cell(self.gains, self.worst)}, {count})"
+
+
+def name_of_cell(gains: Gains, cell: int) -> str:
+    """``client 2: size x 10``."""
+    return f"client {int(gains.clients[cell])}: {gains.deviations[cell]}"
+
+
+def replace_diverged(table: PayoffTable, worst: float | None = None) -> PayoffTable:
+    """The table in which a payoff that is NaN, that of a diverged run, is the worst utility; outside options, too.
+
+    Args:
+      table: of payoffs.
+      worst: the utility of a diverged run; None: the smallest payoff of the table.
+
+    Raises:
+      ValueError: if the parts of the table do not fit, a payoff is infinite, or a client has no payoff in any run or no
+        outside option with any seed.
+    """
+    _check_table(table)
+    payoffs = np.asarray(table.payoffs, float)
+    outside = None if table.outside is None else np.asarray(table.outside, float)
+    rows = payoffs.reshape(-1, payoffs.shape[2])
+    for words, values in (("payoff of every client in some run", rows), ("outside option of every client", outside)):
+        never = np.zeros(0, int) if values is None else np.flatnonzero(np.isnan(values).all(axis=0))
+        if len(never):
+            raise ValueError(f"expected a finite {words}, got none of client {never[0]}")
+    known = [rows.ravel(), np.zeros(0) if outside is None else outside.ravel()]
+    smallest = float(np.nanmin(np.concatenate(known))) if worst is None else float(worst)
+    return table._replace(
+        payoffs=np.where(np.isnan(payoffs), smallest, payoffs),
+        outside=None if outside is None else np.where(np.isnan(outside), smallest, outside),
+    )
+
+
+def unilateral_gains(table: PayoffTable, *, worst: float | None = None) -> Gains:
+    """``u(deviation; r) - u(honest; r)`` of all profiles of the table in which one client deviates.
+
+    Args:
+      table: of payoffs; profiles in which several clients deviate are passed over.
+      worst: the utility of a diverged run; None: the smallest payoff of the table.
+
+    Raises:
+      ValueError: as ``replace_diverged``; or if the table has no honest profile, or none in which one client deviates.
+    """
+    complete = replace_diverged(table, worst)
+    deviating = table.choices != 0
+    rows = np.flatnonzero(deviating.sum(axis=1) == 1)
+    if not len(rows):
+        raise ValueError("expected profiles in which one client deviates, got a table without them")
+    clients = deviating[rows].argmax(axis=1)
+    diverged = np.any(np.isnan(table.payoffs), axis=2)
+    return Gains(
+        payoffs=complete.payoffs[:, rows],
+        clients=clients,
+        deviations=tuple(table.strategies[choice] for choice in table.choices[rows, clients]),
+        honest=complete.payoffs[:, complete.honest],
+        outside=complete.outside,
+        diverged=diverged[:, rows],
+        honest_diverged=diverged[:, complete.honest],
+        seeds=table.seeds,
+    )
+
+
+def certificate(
+    table: PayoffTable,
+    *,
+    tolerance: float,
+    confidence: float = 0.95,
+    method: str = "bonferroni",
+    span: tuple[float, float] | None = None,
+    worst: float | None = None,
+    seed: int = 0,
+) -> Certificate:
+    """Whether a client gains more than ``tolerance`` by a deviation of the table, while the others are honest.
+
+    Args:
+      table: with the honest profile, and profiles in which one client deviates; at least 5 seeds.
+      tolerance: gains up to it do not count, at least 0, in units of payoffs.
+      confidence: of the bounds, for all cells at once.
+      method: "bonferroni", "max_t" or "hoeffding", see ``fljax.contributions.simultaneous_bounds``.
+      span: ``(a, b)``, between which all gains are by definition; for "hoeffding" alone.
+      worst: the utility of a diverged run; None: the smallest payoff of the table.
+      seed: of the resamples of "max_t".
+
+    Returns:
+      The certificate. A cell whose gain is the same with all seeds has no error: its deviation has no effect, or the
+      metric is too coarse.
+
+    Raises:
+      ValueError: as ``unilateral_gains``; for fewer than 5 seeds; if ``tolerance`` is negative.
+
+    Source: regret as in Duetting et al., "Optimal auctions through deep learning" (ICML 2019); Balcan, Sandholm and
+    Vitercik, "Estimating approximate incentive compatibility" (EC 2019).
+    """
+    gains = unilateral_gains(table, worst=worst)
+    bounds = simultaneous_bounds(gains.gains, confidence, method=method, span=span, seed=seed)
+    return concluded(gains, bounds, tolerance=tolerance, confidence=confidence, method=method)
+
+
+def concluded(gains: Gains, bounds: Bounds, *, tolerance: float, confidence: float, method: str) -> Certificate:
+    """The certificate of gains and their bounds.
+
+    Raises:
+      ValueError: if ``tolerance`` is negative or NaN.
+    """
+    if not 0 <= tolerance < np.inf:
+        raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
+    low, high = float(bounds.low.max()), float(bounds.high.max())
+    verdict = _verdict(low, high, tolerance)
+    return Certificate(
+        gains,
+        bounds,
+        verdict,
+        tuple(_verdict(*ends, tolerance) for ends in zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)),
+        low,
+        high,
+        int(bounds.mean.argmax()),
+        confirm(gains.gains, confidence),
+        _seeds_needed(bounds, tolerance, len(gains.seeds)) if verdict == INCONCLUSIVE else None,
+        None if gains.outside is None else rationality_of(gains.honest, gains.outside, confidence),
+        float(tolerance),
+        float(confidence),
+        method,
+    )
+
+
+def confirm(gains: Float[np.ndarray, "seed cell"], confidence: float = 0.95) -> Confirmed:
+    """The cell with the largest mean over the first ``R // 2`` seeds, with its t-interval over the other seeds.
+
+    Raises:
+      ValueError: for fewer than 2 seeds.
+    """
+    half = len(gains) // 2
+    if not half:
+        raise ValueError(f"expected at least 2 seeds, some to choose a cell and others to report it, got {len(gains)}")
+    cell = int(gains[:half].mean(axis=0).argmax())
+    bars = error_bars(gains[half:, cell], confidence)
+    return Confirmed(cell, float(bars.mean), float(bars.low), float(bars.high))
+
+
+def individual_rationality(table: PayoffTable, *, confidence: float = 0.95, worst: float | None = None) -> Rationality:
+    """The share of clients with ``u_i(honest) < u_i^out``, and bounds of ``u_i(honest) - u_i^out`` by client.
+
+    Args:
+      table: with the honest profile and outside options; at least 5 seeds.
+      confidence: of bounds and interval.
+      worst: the utility of a diverged run; None: the smallest payoff of the table.
+
+    Raises:
+      ValueError: as ``replace_diverged``; or if outside options are not known, or for fewer than 5 seeds.
+    """
+    complete = replace_diverged(table, worst)
+    if complete.outside is None:
+        raise ValueError("expected a table with outside options for individual rationality, got one without them")
+    return rationality_of(complete.payoffs[:, complete.honest], complete.outside, confidence)
+
+
+def rationality_of(
+    honest: Float[np.ndarray, "seed client"], outside: Float[np.ndarray, "seed client"], confidence: float
+) -> Rationality:
+    """Individual rationality of payoffs beside outside options; raises a ValueError for fewer than 5 seeds."""
+    surplus = simultaneous_bounds(honest - outside, confidence)
+    share = error_bars((honest < outside).mean(axis=1), confidence)
+    low, high = np.clip([share.low, share.high], 0, 1)
+    return Rationality(float(share.mean), float(low), float(high), surplus)
+
+
+def diverged_cells(gains: Gains) -> str | None:
+    """A sentence that names the diverged runs, which count as the worst utility; None: there are none."""
+    named = [f"honest with seed {gains.seeds[seed]}" for seed in np.flatnonzero(gains.honest_diverged)]
+    named += [
+        f"{name_of_cell(gains, int(cell))} with seed {gains.seeds[seed]}" for seed, cell in np.argwhere(gains.diverged)
+    ]
+    if not named:
+        return None
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    runs = "1 run diverged and counts" if len(named) == 1 else f"{len(named)} runs diverged and count"
+    return f"{runs} as the worst utility: {', '.join(named[:_SHOWN])}{more}"
+
+
+def _verdict(low: float, high: float, tolerance: float) -> str:
+    return CERTIFIED if high <= tolerance else VIOLATED if low > tolerance else INCONCLUSIVE
+
+
+def _seeds_needed(bounds: Bounds, tolerance: float, seeds: int) -> int | None:
+    """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or else of all cells. None if no number is.
+
+    The c of more seeds is smaller, so that fewer may do.
+    """
+    gap, half = tolerance - bounds.mean, bounds.high - bounds.mean
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = np.where(half > 0, seeds * (half / gap) ** 2, 0.0)
+    above = gap < 0
+    count = needed[above].min() if above.any() else needed.max()
+    return int(np.ceil(count)) if np.isfinite(count) else None
+
+
+def _check_table(table: PayoffTable) -> None:
+    shape, places = table.payoffs.shape, table.choices
+    if len(shape) != 3 or places.shape != shape[1:] or len(table.seeds) != shape[0] or not table.payoffs.size:
+        raise ValueError(
+            "expected payoffs by seed, profile and client, with a choice by profile and client, got shapes "
+            f"{shape} and {places.shape} and {len(table.seeds)} seeds"
+        )
+    if table.outside is not None and table.outside.shape != (shape[0], shape[2]):
+        raise ValueError(f"expected outside options by seed and client, got shape {table.outside.shape}")
+    if places.min() < 0 or places.max() >= len(table.strategies):
+        raise ValueError(
+            f"expected choices from 0 to {len(table.strategies) - 1}, the places of strategies, "
+            f"got some from {places.min()} to {places.max()}"
+        )
+    if np.isinf(table.payoffs).any() or (table.outside is not None and np.isinf(table.outside).any()):
+        raise ValueError("expected finite payoffs, or NaN of diverged runs, got infinite ones")

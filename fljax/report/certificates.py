@@ -1,0 +1,300 @@
+"""Whether it pays to deviate: a table, sentences, a heatmap of deviations by client, and where best responses lead.
+
+The datasets are those of ``fljax.games``: ``certificate_dataset`` of a certificate, and ``response_dataset`` of a graph
+of best responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+
+from fljax.report.style import COLOURS, INK, fitted, legend_below, printable, width_of
+
+_GAIN, _LOSS, _PLAIN = "#D55E00", "#0072B2", "#f3f3f3"
+_SINK, _CYCLE, _NODE = INK, "#ffcf87", "#dddddd"
+_WRITTEN = 24  # clients up to which numbers are written into cells
+_MOST_NODES = 64
+_COUNTED = (("deviation", "deviation"), ("deviator", "client"))
+_MARKS = {"VIOLATED": "framed: violated", "INCONCLUSIVE": "?: inconclusive", "CERTIFIED": "plain: certified"}
+
+
+def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
+    """The certificate as text: a row of headings, and a row for each cell, those with the largest mean gains first.
+
+    Args:
+      certificate: of ``fljax.games.certificate_dataset``.
+    """
+    rows = [["client", "deviation", "gain", "from", "to", "loss of others", "change of welfare", "verdict"]]
+    means = certificate[["loss", "welfare"]].mean("seed")
+    for cell in np.argsort(-certificate["mean"].values, kind="stable"):
+        entry = certificate.isel(cell=cell)
+        numbers = [entry["mean"], entry["low"], entry["high"], *(means[name][cell] for name in ("loss", "welfare"))]
+        verdict = str(entry["verdict_of_cell"].values) + " (no variation)" * (float(entry["error"]) == 0)
+        deviation = str(entry["deviation"].values)
+        rows.append([str(int(entry["deviator"])), deviation, *(f"{float(number):+.4f}" for number in numbers), verdict])
+    return rows
+
+
+def certificate_sentences(certificate: xr.Dataset) -> list[str]:
+    """What a certificate says beside its cells: who should join, the verdict, the worst cell, and what it is about.
+
+    Args:
+      certificate: of ``fljax.games.certificate_dataset``.
+    """
+    sentences: list[str] = []
+    sure = f"{100 * float(certificate['confidence']):g} %"
+    if "irrational" in certificate:
+        share, low, high = (100 * float(certificate[f"irrational{end}"]) for end in ("", "_low", "_high"))
+        words = f"{share:.1f} % of the clients have less than without joining (from {low:.1f} to {high:.1f} %)."
+        sentences.append(words + (" Where most do, it pays to contribute nothing." if share > 50 else ""))
+    sentences.append(f"{_verdict_in_words(certificate)}.")
+    if np.isfinite(certificate["seeds_needed"]):
+        sentences.append(f"About {int(certificate['seeds_needed']):,} seeds would decide.")
+    cells, half = [int(certificate[name]) for name in ("worst", "confirmed_cell")], certificate.sizes["seed"] // 2
+    names = [f"client {int(certificate['deviator'][cell])}, {certificate['deviation'].values[cell]}" for cell in cells]
+    ends = [float(certificate[f"confirmed_{name}"]) for name in ("mean", "low", "high")]
+    sentences.append(
+        f"Largest mean gain: {names[0]}, {float(certificate['mean'][cells[0]]):+.4f}. Chosen with {half} seeds and "
+        f"reported with the others: {names[1]}, {ends[0]:+.4f} (from {ends[1]:+.4f} to {ends[2]:+.4f}, {sure})."
+    )
+    lost = int(certificate["diverged"].sum() + certificate["honest_diverged"].sum())
+    if lost:
+        runs = "1 run diverged and counts" if lost == 1 else f"{lost} runs diverged and count"
+        sentences.append(f"{runs} as the worst utility.")
+    tried = {name: len(set(certificate[name].values)) for name, _ in _COUNTED}
+    words = [f"{tried[name]} {word}{'s' * (tried[name] > 1)}" for name, word in _COUNTED]
+    sentences.append(
+        f"Tried: {words[0]} of {words[1]}, each one alone while all others are honest. "
+        "A client may gain more by a deviation that was not tried. Gains are means over seeds."
+    )
+    return sentences
+
+
+def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
+    """A heatmap: the mean gain of each client that deviates alone, by deviation, with the verdict on each cell.
+
+    Cells that violate the tolerance have a frame, inconclusive ones a question mark.
+
+    Args:
+      certificate: of ``fljax.games.certificate_dataset``.
+      heading: of the picture.
+    """
+    rows = list(dict.fromkeys(map(str, certificate["deviation"].values)))
+    clients = certificate.sizes["client"]
+    gains, verdicts = np.full((len(rows), clients), np.nan), np.full((len(rows), clients), "", dtype=object)
+    for cell in range(certificate.sizes["cell"]):
+        place = rows.index(str(certificate["deviation"].values[cell])), int(certificate["deviator"].values[cell])
+        gains[place], verdicts[place] = (
+            certificate["mean"].values[cell],
+            str(certificate["verdict_of_cell"].values[cell]),
+        )
+    labels = [printable(row, 30) for row in rows]
+    beside = max(width_of(label, 9) for label in labels)
+    lines = sum(1 + label.count("\n") for label in labels)
+    size = max(6.4, beside + 2.2 + 0.62 * min(clients, _WRITTEN)), 2.6 + 0.34 * lines
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    largest = float(np.nanmax(np.abs(gains))) or 1.0
+    colours = LinearSegmentedColormap.from_list("gains", [_LOSS, "#ffffff", _GAIN]).with_extremes(bad="#bbbbbb")
+    image = axes.imshow(np.ma.masked_invalid(gains), cmap=colours, norm=Normalize(-largest, largest), aspect="auto")
+    _write_cells(axes, gains, verdicts, largest)
+    axes.set_yticks(range(len(rows)), labels)
+    step = max(1, -(-clients // _WRITTEN))
+    axes.set_xticks(range(0, clients, step))
+    axes.set_xlabel("client that deviates", fontsize=9.5, color=INK)
+    axes.tick_params(colors=INK, labelsize=9, length=0)
+    axes.spines[:].set_visible(False)
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
+    bar.set_label("mean gain", fontsize=9.5, color=INK)
+    bar.ax.tick_params(colors=INK, labelsize=9)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    _title(axes, [_verdict_in_words(certificate)], size[0] - 2)
+    _head(figure, heading or "Does it pay to deviate?")
+    present = [name for name in _MARKS if (verdicts == name).any()]
+    legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | _untried(verdicts))
+    return figure
+
+
+def _write_cells(axes: Axes, gains: np.ndarray, verdicts: np.ndarray, largest: float) -> None:
+    """Numbers and marks; many clients have marks alone."""
+    decimals = int(np.clip(2 - np.floor(np.log10(largest)), 0, 5))
+    for row, column in np.argwhere(verdicts != ""):
+        value, verdict = float(gains[row, column]), str(verdicts[row, column])
+        words = f"{round(value, decimals) + 0.0:+.{decimals}f}" if gains.shape[1] <= _WRITTEN else ""
+        words += "?" * (verdict == "INCONCLUSIVE")
+        light = abs(value) > 0.6 * largest
+        axes.text(column, row, words, ha="center", va="center", fontsize=8, color="white" if light else INK)
+        if verdict == "VIOLATED":
+            axes.add_patch(Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, edgecolor=INK, linewidth=1.8))
+
+
+def _mark(verdict: str) -> Patch | Line2D:
+    if verdict == "INCONCLUSIVE":
+        return Line2D([], [], linestyle="none", marker="$?$", markersize=8, color=INK)
+    width = 1.8 if verdict == "VIOLATED" else 0.0
+    return Patch(facecolor=_PLAIN, edgecolor=INK, linewidth=width)
+
+
+def _untried(verdicts: np.ndarray) -> dict[str, Patch]:
+    return {"not tried": Patch(facecolor="#bbbbbb")} if (verdicts == "").any() else {}
+
+
+def _verdict_in_words(certificate: xr.Dataset) -> str:
+    low, high = float(certificate["epsilon_low"]), float(certificate["epsilon_high"])
+    cells, seeds = certificate.sizes["cell"], certificate.sizes["seed"]
+    sure = f"{100 * float(certificate['confidence']):g} %, {cells} cells at once, {seeds} seeds"
+    verdict = f"{certificate['verdict'].item()} at {float(certificate['tolerance']):g}"
+    return f"{verdict}: the largest gain is from {low:.4g} to {high:.4g} ({sure})"
+
+
+def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:
+    """Profiles as nodes, and an arrow where a client changes to a best response; equilibria have no arrow that leaves.
+
+    The honest profile is on the left. In a column are profiles whose places of strategies have the same sum: of two
+    strategies, the same number of clients that deviate. Of a graph with more than 64 profiles, those are drawn to which
+    best responses lead from the honest profile, and the equilibria.
+
+    Args:
+      graph: of ``fljax.games.response_dataset``.
+      heading: of the picture.
+
+    Raises:
+      ValueError: if more than 64 profiles would be drawn.
+    """
+    choices = graph["choice"].transpose("profile", "client").values
+    source, target = graph["source"].values, graph["target"].values
+    drawn = _drawn(choices, source, target, graph["sink"].values)
+    x, y, tallest = _places(choices, drawn)
+    columns = len(np.unique(x))
+    names = [str(name) for name in graph["strategy"].values]
+    labels = {place: _label(choices[place], names) for place in drawn}
+    widest = max(width_of(label, 9) for label in labels.values())
+    lines = max(1 + label.count("\n") for label in labels.values())
+    size = max(6.4, columns * (widest + 1.1)), max(3.6, 1.6 + (0.46 + 0.16 * lines) * tallest)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    axes.axis("off")
+    movers, gains = graph["mover"].values, graph["gain"].values
+    sinks, cycles = graph["sink"].values, graph["in_cycle"].values
+    boxes = {
+        place: axes.text(
+            float(x[place]),
+            float(y[place]),
+            label,
+            ha="center",
+            va="center",
+            fontsize=9,
+            color="white" if sinks[place] else INK,
+            bbox={
+                "boxstyle": "round,pad=0.35",
+                "facecolor": _SINK if sinks[place] else _CYCLE if cycles[place] else _NODE,
+                "edgecolor": "white",
+            },
+            zorder=3,
+        ).get_bbox_patch()
+        for place, label in labels.items()
+    }
+    inside = np.isin(source, drawn) & np.isin(target, drawn)
+    for edge in np.flatnonzero(inside):
+        begin, end = int(source[edge]), int(target[edge])
+        arrow = FancyArrowPatch(
+            (float(x[begin]), float(y[begin])),
+            (float(x[end]), float(y[end])),
+            arrowstyle="-|>",
+            mutation_scale=12,
+            connectionstyle="arc3,rad=0.1",
+            patchA=boxes[begin],
+            patchB=boxes[end],
+            shrinkA=1,
+            shrinkB=1,
+            linewidth=float(0.8 + 1.4 * gains[edge] / gains[inside].max()),
+            color=COLOURS[int(movers[edge]) % len(COLOURS)],
+            zorder=4,  # above the boxes, which have their size when they are drawn
+        )
+        axes.add_patch(arrow)
+    axes.set_xlim(-0.5, x[drawn].max() + 0.5)
+    axes.set_ylim(y[drawn].min() - 0.7, y[drawn].max() + 0.7)
+    _title(axes, _graph_in_words(names, len(drawn), len(choices)), figure.get_figwidth() - 0.4)
+    _head(figure, heading or "Best responses")
+    legend_below(figure, _of_nodes(sinks[drawn], cycles[drawn]) | _of_movers(movers[inside]))
+    return figure
+
+
+def _drawn(choices: np.ndarray, source: np.ndarray, target: np.ndarray, sinks: np.ndarray) -> np.ndarray:
+    """The places of profiles that a picture shows."""
+    chosen = np.ones(len(choices), bool)
+    if len(choices) > _MOST_NODES:
+        chosen = (choices == 0).all(axis=1) | (sinks > 0)
+        while True:
+            further = np.zeros_like(chosen)
+            further[target[chosen[source]]] = True
+            if not (further & ~chosen).any():
+                break
+            chosen |= further
+    if chosen.sum() > _MOST_NODES:
+        raise ValueError(f"expected at most {_MOST_NODES} profiles in a picture of best responses, got {chosen.sum()}")
+    return np.flatnonzero(chosen)
+
+
+def _places(choices: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Where each profile stands, a column for each sum of places of strategies, and the most in a column."""
+    x, y = np.zeros(len(choices)), np.zeros(len(choices))
+    levels = choices[drawn].sum(axis=1)
+    tallest = 1
+    for column, level in enumerate(np.unique(levels)):
+        rows = drawn[levels == level]
+        x[rows], y[rows] = column, (len(rows) - 1) / 2 - np.arange(len(rows))
+        tallest = max(tallest, len(rows))
+    return x, y, tallest
+
+
+def _label(row: np.ndarray, names: list[str]) -> str:
+    """Of two strategies the clients with the first one, in braces; of more the strategies of clients in order."""
+    if len(names) == 2:
+        return "{" + ", ".join(map(str, np.flatnonzero(row == 0))) + "}"
+    chosen = [printable(names[int(choice)], 24) for choice in row]
+    longest = len(row) * (max(map(len, names)) + 3) - 3
+    return (" | " if longest <= 24 else "\n").join(chosen)
+
+
+def _graph_in_words(names: Sequence[str], drawn: int, count: int) -> list[str]:
+    first = (
+        f"in braces: clients that play {names[0]!r}, not {names[1]!r}"
+        if len(names) == 2
+        else "strategies of clients in their order"
+    )
+    more = f"; {drawn} of {count} profiles, to which play leads from the honest one" if drawn < count else ""
+    return [printable(f"{first}; arrows: best responses{more}", 200)]
+
+
+def _of_nodes(sinks: np.ndarray, cycles: np.ndarray) -> dict[str, Patch]:
+    words = {"equilibrium": (_SINK, sinks > 0), "in a cycle": (_CYCLE, (cycles > 0) & (sinks == 0))}
+    return {name: Patch(facecolor=colour) for name, (colour, where) in words.items() if where.any()}
+
+
+def _of_movers(movers: np.ndarray) -> dict[str, Line2D]:
+    """A line for each client that moves; colours come again after six clients, which share a line then."""
+    lines: dict[str, Line2D] = {}
+    for place, colour in enumerate(COLOURS):
+        clients = sorted({int(client) for client in movers if client % len(COLOURS) == place})
+        if clients:
+            lines[f"client {' or '.join(map(str, clients))}"] = Line2D([], [], color=colour, linewidth=2)
+    return lines
+
+
+def _title(axes: Axes, lines: Sequence[str], width: float) -> None:
+    axes.set_title(fitted("\n".join(lines), width, 10), fontsize=10, color=INK)
+
+
+def _head(figure: Figure, heading: str) -> None:
+    width = 0.95 * figure.get_figwidth()
+    text = fitted(printable(heading, 200), width, 13, bold=True)
+    figure.suptitle(text, fontsize=13, fontweight="bold", color=INK)

@@ -1,0 +1,227 @@
+"""Equilibria of small games with known solutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from fljax import games
+from fljax.games import PayoffTable
+from tests.games.played import effort, full, mean_estimation, two_clients
+
+EFFORT = full(effort, (1, 0), 3)
+PENNIES = two_clients([[1, -1], [-1, 1]], [[-1, 1], [1, -1]])
+DILEMMA = two_clients([[2, 0], [3, 1]], [[2, 3], [0, 1]])
+# Two clients who like to be together, one of them here and the other one there.
+MEETING = two_clients([[3, 0], [0, 2]], [[2, 0], [0, 3]])
+
+
+def sets_of(table: PayoffTable, chosen: np.ndarray) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in table.choices[chosen].tolist()]
+
+
+def with_noise(table: PayoffTable, sd: float, seeds: int = 6) -> PayoffTable:
+    noise = np.random.default_rng(0).normal(size=(seeds, *table.payoffs.shape[1:]))
+    noise = (noise - noise.mean(axis=0)) / noise.std(axis=0, ddof=1)
+    return table._replace(payoffs=table.payoffs + sd * noise, seeds=tuple(range(seeds)))
+
+
+def test_exactly_one_client_makes_an_effort() -> None:
+    result = games.pure_equilibria(EFFORT, half_width=0)
+    assert sorted(sets_of(EFFORT, result.certain)) == [(0, 1, 1), (1, 0, 1), (1, 1, 0)]
+    np.testing.assert_array_equal(result.certain, result.possible)
+    honest = result.regret[EFFORT.honest]
+    assert honest == pytest.approx(0.3 - (np.exp(-2) - np.exp(-3)))
+
+
+def test_an_arms_race_in_mean_estimation() -> None:
+    table = full(mean_estimation, (1, 2, 4), 3)
+    assert sets_of(table, games.pure_equilibria(table, half_width=0).certain) == [(2, 2, 2)]
+
+
+def test_the_order_of_profiles_makes_no_difference() -> None:
+    order = np.array([5, 2, 7, 0, 1, 6, 3, 4])
+    mixed = EFFORT._replace(payoffs=EFFORT.payoffs[:, order], choices=EFFORT.choices[order])
+    for name, values in games.pure_equilibria(EFFORT, half_width=0)._asdict().items():
+        other = getattr(games.pure_equilibria(mixed, half_width=0), name)
+        np.testing.assert_array_equal(other, values[order] if np.ndim(values) else values)
+    graph = games.best_response_graph(mixed)
+    moved = {
+        (*mixed.choices[start], *mixed.choices[end]) for start, end in zip(graph.source, graph.target, strict=True)
+    }
+    graph = games.best_response_graph(EFFORT)
+    usual = {
+        (*EFFORT.choices[start], *EFFORT.choices[end]) for start, end in zip(graph.source, graph.target, strict=True)
+    }
+    assert moved == usual
+    play = games.correlated_equilibria(mixed).best_play
+    np.testing.assert_allclose(play, games.correlated_equilibria(EFFORT).best_play[order], atol=1e-9)
+
+
+def test_an_estimated_equilibrium_is_certain_or_possible() -> None:
+    """Both clients lose 1 by leaving the equilibrium; gains are off by twice what payoffs are off by."""
+    table = with_noise(DILEMMA, 0.1)
+    half = games.payoff_half_width(table)
+    assert half == pytest.approx(student.ppf(1 - 0.025 / 8, 5) * 0.1 / np.sqrt(6))  # both sides of 8 payoffs
+    result = games.pure_equilibria(table, half_width=half)
+    assert sets_of(DILEMMA, result.certain) == sets_of(DILEMMA, result.possible) == [(1, 1)]
+    np.testing.assert_allclose([result.low, result.high], [result.regret - 2 * half, result.regret + 2 * half])
+    result = games.pure_equilibria(table, half_width=0.51)
+    assert not result.certain.any()
+    assert sets_of(DILEMMA, result.possible) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert games.pure_equilibria(table, half_width=half, tolerance=2.0).certain.all()
+
+
+def test_gains_of_equilibria_are_paired_by_seed() -> None:
+    """What differs between seeds alone is in no gain; the bounds are those of 8 gains with 6 seeds."""
+    table = with_noise(DILEMMA, 0.1)
+    table = table._replace(payoffs=table.payoffs + 50 * np.arange(6)[:, None, None])
+    assert games.payoff_half_width(table) > 50
+    result = games.pure_equilibria(table)
+    assert sets_of(DILEMMA, result.certain) == sets_of(DILEMMA, result.possible) == [(1, 1)]
+    gains = np.stack([table.payoffs[:, 1, 0] - table.payoffs[:, 3, 0], table.payoffs[:, 2, 1] - table.payoffs[:, 3, 1]])
+    half = student.ppf(1 - 0.025 / 8, 5) * gains.std(axis=1, ddof=1) / np.sqrt(6)
+    assert result.regret[3] == pytest.approx(-1)
+    assert result.high[3] == pytest.approx((gains.mean(axis=1) + half).max())
+    assert result.low[3] == pytest.approx((gains.mean(axis=1) - half).max())
+
+
+def test_a_tie_is_an_equilibrium() -> None:
+    table = two_clients([[0.1 + 0.2, 0.0], [0.3, 0.0]], [[1.0, 1.0], [0.0, 0.0]])
+    assert sets_of(table, games.pure_equilibria(table, half_width=0).certain) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert not len(games.best_response_graph(table).source)
+
+
+def test_best_responses_of_a_dilemma_lead_to_its_equilibrium() -> None:
+    graph = games.best_response_graph(DILEMMA)
+    edges = list(zip(graph.source, graph.target, graph.client, graph.gain, strict=True))
+    assert sorted(edges) == [(0, 1, 1, 1.0), (0, 2, 0, 1.0), (1, 3, 0, 1.0), (2, 3, 1, 1.0)]
+    assert graph.sinks.tolist() == [False, False, False, True]
+    assert graph.cycles == ()
+    still = games.best_response_graph(DILEMMA, margin=1.0)
+    assert (len(still.source), still.sinks.all()) == (0, True)
+
+
+def test_best_responses_of_matching_pennies_go_round() -> None:
+    graph = games.best_response_graph(PENNIES)
+    assert graph.cycles == ((0, 1, 3, 2),)
+    assert not graph.sinks.any()
+
+
+def test_equally_good_responses_are_all_edges() -> None:
+    table = two_clients([[0, 0, 0], [1, 0, 0], [1, 0, 0]], np.zeros((3, 3)))
+    graph = games.best_response_graph(table)
+    assert sorted(zip(graph.source, graph.target, strict=True)) == [(0, 3), (0, 6)]
+
+
+def test_the_potential_of_the_effort_game() -> None:
+    """``P = 1 - exp(-sum p) - .3 sum p`` up to a constant: each client has the same benefit."""
+    result = games.exact_potential(EFFORT)
+    total = 3 - EFFORT.choices.sum(axis=1)
+    expected = -np.exp(-total) - 0.3 * total
+    np.testing.assert_allclose(result.values, expected - expected[0], atol=1e-12)
+    assert result.exact
+    assert result.defect == pytest.approx(0, abs=1e-12)
+
+
+def test_a_game_without_a_potential() -> None:
+    result = games.exact_potential(PENNIES)
+    assert (result.defect, result.exact, np.isnan(result.values).all()) == (8.0, False, True)
+    assert games.exact_potential(DILEMMA).exact
+    assert not games.exact_potential(full(mean_estimation, (1, 2, 4), 3)).exact
+
+
+def test_a_cycle_of_strategies_that_are_not_neighbours() -> None:
+    """The second difference of strategies 0 and 2 is that of 0 and 1 plus that of 1 and 2."""
+    steps = np.array([[0.0, 0.0, 0.0], [0.0, 1.0, 2.0], [0.0, 2.0, 4.0]])
+    assert games.exact_potential(two_clients(steps, np.zeros((3, 3)))).defect == 4.0
+
+
+def test_correlated_equilibria_of_the_effort_game() -> None:
+    result = games.correlated_equilibria(EFFORT)
+    assert (result.worst, result.best) == (pytest.approx(1.405985, abs=5e-7), pytest.approx(1.879130, abs=5e-7))
+    welfare = EFFORT.payoffs[0].sum(axis=1)
+    for value, play in ((result.best, result.best_play), (result.worst, result.worst_play)):
+        assert play.sum() == pytest.approx(1)
+        assert play @ welfare == pytest.approx(value)
+        for client in range(3):  # whoever is told a strategy gains nothing by the other
+            for strategy in (0, 1):
+                told = np.flatnonzero(EFFORT.choices[:, client] == strategy)
+                other = told + (1 - 2 * strategy) * 2 ** (2 - client)
+                gain = EFFORT.payoffs[0, other, client] - EFFORT.payoffs[0, told, client]
+                assert play[told] @ gain <= 1e-8
+
+
+def test_a_dilemma_has_a_single_correlated_equilibrium() -> None:
+    result = games.correlated_equilibria(DILEMMA)
+    assert (result.best, result.worst) == (pytest.approx(2), pytest.approx(2))
+    np.testing.assert_allclose(result.best_play, [0, 0, 0, 1], atol=1e-9)
+
+
+def test_the_symmetric_mixture_of_the_effort_game() -> None:
+    mixture = np.tile([0.492142, 1 - 0.492142], (3, 1))
+    np.testing.assert_allclose(games.mixed_regret(EFFORT, mixture), 0, atol=1e-6)
+    assert (games.mixed_regret(EFFORT, np.tile([0.5, 0.5], (3, 1))) > 1e-3).all()
+    pure = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    regret = games.pure_equilibria(EFFORT, half_width=0).regret[0]
+    np.testing.assert_allclose(games.mixed_regret(EFFORT, pure), regret)
+
+
+def test_mixtures_of_clients_with_different_payoffs() -> None:
+    result = games.mixed_regret(MEETING, np.array([[0.6, 0.4], [0.4, 0.6]]))
+    np.testing.assert_allclose(result, 0, atol=1e-12)
+    # Client 0 expects 3 * .5 of "a" and 2 * .5 of "b", and client 1 1.2 and 1.2.
+    np.testing.assert_allclose(games.mixed_regret(MEETING, np.array([[0.6, 0.4], [0.5, 0.5]])), [0.2, 0], atol=1e-12)
+
+
+def test_mixed_equilibria_of_two_clients() -> None:
+    pytest.importorskip("nashpy")
+    result = games.mixed_equilibria(MEETING)
+    expected = [[[1, 0], [1, 0]], [[0, 1], [0, 1]], [[0.6, 0.4], [0.4, 0.6]]]
+    np.testing.assert_allclose(result.mixtures, expected, atol=1e-12)
+    np.testing.assert_allclose(result.payoffs, [[3, 2], [2, 3], [1.2, 1.2]], atol=1e-12)
+    assert not result.degenerate
+    for mixture in result.mixtures:
+        np.testing.assert_allclose(games.mixed_regret(MEETING, mixture), 0, atol=1e-12)
+    for last in (0, 1):  # with an odd and with an even number of pure equilibria
+        table = two_clients([[1, 1], [1, last]], [[1, 1], [1, last]])
+        assert games.mixed_equilibria(table).degenerate
+
+
+def test_mixed_equilibria_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "nashpy", None)
+    with pytest.raises(
+        ValueError, match=r"expected the package nashpy, .* got none; pip install 'fljax\[equilibria\]'"
+    ):
+        games.mixed_equilibria(MEETING)
+
+
+def test_a_diverged_run_counts_as_the_worst_utility() -> None:
+    """Without the run of (1, 1), a client that would go there gets the smallest payoff, 0."""
+    payoffs = DILEMMA.payoffs.copy()
+    payoffs[0, 3] = np.nan
+    table = DILEMMA._replace(payoffs=payoffs)
+    assert sets_of(table, games.pure_equilibria(table, half_width=0).certain) == [(0, 1), (1, 0), (1, 1)]
+
+
+def test_what_is_refused() -> None:
+    few = EFFORT._replace(payoffs=EFFORT.payoffs[:, :7], choices=EFFORT.choices[:7])
+    twice = EFFORT._replace(choices=np.concatenate([EFFORT.choices[:7], EFFORT.choices[:1]]))
+    for table in (few, twice):
+        with pytest.raises(ValueError, match=r"expected a table of all 2\^3 = 8 profiles, got 7"):
+            games.pure_equilibria(table, half_width=0)
+    with pytest.raises(ValueError, match="expected at least 2 strategies, got 1"):
+        games.exact_potential(PayoffTable(np.zeros((1, 1, 2)), np.zeros((1, 2), int), ("honest",), (0,)))
+    with pytest.raises(ValueError, match="expected at least 5 seeds for bounds, got 1"):
+        games.pure_equilibria(EFFORT)
+    with pytest.raises(ValueError, match="expected a half_width of at least 0, got -1"):
+        games.pure_equilibria(EFFORT, half_width=-1)
+    with pytest.raises(ValueError, match="expected a tolerance of at least 0, got nan"):
+        games.pure_equilibria(EFFORT, half_width=0, tolerance=np.nan)
+    with pytest.raises(ValueError, match="expected a margin of at least 0, got -1"):
+        games.best_response_graph(EFFORT, margin=-1)
+    with pytest.raises(ValueError, match="expected two clients for mixed equilibria, got 3"):
+        games.mixed_equilibria(EFFORT)
+    with pytest.raises(ValueError, match=r"expected probabilities of shape \(3, 2\) with sums of 1"):
+        games.mixed_regret(EFFORT, np.full((3, 2), 0.4))

@@ -1,0 +1,162 @@
+"""Gains of unilateral deviations and the certificate, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fljax import games
+from fljax.games import PayoffTable
+from fljax.games.gains import confirm, name_of_cell
+from tests.games.played import GAINS, full, mean_estimation, unilateral
+
+
+def test_gains_losses_and_welfare_are_paired_by_seed() -> None:
+    gains = games.unilateral_gains(unilateral(GAINS))
+    np.testing.assert_allclose(gains.gains, GAINS, atol=1e-15)
+    np.testing.assert_allclose(gains.losses, 0.1 * GAINS, atol=1e-15)
+    np.testing.assert_allclose(gains.welfare, 0.8 * GAINS, atol=1e-15)
+    assert gains.clients.tolist() == [0, 1, 2]
+    assert [name_of_cell(gains, cell) for cell in range(3)] == [f"client {i}: lie" for i in range(3)]
+
+
+def test_gains_from_scaling_updates_in_mean_estimation() -> None:
+    """Client 2 moves the mean from 2 to 2.75 by s = 2, to 3.5 by s = 4 and to 0.5 by s = 0."""
+    table = full(mean_estimation, (1, 2, 4, 0), 3)
+    gains = games.unilateral_gains(table)
+    np.testing.assert_allclose(gains.honest, [[-2, -0.5, -4.5]])
+    of_last = gains.clients == 2
+    np.testing.assert_allclose(gains.gains[0, of_last], [1.96875, 3.375, -5.625])
+    assert np.array(gains.deviations)[of_last].tolist() == ["2", "4", "0"]
+    np.testing.assert_allclose(gains.changes[0, of_last][1, :2], [-4.125, -2.625])
+    assert len(gains.clients) == 9
+
+
+def test_the_share_of_clients_that_gain_from_joining() -> None:
+    """Honest payoffs are .50, .51 and .52 with the first seed, and .505 is the outside option."""
+    gains = games.unilateral_gains(unilateral(GAINS, outside=0.505))
+    assert gains.participation is not None
+    np.testing.assert_allclose(gains.participation[0], [1 / 3, -1 / 3, 0])
+    assert games.unilateral_gains(unilateral(GAINS, outside=None)).participation is None
+
+
+def test_the_certificate_of_three_cells() -> None:
+    result = games.certificate(unilateral(GAINS), tolerance=0.05)
+    np.testing.assert_allclose(result.bounds.mean, [0.015, -0.02, 0.001], atol=1e-15)
+    np.testing.assert_allclose(result.bounds.error, [0.005, 0.003162, 0.001140], atol=5e-7)
+    assert result.bounds.critical == pytest.approx(3.186316, abs=5e-7)
+    np.testing.assert_allclose(result.bounds.low, [-0.000932, -0.030076, -0.002633], atol=5e-7)
+    np.testing.assert_allclose(result.bounds.high, [0.030932, -0.009924, 0.004633], atol=5e-7)
+    assert (result.verdict, result.seeds_needed) == ("CERTIFIED", None)
+    assert result.epsilon_high == pytest.approx(0.030932, abs=5e-7)
+    assert result.epsilon_low == pytest.approx(-0.000932, abs=5e-7)
+    assert result.worst == 0
+    assert "CERTIFIED at 0.05, largest gain in [-0.0009" in repr(result)
+    assert "worst client 0: lie, 3 cells, 5 seeds" in repr(result)
+
+
+def test_the_number_of_seeds_that_would_decide() -> None:
+    """``(c sd / (tolerance - mean))^2`` with sd = .01118 of cell 0, whose mean .015 is on either side."""
+    result = games.certificate(unilateral(GAINS), tolerance=0.01)
+    assert result.verdict == "INCONCLUSIVE"
+    assert result.verdicts == ("INCONCLUSIVE", "CERTIFIED", "CERTIFIED")
+    assert result.seeds_needed == int(np.ceil((3.186316 * 0.005 * np.sqrt(5) / 0.005) ** 2)) == 51
+    below = games.certificate(unilateral(GAINS), tolerance=0.02)
+    assert (below.verdict, below.seeds_needed) == ("INCONCLUSIVE", 51)
+    at_zero = games.certificate(unilateral(GAINS + np.array([0.005, 0, 0])), tolerance=0.0)
+    assert at_zero.verdict == "VIOLATED"
+    assert at_zero.seeds_needed is None
+    mean = float(below.bounds.mean[0])
+    never = games.certificate(unilateral(GAINS), tolerance=mean)
+    assert (never.verdict, never.seeds_needed) == ("INCONCLUSIVE", None)
+
+
+def test_the_worst_cell_is_chosen_with_other_seeds() -> None:
+    """Cell 1 is the largest of the first two seeds by luck; the others say what it gains."""
+    gains = np.array([[0.0, 0.9], [0.0, 0.7], [0.3, 0.1], [0.3, -0.1], [0.3, 0.3]])
+    result = confirm(gains)
+    assert (result.cell, result.mean) == (1, pytest.approx(0.1))
+    half = 4.302653 * 0.2 / np.sqrt(3)  # t with 2 degrees of freedom
+    assert (result.low, result.high) == (pytest.approx(0.1 - half, abs=1e-6), pytest.approx(0.1 + half, abs=1e-6))
+    table = unilateral(gains)
+    assert games.certificate(table, tolerance=1.0).worst == 1
+    assert games.certificate(table, tolerance=1.0).confirmed == pytest.approx(result)
+    with pytest.raises(ValueError, match="expected at least 2 seeds, some to choose"):
+        confirm(gains[:1])
+
+
+def test_a_gain_that_is_equal_in_all_seeds_is_its_own_bound() -> None:
+    result = games.certificate(unilateral(np.full((6, 2), [0.03, 0.0])), tolerance=0.0)
+    np.testing.assert_allclose([result.bounds.low, result.bounds.high], [[0.03, 0], [0.03, 0]], atol=1e-15)
+    assert result.bounds.error.tolist() == [0, 0]
+    assert result.verdicts[0] == result.verdict == "VIOLATED"
+    steady = np.random.default_rng(0).normal(0.3, 0.2, size=(6, 1))
+    mixed = games.certificate(unilateral(np.hstack([steady, np.zeros((6, 1))])), tolerance=10.0, method="max_t")
+    assert mixed.verdict == "CERTIFIED"
+    assert mixed.bounds.error[1] == 0 < mixed.bounds.error[0]
+
+
+def test_individual_rationality() -> None:
+    """Honest payoffs are .50, .51 and .52 with the first seed, and .03 more with each seed after it."""
+    table = unilateral(GAINS, outside=0.545)
+    result = games.individual_rationality(table)
+    assert result.share == pytest.approx((3 + 2 + 0 + 0 + 0) / 3 / 5)
+    shares = np.array([1, 2 / 3, 0, 0, 0])
+    half = 2.776445 * shares.std(ddof=1) / np.sqrt(5)
+    assert result.low == 0
+    assert result.high == pytest.approx(min(1, shares.mean() + half), abs=1e-6)
+    np.testing.assert_allclose(result.surplus.mean, [0.015, 0.025, 0.035])
+    same = games.certificate(table, tolerance=0.1).rationality
+    assert same is not None
+    assert same[:3] == result[:3]
+    alone = unilateral(GAINS, outside=None)
+    assert games.certificate(alone, tolerance=0.1).rationality is None
+    with pytest.raises(ValueError, match="expected a table with outside options"):
+        games.individual_rationality(alone)
+
+
+def test_a_diverged_run_counts_as_the_worst_utility_and_is_listed() -> None:
+    table = unilateral(GAINS, outside=0.4)
+    payoffs = table.payoffs.copy()
+    payoffs[1, 2], payoffs[3, 0] = np.nan, np.nan
+    gains = games.unilateral_gains(table._replace(payoffs=payoffs))
+    assert gains.gains[1, 1] == pytest.approx(0.4 - table.payoffs[1, 0, 1])  # the outside option is the smallest payoff
+    assert gains.gains[3, 0] == pytest.approx(table.payoffs[3, 1, 0] - 0.4)
+    assert games.diverged_cells(gains) == (
+        "2 runs diverged and count as the worst utility: honest with seed 3, client 1: lie with seed 1"
+    )
+    assert games.diverged_cells(games.unilateral_gains(table)) is None
+    lower = games.unilateral_gains(table._replace(payoffs=payoffs), worst=-1.0)
+    assert lower.gains[1, 1] == pytest.approx(-1.0 - table.payoffs[1, 0, 1])
+
+
+def _with(table: PayoffTable, place: tuple[int | slice, ...], value: float) -> PayoffTable:
+    payoffs = table.payoffs.copy()
+    payoffs[place] = value
+    return table._replace(payoffs=payoffs)
+
+
+def test_what_is_refused() -> None:
+    table = unilateral(GAINS)
+    with pytest.raises(ValueError, match="expected at least 5 seeds for bounds, got 4"):
+        games.certificate(unilateral(GAINS[:4]), tolerance=0.1)
+    with pytest.raises(ValueError, match="expected a tolerance of at least 0, got -1"):
+        games.certificate(table, tolerance=-1)
+    with pytest.raises(ValueError, match="expected a finite payoff of every client in some run, got none of client 2"):
+        games.certificate(_with(table, (slice(None), slice(None), 2), np.nan), tolerance=0.1)
+    with pytest.raises(ValueError, match="expected finite payoffs, or NaN of diverged runs, got infinite ones"):
+        games.certificate(_with(table, (0, 0, 0), -np.inf), tolerance=0.1)
+    with pytest.raises(ValueError, match="expected profiles in which one client deviates"):
+        games.unilateral_gains(table._replace(payoffs=table.payoffs[:, :1], choices=table.choices[:1]))
+    with pytest.raises(ValueError, match="everybody is honest"):
+        games.unilateral_gains(table._replace(payoffs=table.payoffs[:, 1:], choices=table.choices[1:]))
+    with pytest.raises(ValueError, match="expected choices from 0 to 0"):
+        games.unilateral_gains(table._replace(strategies=("honest",)))
+    with pytest.raises(ValueError, match="with a choice by profile and client, got shapes"):
+        games.unilateral_gains(table._replace(choices=table.choices[:2]))
+    with pytest.raises(ValueError, match="expected a finite outside option of every client, got none of client 0"):
+        games.unilateral_gains(table._replace(outside=np.full((5, 3), np.nan)))
+    with pytest.raises(ValueError, match="expected outside options by seed and client"):
+        games.unilateral_gains(table._replace(outside=np.zeros((5, 1))))
+    with pytest.raises(ValueError, match="expected one of the methods bonferroni, max_t, hoeffding, got 'max'"):
+        games.certificate(table, tolerance=0.1, method="max")
