@@ -58,10 +58,9 @@ def _number(value: float) -> str:
 def worth_sentences(worth: xr.Dataset) -> list[str]:
     """What the table of one algorithm says beside the clients: its ends, intervals, least core and violated laws."""
     seeds, metric = worth.sizes["seed"], str(worth.attrs["metric"])
-    sentences = [
-        f"v(S) is {metric}: {_number(float(worth['everybody']))} with all clients, "
-        f"{_number(float(worth['nobody']))} with nobody."
-    ]
+    ends = {"all clients": float(worth["everybody"]), "nobody": float(worth["nobody"])}
+    known = [f"{_number(value)} with {who}" for who, value in ends.items() if np.isfinite(value)]
+    sentences = [f"v(S) is {metric}{': ' if known else ''}{', '.join(known)}."]
     if seeds > 1:
         sentences.append(f"±: half of a {100 * worth.attrs['level']:.0f} % t-interval over {seeds} seeds.")
     else:

@@ -58,7 +58,7 @@ def test_sentences() -> None:
     assert "±: half of a 95 % t-interval over 3 seeds." in of_seeds
     assert "It is not empty with 67 % of the seeds." in of_seeds
     some = worth_sentences(games.worth(among(table_of(THREE), [0, 1])))
-    assert some == ["v(S) is average_accuracy: - with all clients, 0.1000 with nobody.", "One seed has no error bars."]
+    assert some == ["v(S) is average_accuracy: 0.1000 with nobody.", "One seed has no error bars."]
 
 
 def test_the_table_as_csv(several: Any) -> None:

@@ -41,7 +41,7 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
                 question,
                 directory=folder,
                 resume=options.resume,
-                on_event=listener(progress),
+                on_event=listener(progress, "runs"),
                 saving=saving,
             )
         worths = {label: games.worth(table) for label, table in tables.items()}
@@ -121,12 +121,12 @@ def _write(
 
 
 def _notes(table: CoalitionTable) -> list[str]:
-    """What a table cost, and what diverged."""
+    """What a table cost, what is special about runs of few members, and what diverged."""
     from fljax.games import divergences
     from fljax.games.estimates import in_words
 
-    words = divergences(table)
-    return [f"Cost: {in_words(table.cost)}.", *([] if words is None else [f"{words}."])]
+    words = [table.notes, divergences(table)]
+    return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]
 
 
 def _table(label: str, worth: xr.Dataset, table: CoalitionTable) -> Table:
@@ -177,5 +177,5 @@ def _plain(table: CoalitionTable, worth: xr.Dataset) -> dict[str, Any]:
         for seed, place in zip(*table.diverged.nonzero(), strict=True)
     ]
     single = {key: float(worth[key]) for key in ("everybody", "nobody", "excess", "stable")}
-    about = {"metric": table.metric, "baseline": table.baseline, "seeds": list(table.seeds)}
+    about = {"metric": table.metric, "baseline": table.baseline, "seeds": list(table.seeds), "notes": table.notes}
     return {**about, **single, "clients": clients, "laws": laws, "cost": table.cost._asdict(), "diverged": diverged}
