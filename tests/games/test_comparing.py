@@ -55,6 +55,13 @@ def test_the_servers_rows_must_exist() -> None:
         games.compare_estimators(plan(), few(3), table_of(THREE), rounds=1, rows="valid")
 
 
+def test_the_federation_and_the_rounds_must_fit() -> None:
+    with pytest.raises(ValueError, match="the federation of the table, of 3 clients, got one of 4"):
+        games.compare_estimators(plan(), few(4), table_of(THREE), rounds=1)
+    with pytest.raises(ValueError, match="at least one round for a record of rounds, got 0"):
+        games.compare_estimators(plan(), few(3), table_of(THREE), rounds=0, estimators=["cosine"])
+
+
 def head(model: Any) -> Any:
     """The last layer by class."""
     return model.weight.T

@@ -50,8 +50,14 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
     if options.as_json:
         _print_json(folder, pictures, tables, worths)
     elif not options.quiet:
+        from fljax.report.worth import worth_sentences
+
         for label, dataset in worths.items():
-            console(110).print(_table(label, dataset, tables[label]))
+            shown = console(110)
+            shown.print(_table(label, dataset))
+            for sentence in (*worth_sentences(dataset), *_notes(tables[label])):
+                shown.print(sentence, highlight=False)
+            shown.print()
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
@@ -129,11 +135,11 @@ def _notes(table: CoalitionTable) -> list[str]:
     return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]
 
 
-def _table(label: str, worth: xr.Dataset, table: CoalitionTable) -> Table:
-    from fljax.report.worth import worth_rows, worth_sentences
+def _table(label: str, worth: xr.Dataset) -> Table:
+    from fljax.report.worth import worth_rows
 
     head, *rows, sums = worth_rows(worth)
-    shown = Table(title=f"{label}: what clients are worth", caption=" ".join([*worth_sentences(worth), *_notes(table)]))
+    shown = Table(title=f"{label}: what clients are worth")
     for place, column in enumerate(head):
         shown.add_column(column, justify="right" if place else "left")
     for row in rows:
