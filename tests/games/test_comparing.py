@@ -39,6 +39,13 @@ def test_agreement_with_the_truth_of_the_same_seed() -> None:
     assert float(found["seconds"].sel(estimator="x")) == 0.5
 
 
+def test_the_federation_and_the_rounds_must_fit() -> None:
+    with pytest.raises(ValueError, match="the federation of the table, of 3 clients, got one of 4"):
+        games.compare_estimators(plan(), few(4), table_of(THREE), rounds=1)
+    with pytest.raises(ValueError, match="at least one round for a record of rounds, got 0"):
+        games.compare_estimators(plan(), few(3), table_of(THREE), rounds=0, estimators=["cosine"])
+
+
 def test_which_estimators() -> None:
     usual = _names(None, {}, True)
     assert set(ESTIMATORS) - set(usual) == {"shapfed", "fedce"}
@@ -53,13 +60,6 @@ def test_which_estimators() -> None:
 def test_the_servers_rows_must_exist() -> None:
     with pytest.raises(ValueError, match=r"rows of the server, got 'valid'; valid names are validation, test"):
         games.compare_estimators(plan(), few(3), table_of(THREE), rounds=1, rows="valid")
-
-
-def test_the_federation_and_the_rounds_must_fit() -> None:
-    with pytest.raises(ValueError, match="the federation of the table, of 3 clients, got one of 4"):
-        games.compare_estimators(plan(), few(4), table_of(THREE), rounds=1)
-    with pytest.raises(ValueError, match="at least one round for a record of rounds, got 0"):
-        games.compare_estimators(plan(), few(3), table_of(THREE), rounds=0, estimators=["cosine"])
 
 
 def head(model: Any) -> Any:
