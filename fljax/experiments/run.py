@@ -127,13 +127,8 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     check_data(folder, data)
     with debug_mode(setup.execution), Ahead(setup, plans, folder.finished, done) as ahead:
         (reference,) = trained_alone([setup], (), outputs, folder)
-        for words in (preparation.absent_classes(setup), preparation.untested_clients(setup)):
-            if words is not None:
-                outputs.log.note(words, rounds=setup.rounds)
-        if setup.clients_per_round > setup.clients:
-            asked = setup.clients_per_round
-            words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"
-            outputs.log.note(words)
+        for words in preparation.facts_to_tell(setup):
+            outputs.log.note(words, rounds=setup.rounds)
         computation = _Computation(setup, outputs, folder, reference, decisions, ahead, builder)
         experiment = Experiment(setup.name, setup.labels, setup.rounds, setup.opt_out_threshold, data=data)
         outcome = conduct(experiment, outputs, folder, computation.compute)

@@ -1,11 +1,13 @@
 """What the clients of a config are worth: every coalition retrained, for each of its algorithms (``fljax worth``).
 
 The folder has the files of a run folder that say what ran, and ``worth.nc`` with the tables of all algorithms that are
-finished. Blocks of runs are saved in ``checkpoints``, so a process that was killed goes on after them.
+finished. Blocks of runs are saved in ``worth/checkpoints``, so a process that was killed goes on after them, and a run
+in the same folder has its checkpoints elsewhere.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -16,22 +18,22 @@ from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm, duration
 from fljax.core.signatures import accepts
-from fljax.engine import Plan, RunsDone
-from fljax.experiments.conductor import Outputs, opened, trained_alone
+from fljax.engine import Plan, RunsDone, checksum_of
+from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.programs import check
 from fljax.experiments.running import Saving
-from fljax.games import CoalitionTable, coalitions, divergences, load, save
+from fljax.games import CoalitionTable, SavedTables, coalitions, divergences, load, save
 from fljax.games.estimates import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
-from fljax.games.values import Value, algorithm_of, check_value, metrics_of, name_of_value
+from fljax.games.values import Value, algorithm_of, check_value, code_of, metrics_of, name_of_value
 from fljax.results import Reference
 from fljax.results.events import EventLog, OnEvent
+from fljax.results.folders import BLOCKS, OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
-from fljax.results.folders import OpenFolder
-from fljax.results.identity import Origin, check_same_run
+from fljax.results.identity import ORIGIN, Origin, check_checkpoints, check_same_run
 
 
 class Question(NamedTuple):
@@ -69,8 +71,9 @@ def run(
       Tables by label of the algorithm.
 
     Raises:
-      ValueError: as ``fljax.games.coalitions``; if the folder has tables of another config or of another question, or
-        if an algorithm needs models of all clients before it starts (clusters that are found by training).
+      ValueError: as ``fljax.games.coalitions``; if the folder has tables of another config or of another question, or,
+        where some are missing, of other data; or if an algorithm is pooled, or needs models of all clients before it
+        starts (clusters that are found by training).
       OSError: if the disk has no room for the results.
       Stopped: if ``saving.stop`` asks for it, after a block.
     """
@@ -80,23 +83,45 @@ def run(
         where = f"{str(directory)!r}, which holds {TABLES}"
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
     _finished(directory, text)  # refuses another config before the folder gets it
+    _check_blocks(directory, text, resume)
     with opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
-        tables = _finished(directory, text)
+        outputs = _apart(outputs)
+        finished = _finished(directory, text)
+        tables = {} if finished is None else dict(finished.tables)
         labels = [entry.label for entry in config.algorithms]
-        if directory is not None and tables and set(labels) <= tables.keys():  # the data are not read
-            for label in labels:
-                _check_asked(tables[label], asked, directory)
+        for label in labels:
+            if finished is not None and directory is not None and label in tables:
+                _check_asked(finished, label, asked, directory)
                 outputs.log.note("already in the results, not repeated", label)
-            return {label: tables[label] for label in labels}
-        setup = resolve_setup(config, outputs.log)
-        for label, table in _tables(setup, asked, outputs, folder, tables):
-            tables[label] = table
-            if directory is not None and processes.is_first():
-                save(directory / TABLES, tables, text)
-                outputs.log.tell("saved", label, table.cost.runs, table.cost.runs, "")
-            outputs.files.finished(label)
+        if not set(labels) <= tables.keys():  # else the data are not read
+            setup = resolve_setup(config, outputs.log)
+            data = "" if directory is None else str(checksum_of(setup.federation))
+            _check_data(finished, folder, data, directory)
+            for label, table in _tables(setup, asked, outputs, folder, tables):
+                tables[label] = table
+                if directory is not None and processes.is_first():
+                    save(directory / TABLES, tables, text, data=data, code=code_of(asked.value))
+                    outputs.log.tell("saved", label, table.cost.runs, table.cost.runs, "")
+                outputs.files.finished(label)
         outputs.files.all_finished()
-    return tables
+        if directory is not None and processes.is_first():
+            with contextlib.suppress(OSError):
+                (directory / OF_WORTH).rmdir()
+    return {label: tables[label] for label in labels}
+
+
+def _apart(outputs: Outputs) -> Outputs:
+    """With checkpoints in a folder that a run does not use, which removes its own when it is finished."""
+    files = outputs.files
+    if files.directory is None:
+        return outputs
+    return outputs._replace(files=files._replace(directory=files.directory / OF_WORTH))
+
+
+def _check_blocks(directory: pathlib.Path | None, text: str, resume: bool) -> None:
+    """Raises a ValueError if blocks that would go on are of another config or version."""
+    if directory is not None and resume and (directory / BLOCKS / ORIGIN).is_file():
+        check_checkpoints(directory / OF_WORTH, text, None)
 
 
 def _tables(
@@ -105,12 +130,16 @@ def _tables(
     """The tables of the algorithms that are not finished, one after another."""
     log = outputs.log
     preparation.check_test_rows(setup.federation)
+    for words in preparation.facts_to_tell(setup):
+        log.note(words)
     _tell_what_is_left_out(setup, log)
+    for entry in setup.algorithms:
+        with about_algorithm(entry.label):
+            _check_start(entry)
     plans = check(setup, rehearsed=False, swept=True)  # errors of all algorithms, before anything is computed
     lacking: list[str] = []
     for entry in setup.algorithms:
         with about_algorithm(entry.label):
-            _check_start(entry)
             members, cost = planned(
                 plans[entry.label],
                 setup.federation,
@@ -126,9 +155,6 @@ def _tables(
     for entry in setup.algorithms:
         label = entry.label
         if label in finished:
-            if outputs.folder is not None:
-                _check_asked(finished[label], asked, outputs.folder)
-            log.note("already in the results, not repeated", label)
             continue
         with about_algorithm(label):
             plan = plans[label] if reference is None else build_plan(setup, entry, reference)
@@ -184,6 +210,11 @@ _ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
 
 
 def _check_start(entry: AlgorithmSetup) -> None:
+    if entry.pooled:
+        raise ValueError(
+            f"expected algorithms whose clients train for coalitions, got {entry.label} with pooled = true, which "
+            "trains on the rows of all clients at once"
+        )
     if entry.clustering is not None:
         raise ValueError(
             f'expected clusters that are drawn (clustering = "random") for coalitions, got {entry.label}, whose '
@@ -206,29 +237,47 @@ def _named(table: CoalitionTable, setup: Setup) -> CoalitionTable:
     return table if shared is None else table._replace(names=tuple(map(str, shared)))
 
 
-def _finished(directory: pathlib.Path | None, text: str) -> dict[str, CoalitionTable]:
-    """The tables of a folder, by label; raises a ValueError if they are of another config or version."""
+def _finished(directory: pathlib.Path | None, text: str) -> SavedTables | None:
+    """The tables of a folder; None if it has none. Raises a ValueError if they are of another config or version."""
     if directory is None or not (directory / TABLES).is_file():
-        return {}
+        return None
     saved = load(directory / TABLES)
     check_same_run(Origin(saved.config, saved.fljax, None), text, None, "tables", directory)
-    return saved.tables
+    return saved
 
 
-def _check_asked(table: CoalitionTable, asked: Question, directory: pathlib.Path) -> None:
+def _check_data(finished: SavedTables | None, folder: OpenFolder, data: str, directory: pathlib.Path | None) -> None:
+    """Raises a ValueError if the finished tables, or those of a run in the folder, are of other data."""
+    check_data(folder, int(data) if data else None)
+    if finished is not None and finished.data not in ("", data):
+        raise ValueError(
+            f"expected the data of the tables in {str(directory)!r} to resume them, got other data (with another "
+            "folder fljax worth begins anew)"
+        )
+
+
+def _check_asked(finished: SavedTables, label: str, asked: Question, directory: pathlib.Path) -> None:
     """Raises a ValueError if a finished table answers another question."""
-    value = name_of_value(asked.value)
+    table, value, begin = finished.tables[label], name_of_value(asked.value), f"of the tables in {str(directory)!r}"
     baseline = asked.baseline if isinstance(asked.baseline, str) else repr(float(asked.baseline))
     told = {"value": (table.metric.removeprefix("-"), value), "baseline": (table.baseline, baseline)}
     for name, (earlier, now) in told.items():
         if earlier != now:
-            raise ValueError(
-                f"expected the {name} of the tables in {str(directory)!r} to resume them, got {now} in place of "
-                f"{earlier}"
-            )
+            raise ValueError(f"expected the {name} {begin} to resume them, got {now} in place of {earlier}")
+    if _is_changed(finished.code, code_of(asked.value)):
+        raise ValueError(
+            f"expected the value {begin} to resume them, got {value} with another body (with another folder "
+            "fljax worth begins anew)"
+        )
     members = chosen_members(asked.among, table.members.shape[1])
     if not np.array_equal(members, table.members):
         raise ValueError(
-            f"expected the coalitions of the tables in {str(directory)!r} to resume them, got {len(members)} others in "
-            f"place of {len(table.members)}"
+            f"expected the coalitions {begin} to resume them, got {len(members)} others in place of "
+            f"{len(table.members)}"
         )
+
+
+def _is_changed(earlier: str, now: str) -> bool:
+    """Whether two codes differ, of one version of Python; others cannot be compared."""
+    versions = [code.partition(":")[0] for code in (earlier, now)]
+    return bool(earlier) and versions[0] == versions[1] and earlier != now

@@ -79,6 +79,8 @@ def compare_estimators(
             f"expected rows of the server, got {rows!r}; {valid} (federate(held_fraction=...) gives it rows)"
         )
     clients = table.members.shape[1]
+    if (here := federation.clients.id.shape[-1]) != clients:
+        raise ValueError(f"expected the federation of the table, of {clients} clients, got one of {here}")
     most = max(2**clients // 4, 2 * clients) if budget is None else budget
     look = None
     if looking:

@@ -73,6 +73,8 @@ def record_runs(
     Raises:
       ValueError: if the algorithm is of another kind.
     """
+    if rounds < 1:
+        raise ValueError(f"expected at least one round for a record of rounds, got {rounds}")
     federation = by_id(federation)
 
     def one(seed: Array, by_seed: Any, place: Array) -> RunRecord:

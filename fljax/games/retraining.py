@@ -21,7 +21,7 @@ from fljax.engine import Over, Plan, plan_of, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.estimates import estimate, in_words
 from fljax.games.tables import CoalitionTable, Cost, in_braces
-from fljax.games.values import Measured, Measures, Value, algorithm_of, check_value, measures_of
+from fljax.games.values import Measured, Measures, Value, algorithm_of, check_value, code_of, measures_of
 from fljax.protocol import Algorithm, Federation
 from fljax.results import Reference
 
@@ -95,7 +95,7 @@ def coalitions(
         Over(member=trained),
         rounds=rounds,
         seeds=numbers,
-        measure=Measured(None if isinstance(value, str) else value),
+        measure=Measured() if isinstance(value, str) else Measured(value, code_of(value)),
         max_runs=max_runs,
         **of_runs,
     )

@@ -201,26 +201,34 @@ class SavedTables(NamedTuple):
       tables: by label of the algorithm.
       config: the text of the config that they are of; "" without one.
       fljax: the version that wrote them.
+      data: a checksum of the data that they are of; "" if it is not known.
+      code: of a value function, ``fljax.games.values.code_of``; "" of a metric, or if it is not known.
     """
 
     tables: dict[str, CoalitionTable]
     config: str
     fljax: str
+    data: str = ""
+    code: str = ""
 
 
-def save(path: str | pathlib.Path, tables: dict[str, CoalitionTable], config: str = "") -> None:
+def save(
+    path: str | pathlib.Path, tables: dict[str, CoalitionTable], config: str = "", *, data: str = "", code: str = ""
+) -> None:
     """Writes tables into one netCDF file, atomically, each in a group of its own.
 
     Args:
       path: the file.
       tables: by label, for example of the algorithm.
       config: the text of the config that they are of.
+      data: a checksum of the data that they are of.
+      code: a checksum of the value function's code.
 
     Raises:
       OSError: if the disk has no room, or the folder does not exist.
     """
     groups = {f"table_{place}": to_dataset(table) for place, table in enumerate(tables.values())}
-    root = net_cdf.origin(config).assign(labels=((), json.dumps(list(tables))))
+    root = net_cdf.origin(config).assign(labels=((), json.dumps(list(tables)))).assign_attrs(data=data, code=code)
     write(pathlib.Path(path), net_cdf.encoded(root, groups))
 
 
@@ -236,4 +244,5 @@ def load(path: str | pathlib.Path) -> SavedTables:
     labels: list[str] = json.loads(str(root["labels"].values))
     _, *datasets = net_cdf.read(pathlib.Path(path), [f"table_{place}" for place in range(len(labels))])
     tables = dict(zip(labels, map(from_dataset, datasets), strict=True))
-    return SavedTables(tables, str(root["config"].values), str(root["fljax"].values))
+    known = {name: str(root.attrs.get(name, "")) for name in ("data", "code")}
+    return SavedTables(tables, str(root["config"].values), str(root["fljax"].values), **known)

@@ -7,7 +7,12 @@ makes a new program in every call.
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
+import types
 import warnings
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -33,9 +38,14 @@ class Measured(NamedTuple):
     """What is kept of a run: the scores of all clients, and the value of a function of one's own.
 
     It is equal for equal functions, so that runs share a program.
+
+    Attributes:
+      function: of one's own; None: there is none.
+      code: ``code_of`` the function, by which saved runs of an older body are told from those of this one.
     """
 
     function: ValueFunction | None = None
+    code: str = ""
 
     def __call__(self, algorithm: Algorithm, state: State, scores: Mapping[str, Labelled]) -> dict[str, Labelled]:
         """``{name: array}`` for the engine's runs."""
@@ -54,6 +64,38 @@ def name_of_value(value: Value) -> str:
     The name of a function that holds numbers, in a partial or a closure, ends in a checksum of these.
     """
     return value if isinstance(value, str) else function_name(value).replace("/", "|")
+
+
+def code_of(value: Value) -> str:
+    """What a function of one's own computes: the version of Python, and a checksum of its code; "" of a metric.
+
+    Its name, its place and the words of its docstring do not count. Functions that it calls, and decorators, are not
+    followed. Codes of different versions of Python cannot be compared.
+    """
+    if isinstance(value, str):
+        return ""
+    function: Any = value
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    body = _body(code, function.__doc__) if isinstance(code, types.CodeType) else ""
+    return f"{sys.implementation.cache_tag}:{zlib.crc32(body.encode()):08x}"
+
+
+def _body(code: types.CodeType, docstring: str | None = None) -> str:
+    """Instructions, names and constants, those of functions inside it, too."""
+    constants = code.co_consts
+    if docstring is not None and constants[:1] == (docstring,):
+        constants = (None, *constants[1:])
+    return repr((code.co_code, code.co_names, code.co_freevars, [_constant(value) for value in constants]))
+
+
+def _constant(value: Any) -> str:
+    """A constant of code as text that is the same in each process; sets have no order."""
+    if isinstance(value, types.CodeType):
+        return _body(value)
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
 def algorithm_of(plan: Plan) -> Algorithm:
@@ -95,10 +137,7 @@ def check_value(value: Value, algorithm: Algorithm, federation: Federation, refe
     if isinstance(value, str):
         valid = metrics_of(algorithm, federation, reference)
         if value not in valid:
-            plain = value.removeprefix("unseen_")
-            needs = plain in COMPARED_WITH_STANDALONE and reference is None
-            advice = "; metrics that compare with standalone models need reference=" if needs else ""
-            raise ValueError(f"{unknown('value', value, valid)}{advice}")
+            raise ValueError(f"{unknown('value', value, valid)}{_need(value, federation, reference)}")
         return
     if not callable(value):
         raise ValueError(f"expected value to be the name of a metric or a function, got {value!r}")
@@ -110,6 +149,20 @@ def check_value(value: Value, algorithm: Algorithm, federation: Federation, refe
             UserWarning,
             stacklevel=3,
         )
+
+
+def _need(value: str, federation: Federation, reference: Reference | None) -> str:
+    """What a metric lacks, that other runs have, as the end of a sentence; "" if it is no such metric."""
+    plain = value.removeprefix("unseen_")
+    if plain in COMPARED_WITH_STANDALONE and reference is None:
+        return "; metrics that compare with standalone models need reference="
+    if plain != value and federation.unseen is None and plain in OVER_CLIENTS:
+        return "; it needs unseen clients, and there are none"
+    if plain in ("average_valid_loss", "average_valid_accuracy"):
+        return "; it needs validation rows of clients (valid_fraction above 0), and there are none"
+    if plain.startswith("server_test_"):
+        return "; it needs a model of the server, and its rows 'test'"
+    return ""
 
 
 class Measures(NamedTuple):

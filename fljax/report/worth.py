@@ -28,6 +28,11 @@ MEASURES = {
     "leave_one_out": "leave one out",
     "least_core": "least core",
 }
+LAWS = {
+    "superadditivity": "two groups are together worth the sum of both, or more",
+    "monotonicity": "no client makes a coalition worse",
+    "convexity": "a client adds more to larger coalitions",
+}
 PICTURE, PAGE, TABLE = "worth.png", "worth.html", "worth.csv"
 _MANY = 400  # points of coalitions are fainter from here
 _NAMED = 20  # clients whose names are on an axis
@@ -58,17 +63,20 @@ def _number(value: float) -> str:
 def worth_sentences(worth: xr.Dataset) -> list[str]:
     """What the table of one algorithm says beside the clients: its ends, intervals, least core and violated laws."""
     seeds, metric = worth.sizes["seed"], str(worth.attrs["metric"])
-    sentences = [
-        f"v(S) is {metric}: {_number(float(worth['everybody']))} with all clients, "
-        f"{_number(float(worth['nobody']))} with nobody."
-    ]
+    ends = {"all clients": float(worth["everybody"]), "nobody": float(worth["nobody"])}
+    known = [f"{_number(value)} with {who}" for who, value in ends.items() if np.isfinite(value)]
+    sentences = [f"v(S) is {metric}{': ' if known else ''}{', '.join(known)}."]
     if seeds > 1:
         sentences.append(f"±: half of a {100 * worth.attrs['level']:.0f} % t-interval over {seeds} seeds.")
     else:
         sentences.append("One seed has no error bars.")
     if np.isfinite(worth["excess"]):
         excess, stable = float(worth["excess"]), float(worth["stable"])
-        of_seeds = f" It is not empty with {100 * stable:.0f} % of the seeds." if seeds > 1 else ""
+        alike = stable == (0 if excess > _ROUNDING else 1)
+        of_seeds = (
+            " So it is with every seed." if alike else f" With {100 * stable:.0f} % of the seeds it is not empty."
+        )
+        of_seeds = of_seeds if seeds > 1 else ""
         if excess > _ROUNDING:
             words = f"The core is empty: whatever the payoffs, some coalition gets {excess:.4f} less than its value."
         else:
@@ -77,10 +85,13 @@ def worth_sentences(worth: xr.Dataset) -> list[str]:
     for place, law in enumerate(worth["law"].values if "law" in worth.coords else ()):
         entry = worth.isel(law=place)
         count, unknown = int(entry["violations"]), int(entry["unknown"])
-        words = f"{law}: no violation" if not count else f"{law}: {count} violation{'s' * (count > 1)}"
+        words = f"{str(law).capitalize()} ({LAWS[str(law)]}): "
         if count:
-            words += f" ({100 * float(entry['share']):.1f} %), the largest of {float(entry['largest']):.4f}"
-        sentences.append(words[0].upper() + words[1:] + (f"; {unknown} are not known." if unknown else "."))
+            share, largest = 100 * float(entry["share"]), float(entry["largest"])
+            words += f"{count:,} violation{'s' * (count > 1)} ({share:.1f} %), the largest of {largest:.4f}"
+        else:
+            words += "no violation"
+        sentences.append(words + (f"; {unknown:,} are not known." if unknown else "."))
     return sentences
 
 
@@ -228,6 +239,11 @@ def _as_shares(axes: Axes, datasets: Mapping[str, xr.Dataset]) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
 
+def lines_of(sentences: Sequence[str]) -> str:
+    """Sentences as HTML, a line each."""
+    return f'<p class="note">{"<br>".join(map(html.escape, sentences))}</p>'
+
+
 # --- The files of a folder --------------------------------------------------------------------------------------
 
 
@@ -258,8 +274,8 @@ def write_worth(
         titles = "".join(f"<th>{html.escape(text)}</th>" for text in head)
         lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
-        said = " ".join([*worth_sentences(worth), *notes.get(label, ())])
+        said = [*worth_sentences(worth), *notes.get(label, ())]
         parts.append(f"<h2>{html.escape(label)}</h2>")
-        parts.append(f'<div class="wide">{table}</div><p class="note">{html.escape(said)}</p>')
+        parts.append(f'<div class="wide">{table}</div>{lines_of(said)}')
     write(page, whole_page(heading, parts, attached_to(folder)).encode())
     return path, page

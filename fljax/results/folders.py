@@ -16,7 +16,7 @@ A run folder contains
 - ``parts``: of a sweep in parts, the run folder of each, such as ``2-of-8`` (``fljax.experiments.sweep``);
 - ``worth.nc``: of ``fljax worth``, the values of all coalitions (``fljax.experiments.worth``);
 - ``checkpoints``: until the run is finished, what is not in the results yet
-  (``fljax.experiments.running``).
+  (``fljax.experiments.running``); ``worth/checkpoints``: the same of ``fljax worth``.
 
 Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
 temporary name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
@@ -53,6 +53,9 @@ from fljax.results.identity import (
 RESULTS, TABLE, CONFIG, LOCK = "results.nc", "metrics.csv", "config.toml", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
 RECORDS, COMPARISON, PARTS, WORTH = "records", "comparison.toml", "parts", "worth.nc"
+# Where ``fljax worth`` has its checkpoints, apart from those of a run in the same folder.
+OF_WORTH = "worth"
+BLOCKS = f"{OF_WORTH}/{CHECKPOINTS}"
 PATIENCE = 60.0  # seconds that parts of a sweep, and who joins them, wait for others that begin in the same folder
 
 
@@ -117,7 +120,8 @@ def _claimed(
         written = config_of(directory)
         if written is None or not resume or added(written, text) or added(text, written):
             write(directory / CONFIG, text.encode())
-        earlier = bool(finished) or bool(begun) or (resume and (directory / CHECKPOINTS).is_dir())
+        earlier = bool(finished) or bool(begun)
+        earlier = earlier or (resume and any((directory / name).exists() for name in (CHECKPOINTS, WORTH, BLOCKS)))
         yield OpenFolder(finished, write_environment(directory / ENVIRONMENT, earlier) if computes else (), begun)
 
 
@@ -133,7 +137,7 @@ def is_used(directory: pathlib.Path) -> bool:
 
 def check_new(directory: pathlib.Path, used: bool, remedy: str = ", or --resume") -> None:
     """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
-    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS, WORTH):
+    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS, WORTH, BLOCKS):
         if (directory / name).exists():
             raise ValueError(f"expected a folder without results{remedy}, got {str(directory)!r}, which holds {name}")
     if (directory / CONFIG).exists() and not used:

@@ -176,7 +176,7 @@ def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> N
 
     path = directory / CHECKPOINTS / ORIGIN
     if not path.is_file():
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(path, json.dumps({"config": text, "fljax": __version__, "grid": grid}).encode())
 
 

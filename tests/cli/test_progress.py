@@ -29,6 +29,15 @@ def test_standalone_training_shows_the_time_until_it_ends():
     assert [bar.finished for bar in heard(training, training)] == [True, False]  # in a sweep of two data sets
 
 
+def test_the_speed_has_the_unit_of_what_is_counted():
+    for unit in ("rounds", "runs"):
+        progress = progress_bars(quiet=True)
+        listen = listener(progress, unit)
+        listen(Event("train", "a", 0, 8, 0.0, ""))
+        listen(Event("train", "a", 4, 8, 2.0, "left"))
+        assert progress.tasks[0].fields["speed"] == f"left, 2.0 {unit}/s"
+
+
 def test_an_algorithm_that_stopped_early_is_done():
     (bar,) = heard(("train", "a", 0, 8, 0.0, ""), ("train", "a", 4, 8, 1.0, ""), ("saved", "a", 8, 8, 1.1, ""))
     assert (bar.completed, bar.total, bar.finished) == (4, 4, True)

@@ -97,7 +97,7 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     gone = np.zeros((3, 8), bool)
     gone[1, 5] = True
     values = np.where(gone, np.nan, THREE_SEEDS)
-    fake["tables"]["b"] = table_of(values, diverged=gone)
+    fake["tables"]["b"] = table_of(values, diverged=gone, notes="4 of 8 runs have few members")
     code, out, err = call(capsys, "worth", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
     assert code == 1
     assert err == "fljax: b: 1 run of 24 diverged and has no value: {0, 2} with seed 1; all is saved in x\n"
@@ -107,6 +107,7 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     assert client["shapley"]["mean"] == pytest.approx(games.shapley(table_of(THREE_SEEDS)).mean(axis=0)[1])
     assert found["fedavg"]["laws"]["superadditivity"]["violations"] > 0
     assert found["b"]["clients"][0]["shapley"]["mean"] is None
+    assert (found["fedavg"]["notes"], found["b"]["notes"]) == ("", "4 of 8 runs have few members")
     assert found["b"]["diverged"] == [{"seed": 1, "coalition": "{0, 2}"}]
 
 
@@ -159,7 +160,7 @@ def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
     assert list(found["algorithms"]) == ["fedavg", "incfl"]
 
     process = start(tmp_path, "--out", str(killed), "--seeds", "2", "--quiet")
-    saved = killed / "checkpoints" / "fedavg"
+    saved = killed / "worth" / "checkpoints" / "fedavg"
     until = time.monotonic() + WAIT
     while process.poll() is None and not list(saved.glob("runs-*.npz")):
         assert time.monotonic() < until
@@ -172,7 +173,7 @@ def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
 
     expected, tables = (games.load(folder / experiment.TABLES) for folder in (whole, killed))
     assert folders.config_of(killed) == tables.config
-    assert not (killed / "checkpoints").exists()
+    assert not (killed / "worth").exists()
     for label, table in tables.tables.items():
         np.testing.assert_array_equal(table.values, expected.tables[label].values)
         np.testing.assert_array_equal(table.payoffs, expected.tables[label].payoffs)

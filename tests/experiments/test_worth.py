@@ -13,9 +13,10 @@ from fljax.config import Config, dumps, parse
 from fljax.engine import RunsDone
 from fljax.experiments import worth
 from fljax.experiments.worth import TABLES, Question
-from fljax.games.values import name_of_value
+from fljax.games.values import code_of, name_of_value
 from fljax.results.events import Event
 from fljax.results.folders import claim
+from fljax.results.identity import begin_checkpoints
 from tests.contributions.games import THREE
 from tests.experiments.test_run import BASE
 from tests.games.known import among, table_of
@@ -62,7 +63,7 @@ def test_every_algorithm_is_retrained_and_saved(retrained: list[dict[str, Any]],
     assert {"about 12 s left", "few members"} <= told
     assert any(message.startswith("8 coalitions, 8 runs, ") for message in told)
     assert [event.label for event in events if event.stage == "saved"] == ["fedavg", "fedprox"]
-    assert not (tmp_path / "checkpoints").exists()
+    assert not (tmp_path / "worth").exists()
 
 
 def test_finished_algorithms_are_not_repeated(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
@@ -129,6 +130,71 @@ def test_functions_of_one_name_are_different_values(
         worth.run(config(), Question(value=value), directory=tmp_path, resume=True)
 
 
+def test_a_changed_function_is_another_value(
+    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worth, "check_value", lambda *_: None)
+    asked = Question(value=value)
+    worth.run(config(), asked, directory=tmp_path)
+    saved = games.load(tmp_path / TABLES)
+    named = {label: table._replace(metric=name_of_value(value)) for label, table in saved.tables.items()}
+    assert saved.code == code_of(value)
+    games.save(tmp_path / TABLES, named, saved.config, code=saved.code)
+    worth.run(config(), asked, directory=tmp_path, resume=True)
+    games.save(tmp_path / TABLES, named, saved.config, code=saved.code[:-1] + "x")
+    with pytest.raises(ValueError, match=r"the value of the tables in .* got .*test_worth\.value with another body"):
+        worth.run(config(), asked, directory=tmp_path, resume=True)
+    games.save(tmp_path / TABLES, named, saved.config, code="cpython-200:0")  # of a version that cannot be compared
+    worth.run(config(), asked, directory=tmp_path, resume=True)
+
+
+def test_other_data_are_refused_where_tables_are_missing(
+    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of ``fljax run --resume``, which does not read the data if nothing is missing."""
+    tables = worth.run(config(), directory=tmp_path)
+    saved = games.load(tmp_path / TABLES)
+    games.save(tmp_path / TABLES, {"fedavg": tables["fedavg"]}, saved.config, data=saved.data)
+    monkeypatch.setattr(worth, "checksum_of", lambda _: int(saved.data) + 1)
+    with pytest.raises(ValueError, match=r"expected the data of the tables in .* to resume them, got other data"):
+        worth.run(config(), directory=tmp_path, resume=True)
+    assert len(retrained) == 2
+    games.save(tmp_path / TABLES, tables, saved.config, data=saved.data)
+    worth.run(config(), directory=tmp_path, resume=True)
+
+
+def test_a_run_in_the_same_folder_keeps_its_checkpoints(
+    retrained: list[dict[str, Any]], tmp_path: pathlib.Path
+) -> None:
+    with claim(tmp_path, dumps(config())):
+        begin_checkpoints(tmp_path, dumps(config()), None)
+    (tmp_path / "checkpoints" / "fedavg").mkdir()
+    with pytest.raises(ValueError, match="which holds checkpoints"):
+        worth.run(config(), directory=tmp_path)
+    worth.run(config(), directory=tmp_path, resume=True)
+    assert (tmp_path / "checkpoints" / "fedavg").is_dir()
+    places = {pathlib.Path(call["checkpoint"].folder) for call in retrained}
+    assert places == {tmp_path / "worth" / "checkpoints" / label for label in ("fedavg", "fedprox")}
+    assert not (tmp_path / "worth").exists()
+
+
+def test_blocks_of_another_config_are_refused(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    with claim(tmp_path, dumps(config())):
+        begin_checkpoints(tmp_path / "worth", dumps(config()), None)
+    with pytest.raises(ValueError, match=r"or --resume, got .* which holds worth/checkpoints"):
+        worth.run(config(), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"the config of the checkpoints in .* got a changed one: rounds is"):
+        worth.run(config(rounds=9), directory=tmp_path, resume=True)
+    worth.run(config(), directory=tmp_path, resume=True)
+
+
+def test_a_pooled_algorithm_has_no_coalitions(retrained: list[dict[str, Any]]) -> None:
+    pooled = config(algorithms=[{"name": "fedavg", "pooled": True}])
+    with pytest.raises(ValueError, match="whose clients train for coalitions, got fedavg with pooled = true"):
+        worth.run(pooled)
+    assert not retrained
+
+
 def test_what_is_refused_before_anything_runs(retrained: list[dict[str, Any]]) -> None:
     with pytest.raises(ValueError, match="expected at most 7 runs, got 8 runs"):
         worth.run(config(), Question(max_runs=7))
@@ -139,11 +205,12 @@ def test_what_is_refused_before_anything_runs(retrained: list[dict[str, Any]]) -
 
 def test_what_a_config_has_beside(retrained: list[dict[str, Any]]) -> None:
     events: list[Event] = []
-    changed = config(stop={"metric": "average_accuracy"}, non_finite="drop")
+    changed = config(stop={"metric": "average_accuracy"}, non_finite="drop", participation={"clients_per_round": 9})
     worth.run(changed, on_event=events.append)
     told = " ".join(event.message for event in events)
     assert "without early stopping of the config" in told
     assert 'non_finite = "drop" is not used' in told
+    assert "clients_per_round = 9 is more than the population: all 3 take part" in told
 
 
 def test_tables_are_of_these_coalitions(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:

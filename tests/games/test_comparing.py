@@ -28,6 +28,13 @@ def test_estimators_that_ask_for_values_get_those_of_the_table() -> None:
     assert float(found["ceiling"]) == contributions.stability(games.shapley(table))
 
 
+def test_the_federation_and_the_rounds_must_fit() -> None:
+    with pytest.raises(ValueError, match="the federation of the table, of 3 clients, got one of 4"):
+        games.compare_estimators(plan(), few(4), table_of(THREE), rounds=1)
+    with pytest.raises(ValueError, match="at least one round for a record of rounds, got 0"):
+        games.compare_estimators(plan(), few(3), table_of(THREE), rounds=0, estimators=["cosine"])
+
+
 def test_agreement_with_the_truth_of_the_same_seed() -> None:
     table = table_of(THREE_SEEDS)
     truth = games.shapley(table)

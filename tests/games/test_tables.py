@@ -52,12 +52,15 @@ def test_tables_on_the_disk(tmp_path: pathlib.Path) -> None:
     values = THREE_SEEDS.copy()
     values[0, 3] = np.nan
     tables = {"a/b µ": table_of(values, diverged=np.isnan(values)), "other": table_of(THREE, metric="-average_loss")}
-    games.save(path, tables, 'name = "x"')
+    games.save(path, tables, 'name = "x"', data="123", code="cpython-311:0")
     saved = games.load(path)
+    assert (saved.data, saved.code) == ("123", "cpython-311:0")
     assert list(saved.tables) == list(tables)
     for label, table in tables.items():
         assert_equal(saved.tables[label], table)
     assert saved.config == 'name = "x"'
+    games.save(path, tables)
+    assert games.load(path)[1:] == ("", saved.fljax, "", "")
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(ValueError, match=r"expected .* to be a whole file"):
         games.load(path)

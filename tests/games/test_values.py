@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +13,15 @@ import xarray as xr
 
 from fljax import algorithms
 from fljax.engine import Plan
-from fljax.games.values import Measured, algorithm_of, check_value, measures_of, metrics_of, name_of_value
+from fljax.games.values import (
+    Measured,
+    algorithm_of,
+    check_value,
+    code_of,
+    measures_of,
+    metrics_of,
+    name_of_value,
+)
 from fljax.protocol import Labelled
 from fljax.results import Reference
 from fljax.training import Local
@@ -105,6 +114,41 @@ def test_functions_with_other_numbers_have_other_names() -> None:
     assert all(name.startswith("tests.games.test_values.scaled") for name in names)
 
 
+def made(text: str) -> Any:
+    """A function of this text, as of a module that was edited."""
+    names: dict[str, Any] = {"jnp": jnp}
+    exec(text, names)
+    return names["f"]
+
+
+MEAN = "def f(algorithm, state, scores):\n    return jnp.mean(scores['test_loss'].values)\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MEAN.replace("mean", "max"),
+        MEAN.replace("test_loss", "test_accuracy"),
+        MEAN.replace("return ", "return -"),
+        "def f(algorithm, state, scores):\n    return (lambda loss: jnp.max(loss))(scores['test_loss'].values)\n",
+    ],
+)
+def test_functions_that_compute_something_else_have_other_codes(text: str) -> None:
+    assert code_of(made(text)) != code_of(made(MEAN))
+    assert code_of(functools.partial(made(text))) == code_of(jax.jit(made(text))) == code_of(made(text))
+
+
+def test_what_changes_no_code() -> None:
+    head, body = MEAN.splitlines()
+    first = "\n".join([head, "    'Mean.'", body])
+    edited = "\n".join(["", "", head, "    'The mean.'", "    # why", body]).replace("state", "_")
+    assert code_of(made(edited)) == code_of(made(first))
+    assert code_of("average_loss") == ""
+    assert code_of(Measured(own)) == code_of(Measured(vector))  # of objects, that of their call
+    several = "def f(algorithm, state, scores):\n    return 'a' in {'a', 'b', 'c', 'd'}\n"
+    assert code_of(made(several)) == code_of(made(several.replace("'a', 'b'", "'b', 'a'")))
+
+
 def test_the_metrics_of_an_algorithm() -> None:
     """Those that a run has; ``simulate`` would have no others."""
     algorithm, federation = algorithm_of(PLAN), tiny_federation()
@@ -126,6 +170,16 @@ def test_unknown_values() -> None:
         check_value("average_acuracy", *about)
     with pytest.raises(ValueError, match="compare with standalone models need reference="):
         check_value("ipr_loss", *about)
+    plain = tiny_federation()
+    nothing = plain.clients.valid._replace(size=0 * plain.clients.valid.size)
+    bare = plain._replace(unseen=None, held={}, clients=plain.clients._replace(valid=nothing))
+    for value, need in {
+        "average_valid_loss": "validation rows of clients",
+        "unseen_average_loss": "unseen clients",
+        "server_test_accuracy": "a model of the server",
+    }.items():
+        with pytest.raises(ValueError, match=f"got '{value}'.*; it needs {need}"):
+            check_value(value, about[0], bare, None)
     with pytest.raises(ValueError, match="the name of a metric or a function, got 3"):
         check_value(3, *about)  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match="compiles a new program in every call"):

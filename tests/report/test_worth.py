@@ -51,14 +51,16 @@ def test_sentences() -> None:
     assert "v(S) is average_accuracy: 0.9000 with all clients, 0.1000 with nobody." in said
     assert "One seed has no error bars." in said
     assert "The core is empty: whatever the payoffs, some coalition gets 0.1100 less than its value." in said
-    assert "Superadditivity: 6 violations (100.0 %), the largest of 0.2200." in said
-    assert "Monotonicity: no violation." in said
+    assert "the sum of both, or more): 6 violations (100.0 %), the largest of 0.2200." in said
+    assert "Monotonicity (no client makes a coalition worse): no violation." in said
     assert "The core is not empty" in " ".join(worth_sentences(games.worth(table_of(GLOVE))))
     of_seeds = " ".join(worth_sentences(games.worth(table_of([GLOVE, GLOVE, THREE]))))
     assert "±: half of a 95 % t-interval over 3 seeds." in of_seeds
-    assert "It is not empty with 67 % of the seeds." in of_seeds
+    assert "With 67 % of the seeds it is not empty." in of_seeds
+    alike = " ".join(worth_sentences(games.worth(table_of([THREE, THREE, THREE]))))
+    assert "less than its value. So it is with every seed." in alike
     some = worth_sentences(games.worth(among(table_of(THREE), [0, 1])))
-    assert some == ["v(S) is average_accuracy: - with all clients, 0.1000 with nobody.", "One seed has no error bars."]
+    assert some == ["v(S) is average_accuracy: 0.1000 with nobody.", "One seed has no error bars."]
 
 
 def test_the_table_as_csv(several: Any) -> None:

@@ -41,7 +41,7 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
                 question,
                 directory=folder,
                 resume=options.resume,
-                on_event=listener(progress),
+                on_event=listener(progress, "runs"),
                 saving=saving,
             )
         worths = {label: games.worth(table) for label, table in tables.items()}
@@ -50,8 +50,14 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
     if options.as_json:
         _print_json(folder, pictures, tables, worths)
     elif not options.quiet:
+        from fljax.report.worth import worth_sentences
+
         for label, dataset in worths.items():
-            console(110).print(_table(label, dataset, tables[label]))
+            shown = console(110)
+            shown.print(_table(label, dataset))
+            for sentence in (*worth_sentences(dataset), *_notes(tables[label])):
+                shown.print(sentence, highlight=False)
+            shown.print()
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
@@ -121,19 +127,19 @@ def _write(
 
 
 def _notes(table: CoalitionTable) -> list[str]:
-    """What a table cost, and what diverged."""
+    """What a table cost, what is special about runs of few members, and what diverged."""
     from fljax.games import divergences
     from fljax.games.estimates import in_words
 
-    words = divergences(table)
-    return [f"Cost: {in_words(table.cost)}.", *([] if words is None else [f"{words}."])]
+    words = [table.notes, divergences(table)]
+    return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]
 
 
-def _table(label: str, worth: xr.Dataset, table: CoalitionTable) -> Table:
-    from fljax.report.worth import worth_rows, worth_sentences
+def _table(label: str, worth: xr.Dataset) -> Table:
+    from fljax.report.worth import worth_rows
 
     head, *rows, sums = worth_rows(worth)
-    shown = Table(title=f"{label}: what clients are worth", caption=" ".join([*worth_sentences(worth), *_notes(table)]))
+    shown = Table(title=f"{label}: what clients are worth")
     for place, column in enumerate(head):
         shown.add_column(column, justify="right" if place else "left")
     for row in rows:
@@ -177,5 +183,5 @@ def _plain(table: CoalitionTable, worth: xr.Dataset) -> dict[str, Any]:
         for seed, place in zip(*table.diverged.nonzero(), strict=True)
     ]
     single = {key: float(worth[key]) for key in ("everybody", "nobody", "excess", "stable")}
-    about = {"metric": table.metric, "baseline": table.baseline, "seeds": list(table.seeds)}
+    about = {"metric": table.metric, "baseline": table.baseline, "seeds": list(table.seeds), "notes": table.notes}
     return {**about, **single, "clients": clients, "laws": laws, "cost": table.cost._asdict(), "diverged": diverged}

@@ -17,7 +17,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from fljax.core import processes
-from fljax.core.signatures import is_whole
+from fljax.core.signatures import argument_of, is_whole
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, default_platform, replicate
@@ -282,11 +282,24 @@ def _sentences(plan: Algorithm | Plan, varied: VariedPlan, sizes: Sizes) -> tupl
         told.append(
             f"{few:,} of {varied.runs:,} runs have fewer members than the cohort of {sizes.rows}: all take part"
         )
-    clusters = plan.arguments.get("clusters") if isinstance(plan, Plan) else None
-    fewer = int(np.sum(members < clusters)) if is_whole(clusters) else 0
+    clusters = _clusters(plan)
+    fewer = int(np.sum(members < clusters))
     if fewer:
-        told.append(f"{fewer:,} of {varied.runs:,} runs have fewer members than the {clusters} clusters")
+        told.append(
+            f"{fewer:,} of {varied.runs:,} runs have fewer members than the {clusters} clusters: clusters may stay "
+            "without members"
+        )
     return tuple(told)
+
+
+def _clusters(plan: Algorithm | Plan) -> int:
+    """The argument ``clusters`` of a plan's builder, or its default; 0 without one."""
+    if not isinstance(plan, Plan):
+        return 0
+    # The plan of a config has its builder inside.
+    build, arguments = getattr(plan.build, "build", plan.build), plan.arguments.get("arguments", plan.arguments)
+    clusters = argument_of(build, arguments, "clusters", 0)
+    return int(clusters) if is_whole(clusters) else 0
 
 
 def _settings(checkpoint: str | pathlib.Path | Checkpoint | None) -> Checkpoint | None:

@@ -100,6 +100,20 @@ def untested_clients(setup: Setup) -> str | None:
     return f"{untested} of {len(sizes)} clients{seed_words} have no test rows, so metrics over clients leave them out"
 
 
+def larger_cohort(setup: Setup) -> str | None:
+    """A sentence if the cohort of the config is larger than the population; None otherwise."""
+    asked, clients = setup.clients_per_round, setup.clients
+    return (
+        f"clients_per_round = {asked} is more than the population: all {clients} take part" if asked > clients else None
+    )
+
+
+def facts_to_tell(setup: Setup) -> list[str]:
+    """The sentences of the functions above about data and cohorts that may surprise."""
+    told = (absent_classes(setup), untested_clients(setup), larger_cohort(setup))
+    return [words for words in told if words is not None]
+
+
 def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Reference:
     """The reference with what the clients of an experiment require, the same for all of its algorithms.
 

@@ -12,13 +12,14 @@ import xarray as xr
 
 from fljax import data as federations
 from fljax import engine
-from fljax.algorithms import scaffold
+from fljax.algorithms import ifca, scaffold
 from fljax.engine import Over, Plan, RunsDone, runs
 from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
 from fljax.engine.whole_runs import running
 from fljax.engine.whole_runs.program import all_scores
 from fljax.engine.whole_runs.running import block_length
 from fljax.engine.whole_runs.saved import RunFolder, finished
+from fljax.experiments.inputs.preparation import Composed
 from fljax.protocol import along
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
@@ -54,6 +55,15 @@ def test_measures_are_labelled(table: xr.Dataset) -> None:
     assert not table["diverged"].any()
     assert np.isfinite(table["test_loss"]).all()  # all clients are judged, members or not
     assert table.attrs["notes"] == "5 of 6 runs have fewer members than the cohort of 4: all take part"
+
+
+def test_clusters_are_those_of_the_builder_and_of_configs() -> None:
+    given = {"task": TASK, "local": LOCAL}
+    assert running._clusters(PLAN) == 0
+    assert running._clusters(Plan(ifca, given)) == 2
+    assert running._clusters(Plan(ifca, given | {"clusters": 3})) == 3
+    of_a_config = Plan(Composed(ifca), {"arguments": given | {"clusters": 4}, "options": ()})
+    assert running._clusters(of_a_config) == 4
 
 
 @pytest.mark.in_turn
