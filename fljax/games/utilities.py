@@ -56,11 +56,11 @@ class Earnings(NamedTuple):
 
 
 def utilities_of(
-    earned: Float[np.ndarray, "*runs N"],
-    effort: Float[np.ndarray, "*runs N"] | float,
-    tokens: Float[np.ndarray, "*runs N"] | None,
+    earned: Float[np.ndarray, "... N"],
+    effort: Float[np.ndarray, "... N"] | float,
+    tokens: Float[np.ndarray, "... N"] | None,
     utility: Utility,
-) -> Float[np.ndarray, "*runs N"]:
+) -> Float[np.ndarray, "... N"]:
     """``u_i = metric_i - cost_i effort_i + price tokens_i``; ``tokens`` are None where there are none.
 
     Source: ours. Costs linear in effort are those of Blum et al., "One for one, or all for all" (ICML 2021).

@@ -53,7 +53,7 @@ def effort(inner: Algorithm, *, share: Efforts, scale_contribution: bool = False
     return with_effort(inner, shares, scale_contribution)._replace(scenarios=applied_scenarios(inner, "effort"))
 
 
-def with_effort(inner: Algorithm, shares: Float[Array, "*rounds N"], scale_contribution: bool = False) -> Algorithm:
+def with_effort(inner: Algorithm, shares: Float[Array, ...], scale_contribution: bool = False) -> Algorithm:
     """``effort`` without its name and without the check of single shares, which may be 0: a client keeps one row."""
 
     def of_round(round: Int[Array, ""]) -> Array:

@@ -356,7 +356,7 @@ ENTRY = Entry(
     {
         "strategy": Strategy(
             effort=(1.0, 0.5, 1.0, 0.3, 0.6),
-            own=(1.0, 2.0, 1.0, -1.0, 0.5),
+            own=(1.0, 1.5, 1.0, 0.5, 1.0),
             factor=ByReport(loss=(1.0, 0.5, 1.0, 2.0, 1.0), contribution=(1.0, 0.5, 1.0, 2.0, 1.0)),
             shift=ByReport(loss=(0.0, 0.1, 0.0, 0.0, 0.2)),
         )

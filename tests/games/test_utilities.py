@@ -66,6 +66,7 @@ def test_utilities_of_runs() -> None:
     np.testing.assert_array_equal(utilities_of_runs(own, effort, lambda *_: None), np.ones((2, 3, 2)))  # type: ignore
 
 
+@pytest.mark.unchecked
 def test_a_function_gives_one_number_for_each_client() -> None:
     scores = {"test_loss": Labelled(np.ones(3), ("client",))}
     state: Any = None
