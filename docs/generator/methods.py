@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from docs.generator.markdown import paragraph, table
 from fljax import algorithms, scenarios
-from fljax.cli.catalogue import Description, Parameter, describe, written
+from fljax.cli.catalogue import Description, Parameter, changed_fields, describe, written
 from fljax.core.signatures import is_required
 
 WORDS = {"algorithm": "hyper-parameter", "scenario": "option"}
@@ -163,14 +163,24 @@ def _algorithm(found: Description, entry: Any) -> str:
 
 
 def _list(value: Any) -> Any:
+    if hasattr(value, "_fields"):
+        return value
     return [_list(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def _in_python(value: Any) -> str:
+    """A value as Python writes it, with the package that has its class."""
+    if not hasattr(value, "_fields"):
+        return repr(_list(value))
+    fields = ", ".join(f"{name}={_in_python(entry)}" for name, entry in changed_fields(value).items())
+    return f"scenarios.{type(value).__name__}({fields})"
 
 
 def _scenario(found: Description, entry: Any) -> str:
     supplied = [each.name for each in found.parameters if each.by_experiment and each.default is None]
     shown = {each: _list(value) for each, value in entry.example.items() if each not in ("threshold", "baseline")}
     arguments = "".join(f", {each}={each}" for each in supplied if each not in shown)
-    arguments += "".join(f", {each}={value!r}" for each, value in shown.items())
+    arguments += "".join(f", {each}={_in_python(value)}" for each, value in shown.items())
     options = "".join(f"\n    {each} = {written(value)}" for each, value in shown.items())
     return f"""# {found.name}
 

@@ -26,7 +26,7 @@ from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.programs import check
 from fljax.experiments.running import Saving
 from fljax.games import CoalitionTable, SavedTables, coalitions, divergences, load, save
-from fljax.games.estimates import in_words
+from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, code_of, metrics_of, name_of_value
 from fljax.results import Reference

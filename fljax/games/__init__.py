@@ -4,19 +4,28 @@
 (``shapley``, ``banzhaf``, ``leave_one_out`` and others), with the arithmetic of ``fljax.contributions``; ``worth`` says
 it all at once. ``fljax worth CONFIG`` does so for the algorithms of a config.
 
-A ``PayoffTable`` has what clients get when some of them deviate. ``certificate`` says whether it pays, and
+``payoffs`` plays profiles of strategies, such as every client that deviates in turn. A ``PayoffTable`` has what clients
+get in each. ``certificate`` says whether it pays, and
 ``pure_equilibria``, ``best_response_graph``, ``correlated_equilibria`` and ``mixed_equilibria`` where play may end.
 ``blocking_coalitions`` and ``core_stable_partitions`` say which groups would leave, out of a ``CoalitionTable``.
 """
 
-from fljax.games.blocking import (
-    Blocking,
-    blocking_coalitions,
-    coalitions_of,
-    core_stable_partitions,
-    join_or_leave,
+from fljax.games.blocking import Blocking, blocking_coalitions, coalitions_of, core_stable_partitions, join_or_leave
+from fljax.games.comparing import compare_estimators
+from fljax.games.costs import estimate
+from fljax.games.retraining import coalitions
+from fljax.games.solutions import (
+    banzhaf,
+    beta_shapley,
+    convexity,
+    least_core,
+    leave_one_out,
+    monotonicity,
+    shapley,
+    superadditivity,
+    worth,
 )
-from fljax.games.certificates import (
+from fljax.games.strategic.certificates import (
     SavedCertificates,
     certificate_dataset,
     certificate_of,
@@ -24,8 +33,8 @@ from fljax.games.certificates import (
     response_dataset,
     save_certificates,
 )
-from fljax.games.comparing import compare_estimators
-from fljax.games.equilibria import (
+from fljax.games.strategic.deviations import messages_of, usual_deviations
+from fljax.games.strategic.equilibria import (
     BestResponseGraph,
     CorrelatedEquilibria,
     MixedEquilibria,
@@ -39,8 +48,7 @@ from fljax.games.equilibria import (
     payoff_half_width,
     pure_equilibria,
 )
-from fljax.games.estimates import estimate
-from fljax.games.gains import (
+from fljax.games.strategic.gains import (
     Certificate,
     Confirmed,
     Gains,
@@ -51,8 +59,9 @@ from fljax.games.gains import (
     replace_diverged,
     unilateral_gains,
 )
-from fljax.games.payoff_tables import PayoffTable
-from fljax.games.prices import (
+from fljax.games.strategic.payoff_tables import PayoffTable
+from fljax.games.strategic.playing import payoffs
+from fljax.games.strategic.prices import (
     Prices,
     price_of_anarchy,
     price_of_gaming,
@@ -60,18 +69,7 @@ from fljax.games.prices import (
     prices_of,
     welfare,
 )
-from fljax.games.retraining import coalitions
-from fljax.games.solutions import (
-    banzhaf,
-    beta_shapley,
-    convexity,
-    least_core,
-    leave_one_out,
-    monotonicity,
-    shapley,
-    superadditivity,
-    worth,
-)
+from fljax.games.strategic.utilities import Utility
 from fljax.games.tables import (
     CoalitionTable,
     Cost,
@@ -103,6 +101,7 @@ __all__ = [
     "Rationality",
     "SavedCertificates",
     "SavedTables",
+    "Utility",
     "banzhaf",
     "best_response_graph",
     "beta_shapley",
@@ -129,10 +128,12 @@ __all__ = [
     "leave_one_out",
     "load",
     "load_certificates",
+    "messages_of",
     "mixed_equilibria",
     "mixed_regret",
     "monotonicity",
     "payoff_half_width",
+    "payoffs",
     "price_of_anarchy",
     "price_of_gaming",
     "price_of_stability",
@@ -146,6 +147,7 @@ __all__ = [
     "superadditivity",
     "to_dataset",
     "unilateral_gains",
+    "usual_deviations",
     "value_of",
     "welfare",
     "worth",

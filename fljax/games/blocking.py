@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import simultaneous_bounds
 from fljax.contributions.over_seeds import LEAST_SEEDS
-from fljax.games.payoff_tables import PayoffTable
+from fljax.games.strategic.payoff_tables import PayoffTable
 from fljax.games.tables import CoalitionTable, codes_of, is_complete
 
 MOST_PARTITIONED = 8  # 4,140 partitions

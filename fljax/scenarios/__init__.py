@@ -13,10 +13,13 @@ from fljax.scenarios.median_clipped import median_clipped
 from fljax.scenarios.misreporting import misreporting
 from fljax.scenarios.opting_out import opting_out
 from fljax.scenarios.registry import REGISTRY
+from fljax.scenarios.strategic import ByReport, Strategy, strategic
 
 __all__ = [
     "REGISTRY",
+    "ByReport",
     "Entry",
+    "Strategy",
     "appeal_based",
     "availability",
     "byzantine",
@@ -29,4 +32,5 @@ __all__ = [
     "median_clipped",
     "misreporting",
     "opting_out",
+    "strategic",
 ]

@@ -190,13 +190,17 @@ def with_given(inner: Algorithm, behaviour: Given) -> Known:
     def behaves(client: PyTree, seat: Seat) -> Array:
         if not seat.known:
             return jnp.asarray(False)
-        row = behaviour.row(seat.id)
-        return row if row.ndim == 0 else row[seat.round % row.shape[0]]
+        return of_round(behaviour.row(seat.id), seat.round)
 
     def ever(server: PyTree, seat: Seat) -> Array:
         return jnp.any(behaviour.row(seat.id)) if seat.known else jnp.asarray(False)
 
     return Known(inner._replace(init_server=init_server), behaves, ever)
+
+
+def of_round(row: Shaped[Array, "*rounds"], round: Int[Array, ""]) -> Shaped[Array, ""]:
+    """A client's entry in a round: one for all rounds, or that of ``round % rounds``."""
+    return row if row.ndim == 0 else row[round % row.shape[0]]
 
 
 class DrawnServer(NamedTuple):

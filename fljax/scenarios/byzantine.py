@@ -19,7 +19,7 @@ from fljax.protocol import Algorithm, AnyArray, roles
 from fljax.protocol.messages import NOT_ASKED, Report, changed_reports, changed_update
 from fljax.scenarios.appeal_based import AppealBallot
 from fljax.scenarios.behaviour import Drawn, given, with_behaviour
-from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number
+from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number, root_mean_square
 
 
 @checked
@@ -97,10 +97,8 @@ def byzantine(
 
     def spoilt(key: Key[Array, ""], is_byzantine: Array, up: PyTree) -> PyTree:
         def spoil(update: PyTree) -> PyTree:
-            trained = roles.trained_leaves(inner.task, update)
-            count = max(trees.size(trained), 1)
-            squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(trained)), jnp.zeros(()))
-            noisy = add_normal(jax.random.fold_in(key, number), update, noise * jnp.sqrt(squares / count))
+            deviation = noise * root_mean_square(inner.task, update)
+            noisy = add_normal(jax.random.fold_in(key, number), update, deviation)
             return trees.where(is_byzantine, roles.replace_statistics(inner.task, noisy, update), update)
 
         return changed_update(lie(is_byzantine, up), spoil)

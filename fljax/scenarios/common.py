@@ -20,12 +20,12 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import training
 from fljax.core import trees
-from fljax.protocol import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset, sums
+from fljax.protocol import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset, Task, roles, sums
 from fljax.protocol.rounds import is_per_client
 
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
-BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING = 1001, 1002, 1003, 1004, 1005
+BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC = 1001, 1002, 1003, 1004, 1005, 1006
 NESTED = 1000
 
 
@@ -89,6 +89,14 @@ def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Float[Array
         for i, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, noisy)
+
+
+def root_mean_square(task: Task, update: PyTree) -> Float[Array, ""]:
+    """``sqrt(sum_j u_j^2 / d)`` over the d trained entries of an update; 0 without any."""
+    trained = roles.trained_leaves(task, update)
+    count = max(trees.size(trained), 1)
+    squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(trained)), jnp.zeros(()))
+    return jnp.sqrt(squares / count)
 
 
 def with_data(inner: Algorithm, change: Callable[[Seat, LocalData], LocalData]) -> Algorithm:

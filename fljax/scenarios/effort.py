@@ -50,6 +50,11 @@ def effort(inner: Algorithm, *, share: Efforts, scale_contribution: bool = False
       ValueError: if a share is not above 0 and up to 1, or ``share`` is an array for another number of clients.
     """
     shares = jnp.asarray(share, jnp.result_type(float))
+    return with_effort(inner, shares, scale_contribution)._replace(scenarios=applied_scenarios(inner, "effort"))
+
+
+def with_effort(inner: Algorithm, shares: Float[Array, ...], scale_contribution: bool = False) -> Algorithm:
+    """``effort`` without its name and without the check of single shares, which may be 0: a client keeps one row."""
 
     def of_round(round: Int[Array, ""]) -> Array:
         return shares[round % shares.shape[0]] if shares.ndim == 2 else shares
@@ -107,7 +112,6 @@ def effort(inner: Algorithm, *, share: Efforts, scale_contribution: bool = False
         select=select,
         poll=None if wrapped.poll is None else wrapped.poll._replace(ask=ask),
         train=train,
-        scenarios=applied_scenarios(inner, "effort"),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree, Shaped
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fljax.core.values import NumberOrInfinity, Share, checked
 from fljax.protocol import Algorithm, AnyArray
@@ -84,15 +84,7 @@ def misreporting(
 
     def answered(misreports: Array, message: PyTree) -> PyTree:
         def change(value: Array) -> Array:
-            real = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
-            scale = jnp.asarray(factor, real)
-            # The truth may be infinite.
-            other = jnp.where(scale == 0, 0, scale * value.astype(real)) + jnp.asarray(offset, real)
-            if report not in ("loss", "threshold"):
-                other = jnp.maximum(other, 0)
-            if real != value.dtype:
-                other = jnp.minimum(jnp.round(other), jnp.iinfo(value.dtype).max // 2)
-            return jnp.where(misreports, other.astype(value.dtype), value)
+            return jnp.where(misreports, false_value(report, value, factor, offset), value)
 
         return changed_report(message, report, change)
 
@@ -102,6 +94,28 @@ def misreporting(
     return with_behaviour(
         inner, "misreporting", behaviour, sent=sent, answered=answered, counted=count_all, rounds=rounds
     )
+
+
+def false_value(
+    name: str, value: Array, factor: float | Float[Array, ""], offset: float | Float[Array, ""]
+) -> Shaped[Array, ...]:
+    """``factor * value + offset`` as a client may report it, in the dtype of ``value``.
+
+    Args:
+      name: of the value. Sizes, accuracies, contributions and bids are at least 0.
+      value: the truth, which may be infinite. Whole numbers are rounded, to at most half of the largest one.
+      factor: multiplies the truth; with 0 the truth is not read.
+      offset: added to the product.
+    """
+    real = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
+    scale = jnp.asarray(factor, real)
+    # The truth may be infinite.
+    other = jnp.where(scale == 0, 0, scale * value.astype(real)) + jnp.asarray(offset, real)
+    if name not in ("loss", "threshold"):
+        other = jnp.maximum(other, 0)
+    if real != value.dtype:
+        other = jnp.minimum(jnp.round(other), jnp.iinfo(value.dtype).max // 2)
+    return other.astype(value.dtype)
 
 
 ENTRY = Entry(

@@ -14,6 +14,7 @@ from fljax.scenarios.free_riding import ENTRY as free_riding
 from fljax.scenarios.median_clipped import ENTRY as median_clipped
 from fljax.scenarios.misreporting import ENTRY as misreporting
 from fljax.scenarios.opting_out import ENTRY as opting_out
+from fljax.scenarios.strategic import ENTRY as strategic
 
 REGISTRY: dict[str, Entry] = {
     "appeal_based": appeal_based,
@@ -28,4 +29,5 @@ REGISTRY: dict[str, Entry] = {
     "median_clipped": median_clipped,
     "misreporting": misreporting,
     "opting_out": opting_out,
+    "strategic": strategic,
 }

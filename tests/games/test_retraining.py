@@ -11,7 +11,7 @@ import fljax
 from fljax import algorithms, games
 from fljax.contributions.coalitions import members_of
 from fljax.engine import Plan
-from fljax.games.estimates import estimate, in_words
+from fljax.games.costs import estimate, in_words
 from fljax.games.retraining import chosen_members, planned
 from fljax.protocol import Federation
 from fljax.training import Local

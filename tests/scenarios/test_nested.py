@@ -15,7 +15,7 @@ from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import Purpose, round_key
 from fljax.engine.rounds.states import initial_state
 from fljax.protocol import Available
-from fljax.scenarios import REGISTRY, availability, byzantine, clipped, dropout
+from fljax.scenarios import REGISTRY, Strategy, availability, byzantine, clipped, dropout
 from tests.scenarios.test_messages import sent
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
 from tests.toys.federation import tiny_federation
@@ -37,6 +37,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "median_clipped": {},
     "misreporting": {"report": "size", "fraction": 0.4},
     "opting_out": {"baseline": 0.0},
+    "strategic": {"strategy": Strategy(own=2.0)},
 }
 
 

@@ -1,6 +1,6 @@
 """All names of fljax, and what its code says of each: for ``fljax list``, ``fljax show`` and the documentation."""
 
-from fljax.cli.catalogue.docstrings import Parameter, parameters, type_in_words, written
+from fljax.cli.catalogue.docstrings import Parameter, changed_fields, parameters, type_in_words, written
 from fljax.cli.catalogue.facts import of_algorithm
 from fljax.cli.catalogue.names import KINDS, Description, describe, entries, line
 
@@ -8,6 +8,7 @@ __all__ = [
     "KINDS",
     "Description",
     "Parameter",
+    "changed_fields",
     "describe",
     "entries",
     "line",

@@ -197,11 +197,24 @@ def written(value: Any) -> str:
         return f'"{value}"'
     if isinstance(value, float) and value == math.inf:
         return "inf"
+    if hasattr(value, "_field_defaults"):
+        fields = (f"{name} = {written(entry)}" for name, entry in changed_fields(value).items())
+        return f"{{{', '.join(fields)}}}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(written, value))}]"
     if isinstance(value, type) or callable(value):
         return str(getattr(value, "__name__", value))
     return repr(value)
+
+
+def changed_fields(record: Any) -> dict[str, Any]:
+    """The fields of a NamedTuple that are not its defaults."""
+    defaults = record._field_defaults
+    return {
+        name: value
+        for name, value in record._asdict().items()
+        if name not in defaults or (value is not defaults[name] and value != defaults[name])
+    }
 
 
 def type_in_words(annotation: Any) -> str:

@@ -129,7 +129,7 @@ def _write(
 def _notes(table: CoalitionTable) -> list[str]:
     """What a table cost, what is special about runs of few members, and what diverged."""
     from fljax.games import divergences
-    from fljax.games.estimates import in_words
+    from fljax.games.costs import in_words
 
     words = [table.notes, divergences(table)]
     return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]

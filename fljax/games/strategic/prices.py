@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from fljax.games.gains import Certificate, name_of_cell, replace_diverged
-from fljax.games.payoff_tables import PayoffTable
+from fljax.games.strategic.gains import Certificate, name_of_cell, replace_diverged
+from fljax.games.strategic.payoff_tables import PayoffTable
 
 
 class Prices(NamedTuple):

@@ -11,8 +11,8 @@ import xarray as xr
 
 from fljax.contributions import Bounds
 from fljax.core.files import write
-from fljax.games.equilibria import BestResponseGraph
-from fljax.games.gains import Certificate, Gains, concluded
+from fljax.games.strategic.equilibria import BestResponseGraph
+from fljax.games.strategic.gains import Certificate, Gains, concluded
 from fljax.results import net_cdf
 
 _BOUNDS = ("mean", "error", "low", "high")

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
-from fljax.games.payoff_tables import PayoffTable
+from fljax.games.strategic.payoff_tables import PayoffTable
 
 CERTIFIED, VIOLATED, INCONCLUSIVE = "CERTIFIED", "VIOLATED", "INCONCLUSIVE"
 _SHOWN = 8  # runs in a sentence

@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import simultaneous_bounds
 from fljax.core.graphs import cycles_of
-from fljax.games.gains import replace_diverged
-from fljax.games.payoff_tables import PayoffTable
+from fljax.games.strategic.gains import replace_diverged
+from fljax.games.strategic.payoff_tables import PayoffTable
 
 _ROUNDING = 1e-12  # relative to the largest payoff
 

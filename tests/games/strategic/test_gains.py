@@ -7,7 +7,7 @@ import pytest
 
 from fljax import games
 from fljax.games import PayoffTable
-from fljax.games.gains import confirm, name_of_cell
+from fljax.games.strategic.gains import confirm, name_of_cell
 from tests.games.played import GAINS, full, mean_estimation, unilateral
 
 

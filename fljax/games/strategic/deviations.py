@@ -1,0 +1,194 @@
+"""Deviations that are tried: which ones make sense for an algorithm, and their numbers for every client and profile.
+
+What an algorithm reads is seen from its messages: a value that it does not ask for is None in every Report, and no
+update is sent where none is needed. So algorithms of users need not declare anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from fljax.core import trees
+from fljax.core.values import as_number
+from fljax.engine import Plan
+from fljax.engine.programs.program import partition_plan
+from fljax.engine.programs.shapes import first_run
+from fljax.engine.rounds.federations import as_vectors
+from fljax.engine.rounds.round import train_one
+from fljax.engine.rounds.states import initial_state
+from fljax.games.strategic.utilities import tokens_of
+from fljax.protocol import Algorithm, Federation, Seat
+from fljax.protocol.messages import Report, changed_reports
+from fljax.scenarios import ByReport, Strategy
+from fljax.scenarios.strategic import HONEST, received_model, strategic, updates_of
+
+HONESTY = "honest"
+# Of an update, and of a reported value.
+_FACTORS = (0.5, 2.0, 4.0)
+_OF_REPORTS = (0.0, 0.5, 2.0, 10.0)
+_SHIFTED = ("contribution", "bid")  # of a client that has nothing, a multiple is nothing
+_OF_UPDATES = ("own", "stale", "echo", "noise")
+
+
+class Messages(NamedTuple):
+    """What the clients of an algorithm send.
+
+    Attributes:
+      reports: the values that it asks for, in the order of ``Report``.
+      update: whether clients send an update.
+      one_model: whether clients receive one model of the shape of their update.
+      classes: whether labels can be flipped.
+      tokens: whether the server keeps tokens of clients.
+    """
+
+    reports: tuple[str, ...]
+    update: bool
+    one_model: bool
+    classes: bool
+    tokens: bool = False
+
+
+def messages_of(plan: Plan, federation: Federation) -> Messages:
+    """What clients send in a round, by abstract evaluation: nothing is computed."""
+    spec, inputs = partition_plan(plan, federation)
+    seen: list[Messages] = []
+
+    def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[()]:
+        zero, data = jnp.zeros((), jnp.int32), as_vectors(data)
+        algorithm = spec.algorithm(traced, by_seed)
+        state = initial_state(algorithm, data, zero)
+        client, kept = trees.take(data.clients, 0), trees.take(state.clients, 0)
+        up, _ = train_one(algorithm, data, zero, zero, state.server, client, zero, kept)
+        down = algorithm.down(state.server, Seat(zero, client.id, zero))
+        updates = updates_of(up)
+        one_model = len(updates) == 1 and received_model(algorithm, down, updates[0]) is not None
+        classes, tokens = algorithm.task.classes is not None, tokens_of(state.server) is not None
+        seen.append(Messages(_reported((state.ballots, up)), bool(updates), one_model, classes, tokens))
+        return ()
+
+    jax.eval_shape(begin, *first_run(spec, inputs))
+    return seen[-1]
+
+
+def _reported(messages: Any) -> tuple[str, ...]:
+    names: set[str] = set()
+
+    def note(report: Report) -> Report:
+        names.update(name for name, value in report._asdict().items() if value is not None)
+        return report
+
+    changed_reports(messages, note)
+    return tuple(name for name in Report._fields if name in names)
+
+
+def usual_deviations(messages: Messages) -> dict[str, Strategy]:
+    """The deviations that are tried by default, by name: those that the algorithm reads.
+
+    Efforts 0 (one row) and 1/2; free riders that send zero, the last change of the model, and the latter with noise;
+    the update times -1, 1/2, 2 and 4; every reported value times 0, 1/2, 2 and 10, and contributions and bids plus 1.
+    """
+    tried = {"no effort": Strategy(effort=0.0), "half effort": Strategy(effort=0.5)}
+    if messages.update:
+        tried["zero rider"] = Strategy(own=0.0)
+        if messages.one_model:
+            tried["delta rider"] = Strategy(own=0.0, echo=1.0)
+            tried["disguised rider"] = Strategy(own=0.0, echo=1.0, noise=1.0, noise_decay=1.0)
+        tried |= {f"update times {factor:g}": Strategy(own=factor) for factor in (-1.0, *_FACTORS)}
+    for name in messages.reports:
+        for factor in _OF_REPORTS:
+            tried[f"{name} times {factor:g}"] = Strategy(factor=ByReport(**{name: factor}))
+        if name in _SHIFTED:
+            tried[f"{name} plus 1"] = Strategy(shift=ByReport(**{name: 1.0}))
+    return tried
+
+
+def check_deviations(deviations: Mapping[str, Strategy], messages: Messages, algorithm: Algorithm) -> None:
+    """Raises a ValueError unless each deviation is numbers of one client, of fields that the algorithm reads."""
+    if not deviations:
+        raise ValueError("expected at least one deviation, got none")
+    honest, fields = numbers_of(HONEST), set[str]()
+    for name, strategy in deviations.items():
+        if name == HONESTY or not isinstance(strategy, Strategy):
+            raise ValueError(
+                f"expected a fljax.scenarios.Strategy for each deviation, by names other than {HONESTY!r}, got "
+                f"{name!r} of type {type(strategy).__name__}"
+            )
+        for field, value in _fields(strategy).items():
+            if as_number(value) is None:
+                raise ValueError(f"expected one number for {field} of the deviation {name!r}, got {value!r}")
+        strategic(algorithm, strategy=strategy)  # refuses numbers out of their range
+        numbers = numbers_of(strategy)
+        differ = {field for field, value in numbers.items() if value != honest[field]}
+        if not differ - {"noise_decay"}:
+            raise ValueError(f"expected deviations from honest behaviour, got {name!r}, which is honest")
+        for field in sorted(differ):
+            _check_read(field, name, messages)
+        fields |= numbers.keys()
+    keeps = fields & {"stale", "echo"} or {"noise", "own"} <= fields
+    if keeps and not messages.one_model:
+        raise ValueError(
+            "expected an algorithm whose clients receive one model and send an update of its shape, for deviations "
+            "with stale, with echo or with noise beside own, got one that sends something else"
+        )
+
+
+def _check_read(field: str, name: str, messages: Messages) -> None:
+    """Raises a ValueError if the algorithm never reads the field, so that the deviation would certify nothing."""
+    kind, _, report = field.partition(".")
+    if kind in ("factor", "shift") and report not in messages.reports:
+        valid = messages.reports
+        asks = f"asks for {', '.join(valid)}" if valid else "asks for no report"
+        raise ValueError(
+            f"expected deviations in what the algorithm reads, got {name!r}, which changes the {report}: the algorithm "
+            f"{asks}"
+        )
+    if kind in _OF_UPDATES and not messages.update:
+        raise ValueError(
+            f"expected deviations in what the algorithm reads, got {name!r}, which changes the update: clients send "
+            "none"
+        )
+    if kind == "flip" and not messages.classes:
+        raise ValueError(
+            f"expected deviations in what the algorithm reads, got {name!r}, which flips labels: the task has no "
+            "classes"
+        )
+
+
+def _fields(strategy: Strategy) -> dict[str, Any]:
+    """Every field that is not None, those of reports by dotted names such as ``factor.size``."""
+    rest = {name: value for name, value in strategy._asdict().items() if not isinstance(value, ByReport)}
+    for kind in ("factor", "shift"):
+        rest |= {f"{kind}.{name}": value for name, value in getattr(strategy, kind)._asdict().items()}
+    return {name: value for name, value in rest.items() if value is not None}
+
+
+def numbers_of(strategy: Strategy) -> dict[str, float]:
+    """The numbers of a strategy of one client by dotted names, without fields that are None."""
+    return {name: float(value) for name, value in _fields(strategy).items()}
+
+
+def strategies_played(deviations: Mapping[str, Strategy], choices: Int[np.ndarray, "profile client"]) -> Strategy:
+    """The strategies ``[P, N]`` of all profiles, with those fields alone that some deviation has.
+
+    Args:
+      deviations: by name, in order; 0 in ``choices`` is honest, and 1 the first of them.
+      choices: ``[P, N]``, the strategy of each client.
+    """
+    honest, numbers = numbers_of(HONEST), [numbers_of(strategy) for strategy in deviations.values()]
+    fields = [field for field in honest if any(field in strategy for strategy in numbers)]
+    rows: dict[str, Float[np.ndarray, "profile client"]] = {}
+    for field in fields:
+        values = np.array([honest[field], *(strategy.get(field, honest[field]) for strategy in numbers)], np.float32)
+        rows[field] = values[choices]
+
+    def by_report(kind: str) -> ByReport:
+        return ByReport(**{field.partition(".")[2]: rows[field] for field in fields if field.startswith(f"{kind}.")})
+
+    rest: dict[str, Any] = {field: rows[field] for field in fields if "." not in field}
+    return Strategy(factor=by_report("factor"), shift=by_report("shift"), **rest)

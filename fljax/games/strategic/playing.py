@@ -1,0 +1,254 @@
+"""Profiles of strategies, played: what every client gets in each, as runs of one compiled program.
+
+The runs of one seed share data, initial weights and random keys, which depend on the seed, the round and a client's id,
+and never on what clients do. So differences between profiles are paired by seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Int
+
+from fljax.contributions.coalitions import LARGEST, members_of
+from fljax.core import values
+from fljax.core.signatures import is_whole
+from fljax.engine import Over, Plan, as_declared, plan_of, runs
+from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.games.strategic.deviations import HONESTY, check_deviations, messages_of, strategies_played, usual_deviations
+from fljax.games.strategic.payoff_tables import PayoffTable
+from fljax.games.strategic.utilities import Earnings, Utility, UtilityFunction, check_utility, utilities_of_runs
+from fljax.games.values import algorithm_of
+from fljax.protocol import Algorithm, Federation
+from fljax.scenarios import Strategy, strategic
+
+Shape = Literal["unilateral", "join", "symmetric", "full"]
+_SHAPES = ("unilateral", "join", "symmetric", "full")
+JOINING = ("joins", "stays away")
+
+
+class Played(NamedTuple):
+    """A builder of an algorithm in which clients are strategic; hashable, so that equal ones share programs."""
+
+    build: Any  # a Callable, which a NamedTuple would show as a method
+
+    def __call__(self, played: Strategy, **arguments: Any) -> Algorithm:
+        return strategic(self.build(**arguments), strategy=played)
+
+
+def payoffs(
+    plan: Algorithm | Plan,
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: Seeds = (0,),
+    deviations: Mapping[str, Strategy] | None = None,
+    shape: Shape = "unilateral",
+    deviators: Sequence[int] | None = None,
+    utility: Utility | UtilityFunction | None = None,
+    outside: bool = True,
+    max_runs: int = 4096,
+    **of_runs: Any,
+) -> PayoffTable:
+    """What every client gets in each profile of strategies: ``u_i(a_1, ..., a_N)`` by seed, profile and client.
+
+    ==============  ====================================================  =======================
+    shape           profiles of N clients and K strategies                number
+    ==============  ====================================================  =======================
+    unilateral      everybody is honest, or everybody but one client      1 + N (K - 1)
+    join            every set of clients that join                        2^N
+    symmetric       how many clients play each strategy; the first ids    C(N + K - 1, K - 1)
+                    play the first strategies
+    full            every choice of every client                          K^N
+    ==============  ====================================================  =======================
+
+    Args:
+      plan: an ``Algorithm``, or a ``Plan`` whose floats change without recompiling.
+      federation: of N clients, shared by all seeds or one per seed (``fljax.data.stack``).
+      rounds: of every run.
+      seeds: integers that key all randomness of a run; 3 means the seeds 0, 1 and 2.
+      deviations: strategies of one client by name, each field one number: ``{"double": Strategy(own=2.0)}``. None:
+        those of ``usual_deviations``, for what the algorithm reads. "join" takes none.
+      shape: which profiles are played.
+      deviators: ids of the clients that deviate, for "unilateral"; None: each in turn.
+      utility: what a client gets: a ``Utility``, or a function ``(algorithm, state, scores) -> [N]`` at the top of a
+        module, traced. None: the accuracy on its own test rows, or minus the loss for tasks without a score.
+      outside: whether ``PayoffTable.outside`` is played: what a client gets without cost and tokens if it trains alone,
+        in N more runs. "join" has it in any case.
+      max_runs: more runs are refused.
+      **of_runs: further arguments of ``fljax.runs``: ``execution``, ``block``, ``checkpoint``, ``on_block``. With
+        ``checkpoint`` the same call goes on with the runs that are missing.
+
+    Returns:
+      ``PayoffTable``, with NaN for a run that has diverged. In a profile of "join" a client that stays away gets what
+      it gets outside. A cost counts for the effort of a client that takes part.
+
+    Raises:
+      ValueError: if a deviation changes what the algorithm never reads, or is honest; if there are more runs than
+        ``max_runs``; if the utility of an honest client is not finite; or as ``fljax.runs``.
+
+    Source: Balcan, Sandholm and Vitercik, "Estimating approximate incentive compatibility" (EC 2019), for gains from
+    samples of deviations; Areyan Viqueira et al., "Learning simulation-based games from data" (2019), for payoffs of
+    simulated games.
+    """
+    chosen, numbers = plan_of(plan), seeds_of(seeds)
+    values.check_arguments(chosen.build, chosen.arguments, chosen.by_seed)
+    algorithm, clients = algorithm_of(chosen), federation.clients.id.shape[-1]
+    asked: Utility | UtilityFunction = Utility() if utility is None else utility
+    check_utility(asked, algorithm, federation)
+    messages = messages_of(chosen, federation)
+    if isinstance(asked, Utility) and asked.price and not messages.tokens:
+        raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got one without")
+    if shape == "join":
+        tried: Mapping[str, Strategy] = {}
+        if deviations is not None:
+            raise ValueError('expected no deviations for the shape "join", whose clients are honest')
+    else:
+        tried = usual_deviations(messages) if deviations is None else deviations
+        check_deviations(tried, messages, algorithm)
+    _check_number(shape, clients, len(tried) + 1, deviators, outside, len(numbers), max_runs)
+    choices = profiles(shape, clients, len(tried) + 1, deviators)
+    game = _Game(chosen, federation, choices, tried, shape == "join", outside or shape == "join", asked)
+    return _table(game, numbers, rounds, {"max_runs": max_runs, **of_runs})
+
+
+class _Game(NamedTuple):
+    """What is played."""
+
+    plan: Plan
+    federation: Federation
+    choices: Int[np.ndarray, "profile client"]
+    deviations: Mapping[str, Strategy]
+    joining: bool
+    outside: bool
+    utility: Utility | UtilityFunction
+
+
+def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str, Any]) -> PayoffTable:
+    """Plays all profiles, and each client alone, in one program."""
+    choices, clients = game.choices, game.choices.shape[1]
+    further = clients if game.outside and not game.joining else 0  # runs of one client alone, which "join" has
+    alone = np.eye(clients, dtype=bool)[:further]
+    everybody = choices == 0 if game.joining else np.ones_like(choices, bool)
+    member, plan = np.concatenate([everybody, alone]), game.plan
+    arguments: dict[str, Any] = {}
+    effort = member.astype(float)
+    if not game.joining:
+        honest = np.zeros((len(alone), clients), choices.dtype)
+        played = strategies_played(game.deviations, np.concatenate([choices, honest]))
+        effort *= 1.0 if played.effort is None else np.asarray(played.effort, float)
+        arguments = {"played": played}
+        everybody_honest = jax.tree.map(lambda rows: rows[0], played)
+        declared = as_declared(plan.build, plan.arguments)
+        plan = Plan(Played(plan.build), {**declared, "played": everybody_honest}, plan.by_seed)
+    measured = runs(
+        plan,
+        game.federation,
+        Over(arguments, member if game.outside or game.joining else None),
+        rounds=rounds,
+        seeds=seeds,
+        measure=Earnings(None if isinstance(game.utility, Utility) else game.utility),
+        **of_runs,
+    )
+    count = len(choices)
+    earned = utilities_of_runs(measured, effort, game.utility)
+    outside = None
+    if game.outside:
+        free = game.utility._replace(cost=0.0, price=0.0) if isinstance(game.utility, Utility) else game.utility
+        lonely = 2**clients - 1 - 2 ** np.arange(clients) if game.joining else count + np.arange(clients)
+        outside = utilities_of_runs(measured, effort, free)[:, lonely, np.arange(clients)]
+    found = earned[:, :count]
+    if game.joining and outside is not None:
+        found = np.where(member[None, :count], found, outside[:, None])
+    strategies = JOINING if game.joining else (HONESTY, *game.deviations)
+    table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), outside)
+    check_finite(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
+    return table
+
+
+def profiles(
+    shape: Shape, clients: int, strategies: int, deviators: Sequence[int] | None = None
+) -> Int[np.ndarray, "profile client"]:
+    """The strategy of each client in each profile of a shape; everybody is honest in the first.
+
+    Args:
+      shape: as for ``payoffs``. For "join", 0 joins and 1 stays away.
+      clients: N.
+      strategies: K, the honest one included.
+      deviators: ids, for "unilateral"; None: all.
+    """
+    if shape == "join":
+        return members_of(clients).astype(int)
+    if shape == "unilateral":
+        ids = range(clients) if deviators is None else deviators
+        rows = [np.zeros(clients, int)]
+        for client, strategy in itertools.product(ids, range(1, strategies)):
+            rows.append(np.where(np.arange(clients) == client, strategy, 0))
+        return np.array(rows)
+    if shape == "symmetric":
+        return np.array(list(itertools.combinations_with_replacement(range(strategies), clients)))
+    return np.array(list(itertools.product(range(strategies), repeat=clients)))
+
+
+def _check_number(
+    shape: Shape,
+    clients: int,
+    strategies: int,
+    deviators: Sequence[int] | None,
+    outside: bool,
+    seeds: int,
+    most: int,
+) -> None:
+    """Raises a ValueError if there is no such shape, a deviator is no client, or there are too many runs."""
+    if shape not in _SHAPES:
+        raise ValueError(f"expected shape to be {', '.join(_SHAPES[:-1])} or {_SHAPES[-1]}, got {shape!r}")
+    if deviators is not None:
+        if shape != "unilateral":
+            raise ValueError(f'expected deviators for the shape "unilateral" alone, got the shape {shape!r}')
+        if not len(deviators) or len(set(deviators)) < len(deviators):
+            raise ValueError(f"expected different ids of clients for deviators, got {list(deviators)}")
+        for client in deviators:
+            if not is_whole(client) or not 0 <= client < clients:
+                raise ValueError(f"expected deviators to be ids of the clients 0 to {clients - 1}, got {client!r}")
+    if shape == "join" and clients > LARGEST:
+        raise ValueError(f'expected at most {LARGEST} clients for the shape "join", got {clients}')
+    deviating = clients if deviators is None else len(deviators)
+    count = {
+        "unilateral": 1 + deviating * (strategies - 1),
+        "join": 2**clients,
+        "symmetric": math.comb(clients + strategies - 1, clients),
+        "full": strategies**clients,
+    }[shape]
+    alone = clients if outside and shape != "join" else 0
+    total = (count + alone) * seeds
+    if total > most:
+        told = f" and {alone} clients alone" if alone else ""
+        shown = f"{total:,}" if total < 10**15 else "more than 10^15"
+        raise ValueError(
+            f"expected at most {most:,} runs, got {shown} for {count if count < 10**15 else 'so many'} profiles{told} "
+            f"with {seeds} seeds; max_runs allows more, deviations and deviators choose fewer"
+        )
+
+
+def check_finite(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> None:
+    """Raises a ValueError if an honest client has no finite utility in a run that has not diverged, or all have.
+
+    Args:
+      table: of all profiles.
+      diverged: by seed, whether the run of honest clients has diverged.
+    """
+    if diverged.all():
+        raise ValueError("expected a run of honest clients that stays finite, got runs that diverge with every seed")
+    honest = np.where(diverged[:, None], 0, table.payoffs[:, table.honest])
+    wrong = np.argwhere(~np.isfinite(honest))
+    if len(wrong):
+        seed, client = wrong[0]
+        raise ValueError(
+            f"expected finite utilities of honest clients, got {honest[seed, client]:g} of client {client} with seed "
+            f"{table.seeds[seed]}"
+        )

@@ -1,0 +1,123 @@
+"""What a client gets out of a run: the metric of the model that it would use, minus its cost, plus its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float, PyTree
+
+from fljax.core.values import as_number
+from fljax.engine import State
+from fljax.protocol import Algorithm, Federation, Labelled
+
+# ``(algorithm, state, scores) -> [N]``, traced: the state after the last round, and the scores of all clients by name.
+UtilityFunction = Callable[[Algorithm, State, Mapping[str, Labelled]], Array]
+# Names of measures.
+EARNED, TOKENS = "earned", "tokens"
+
+
+class Utility(NamedTuple):
+    """``u_i = metric_i - cost_i effort_i + price tokens_i``.
+
+    Attributes:
+      metric: of the model that a client would use, on its own test rows; of "test_loss" the negative is taken. None:
+        "test_accuracy", or "test_loss" if the task has no score.
+      cost: ``c_i``, of the effort 1: one number, or one per client id ``[N]``.
+      price: of a token that a client has at the end, for algorithms whose server keeps tokens.
+    """
+
+    metric: Literal["test_accuracy", "test_loss"] | None = None
+    cost: float | Sequence[float] | Float[np.ndarray, " N"] = 0.0
+    price: float = 0.0
+
+
+class Earnings(NamedTuple):
+    """What is kept of a run: the scores of each client and its tokens, or a utility of one's own.
+
+    It is equal for equal functions, so that runs share a program. Utilities with other costs need no other runs.
+    """
+
+    function: UtilityFunction | None = None
+
+    def __call__(self, algorithm: Algorithm, state: State, scores: Mapping[str, Labelled]) -> dict[str, Labelled]:
+        """``{name: array}`` for the engine's runs."""
+        if self.function is not None:
+            earned, clients = jnp.asarray(self.function(algorithm, state, scores)), scores["test_loss"].values.shape
+            if earned.shape != clients:
+                raise ValueError(f"expected a utility of each client {list(clients)}, got shape {list(earned.shape)}")
+            return {EARNED: Labelled(earned, ("client",))}
+        tokens = tokens_of(state.server)
+        judged = {name: scores[name] for name in ("test_loss", "test_accuracy") if name in scores}
+        return judged if tokens is None else {**judged, TOKENS: Labelled(tokens, ("client",))}
+
+
+def utilities_of(
+    earned: Float[np.ndarray, "... N"],
+    effort: Float[np.ndarray, "... N"] | float,
+    tokens: Float[np.ndarray, "... N"] | None,
+    utility: Utility,
+) -> Float[np.ndarray, "... N"]:
+    """``u_i = metric_i - cost_i effort_i + price tokens_i``; ``tokens`` are None where there are none.
+
+    Source: ours. Costs linear in effort are those of Blum et al., "One for one, or all for all" (ICML 2021).
+    """
+    net = earned - np.asarray(utility.cost, float) * effort
+    return net if tokens is None else net + utility.price * tokens
+
+
+def tokens_of(server: PyTree) -> Any:
+    """The field ``tokens`` ``[N]`` of a Server, also inside of its parts; None: it has none."""
+    if not hasattr(server, "_fields"):
+        return None
+    found = [server.tokens] if hasattr(server, "tokens") else [tokens_of(part) for part in server]
+    return next((part for part in found if part is not None), None)
+
+
+def utilities_of_runs(
+    measured: xr.Dataset, effort: Float[np.ndarray, "run N"], utility: Utility | UtilityFunction
+) -> Float[np.ndarray, "seed run N"]:
+    """The utilities of finished runs that ``Earnings`` measured; NaN where a run diverged.
+
+    Args:
+      measured: over ``run``, ``seed`` and ``client``.
+      effort: of each client, 0 of one that does not take part.
+      utility: what clients get.
+    """
+    values = {
+        str(name): array.transpose("seed", "run", "client").values.astype(float)
+        for name, array in measured.data_vars.items()
+        if name != "diverged"
+    }
+    if not isinstance(utility, Utility):
+        return values[EARNED]
+    metric = utility.metric or ("test_accuracy" if "test_accuracy" in values else "test_loss")
+    earned = -values[metric] if metric == "test_loss" else values[metric]
+    return utilities_of(earned, effort, values[TOKENS] if utility.price else None, utility)
+
+
+def check_utility(utility: Utility | UtilityFunction, algorithm: Algorithm, federation: Federation) -> None:
+    """Raises a ValueError if a utility has other fields than it may have, or a client has no test rows to judge by."""
+    if not isinstance(utility, Utility):
+        if not callable(utility):
+            raise ValueError(f"expected a fljax.games.Utility or a function as utility, got {utility!r}")
+        return
+    if utility.metric not in (None, "test_accuracy", "test_loss"):
+        raise ValueError(f'expected the metric "test_accuracy" or "test_loss", got {utility.metric!r}')
+    if utility.metric == "test_accuracy" and algorithm.task.score is None:
+        raise ValueError('expected the metric "test_loss" for a task without a score, got "test_accuracy"')
+    price, clients = as_number(utility.price), federation.clients.id.shape[-1]
+    if price is None or not np.isfinite(price):
+        raise ValueError(f"expected price to be one finite number, got {utility.price!r}")
+    cost = np.asarray(utility.cost)
+    if cost.dtype.kind not in "iuf" or cost.shape not in ((), (clients,)) or not np.isfinite(cost).all():
+        raise ValueError(
+            f"expected cost to be one finite number or one for each of {clients} clients, got {utility.cost!r}"
+        )
+    ids = np.asarray(federation.clients.id)
+    lacking = ids[np.asarray(federation.clients.test.size) == 0]
+    if lacking.size:
+        raise ValueError(f"expected test rows of every client for its utility, got none of client {lacking.min()}")

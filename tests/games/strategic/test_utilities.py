@@ -1,0 +1,98 @@
+"""What clients get: ``u_i = metric_i - cost_i effort_i + price tokens_i``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax.algorithms import fedavg
+from fljax.engine import Plan
+from fljax.games import Utility
+from fljax.games.strategic.utilities import Earnings, check_utility, tokens_of, utilities_of, utilities_of_runs
+from fljax.games.values import algorithm_of
+from fljax.protocol import Labelled
+from tests.games.mean_estimation import PLAN, estimation
+from tests.games.test_retraining import LOCAL
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+SCORED = Plan(fedavg, {"task": logistic_regression(), "local": LOCAL})
+
+
+class Books(NamedTuple):
+    """What a server keeps of a market."""
+
+    tokens: Any
+    pools: Any = 0
+
+
+class Server(NamedTuple):
+    """A Server with books inside."""
+
+    models: Any
+    books: Any
+
+
+def test_the_equation() -> None:
+    earned, effort = np.array([[0.5, 0.8], [0.6, 0.7]]), np.array([[1.0, 0.5], [0.0, 1.0]])
+    found = utilities_of(earned, effort, np.array([[3.0, 0.0], [1.0, 2.0]]), Utility(cost=[0.1, 0.2], price=0.01))
+    np.testing.assert_allclose(found, [[0.43, 0.7], [0.61, 0.52]])
+    np.testing.assert_allclose(utilities_of(earned, effort, None, Utility(cost=0.1)), earned - 0.1 * effort)
+
+
+def test_tokens_are_a_field_of_the_server_or_of_its_parts() -> None:
+    assert tokens_of(Server({"w": 1}, Books((1.0, 2.0)))) == (1.0, 2.0)
+    assert tokens_of(Server({"w": 1}, ())) is None
+    assert tokens_of({"tokens": 1}) is None
+
+
+def test_utilities_of_runs() -> None:
+    """By seed, run and client; of a loss the negative; with the tokens, if they have a price."""
+    axes = ("run", "seed", "client")
+    arrays = {"test_loss": np.arange(12.0), "test_accuracy": np.arange(12.0) / 12, "tokens": np.ones(12)}
+    measured = xr.Dataset({name: (axes, array.reshape(3, 2, 2)) for name, array in arrays.items()})
+    measured["diverged"] = (("run", "seed"), np.zeros((3, 2), bool))
+    effort = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    losses = np.moveaxis(np.arange(12.0).reshape(3, 2, 2), 0, 1)
+    np.testing.assert_allclose(utilities_of_runs(measured, effort, Utility()), losses / 12)
+    found = utilities_of_runs(measured, effort, Utility("test_loss", cost=2.0, price=0.5))
+    np.testing.assert_allclose(found, -losses - 2 * effort + 0.5)
+    alone = measured.drop_vars(["test_accuracy", "tokens"])
+    np.testing.assert_allclose(utilities_of_runs(alone, effort, Utility()), -losses)
+    own = measured.rename(tokens="earned")
+    np.testing.assert_array_equal(utilities_of_runs(own, effort, lambda *_: None), np.ones((2, 3, 2)))  # type: ignore
+
+
+@pytest.mark.unchecked
+def test_a_function_gives_one_number_for_each_client() -> None:
+    scores = {"test_loss": Labelled(np.ones(3), ("client",))}
+    state: Any = None
+    algorithm: Any = None
+    found = Earnings(lambda algorithm, state, scores: scores["test_loss"].values * 2)(algorithm, state, scores)
+    np.testing.assert_array_equal(found["earned"].values, [2, 2, 2])
+    with pytest.raises(ValueError, match=r"a utility of each client \[3\], got shape \[\]"):
+        Earnings(lambda algorithm, state, scores: scores["test_loss"].values.sum())(algorithm, state, scores)
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("utility", "words"),
+    [
+        ("accuracy", r"expected a fljax\.games\.Utility or a function as utility, got 'accuracy'"),
+        (Utility("loss"), 'the metric "test_accuracy" or "test_loss", got \'loss\''),  # type: ignore[arg-type]
+        (Utility(price=float("nan")), "price to be one finite number, got nan"),
+        (Utility(cost=[1.0, 2.0]), r"cost to be one finite number or one for each of 3 clients, got \[1\.0, 2\.0\]"),
+        (Utility(cost=float("inf")), "cost to be"),
+        (Utility("test_accuracy"), 'the metric "test_loss" for a task without a score'),
+    ],
+)
+def test_other_utilities_are_refused(utility: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_utility(utility, algorithm_of(PLAN), estimation())
+
+
+def test_usual_utilities_pass() -> None:
+    check_utility(Utility(cost=[0.0] * 5, price=0.1), algorithm_of(SCORED), tiny_federation())
