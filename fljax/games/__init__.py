@@ -5,7 +5,7 @@
 it all at once. ``fljax worth CONFIG`` does so for the algorithms of a config.
 """
 
-from fljax.games.comparing import compare_estimators
+from fljax.games.comparing import compare_algorithms, compare_estimators
 from fljax.games.estimates import estimate
 from fljax.games.retraining import coalitions
 from fljax.games.solutions import (
@@ -41,6 +41,7 @@ __all__ = [
     "beta_shapley",
     "by_code",
     "coalitions",
+    "compare_algorithms",
     "compare_estimators",
     "convexity",
     "divergences",
