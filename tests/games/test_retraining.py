@@ -162,7 +162,7 @@ def test_all_coalitions_of_two_clients(table: games.CoalitionTable) -> None:
 @pytest.mark.thorough
 def test_nobody_has_the_value_of_the_initial_model(table: games.CoalitionTable) -> None:
     before = fljax.simulate(plan(), few(2), rounds=0, seeds=2).metrics["average_accuracy"]
-    np.testing.assert_allclose(table.values[:, 0], before.isel(round=0), rtol=1e-6)
+    np.testing.assert_allclose(table.values[:, 0], before.isel(evaluated_round=0), rtol=1e-6)
 
 
 def test_payoffs_of_members_make_the_value_of_all(table: games.CoalitionTable) -> None:
