@@ -10,6 +10,7 @@ they move as those of the algorithm do.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -65,10 +66,14 @@ class Sample(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """The Server of ``with_contributions``: that of the algorithm, and the contributions."""
+    """The Server of ``with_contributions``: that of the algorithm, and the contributions.
+
+    ``members`` are the clients that belong to the federation in this round; None: all, in all rounds.
+    """
 
     inner: PyTree
     contributions: Contributions
+    members: Bool[Array, " N"] | None = None
 
 
 def with_contributions(
@@ -77,7 +82,8 @@ def with_contributions(
     """An algorithm whose rounds also record what its clients contribute, and may shut clients out.
 
     The algorithm does not use the contributions, and without ``filter_below`` its results do not change. Clients that
-    are shut out are absent in all later rounds, and their updates of the round in which it happens are left out.
+    are shut out are absent in all later rounds, and their updates of the round in which it happens are left out. A
+    client that left the federation counts in no number and no mean of clients.
 
     Args:
       algorithm: one with a global model, whose clients send an ``update`` of it.
@@ -110,15 +116,16 @@ def with_contributions(
 
     def init_server(key: Key[Array, ""], census: Census) -> Observed:
         inner = algorithm.init_server(key, census)
-        return Observed(inner, measured_from(chosen, task, model_of(inner), census))
+        return Observed(inner, measured_from(chosen, task, model_of(inner), census), census.members)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: Observed, ballots: PyTree, available: Available
     ) -> tuple[Observed, Cohort, Info]:
+        members = available.members if server.members is None else available.member()
         if chosen.filter_below is not None:
             available = available.only(~server.contributions.filtered)
         inner, cohort, info = algorithm.select(key, round, server.inner, ballots, available)
-        return server._replace(inner=inner), cohort, info
+        return server._replace(inner=inner, members=members), cohort, info
 
     def aggregate(server: Observed, up: PyTree, round: Round) -> tuple[Observed, Info]:
         if not hasattr(up, "update"):
@@ -126,13 +133,13 @@ def with_contributions(
         _, info = algorithm.aggregate(server.inner, up, round)
         weight = _weight_of(info, round.cohort)
         sample = Sample(model_of(server.inner), up.update, weight)
-        contributions, measured = measured_in(chosen, task, server.contributions, sample, round)
+        contributions, measured = measured_in(chosen, task, server.contributions, sample, round, server.members)
         if chosen.filter_below is not None:
             cohort = round.cohort
             cohort = cohort._replace(present=cohort.present & ~contributions.filtered[cohort.id])
             round = round._replace(cohort=cohort)
         inner, info = algorithm.aggregate(server.inner, up, round)
-        return Observed(inner, contributions), {**info, **measured}
+        return Observed(inner, contributions, server.members), {**info, **measured}
 
     models, counts, peers = algorithm.models, algorithm.counts, algorithm.peers
     return algorithm._replace(
@@ -249,12 +256,27 @@ def _facts(task: Task, measure: RoundMeasure, rows: Subset | None) -> dict[str, 
         loss, accuracy = training.evaluate(task, lambda x: task.logits(model, x), rows)
         return accuracy if measure.judged_by == "accuracy" else -loss
 
-    def head(updates: PyTree) -> Float[Array, "S classes k"]:
-        leaves = zip(jax.tree.leaves(updates), roles.roles_of(task, updates), strict=True)
-        last = [leaf for leaf, role in leaves if role == "head" and leaf.shape[-1] == task.classes]
-        if not last:
-            raise ValueError(f"expected a last layer of {task.classes} columns, one for each class, got none")
-        rows = [jnp.moveaxis(leaf, -1, 1).reshape(leaf.shape[0], leaf.shape[-1], -1) for leaf in last]
-        return jnp.concatenate(rows, axis=-1)
+    return {"utility": utility, "head": functools.partial(head_rows, task)}
 
-    return {"utility": utility, "head": head}
+
+def has_head(task: Task) -> bool:
+    """Whether a model has a last layer with a column for each class, which ``head_rows`` reads."""
+    if task.classes is None or task.roles is None:
+        return False
+    model = jax.eval_shape(task.init, jax.random.key(0))
+    leaves = zip(jax.tree.leaves(model), roles.roles_of(task, model), strict=True)
+    return any(role == "head" and leaf.shape[-1:] == (task.classes,) for leaf, role in leaves)
+
+
+def head_rows(task: Task, updates: PyTree) -> Float[Array, "S classes k"]:
+    """``[S, classes, k]``: of updates ``[S, ...]``, what reaches each class in the last layer, its bias included.
+
+    Raises:
+      ValueError: if the model has no such layer.
+    """
+    leaves = zip(jax.tree.leaves(updates), roles.roles_of(task, updates), strict=True)
+    last = [leaf for leaf, role in leaves if role == "head" and leaf.shape[-1] == task.classes]
+    if not last:
+        raise ValueError(f"expected a last layer of {task.classes} columns, one for each class, got none")
+    rows = [jnp.moveaxis(leaf, -1, 1).reshape(leaf.shape[0], leaf.shape[-1], -1) for leaf in last]
+    return jnp.concatenate(rows, axis=-1)

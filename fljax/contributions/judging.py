@@ -14,6 +14,9 @@ from jaxtyping import Float, Int
 
 from fljax.contributions.coalitions import Numbers
 
+# A sum below this share of the sizes of its terms is rounding, as of values that add up to 0 by their equation.
+_ROUNDING = 1e-5
+
 
 class Agreement(NamedTuple):
     """Estimates beside the truth; each is ``[...]`` unless said otherwise.
@@ -21,7 +24,8 @@ class Agreement(NamedTuple):
     Attributes:
       kendall: tau-b over clients.
       spearman: rho over clients, with mean ranks of ties.
-      share_error: ``||estimate / sum estimate - truth / sum truth||_1``, NaN where a sum is not positive.
+      share_error: ``||estimate / sum estimate - truth / sum truth||_1``, NaN where a sum is not positive, or
+        is rounding alone.
       deviation: ``[..., N]``, ``estimate sum truth / sum estimate - truth``, NaN as before. Its mean over seeds is the
         bias after the total is matched, and its root mean square the error.
       best_found: whether the client with the largest estimate is the one with the largest true value, 0 or 1. With
@@ -96,7 +100,7 @@ def _row(estimate: np.ndarray, truth: np.ndarray) -> tuple[float, float, float, 
     a, b = estimate[known], truth[known]
     deviation = np.full(len(known), np.nan)
     share_error = np.nan
-    if len(a) and a.sum() > 0 and b.sum() > 0 and np.isfinite(a.sum()) and np.isfinite(b.sum()):
+    if len(a) and _has_total(a) and _has_total(b):
         share_error = float(np.abs(a / a.sum() - b / b.sum()).sum())
         deviation[known] = a * (b.sum() / a.sum()) - b
     if len(a) < 2 or np.ptp(rankdata(a)) == 0 or np.ptp(rankdata(b)) == 0:
@@ -106,6 +110,12 @@ def _row(estimate: np.ndarray, truth: np.ndarray) -> tuple[float, float, float, 
     rho = float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])
     best, worst = _found(a, b), _found(-a, -b)
     return tau, rho, share_error, deviation, best, worst, len(a)
+
+
+def _has_total(values: np.ndarray) -> bool:
+    """Whether the sum is finite and positive, beyond rounding."""
+    total = values.sum()
+    return bool(np.isfinite(total) and total > _ROUNDING * np.abs(values).sum())
 
 
 def _found(estimate: np.ndarray, truth: np.ndarray) -> float:

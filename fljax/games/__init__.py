@@ -5,13 +5,13 @@
 it all at once. ``fljax worth CONFIG`` does so for the algorithms of a config.
 
 ``payoffs`` plays profiles of strategies, such as every client that deviates in turn. A ``PayoffTable`` has what clients
-get in each. ``certificate`` says whether it pays, and
-``pure_equilibria``, ``best_response_graph``, ``correlated_equilibria`` and ``mixed_equilibria`` where play may end.
+get in each. ``certificate`` says whether deviating pays, and ``pure_equilibria``, ``best_response_graph``,
+``correlated_equilibria`` and ``mixed_equilibria`` say where play may end.
 ``blocking_coalitions`` and ``core_stable_partitions`` say which groups would leave, out of a ``CoalitionTable``.
 """
 
 from fljax.games.blocking import Blocking, blocking_coalitions, coalitions_of, core_stable_partitions, join_or_leave
-from fljax.games.comparing import compare_estimators
+from fljax.games.comparing import compare_algorithms, compare_estimators
 from fljax.games.costs import estimate
 from fljax.games.retraining import coalitions
 from fljax.games.solutions import (
@@ -112,6 +112,7 @@ __all__ = [
     "certificate_of",
     "coalitions",
     "coalitions_of",
+    "compare_algorithms",
     "compare_estimators",
     "convexity",
     "core_stable_partitions",

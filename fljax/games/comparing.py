@@ -1,21 +1,29 @@
-"""Estimators of what a client is worth, judged by retraining: the same seeds, the same rounds, the same clients."""
+"""Estimators of what a client is worth, judged by retraining: the same seeds, the same rounds, the same clients.
+
+``compare_algorithms`` asks how far what a client is worth depends on the algorithm, beside how far it depends on seeds.
+"""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fljax import contributions, training
+from fljax.algorithms.measuring import has_head, head_rows
 from fljax.contributions import ESTIMATORS, CachedGame, Estimate, RunRecord
+from fljax.core import trees
 from fljax.core.names import unknown
+from fljax.core.signatures import parameters_of
 from fljax.engine import Plan, plan_of
+from fljax.engine.rounds.federations import by_id, local_data
 from fljax.games.recording import of_seed, record_runs
 from fljax.games.solutions import shapley
 from fljax.games.tables import CoalitionTable, by_code
@@ -24,8 +32,8 @@ from fljax.protocol import Algorithm, Federation, Subset
 
 _JUDGED = ("kendall", "spearman", "share_error", "best_found", "worst_found", "compared")
 _SPENT = ("trainings", "evaluations", "gradients")
-# Estimators that need a function of the user's model, which only ``options`` can give.
-_OWN = {"shapfed": "head", "fedce": "client_metric"}
+# Options that are taken from the task and the federation, where these have them.
+_OFFERED = {"shapfed": "head", "fedce": "client_metric"}
 
 
 def compare_estimators(
@@ -51,8 +59,9 @@ def compare_estimators(
       table: of all coalitions.
       rounds: of the runs of the table.
       rows: the name of the server's rows that judge models for estimators that look at rounds.
-      estimators: names; None: all, but those without what they need: "shapfed" needs the option ``head``, "fedce"
-        ``client_metric``, and "cffl_reputation" an accuracy.
+      estimators: names; None: all, but those without what they need. "shapfed" needs a task with a head of classes or
+        the option ``head``, "fedce" validation rows of all clients and an accuracy or the option ``client_metric``, and
+        "cffl_reputation" an accuracy.
       options: of estimators, by name.
       budget: the largest number of trainings; None: a quarter of all coalitions, and at least 2 N.
       server_rate: the server's learning rate, for estimators that repeat its step.
@@ -60,9 +69,12 @@ def compare_estimators(
     Returns:
       Over ``estimator, seed``: ``kendall`` (tau-b), ``spearman``, ``share_error``, ``best_found`` and ``worst_found``
       against the truth of the same seed (``contributions.agreement``), ``compared``, the number of clients of which the
-      estimator says something, and ``worth`` by ``client``. Over ``estimator``:
+      estimator says something; by ``client`` also ``worth`` and ``deviation``, after the total is matched, whose mean
+      over seeds is the bias. Over ``estimator``:
       ``trainings``, ``evaluations``, ``gradients`` and ``seconds`` for each seed, compiling included, and
       ``stability``, the mean tau-b between seeds. ``truth`` has the Shapley values, and ``ceiling`` their stability.
+      With estimators that look at rounds, ``gain`` over ``seed`` is what the recorded run gained on the server's rows:
+      values by ``multi_round`` add up to it where the server's step is the weighted mean of updates.
 
     Raises:
       ValueError: if the table lacks a coalition, an estimator or the server's rows do not exist, an estimator lacks
@@ -71,7 +83,7 @@ def compare_estimators(
     chosen, truth = plan_of(plan), shapley(table)
     algorithm, settings = algorithm_of(chosen), dict(options or {})
     by_accuracy = "loss" not in table.metric and algorithm.task.score is not None
-    names = _names(estimators, settings, by_accuracy)
+    names = _names(estimators, settings, _lacking(algorithm, federation, by_accuracy))
     looking = [name for name in names if not ESTIMATORS[name].on_host]
     if looking and rows not in federation.held:
         valid = f"valid names are {', '.join(federation.held)}" if federation.held else "the server has none"
@@ -82,10 +94,11 @@ def compare_estimators(
     if (here := federation.clients.id.shape[-1]) != clients:
         raise ValueError(f"expected the federation of the table, of {clients} clients, got one of {here}")
     most = max(2**clients // 4, 2 * clients) if budget is None else budget
-    look = None
+    look, gain = None, None
     if looking:
         record = record_runs(chosen, federation, rounds=rounds, seeds=table.seeds, server_rate=server_rate)
-        look = _look(algorithm, federation, record, rows, by_accuracy)
+        judge = _Judge(algorithm, federation, rows, by_accuracy)
+        look, gain = _look(judge, record), _gains(judge, record)
     estimates: dict[str, list[Estimate]] = {}
     seconds: dict[str, float] = {}
     for name in names:
@@ -98,21 +111,84 @@ def compare_estimators(
         else:
             estimates[name] = look(name, settings.get(name, {}), clients, table.seeds)
         seconds[name] = (time.perf_counter() - began) / len(table.seeds)
-    return _dataset(estimates, seconds, truth, table)
+    found = _dataset(estimates, seconds, truth, table)
+    return found if gain is None else found.assign(gain=("seed", gain))
 
 
-def _names(estimators: Sequence[str] | None, options: Mapping[str, Any], by_accuracy: bool) -> list[str]:
+def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
+    """How well algorithms agree on what the same clients are worth, beside how well seeds of one algorithm agree.
+
+    Of ``phi^a_r``, the Shapley values of algorithm a with seed r, ``tau(phi^a_r, phi^b_r)`` compares algorithms, and
+    ``tau(phi^a_r, phi^a_s)`` seeds. Contributions are volatile across algorithms where the first are lower.
+
+    Args:
+      tables: of all coalitions, by label of the algorithm; all with the same clients, seeds and metric.
+
+    Returns:
+      Over ``algorithm, other, seed``: ``kendall`` (tau-b), ``spearman``, and ``best_agrees``, whether the client that
+      is worth the most is the same, for each pair with the same seed; NaN where all clients are worth the same. Over
+      ``seed``: ``between``, the mean tau-b of all pairs of two algorithms. Over ``algorithm``: ``stability``, the mean
+      tau-b of all pairs of seeds (NaN with one seed); and ``worth`` by ``seed`` and ``client``.
+
+    Raises:
+      ValueError: if there are fewer than two tables, they are not alike, or one lacks a coalition.
+
+    Source: "On the volatility of Shapley-based contribution metrics in federated learning" (arXiv 2405.08044), for the
+    question.
+    """
+    if len(tables) < 2:
+        raise ValueError(f"expected tables of at least two algorithms, got {len(tables)}")
+    (label, first), *others = tables.items()
+    for name in ("names", "seeds", "metric"):
+        for other, table in others:
+            mine, its = getattr(first, name), getattr(table, name)
+            if mine != its:
+                raise ValueError(f"expected tables of the same {name}, got {mine} of {label} and {its} of {other}")
+    worth = np.stack([shapley(table) for table in tables.values()])
+    judged = contributions.agreement(worth[:, None], worth[None])
+    pairs = ("algorithm", "other", "seed")
+    return xr.Dataset(
+        {
+            "kendall": (pairs, judged.kendall),
+            "spearman": (pairs, judged.spearman),
+            "best_agrees": (pairs, judged.best_found),
+            "between": ("seed", [contributions.stability(worth[:, seed]) for seed in range(len(first.seeds))]),
+            "stability": ("algorithm", [contributions.stability(rows) for rows in worth]),
+            "worth": (("algorithm", "seed", "client"), worth),
+        },
+        {
+            "algorithm": list(tables),
+            "other": list(tables),
+            "seed": list(first.seeds),
+            "client": np.arange(worth.shape[-1]),
+        },
+        {"metric": first.metric},
+    )
+
+
+def _names(estimators: Sequence[str] | None, options: Mapping[str, Any], lacking: Mapping[str, str]) -> list[str]:
+    """The names of the estimators that will run; ``lacking`` says what others need."""
     for name in (*(estimators or ()), *options):
         if name not in ESTIMATORS:
             raise ValueError(unknown("estimator", name, ESTIMATORS))
-    lacking = {name: f"the option {need}" for name, need in _OWN.items() if need not in options.get(name, {})}
-    lacking |= {} if by_accuracy else {"cffl_reputation": "a table of accuracies"}
+    lacking = {name: need for name, need in lacking.items() if _OFFERED.get(name) not in options.get(name, {})}
     if estimators is None:
         return [name for name in ESTIMATORS if name not in lacking]
     for name in estimators:
         if name in lacking:
             raise ValueError(f"expected {lacking[name]} for the estimator {name!r}, got none")
     return list(dict.fromkeys(estimators))
+
+
+def _lacking(algorithm: Algorithm, federation: Federation, by_accuracy: bool) -> dict[str, str]:
+    """What estimators need that the task, the federation and the table do not have, in words."""
+    validated = bool(np.all(np.asarray(federation.clients.valid.size) > 0)) and algorithm.task.score is not None
+    needs = {
+        "shapfed": (has_head(algorithm.task), "a task with a head of classes, or the option head,"),
+        "fedce": (validated, "validation rows and an accuracy of all clients, or the option client_metric,"),
+        "cffl_reputation": (by_accuracy, "a table of accuracies"),
+    }
+    return {name: words for name, (has, words) in needs.items() if not has}
 
 
 def _by_values(name: str, values: np.ndarray, budget: int, seed: int, options: Mapping[str, Any]) -> Estimate:
@@ -122,28 +198,56 @@ def _by_values(name: str, values: np.ndarray, budget: int, seed: int, options: M
     return contributions.estimate(name, game, key=jax.random.key(seed), **more, **options)
 
 
-def _look(
-    algorithm: Algorithm, federation: Federation, record: RunRecord, rows: str, by_accuracy: bool
-) -> Callable[..., list[Estimate]]:
-    """``(name, options, clients, seeds) -> estimates`` of estimators that look at rounds, one program for all seeds."""
+class _Judge(NamedTuple):
+    """By what models are judged: the server's rows of a name, by accuracy or by minus the loss."""
 
-    def scores(model: PyTree, data: Federation) -> tuple[Any, Any]:
-        subset = Subset(data.examples, data.held[rows], moments=data.moments)
-        return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), subset)
+    algorithm: Algorithm
+    federation: Federation
+    rows: str
+    by_accuracy: bool
+
+    def scores(self, model: PyTree, data: Federation) -> tuple[Any, Any]:
+        """Loss and accuracy on the server's rows of one seed."""
+        subset = Subset(data.examples, data.held[self.rows], moments=data.moments)
+        return training.evaluate(self.algorithm.task, lambda x: self.algorithm.predict(model, x), subset)
+
+    def utility(self, model: PyTree, data: Federation) -> Any:
+        """A number of which more is better."""
+        loss, accuracy = self.scores(model, data)
+        return accuracy if self.by_accuracy else -loss
+
+    def of_clients(self, models: PyTree, ids: Array, data: Federation) -> Float[Array, " S"]:
+        """``[S]``: the accuracy of each of S models on the validation rows of the client with this id."""
+
+        def one(row: tuple[PyTree, Array]) -> Array:
+            model, id = row
+            valid = local_data(data, trees.take(data.clients, id)).valid
+            return training.evaluate(self.algorithm.task, lambda x: self.algorithm.predict(model, x), valid)[1]
+
+        return jax.lax.map(one, (models, ids))
+
+
+def _look(judge: _Judge, record: RunRecord) -> Callable[..., list[Estimate]]:
+    """``(name, options, clients, seeds) -> estimates`` of estimators that look at rounds, one program for all seeds."""
+    stored = by_id(judge.federation)
 
     def look(name: str, options: Mapping[str, Any], clients: int, seeds: Sequence[int]) -> list[Estimate]:
         needs = ESTIMATORS[name].needs
 
         def one(row: tuple[RunRecord, Any, Any]) -> Estimate:
             seen, number, place = row
-            data = of_seed(federation, place)
+            data = of_seed(stored, place)
             if {"gradient", "next gradient"} & set(needs):
-                seen = contributions.validation_gradients(seen, lambda model: scores(model, data)[0])
-            more: dict[str, Any] = {}
-            if "utility" in needs:
-                more["utility"] = lambda model: scores(model, data)[1] if by_accuracy else -scores(model, data)[0]
+                seen = contributions.validation_gradients(seen, lambda model: judge.scores(model, data)[0])
+            offered = {
+                "utility": functools.partial(judge.utility, data=data),
+                "head": functools.partial(head_rows, judge.algorithm.task),
+                "client_metric": functools.partial(judge.of_clients, data=data),
+            }
+            asked = parameters_of(ESTIMATORS[name].function)
+            more = {key: value for key, value in offered.items() if key in asked} | dict(options)
             key = jax.random.key(number)
-            estimate = contributions.estimate(name, seen, clients=clients, key=key, **more, **options)
+            estimate = contributions.estimate(name, seen, clients=clients, key=key, **more)
             return Estimate(estimate.worth, cost=estimate.cost)
 
         numbers = jnp.asarray(seeds, jnp.uint32), jnp.arange(len(seeds))
@@ -151,6 +255,19 @@ def _look(
         return [jax.tree.map(lambda leaf, place=place: np.asarray(leaf[place]), every) for place in range(len(seeds))]
 
     return look
+
+
+def _gains(judge: _Judge, record: RunRecord) -> Float[np.ndarray, " seeds"]:
+    """``[R]``: ``U(w^T) - U(w^0)`` of each seed's run."""
+
+    def one(row: tuple[PyTree, Array]) -> Array:
+        models, place = row
+        data = of_seed(judge.federation, place)
+        first, last = (judge.utility(trees.take(models, at), data) for at in (0, -1))
+        return last - first
+
+    places = jnp.arange(jax.tree.leaves(record.models)[0].shape[0])
+    return np.asarray(jax.jit(lambda *rows: jax.lax.map(one, rows))(record.models, places), float)
 
 
 def _dataset(
@@ -165,6 +282,7 @@ def _dataset(
     return xr.Dataset(
         {
             "worth": (("estimator", "seed", "client"), worth),
+            "deviation": (("estimator", "seed", "client"), judged.deviation),
             **{name: (("estimator", "seed"), getattr(judged, name)) for name in _JUDGED},
             **{name: ("estimator", numbers) for name, numbers in spent.items()},
             "seconds": ("estimator", list(seconds.values())),

@@ -15,7 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
+from fljax.contributions.estimators.in_rounds import Contributions
 from fljax.core import trees
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
@@ -45,7 +47,9 @@ def equals_its_members_alone(case: Bench) -> None:
 
 
 def compare_with_members_alone(case: Bench, who: Sequence[int], local: Any, clients_per_round: int | None) -> None:
-    """Raises an AssertionError unless the scores of members, strangers and server models are equal, to ``CLOSE``.
+    """Raises an AssertionError unless scores of members, strangers and server models are equal, to ``CLOSE``.
+
+    The contributions that a server measures in rounds are compared as well, member by member.
 
     Args:
       case: an algorithm.
@@ -96,12 +100,27 @@ def _of_members(options: Mapping[str, Any], who: Sequence[int]) -> dict[str, Any
 
 
 def _run(algorithm: Algorithm, data: Federation, member: Any) -> dict[str, np.ndarray]:
-    """Scores after some rounds; ``member`` is ``()`` for all clients."""
+    """Scores and measured contributions after some rounds; ``member`` is ``()`` for all clients."""
     layout = Layout(16, 1, 16)
 
     @functools.partial(jax.jit, compiler_options=quick_options())
     def scores(data: Federation, member: Any) -> Any:
         state = final_state(algorithm, data, layout, jnp.uint32(3), member, ROUNDS)
-        return unlabelled(evaluate(algorithm, data, layout, state, state.round, valid=True))
+        found = unlabelled(evaluate(algorithm, data, layout, state, state.round, valid=True))
+        return {**found, **_contributions_in(state.server)}
 
     return {name: np.asarray(values) for name, values in scores(data, member).items()}
+
+
+def _contributions_in(server: PyTree) -> dict[str, Array]:
+    """``[N]`` numbers of each ``Contributions`` that a server keeps, by name."""
+
+    def is_measured(node: Any) -> bool:
+        return isinstance(node, Contributions)
+
+    measured = [node for node in jax.tree.leaves(server, is_leaf=is_measured) if is_measured(node)]
+    return {
+        f"{name} {place}": jnp.asarray(getattr(node, name), jnp.result_type(float))
+        for place, node in enumerate(measured)
+        for name in ("contribution", "rounds", "filtered")
+    }

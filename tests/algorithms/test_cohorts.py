@@ -53,3 +53,14 @@ def test_every_client_is_as_likely_in_every_place(monkeypatch: Any) -> None:
         # The statistic of chi squared has mean N - 1 and variance 2 (N - 1).
         statistic = ((count - draws / population) ** 2).sum() * population / draws
         assert abs(statistic - (population - 1)) < 5 * np.sqrt(2 * (population - 1))
+
+
+def test_cohorts_of_members_are_nested() -> None:
+    """Who is drawn of more members is also drawn of fewer, if it is one of them: scores belong to ids."""
+    more, fewer = (jnp.isin(jnp.arange(8), jnp.asarray(ids)) for ids in ([0, 2, 3, 5, 7], [0, 3, 7]))
+    drawn = []
+    for members in (more, fewer):
+        id, present = cohorts.sample_uniform(jax.random.key(4), Available(8).without(~members), 2)
+        assert bool(present.all())
+        drawn.append(set(np.asarray(id).tolist()))
+    assert drawn[0] & {0, 3, 7} <= drawn[1] <= {0, 3, 7}

@@ -18,7 +18,7 @@ from fljax.contributions import RoundMeasure, RunRecord, estimate
 from fljax.core import trees
 from fljax.engine import rollout
 from fljax.experiments.inputs.setup import resolve_setup
-from fljax.protocol import Census, Cohort, Round, Rows, Subset, unlabelled
+from fljax.protocol import Available, Census, Cohort, Round, Rows, Subset, unlabelled
 from fljax.testing import logistic_regression, tiny_federation
 from fljax.testing.federation import Linear
 from tests.algorithms.rounds_tools import TASK, close, federation, history, missing, numpy_client
@@ -232,6 +232,20 @@ def test_contributions_beside_an_algorithm_change_nothing():
             for id in range(POPULATION)
         ]
         np.testing.assert_allclose(records["score"][t], expected, rtol=1e-4)
+
+
+def test_contributions_beside_an_algorithm_know_the_members():
+    """The law of coalitions has what they change; here, that they follow who leaves."""
+    wrapped = with_contributions(qffl(TASK, STEPS, clients_per_round=None), "rffl_reputation")
+    members = jnp.asarray([True, True, False, True, True])
+    count = jnp.ones(POPULATION, jnp.int32)
+    server = wrapped.init_server(jax.random.key(0), Census(count, count, members))
+    np.testing.assert_array_equal(server.members, members)
+    available = Available(POPULATION).without(~members).without(jnp.arange(POPULATION) == 4)
+    after, cohort, _ = wrapped.select(jax.random.key(0), jnp.int32(0), server, None, available)
+    assert np.asarray(after.members).tolist() == [True, True, False, True, False]
+    assert int(cohort.present.sum()) == 3
+    assert wrapped.init_server(jax.random.key(0), Census(count, count)).members is None
 
 
 @pytest.mark.thorough

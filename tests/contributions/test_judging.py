@@ -52,6 +52,15 @@ def test_shares_and_the_matched_total():
     assert (negative.best_found, negative.worst_found) == (1, 1)
 
 
+def test_a_sum_that_is_rounding_has_no_shares():
+    """As of the first-order values, whose sum is 0 by their equation."""
+    found = agreement(np.array([[0.3, -0.1, -0.2 + 1e-8], [0.3, -0.1, -0.1]]), [0.5, 0.3, 0.2])
+    assert np.isnan(found.share_error).tolist() == [True, False]
+    assert np.isnan(found.deviation).all(axis=1).tolist() == [True, False]
+    assert np.isfinite(found.kendall).all()
+    assert np.isnan(agreement([np.inf, 1.0], [0.5, 0.3]).share_error)
+
+
 def test_unknown_clients_are_left_out():
     found = agreement([3.0, np.nan, 1.0, 2.0], [3.0, 9.0, 1.0, 2.0])
     assert (found.kendall, found.share_error, found.compared) == (pytest.approx(1), 0, 3)

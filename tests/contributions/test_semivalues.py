@@ -54,6 +54,7 @@ def test_a_client_that_splits_gains_in_shapley_values_but_not_in_banzhaf_values(
     one, two = games.root_of_sizes(1, 2, 4), games.root_of_sizes(1, 2, 2, 2)
     np.testing.assert_allclose(shapley(one), (0.491071, 0.804889, 1.349791), atol=6e-7)
     np.testing.assert_allclose(shapley(two)[2:].sum(), 1.472140, atol=6e-7)
+    np.testing.assert_allclose(shapley(two)[2:].sum() / shapley(one)[2] - 1, 0.091, atol=5e-4)
     np.testing.assert_allclose(banzhaf(one)[2], 1.296261, atol=6e-7)
     np.testing.assert_allclose(banzhaf(two)[2:].sum(), banzhaf(one)[2], rtol=1e-12)
 

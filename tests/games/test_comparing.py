@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fljax import contributions, games
 from fljax.contributions import ESTIMATORS
-from fljax.games.comparing import _dataset, _names
+from fljax.contributions.coalitions import members_of
+from fljax.engine.rounds.federations import by_id
+from fljax.games.comparing import _dataset, _Judge, _lacking, _names
+from fljax.games.values import algorithm_of
 from tests.contributions.games import THREE
 from tests.games.known import THREE_SEEDS, table_of
 from tests.games.test_retraining import few, plan
+from tests.toys.task import Linear
 
 
 def test_estimators_that_ask_for_values_get_those_of_the_table() -> None:
@@ -46,15 +52,64 @@ def test_agreement_with_the_truth_of_the_same_seed() -> None:
     assert float(found["seconds"].sel(estimator="x")) == 0.5
 
 
+def test_deviations_have_the_total_of_the_truth() -> None:
+    table = table_of(THREE_SEEDS)
+    truth = games.shapley(table)
+    found = _dataset({"x": [contributions.Estimate(3 * row) for row in truth + 0.1]}, {"x": 0.0}, truth, table)
+    deviation = found["deviation"].sel(estimator="x")
+    np.testing.assert_allclose(deviation.sum("client"), 0, atol=1e-12)
+    expected = (truth + 0.1) * (truth.sum(axis=1) / (truth + 0.1).sum(axis=1))[:, None] - truth
+    np.testing.assert_allclose(deviation, expected, atol=1e-12)
+
+
+# --- Algorithms beside each other ------------------------------------------------------------------------------------
+
+
+def of_worths(*rows: Any) -> games.CoalitionTable:
+    """A table of additive games: what a client is worth is its number."""
+    return table_of(np.array(rows, float) @ members_of(len(rows[0])).T)
+
+
+def test_algorithms_agree_seed_by_seed() -> None:
+    """Two seeds. The second algorithm has the order of the first one once, and once one pair of three reversed."""
+    tables = {"a": of_worths([1, 2, 3], [3, 2, 1]), "b": of_worths([2, 4, 9], [6, 1, 2])}
+    tables["c"] = table_of(THREE_SEEDS[:2])
+    found = games.compare_algorithms(tables)
+    pair = found.sel(algorithm="a", other="b")
+    np.testing.assert_allclose(pair["kendall"], [1, 1 / 3])
+    np.testing.assert_allclose(pair["spearman"], [1, 0.5])
+    np.testing.assert_array_equal(pair["best_agrees"], [1, 1])
+    np.testing.assert_array_equal(found["kendall"], found["kendall"].transpose("other", "algorithm", "seed"))
+    np.testing.assert_allclose(found["stability"].sel(algorithm=["a", "b"]), [-1, -1 / 3])
+    taus = [found["kendall"].sel(algorithm=x, other=y) for x, y in (("a", "b"), ("a", "c"), ("b", "c"))]
+    np.testing.assert_allclose(found["between"], np.mean(taus, axis=0))
+    np.testing.assert_array_equal(found["worth"].sel(algorithm="c"), games.shapley(tables["c"]))
+
+
+def test_tables_that_are_not_alike() -> None:
+    one = table_of(THREE_SEEDS)
+    with pytest.raises(ValueError, match="expected tables of at least two algorithms, got 1"):
+        games.compare_algorithms({"a": one})
+    other = table_of(THREE_SEEDS, metric="-average_loss")
+    with pytest.raises(ValueError, match=r"the same metric, got average_accuracy of a and -average_loss of b"):
+        games.compare_algorithms({"a": one, "b": other})
+    with pytest.raises(ValueError, match=r"the same seeds, got \(0, 1, 2\) of a and \(0, 1\) of b"):
+        games.compare_algorithms({"a": one, "b": table_of(THREE_SEEDS[:2])})
+
+
 def test_which_estimators() -> None:
-    usual = _names(None, {}, True)
-    assert set(ESTIMATORS) - set(usual) == {"shapfed", "fedce"}
-    assert "cffl_reputation" not in _names(None, {}, False)
-    assert "shapfed" in _names(None, {"shapfed": {"head": abs}}, True)
-    with pytest.raises(ValueError, match="expected the option head for the estimator 'shapfed', got none"):
-        _names(["shapfed"], {}, True)
+    algorithm, federation = algorithm_of(plan()), few(3)
+    assert _names(None, {}, _lacking(algorithm, federation, True)) == list(ESTIMATORS)
+    headless = algorithm._replace(task=algorithm.task._replace(roles=None))
+    valid = federation.clients.valid
+    empty = federation._replace(clients=federation.clients._replace(valid=valid._replace(size=0 * valid.size)))
+    lacking = _lacking(headless, empty, False)
+    assert set(ESTIMATORS) - set(_names(None, {}, lacking)) == {"shapfed", "fedce", "cffl_reputation"}
+    assert "shapfed" in _names(None, {"shapfed": {"head": abs}}, lacking)
+    with pytest.raises(ValueError, match="or the option head, for the estimator 'shapfed', got none"):
+        _names(["shapfed"], {}, lacking)
     with pytest.raises(ValueError, match="expected one of the estimators"):
-        _names(["shaply"], {}, True)
+        _names(["shaply"], {}, lacking)
 
 
 def test_the_servers_rows_must_exist() -> None:
@@ -62,18 +117,26 @@ def test_the_servers_rows_must_exist() -> None:
         games.compare_estimators(plan(), few(3), table_of(THREE), rounds=1, rows="valid")
 
 
-def head(model: Any) -> Any:
-    """The last layer by class."""
-    return model.weight.T
+def test_models_are_judged_by_the_validation_rows_of_clients() -> None:
+    federation = by_id(few(3))
+    random, ids = np.random.default_rng(0), np.array([2, 0, 1, 2])
+    model = Linear(*(jnp.asarray(random.normal(size=(4, *shape)), jnp.float32) for shape in ((4, 3), (3,))))
+    judge = _Judge(algorithm_of(plan()), federation, "validation", True)
+    found = jax.jit(judge.of_clients)(model, jnp.asarray(ids), federation)
+    for row, id in enumerate(ids):
+        count = int(federation.clients.valid.size[id])
+        rows = np.asarray(federation.clients.valid.index)[id, :count]
+        x, y = (np.asarray(leaf)[rows] for leaf in (federation.examples.x, federation.examples.y))
+        logits = x @ np.asarray(model.weight)[row] + np.asarray(model.bias)[row]
+        np.testing.assert_allclose(found[row], np.mean(logits.argmax(axis=1) == y), rtol=1e-6)
 
 
 @pytest.mark.thorough
 def test_every_estimator_beside_the_retrained_truth() -> None:
     federation = few(3)
     table = games.coalitions(plan(), federation, rounds=3, seeds=2)
-    found = games.compare_estimators(plan(), federation, table, rounds=3, options={"shapfed": {"head": head}})
-    print(found.to_dataframe().to_string())
-    assert set(ESTIMATORS) - set(found["estimator"].values.tolist()) == {"fedce"}
+    found = games.compare_estimators(plan(), federation, table, rounds=3)
+    assert found["estimator"].values.tolist() == list(ESTIMATORS)
     known = np.isfinite(found["worth"].values)
     np.testing.assert_array_equal(found["compared"], known.sum(axis=-1))
     on_host = np.array([ESTIMATORS[name].on_host for name in found["estimator"].values])
@@ -82,5 +145,6 @@ def test_every_estimator_beside_the_retrained_truth() -> None:
     # MR and FedSV are the same for full cohorts, and add up to what the run has gained.
     rounds = found["worth"].sel(estimator=["multi_round", "fed_shapley"]).values
     np.testing.assert_allclose(rounds[0], rounds[1], atol=1e-6)
+    np.testing.assert_allclose(rounds[0].sum(axis=1), found["gain"], atol=1e-6)
     assert (found["gradients"].sel(estimator="digfl") == 3).all()
     assert (found["trainings"].sel(estimator="one_round") == 0).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -96,6 +97,18 @@ def test_client_steps() -> None:
     )
 
 
+@pytest.mark.parametrize(("clients", "trainings"), [(10, 5_120), (12, 24_576)])
+def test_all_coalitions_train_each_client_half_of_the_times(clients: int, trainings: int) -> None:
+    """``N 2^(N - 1)`` trainings of clients a round; with 10 clients and 20 rounds of 20 steps 2.05 million steps."""
+    whole = tiny_federation()
+    many = fljax.trees.take(whole.clients, np.zeros(clients, int))._replace(id=jnp.arange(clients))
+    federation = whole._replace(clients=many)
+    one = estimate(plan(Local(0.1, 32, steps=1)), federation, members_of(clients), rounds=1, seeds=1)
+    assert (one.runs, one.client_steps) == (2**clients, trainings)
+    all_steps = estimate(plan(Local(0.1, 32, steps=20)), federation, members_of(clients), rounds=20, seeds=1)
+    assert all_steps.client_steps == 400 * trainings
+
+
 def test_too_many_runs_are_refused_with_the_numbers() -> None:
     words = r"expected at most 40 runs, got 64 runs, 960 client-steps, 3,072 bytes for 32 coalitions and 2 seeds"
     with pytest.raises(ValueError, match=words):
@@ -145,6 +158,12 @@ def test_all_coalitions_of_two_clients(table: games.CoalitionTable) -> None:
     assert table.cost.seconds > 0
     gain = table.values[:, -1] - table.values[:, 0]
     np.testing.assert_allclose(games.shapley(table).sum(axis=1), gain, atol=1e-15)
+
+
+@pytest.mark.thorough
+def test_nobody_has_the_value_of_the_initial_model(table: games.CoalitionTable) -> None:
+    before = fljax.simulate(plan(), few(2), rounds=0, seeds=2).metrics["average_accuracy"]
+    np.testing.assert_allclose(table.values[:, 0], before.isel(evaluated_round=0), rtol=1e-6)
 
 
 def test_payoffs_of_members_make_the_value_of_all(table: games.CoalitionTable) -> None:

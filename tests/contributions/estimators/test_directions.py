@@ -37,6 +37,7 @@ def test_printed_numbers(estimator, expected, tau):
     result = found(estimator, runs.record(runs.THREE))
     np.testing.assert_allclose(result.worth, expected, atol=6e-7)
     assert result.cost.gradients == 2
+    assert agreement(result.worth, runs.truth(runs.THREE)).kendall == pytest.approx(1)
     other = found(estimator, runs.record(runs.FOUR)).worth
     np.testing.assert_allclose(agreement(other, runs.truth(runs.FOUR)).kendall, tau, atol=6e-7)
 

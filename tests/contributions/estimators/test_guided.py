@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.contributions import RunRecord
+from fljax.contributions import RunRecord, agreement
 from fljax.contributions.estimators import estimate_run, gtg_shapley, multi_round
 from tests.contributions.estimators import runs
 
@@ -34,6 +34,7 @@ def test_all_orders_without_truncation_are_the_shapley_values_of_rounds():
     result = found(whole, runs.record(runs.THREE))
     np.testing.assert_allclose(result.worth, (0.463542, 0.205729, -0.450521), atol=6e-7)
     assert (result.cost.evaluations, result.details["orders"]) == (16, 12)
+    assert agreement(result.worth, runs.truth(runs.THREE)).kendall == pytest.approx(1)
 
 
 def additive(worth):

@@ -33,6 +33,7 @@ def found(estimator, record, **how):
 
 
 def test_printed_truth():
+    np.testing.assert_allclose(runs.run(runs.THREE)[0], (0, 1 / 6, 1 / 4), rtol=1e-12)
     np.testing.assert_allclose(runs.truth(runs.THREE), (0.348307, 0.181315, -0.310872), atol=6e-7)
     values = runs.retrained(runs.THREE)
     np.testing.assert_allclose(banzhaf(values), (0.350586, 0.183594, -0.308594), atol=6e-7)
@@ -180,6 +181,7 @@ def test_printed_numbers_of_completed_values():
     np.testing.assert_allclose(shrunk.worth, (0.362212, 0.171251, -0.323136), atol=6e-7)
     plain = found(fed_shapley(utility=utility), record)
     np.testing.assert_allclose(plain.worth, (0.371889, 0.219546, -0.286314), atol=6e-7)
+    assert (agreement(np.stack([each.worth for each in (exact, shrunk, plain)]), expected).kendall > 1 - 1e-9).all()
     assert exact.cost.evaluations == plain.cost.evaluations == 16
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fljax.contributions import RunRecord
 from fljax.contributions.estimators import cffl_reputation, estimate_run, fedce, rffl_reputation
-from fljax.contributions.estimators.reputations import cffl_update, rffl_update
+from fljax.contributions.estimators.reputations import _normal, cffl_update, rffl_update
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ALL = np.ones(3, bool)
@@ -109,6 +109,13 @@ def test_printed_numbers_of_fedce(combined, expected):
     np.testing.assert_allclose(result.details["gradient_share"], (0.184699, 0.184699, 0.630602), atol=6e-7)
     np.testing.assert_allclose(result.details["error_share"], 1 / 3)
     assert result.cost.evaluations == 0  # the metric is 0 in the first round
+
+
+def test_shares_of_fedce_need_not_add_up_to_one():
+    """They are at least 1e-3 after the last division."""
+    share = _normal(jnp.asarray([5e-7, 5e-7, 1.0, 9.0]), jnp.asarray([True, True, True, False]))
+    np.testing.assert_allclose(share, (1e-3, 1e-3, 1 / (1 + 1e-6), 0), rtol=1e-9)
+    assert share.sum() > 1 + 1e-3
 
 
 def test_fedce_over_rounds_with_absent_clients():
