@@ -6,7 +6,7 @@ import gc
 import os
 import pathlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -104,9 +104,12 @@ def keep_on_disk(folder: pathlib.Path) -> None:
 
 def remove_oldest(folder: pathlib.Path, kept: int = KEPT) -> None:
     """Removes the programs that were written first, until the others have ``kept`` bytes at most."""
-    found = sorted(((each.stat(), each) for each in folder.glob("*-cache")), key=lambda pair: -pair[0].st_mtime)
+    found = []
+    for program in folder.glob("*-cache"):
+        with suppress(FileNotFoundError):  # other tests share the folder, and may have removed it
+            found.append((program.stat(), program))
     total = 0
-    for stat, program in found:
+    for stat, program in sorted(found, key=lambda pair: -pair[0].st_mtime):
         total += stat.st_size
         if total > kept:
             program.unlink(missing_ok=True)
