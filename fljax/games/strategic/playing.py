@@ -23,7 +23,7 @@ from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.strategic.deviations import HONESTY, check_deviations, messages_of, strategies_played, usual_deviations
 from fljax.games.strategic.payoff_tables import PayoffTable
 from fljax.games.strategic.utilities import Earnings, Utility, UtilityFunction, check_utility, utilities_of_runs
-from fljax.games.values import algorithm_of
+from fljax.games.values import algorithm_of, code_of
 from fljax.protocol import Algorithm, Federation
 from fljax.scenarios import Strategy, strategic
 
@@ -135,7 +135,7 @@ def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str,
     further = clients if game.outside and not game.joining else 0  # runs of one client alone, which "join" has
     alone = np.eye(clients, dtype=bool)[:further]
     everybody = choices == 0 if game.joining else np.ones_like(choices, bool)
-    member, plan = np.concatenate([everybody, alone]), game.plan
+    member, plan, own = np.concatenate([everybody, alone]), game.plan, game.utility
     arguments: dict[str, Any] = {}
     effort = member.astype(float)
     if not game.joining:
@@ -152,7 +152,7 @@ def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str,
         Over(arguments, member if game.outside or game.joining else None),
         rounds=rounds,
         seeds=seeds,
-        measure=Earnings(None if isinstance(game.utility, Utility) else game.utility),
+        measure=Earnings() if isinstance(own, Utility) else Earnings(own, code_of(own)),
         **of_runs,
     )
     count = len(choices)

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import pathlib
+import types
 from typing import Any
 
 import jax.numpy as jnp
@@ -206,6 +207,20 @@ def test_a_utility_of_ones_own(table: games.PayoffTable) -> None:
     lies = {"double": LIES["double"]}
     found = games.payoffs(PLAN, estimation(), rounds=ROUNDS, deviations=lies, utility=squared, seeds=[3])
     np.testing.assert_allclose(found.payoffs[:, 0], 2 * table.payoffs[:, 0], rtol=1e-5)
+
+
+def test_saved_runs_of_another_body_of_the_utility_are_refused(
+    tmp_path: pathlib.Path,
+) -> None:
+    """An edited function has the same name, and the runs that are saved have the older utilities."""
+    play = functools.partial(games.payoffs, PLAN, estimation(), rounds=1, deviations={"double": LIES["double"]})
+    play(utility=squared, checkpoint=tmp_path, outside=False)
+    edited = types.FunctionType(
+        (lambda algorithm, state, scores: -3 * scores["test_loss"].values).__code__, globals(), "squared"
+    )
+    edited.__module__, edited.__qualname__ = squared.__module__, squared.__qualname__
+    with pytest.raises(ValueError, match=r"expected the run of the checkpoints in .* got another one"):
+        play(utility=edited, checkpoint=tmp_path, outside=False)
 
 
 @pytest.mark.thorough
