@@ -85,8 +85,8 @@ def payoffs(
         ``checkpoint`` the same call goes on with the runs that are missing.
 
     Returns:
-      ``PayoffTable``, with NaN for a run that has diverged. In a profile of "join" a client that stays away gets what
-      it gets outside. A cost counts for the effort of a client that takes part.
+      ``PayoffTable``, with NaN for a run that has diverged, and for a loss that is infinite. In a profile of "join" a
+      client that stays away gets what it gets outside. A cost counts for the effort of a client that takes part.
 
     Raises:
       ValueError: if a deviation changes what the algorithm never reads, or is honest; if there are more runs than
@@ -168,7 +168,9 @@ def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str,
     strategies = JOINING if game.joining else (HONESTY, *game.deviations)
     table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), outside)
     check_finite(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
-    return table
+    # A loss may be beyond the largest float where the model is not yet.
+    lost = [None if array is None else np.where(np.isneginf(array), np.nan, array) for array in (found, outside)]
+    return table._replace(payoffs=lost[0], outside=lost[1])
 
 
 def profiles(

@@ -209,6 +209,18 @@ def test_a_utility_of_ones_own(table: games.PayoffTable) -> None:
     np.testing.assert_allclose(found.payoffs[:, 0], 2 * table.payoffs[:, 0], rtol=1e-5)
 
 
+@pytest.mark.thorough
+def test_a_deviation_with_an_infinite_loss_has_diverged() -> None:
+    """The model has not: its square is too large. The certificate lists the run."""
+    lies = {"against": Strategy(own=-4.0)}
+    found = games.payoffs(PLAN, estimation(), rounds=290, deviations=lies, seeds=5, deviators=[0])
+    assert np.isnan(found.payoffs[:, 1]).all()
+    assert np.isfinite(found.payoffs[:, 0]).all()
+    result = games.certificate(found, tolerance=0.1)
+    assert result.gains.diverged.all()
+    assert result.verdict == "CERTIFIED"
+
+
 def test_saved_runs_of_another_body_of_the_utility_are_refused(
     tmp_path: pathlib.Path,
 ) -> None:
