@@ -29,8 +29,9 @@ class Blocking(NamedTuple):
 
     Attributes:
       members: ``[M, N]``, coalitions that are neither empty nor all clients, in the order of the table.
-      least: ``[M]``, the smallest mean gain of a member; NaN where a run diverged.
-      total: ``[M]``, the sum of the mean gains of members.
+      least: ``[M]``, the smallest mean gain of a member; NaN where the coalition's run diverged with some seed, else
+        infinite where that of all clients did.
+      total: ``[M]``, the sum of the mean gains of members, likewise.
       blocks: ``[M]``, without transfers.
       blocks_with_transfers: ``[M]``.
       certain: ``[M]``, whether bounds over seeds, of all members of all coalitions at once, exclude that some member
@@ -67,8 +68,12 @@ def blocking_coalitions(table: CoalitionTable, *, margin: float = 0.0, confidenc
     members = table.members[proper]
     gains = table.payoffs[:, proper] - table.payoffs[:, whole]
     total = np.where(members, gains, 0.0).sum(axis=2)
-    mean = np.where(members, gains.mean(axis=0), np.inf)
-    least, sums = mean.min(axis=1, initial=np.inf), total.mean(axis=0)
+    # Where the run of all clients has diverged, a member with a payoff of its own is better off.
+    known = ~np.isnan(table.payoffs[:, proper]).any(axis=0)
+    freed = np.isnan(table.payoffs[:, whole]).any(axis=0) & known
+    mean = np.where(members, np.where(freed, np.inf, gains.mean(axis=0)), np.inf)
+    least = mean.min(axis=1, initial=np.inf)
+    sums = np.where(members, mean, 0.0).sum(axis=1)
     beyond = margin + _rounding(table)
     certain = certain_with_transfers = None
     if len(table.seeds) >= LEAST_SEEDS:

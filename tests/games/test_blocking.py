@@ -65,6 +65,19 @@ def test_nobody_prefers_a_run_that_diverged() -> None:
     assert games.core_stable_partitions(table._replace(payoffs=payoffs)) == (((0, 2), (1,)), ((0,), (1, 2)))
 
 
+def test_a_federation_that_diverged_is_left_by_everybody_who_can() -> None:
+    """As in ``core_stable_partitions``; whose own run diverged, too, has nowhere to go."""
+    table = uniform_federation(seeds=6)
+    payoffs = table.payoffs.copy()
+    payoffs[2, 7] = payoffs[:, 3] = np.nan
+    result = games.blocking_coalitions(table._replace(payoffs=payoffs))
+    others = [(0,), (1,), (2,), (0, 2), (1, 2)]
+    assert sorted(names_of(result.members, result.blocks)) == sorted(others)
+    assert sorted(names_of(result.members, result.blocks_with_transfers)) == sorted(others)
+    assert result.certain is not None  # bounds of gains that are not known exclude nothing
+    assert not result.certain.any()
+
+
 def test_the_stable_partition_of_the_uniform_federation() -> None:
     assert games.core_stable_partitions(uniform_federation()) == (((0, 1), (2,)),)
 

@@ -207,6 +207,18 @@ def test_flipped_labels() -> None:
         with_flipped_labels(TASK._replace(classes=None), key, jnp.float32(1), LocalData(subset, subset, subset))
 
 
+@pytest.mark.thorough
+def test_the_same_labels_are_flipped_where_examples_are_on_the_host() -> None:
+    """There rows are read in blocks of clients, in which they have other places."""
+    inner = algorithms.fedavg(TASK, LOCAL, clients_per_round=None)
+    found = [
+        fljax.simulate(strategic(inner, strategy=Strategy(flip=0.5)), few(3), rounds=2, execution=execution)
+        for execution in (fljax.Execution(1), fljax.Execution(1, examples="host"))
+    ]
+    losses = [run.metrics["test_loss"].values for run in found]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+
+
 # --- Oracles of single rounds ------------------------------------------------------------------------------------
 
 

@@ -100,7 +100,7 @@ class HostData(NamedTuple):
         index = np.zeros(capacity, np.int32)
         index[: len(inverse)] = inverse
         noise = None if population.noise is None else population.noise[place, clients]
-        examples = self._examples(rows, min(capacity, len(self.x)), noise is not None)
+        examples = self._examples(rows, min(capacity, len(self.x)))
         data = ClientData(population.id[place, clients].astype(np.int32), **spans, noise=noise)
         moments = None if self.moments is None else Moments(*(leaf[place] for leaf in self.moments))
         return Federation(examples, data, None, {}, Names(), index, moments)  # pyright: ignore[reportArgumentType]
@@ -114,7 +114,7 @@ class HostData(NamedTuple):
             name: Rows(jnp.asarray(np.searchsorted(rows, numbers_of_part), jnp.int32), federation.held[name].size)
             for name, numbers_of_part in zip(names, lists, strict=True)
         }
-        stored = self._examples(rows.astype(np.int64), max(len(rows), 1), False)
+        stored = self._examples(rows.astype(np.int64), max(len(rows), 1))
         examples = Examples(jnp.asarray(stored.x), jnp.asarray(stored.y))
 
         def empty(rows: Rows) -> Rows:
@@ -126,7 +126,7 @@ class HostData(NamedTuple):
         clients = federation.clients.map_rows(empty)
         return Federation(examples, clients, unseen, held, Names(), lists_of, federation.moments)
 
-    def _examples(self, rows: np.ndarray, capacity: int, numbered: bool) -> Examples:
+    def _examples(self, rows: np.ndarray, capacity: int) -> Examples:
         def read(array: np.ndarray) -> np.ndarray:
             check_unchanged(array)
             rows_read = np.empty((capacity, *array.shape[1:]), array.dtype)
@@ -134,10 +134,9 @@ class HostData(NamedTuple):
             rows_read[len(rows) :] = 0
             return rows_read
 
-        number: Any = None
-        if numbered:
-            number = np.zeros(capacity, np.int32)
-            number[: len(rows)] = rows
+        # Noise and flipped labels are drawn by the number of a row, which blocks must not change.
+        number: Any = np.zeros(capacity, np.int32)
+        number[: len(rows)] = rows
         x: Any = read(self.x)
         y: Any = read(self.y)
         return Examples(x, y, number)

@@ -23,7 +23,7 @@ from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.strategic.deviations import HONESTY, check_deviations, messages_of, strategies_played, usual_deviations
 from fljax.games.strategic.payoff_tables import PayoffTable
 from fljax.games.strategic.utilities import Earnings, Utility, UtilityFunction, check_utility, utilities_of_runs
-from fljax.games.values import algorithm_of
+from fljax.games.values import algorithm_of, code_of
 from fljax.protocol import Algorithm, Federation
 from fljax.scenarios import Strategy, strategic
 
@@ -85,8 +85,8 @@ def payoffs(
         ``checkpoint`` the same call goes on with the runs that are missing.
 
     Returns:
-      ``PayoffTable``, with NaN for a run that has diverged. In a profile of "join" a client that stays away gets what
-      it gets outside. A cost counts for the effort of a client that takes part.
+      ``PayoffTable``, with NaN for a run that has diverged, and for a loss that is infinite. In a profile of "join" a
+      client that stays away gets what it gets outside. A cost counts for the effort of a client that takes part.
 
     Raises:
       ValueError: if a deviation changes what the algorithm never reads, or is honest; if there are more runs than
@@ -135,7 +135,7 @@ def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str,
     further = clients if game.outside and not game.joining else 0  # runs of one client alone, which "join" has
     alone = np.eye(clients, dtype=bool)[:further]
     everybody = choices == 0 if game.joining else np.ones_like(choices, bool)
-    member, plan = np.concatenate([everybody, alone]), game.plan
+    member, plan, own = np.concatenate([everybody, alone]), game.plan, game.utility
     arguments: dict[str, Any] = {}
     effort = member.astype(float)
     if not game.joining:
@@ -152,7 +152,7 @@ def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str,
         Over(arguments, member if game.outside or game.joining else None),
         rounds=rounds,
         seeds=seeds,
-        measure=Earnings(None if isinstance(game.utility, Utility) else game.utility),
+        measure=Earnings() if isinstance(own, Utility) else Earnings(own, code_of(own)),
         **of_runs,
     )
     count = len(choices)
@@ -168,7 +168,9 @@ def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str,
     strategies = JOINING if game.joining else (HONESTY, *game.deviations)
     table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), outside)
     check_finite(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
-    return table
+    # A loss may be beyond the largest float where the model is not yet.
+    lost = [None if array is None else np.where(np.isneginf(array), np.nan, array) for array in (found, outside)]
+    return table._replace(payoffs=lost[0], outside=lost[1])
 
 
 def profiles(

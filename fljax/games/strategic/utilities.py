@@ -39,9 +39,14 @@ class Earnings(NamedTuple):
     """What is kept of a run: the scores of each client and its tokens, or a utility of one's own.
 
     It is equal for equal functions, so that runs share a program. Utilities with other costs need no other runs.
+
+    Attributes:
+      function: a utility of one's own; None: there is none.
+      code: ``code_of`` the function, by which saved runs of an older body are told from those of this one.
     """
 
     function: UtilityFunction | None = None
+    code: str = ""
 
     def __call__(self, algorithm: Algorithm, state: State, scores: Mapping[str, Labelled]) -> dict[str, Labelled]:
         """``{name: array}`` for the engine's runs."""

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import pathlib
+import types
 from typing import Any
 
 import jax.numpy as jnp
@@ -206,6 +207,32 @@ def test_a_utility_of_ones_own(table: games.PayoffTable) -> None:
     lies = {"double": LIES["double"]}
     found = games.payoffs(PLAN, estimation(), rounds=ROUNDS, deviations=lies, utility=squared, seeds=[3])
     np.testing.assert_allclose(found.payoffs[:, 0], 2 * table.payoffs[:, 0], rtol=1e-5)
+
+
+@pytest.mark.thorough
+def test_a_deviation_with_an_infinite_loss_has_diverged() -> None:
+    """The model has not: its square is too large. The certificate lists the run."""
+    lies = {"against": Strategy(own=-4.0)}
+    found = games.payoffs(PLAN, estimation(), rounds=290, deviations=lies, seeds=5, deviators=[0])
+    assert np.isnan(found.payoffs[:, 1]).all()
+    assert np.isfinite(found.payoffs[:, 0]).all()
+    result = games.certificate(found, tolerance=0.1)
+    assert result.gains.diverged.all()
+    assert result.verdict == "CERTIFIED"
+
+
+def test_saved_runs_of_another_body_of_the_utility_are_refused(
+    tmp_path: pathlib.Path,
+) -> None:
+    """An edited function has the same name, and the runs that are saved have the older utilities."""
+    play = functools.partial(games.payoffs, PLAN, estimation(), rounds=1, deviations={"double": LIES["double"]})
+    play(utility=squared, checkpoint=tmp_path, outside=False)
+    edited = types.FunctionType(
+        (lambda algorithm, state, scores: -3 * scores["test_loss"].values).__code__, globals(), "squared"
+    )
+    edited.__module__, edited.__qualname__ = squared.__module__, squared.__qualname__
+    with pytest.raises(ValueError, match=r"expected the run of the checkpoints in .* got another one"):
+        play(utility=edited, checkpoint=tmp_path, outside=False)
 
 
 @pytest.mark.thorough
