@@ -1,6 +1,6 @@
 """Strategic clients: what every client does, as numbers, so that profiles of strategies are runs of one program.
 
-Sources: Lin, Du and Liu, "Free-riders in federated learning: attacks and defenses" (2019), for free riders that send
+Source: Lin, Du and Liu, "Free-riders in federated learning: attacks and defenses" (2019), for free riders that send
 the last change of the model; Fraboni, Vidal and Lorenzi, "Free-rider attacks on model aggregation in federated
 learning" (AISTATS 2021), for those that disguise it by noise. Deviation: noise is relative to the update, and not of a
 fixed size.
