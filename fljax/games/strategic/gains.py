@@ -22,6 +22,7 @@ from fljax.games.strategic.payoff_tables import PayoffTable
 
 CERTIFIED, VIOLATED, INCONCLUSIVE = "CERTIFIED", "VIOLATED", "INCONCLUSIVE"
 _SHOWN = 8  # runs in a sentence
+_ROUNDING = 1e-12  # relative to the largest payoff
 
 
 class Gains(NamedTuple):
@@ -258,12 +259,14 @@ def concluded(gains: Gains, bounds: Bounds, *, tolerance: float, confidence: flo
     if not 0 <= tolerance < np.inf:
         raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
     low, high = float(bounds.low.max()), float(bounds.high.max())
-    verdict = _verdict(low, high, tolerance)
+    largest = max(float(np.abs(gains.payoffs).max()), float(np.abs(gains.honest).max()))
+    beyond = tolerance + _ROUNDING * largest  # a gain that is the tolerance by definition may differ in its last bits
+    verdict = _verdict(low, high, beyond)
     return Certificate(
         gains,
         bounds,
         verdict,
-        tuple(_verdict(*ends, tolerance) for ends in zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)),
+        tuple(_verdict(*ends, beyond) for ends in zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)),
         low,
         high,
         int(bounds.mean.argmax()),

@@ -160,3 +160,11 @@ def test_what_is_refused() -> None:
         games.unilateral_gains(table._replace(outside=np.zeros((5, 1))))
     with pytest.raises(ValueError, match="expected one of the methods bonferroni, max_t, hoeffding, got 'max'"):
         games.certificate(table, tolerance=0.1, method="max")
+
+
+def test_a_gain_that_is_the_tolerance_is_within_it() -> None:
+    """0.4 - 0.3 is above 0.1 in double precision."""
+    payoffs = np.repeat([[[0.3], [0.4]]], 5, axis=0)
+    table = PayoffTable(payoffs, np.array([[0], [1]]), ("honest", "lie"), tuple(range(5)))
+    assert games.certificate(table, tolerance=0.1).verdict == "CERTIFIED"
+    assert games.certificate(table, tolerance=0.0999).verdict == "VIOLATED"
