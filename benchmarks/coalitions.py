@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from throughput import hardware
 
 import fljax
 from fljax import algorithms, data, models
+from fljax.engine.whole_runs.members import rows_of_members
 
 STEPS, BATCH = 20, 32
 
@@ -52,18 +54,6 @@ def shapley(values: np.ndarray, clients: int) -> np.ndarray:
     weight = np.array([1 / (clients * math.comb(clients - 1, size)) for size in range(clients)])
     without = [codes[codes >> client & 1 == 0] for client in range(clients)]
     return np.array([np.sum(weight[sizes[c]] * (values[c | 1 << i] - values[c])) for i, c in enumerate(without)])
-
-
-def simulate_members(plan: fljax.Plan, federation: fljax.Federation, member: np.ndarray, rounds: int) -> Any:
-    """A run of its own, in which the other clients hold no training and validation rows."""
-    clients = federation.clients
-    parts = {
-        part: rows._replace(size=np.where(member, rows.size, 0))
-        for part, rows in clients.parts.items()
-        if part != "test"
-    }
-    some = federation._replace(clients=clients._replace(**parts))
-    return fljax.simulate(plan, some, rounds=rounds, evaluate_every=rounds)
 
 
 def main() -> None:
@@ -101,7 +91,8 @@ def main() -> None:
 
     def loop(places: np.ndarray) -> None:
         for place in places:
-            simulate_members(plan, federation, member[place], options.rounds)
+            some = rows_of_members(federation, jnp.asarray(member[place], bool))
+            fljax.simulate(plan, some, rounds=options.rounds, evaluate_every=options.rounds)
 
     def fresh() -> Any:
         with tempfile.TemporaryDirectory() as folder:

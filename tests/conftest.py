@@ -41,7 +41,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of CI, whose time is limited."""
-    words = "of the thorough tests, part K of N stays thorough, counted from 0; the others count as slow"
+    words = "of thorough tests and drawn examples, part K of N, counted from 0, stays; the others count as slow"
     parser.addoption("--part", default="0/1", metavar="K/N", help=words)
 
 

@@ -36,6 +36,7 @@ def oracle(rows: np.ndarray, present: np.ndarray, times: float = 1.0) -> np.ndar
     return rows * share[:, None]
 
 
+@pytest.mark.in_turn
 def test_by_hand() -> None:
     """Norms 5, 1 and 10: the bound is 5, or 2.5."""
     updates = {"x": jnp.asarray([[3.0, 4.0], [0.0, 1.0], [-6.0, 8.0]])}
@@ -80,6 +81,7 @@ def test_absent_rows_are_never_read() -> None:
     assert np.isnan(found[~present]).all()
 
 
+@pytest.mark.in_turn
 def test_zeros_half_precision_and_nothing() -> None:
     zeros = clip_to_median(stacked(np.zeros((3, 6))))
     assert not flat(zeros).any()
@@ -89,6 +91,7 @@ def test_zeros_half_precision_and_nothing() -> None:
     assert clip_to_median(()) == ()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_rows_that_are_not_finite_are_the_longest(bad: float) -> None:
     """Two of five rows: they do not lower the bound of the others, and stay what the engine finds."""
@@ -103,6 +106,7 @@ def test_rows_that_are_not_finite_are_the_longest(bad: float) -> None:
     np.testing.assert_allclose(flat(clip_to_median(stacked(most)))[:2], rows[:2], rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_without_updates_the_bound_has_no_derivative() -> None:
     """A round to which nobody comes must not spoil the gradient of a run by NaN."""
     rows, nobody = jnp.asarray(RANDOM.normal(size=(3, 6))), jnp.zeros(3, bool)

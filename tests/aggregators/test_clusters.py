@@ -29,6 +29,7 @@ def tolerance(request):
         yield 1e-12 if request.param else 1e-5
 
 
+@pytest.mark.in_turn
 def test_importance_weights_of_the_spec():
     accuracy = jnp.asarray([[0.8, 0.2], [0, 0], [0.3, 0.3], [0, 0.5]])
     expected = [[0.8, 0.2], [0.5, 0.5], [0.5, 0.5], [0, 1]]
@@ -38,6 +39,7 @@ def test_importance_weights_of_the_spec():
     assert np.isfinite(slope).all()
 
 
+@pytest.mark.in_turn
 def test_means_of_clusters_are_written_out(tolerance):
     found = cluster_means(tree(), jnp.asarray(MEMBERS), jnp.asarray(SIZES))
     for name, leaf in UPDATES.items():
@@ -48,6 +50,7 @@ def test_means_of_clusters_are_written_out(tolerance):
     assert not np.any(found["w"][2])
 
 
+@pytest.mark.in_turn
 def test_one_cluster_of_all_is_the_mean_by_size(tolerance):
     found = cluster_means(tree(), jnp.ones((6, 1), bool), jnp.asarray(SIZES))
     expected = weighted_mean(tree(), jnp.asarray(SIZES))
@@ -118,6 +121,7 @@ def test_contributions_sum_to_zero(seed, shape):
     assert not found.T[~members].any()
 
 
+@pytest.mark.in_turn
 def test_everything_runs_under_jit_and_vmap():
     gradients = {"w": jnp.ones((3, 3, 2)), "b": jnp.ones((3, 2))}
     members, sizes = jnp.asarray(MEMBERS), jnp.asarray(SIZES)

@@ -248,6 +248,7 @@ def test_no_mass_and_nobody():
     np.testing.assert_array_equal(project(point, mask=jnp.zeros(4, bool)), np.zeros(4))
 
 
+@pytest.mark.in_turn
 def test_projection_under_transforms():
     points = jnp.array([[2.0, 0.0, -1.0], [0.3, 0.4, 0.1], [5.0, 5.0, 4.9]])
     each = np.stack([project(point) for point in points])

@@ -121,6 +121,7 @@ def test_even_and_at_most_a_quarter(x):
     assert 0 <= both[0] <= 0.25
 
 
+@pytest.mark.in_turn
 def test_infinite_gaps():
     infinite = jnp.array([jnp.inf, -jnp.inf])
     np.testing.assert_array_equal(incfl_weights(infinite), [0, 0])
@@ -172,6 +173,7 @@ def test_unknown_names():
 # --- The update ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("normalise", ["sum", "mean"])
 @pytest.mark.parametrize("surrogate", SURROGATES)
 def test_update_against_numpy(surrogate, normalise):
@@ -208,6 +210,7 @@ def test_underflowing_weights_never_break_the_model(gap):
     assert np.abs(found).max() <= np.abs(UPDATES["w"]).max()
 
 
+@pytest.mark.in_turn
 def test_infinite_loss_has_no_influence():
     gap = jnp.asarray(GAP).at[1].set(jnp.inf)
     others = {"w": jnp.asarray(np.delete(UPDATES["w"], 1, axis=0))}

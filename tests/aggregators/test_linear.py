@@ -91,6 +91,7 @@ def test_double_precision(x64):
     assert weighted_mean({"w": jnp.asarray(leaf)}, weights)["w"].dtype == jnp.float64
 
 
+@pytest.mark.in_turn
 def test_transforms():
     updates, weights = {"w": jnp.arange(6.0).reshape(3, 2)}, jnp.array([1.0, 2.0, 3.0])
     expected = weighted_mean(updates, weights)["w"]

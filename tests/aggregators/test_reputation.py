@@ -142,11 +142,13 @@ def test_large_layers_are_given_whole():
     assert abs(int(found[1]) - total.size / 2) < 2
 
 
+@pytest.mark.in_turn
 def test_ties_go_to_the_entry_that_comes_first():
     found = cgsv_rewards({"w": jnp.array([1.0, -1.0, 1.0, 1.0])}, jnp.array([1.0, 0.5]), beta=1e-4)
     assert found["w"][1].tolist() == [1, -1, 0, 0]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("tied", [False, True])
 def test_quirk_zeroes_the_smallest_entry(tied):
     total = {"w": jnp.array([3.0, -5.0, 1.0, 1.0 if tied else 2.0]), "b": jnp.array([2.0])}

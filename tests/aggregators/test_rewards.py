@@ -88,6 +88,7 @@ def test_rates_keep_their_dtype_and_trace():
     np.testing.assert_allclose(slope, [0.25, 0], rtol=1e-6)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
 def test_a_contribution_of_zero_leaves_gradients_finite(kappa):
     """The rate of client 1 is (p / 4)^(1 - kappa), whatever another client contributes."""
@@ -103,6 +104,7 @@ def test_a_contribution_of_zero_leaves_gradients_finite(kappa):
 # --- Subsets ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_inclusion_frequencies():
     chosen = many(6, 0.4) > 0
     share = chosen.mean(axis=0)
@@ -256,6 +258,7 @@ def test_rate_1_is_the_mean_and_rate_0_is_ones_own():
         np.testing.assert_array_equal(own[name], updates()[name])
 
 
+@pytest.mark.in_turn
 def test_rewards_have_gradients():
     slope = jax.grad(lambda tree: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(iafl_rewards(KEY, tree, RATES))))
     columns = np.asarray(iafl_subsets(KEY, RATES)).sum(axis=0)
@@ -278,6 +281,7 @@ def test_rank_rewards_are_naive_means(score):
         np.testing.assert_array_equal(found[name][order[0]], updates()[name][order[0]])
 
 
+@pytest.mark.in_turn
 def test_rank_rewards_of_the_absent():
     present = jnp.array([True, False, True, True, True, True])
     spoiled = {name: leaf.at[1].set(jnp.nan) for name, leaf in updates().items()}

@@ -234,6 +234,7 @@ def test_shares_of_many_members_are_exact():
 # --- Ties ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_lots_depend_on_the_round_and_on_the_client_alone():
     key = jax.random.key(5)
     np.testing.assert_array_equal(lots(key, (4, 2)), lots(key, (9, 2))[:4])

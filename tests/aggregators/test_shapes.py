@@ -91,6 +91,7 @@ def test_a_settlement_names_the_array(name, shape, expected):
         settle(**{name: jnp.ones(shape, int)})
 
 
+@pytest.mark.in_turn
 def test_bids_and_slots_name_the_array():
     both = jnp.ones((N, C))
     with pytest.raises(ValueError, match=r"expected tokens of shape \[N\], which is \[5\] here, got \[\]"):

@@ -47,6 +47,7 @@ def test_bids_are_the_clusters_of_at_least_an_average_share():
     assert bids([[0.4, 0.3, 0.3]], least_importance=0.3) == [[1, 1, 1]]
 
 
+@pytest.mark.in_turn
 def test_bids_end_where_the_tokens_do():
     accuracy = [[0.3, 0.4, 0.3]] * 5
     assert bids(accuracy, [3, 2, 1, 0, 2], least_importance=0.1) == [
@@ -64,6 +65,7 @@ def test_bids_end_where_the_tokens_do():
     ]
 
 
+@pytest.mark.in_turn
 def test_what_is_affordable_is_never_more_than_the_tokens():
     wanted, priority = jnp.ones((1, 10), bool), jnp.zeros((1, 10))
     for tokens in (0.0, 0.1, 0.3, 0.7, 1.0):
@@ -245,6 +247,7 @@ def test_all_clients_may_share_by_participation():
     np.testing.assert_array_equal(ledger.rewarded[:, 0], [4 + 1, 2 + 2, 3])
 
 
+@pytest.mark.in_turn
 def test_nobody_to_tell_means_that_members_only_pay():
     ledger = four(0.5, math.nan)
     np.testing.assert_array_equal(ledger.tokens, [9] * 4)

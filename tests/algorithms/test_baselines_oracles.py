@@ -87,6 +87,7 @@ def test_equals_uniform_fedavg(name, exact):
         close(states.server.model["w"], follow(START, steps_of(name), 3, momentum, server_lr), exact)
 
 
+@pytest.mark.in_turn
 def test_incfl_with_everybody_at_the_threshold_is_fedavg(exact):
     def build(values):
         task = quadratic(values["start"])
@@ -115,6 +116,7 @@ def ragged_fedavg(_):
 # --- FedProx ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_fedprox_solves_the_proximal_problem(x64):
     def build(values):
         return fedprox(quadratic(values["start"]), how(3, values["rate"]), mu=values["mu"], clients_per_round=None)
@@ -132,6 +134,7 @@ def test_fedprox_solves_the_proximal_problem(x64):
     close(states.server.model["w"][1], ((1.5 * CENTRES + 2 * START) / 3.5).mean(axis=0), 1e-12)
 
 
+@pytest.mark.in_turn
 def test_the_first_step_of_fedprox_is_fedavgs(exact):
     def build(values):
         return fedprox(quadratic(values["start"]), how(1), mu=values["mu"], clients_per_round=None)
@@ -143,6 +146,7 @@ def test_the_first_step_of_fedprox_is_fedavgs(exact):
 # --- SCAFFOLD -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("local", [Local(0.1, 3, steps=5), Local(0.1, 3, epochs=5)], ids=["steps", "epochs"])
 def test_work_of_stragglers(local):
     rows, times = Rows(jnp.arange(8, dtype=jnp.int32), jnp.int32(7)), 1 if local.steps else 3
@@ -160,6 +164,7 @@ def scaffolded(steps, option: Any = "II", clients_per_round=None):
     return build
 
 
+@pytest.mark.in_turn
 def test_scaffold_with_one_step_is_gradient_descent(exact):
     states, _ = run(scaffolded(1), 4)
     close(states.server.model["w"], follow(START, 1, 4), exact)
@@ -224,6 +229,7 @@ def test_perfedavg_factors(hessian, x64):
         close(states.server.model["w"][1], wanted, 1e-12 if hessian != "difference" else 1e-9)
 
 
+@pytest.mark.in_turn
 def test_perfedavg_rests_at_the_minimum_of_the_meta_loss(x64):
     def build(values):
         return perfedavg(
@@ -249,6 +255,7 @@ def test_perfedavg_deploys_with_the_rate_of_the_round(round, rate):
 # --- pFedMe -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_pfedme_follows_the_moreau_gradient(x64):
     curvature, steps = 1.5, 3
     data = clients(curvature=curvature)
@@ -299,6 +306,7 @@ def test_where_pfedme_is_stable(x64, times, swings, converges):
     assert (np.abs(distance[-1]).max() < np.abs(distance[0]).max()) == converges
 
 
+@pytest.mark.in_turn
 def test_pfedme_without_regularisation_only_decays():
     """lambda = 0 is no division by zero where weights decay."""
     local = how(2)._replace(weight_decay=0.1)

@@ -137,6 +137,7 @@ def test_equal_models_are_all_of_the_first_cluster():
 # --- Parts --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_losses_of_rows_in_parts():
     """Clients of more rows than are evaluated at a time, fewer, and none; what lies beyond them is never read."""
     rng = np.random.default_rng(0)

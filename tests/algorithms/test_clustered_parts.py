@@ -122,6 +122,7 @@ def test_the_most_accurate_model(loss, accuracy, expected):
     np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.in_turn
 def test_rows_stand_for_the_cluster_whose_model_has_the_least_loss():
     losses = jnp.array([[0.1, 0.5, 0.3, 0.2, 9.0], [0.2, 0.4, 0.3, jnp.nan, 0.0], [0.3, 0.6, 0.7, 0.9, 9.0]])
     expected = [[1, 0, 0.5, 1, 0], [0, 1, 0.5, 0, 0], [1, 1, 1, 1, 0]]  # all four rows stand for the last cluster

@@ -13,6 +13,7 @@ from fljax.algorithms import cohorts
 from fljax.protocol import Available
 
 
+@pytest.mark.in_turn
 def test_a_small_cohort_of_a_million_touches_no_array_of_a_million() -> None:
     draw = lambda key: cohorts.sample_uniform(key, Available(10**6), 100)  # noqa: E731
     text = str(jax.make_jaxpr(draw)(jax.random.key(0)))
@@ -24,6 +25,7 @@ def test_a_small_cohort_of_a_million_touches_no_array_of_a_million() -> None:
     assert 900_000 < int(id.max()) < 10**6
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("available", "rows"),
     [
@@ -42,6 +44,7 @@ def test_other_cohorts_are_drawn_as_ever(available: Available, rows: int) -> Non
     assert bool(present.all())
 
 
+@pytest.mark.in_turn
 def test_every_client_is_as_likely_in_every_place(monkeypatch: Any) -> None:
     monkeypatch.setattr(cohorts, "LARGE", 0)
     population, rows, draws = 192, 3, 20_000

@@ -116,6 +116,7 @@ def test_the_likelihood_of_several_clients_never_falls(x64):
     assert np.ptp(states.clients.mixture[-1][:, 0]) > 0.2  # clients differ
 
 
+@pytest.mark.in_turn
 def test_predictions_are_a_mixture_of_probabilities():
     rng = np.random.default_rng(0)
     both = {"w": jnp.asarray(rng.normal(size=(2, 3, 4)), jnp.float32), "b": jnp.zeros((2, 4))}
@@ -131,6 +132,7 @@ def test_predictions_are_a_mixture_of_probabilities():
         assert np.isfinite(algorithm.predict(Mixture(far, jnp.asarray(mixture)), x)).all()
 
 
+@pytest.mark.in_turn
 def test_the_model_of_a_cluster_is_a_component():
     algorithm = fedem(SCATTERED, SMALL, clusters=3)
     server = algorithm.init_server(jax.random.key(0), None)  # type: ignore

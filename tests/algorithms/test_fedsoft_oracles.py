@@ -88,6 +88,7 @@ def test_of_equal_models_the_first_has_all_rows():
     close(models(states)[1, 0], models(states)[1, 1])  # the same weights v: 1e-4 for everybody
 
 
+@pytest.mark.in_turn
 def test_fedsoft_solves_the_proximal_problem(x64):
     """``theta* = (a x + lambda sum_s u_s c_s) / (a + lambda sum_s u_s)``; clients are of both clusters."""
     starts = np.array([[0.4, 0.1, 0.2], [-0.2, 0.3, 0.5]])

@@ -109,7 +109,7 @@ def model(tree, c):
     return {name: np.asarray(leaf[c], np.float64) for name, leaf in tree.items()}
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_rounds(name, tolerance):
     options, own = CASES[name]

@@ -125,6 +125,7 @@ def measured_once(chosen: RoundMeasure, task: Any, sample: Sample, round: Round)
     return jax.tree.map(np.asarray, play(sample, round))
 
 
+@pytest.mark.in_turn
 def test_shapley_values_of_a_round_on_rows_of_the_server():
     """FedSV by NumPy: the mean over all orders of what a client adds to minus the loss."""
     task, round, sample = held_round()

@@ -92,6 +92,7 @@ def test_ditto_that_converges_solves_the_proximal_problem(exact):
         same(states.clients.personal["w"][t + 1], (curvature * CENTRES + SHARED[t]) / (curvature + 1), exact)
 
 
+@pytest.mark.in_turn
 def test_ditto_that_is_held_fast_is_the_received_model(exact):
     """lambda = 1e8 with the rate of an exact proximal step."""
     states, _ = run(dittoed, ROUNDS, regularisation=1e8, rate=1e-8)
@@ -480,6 +481,7 @@ def test_while_no_class_is_known_the_head_decides():
     close(found[:, 2], -np.square(np.asarray(representation) - np.asarray(representation[0])).sum(axis=1), 1e-5)
 
 
+@pytest.mark.in_turn
 def test_strangers_of_fedproto_have_no_scores():
     data = by_id(tiny_federation())
     algorithm = fedproto(logistic_regression(), Local(0.2, 2, steps=3))

@@ -55,6 +55,7 @@ def test_rate_1_is_fedavg_whatever_recovers(recovery, exact):
     np.testing.assert_array_equal(records["rate"], 1)
 
 
+@pytest.mark.in_turn
 def test_rate_0_is_standalone(exact):
     states, _ = run(rewarded, ROUNDS, contribution=np.zeros(POPULATION), recovery=0.0)
     np.testing.assert_allclose(models(states), ALONE, rtol=exact, atol=exact)
@@ -86,6 +87,7 @@ def test_without_recovery_differences_of_models_stay(exact):
     assert np.abs(np.diff(models(states), axis=0)).max() > 0.1
 
 
+@pytest.mark.in_turn
 def test_recovery_ends_differences_of_models(exact):
     numbers = {"contribution": np.ones(POPULATION), "offset": OFFSET}
     states, _ = run(spread, ROUNDS, recovery=1.0, **numbers)

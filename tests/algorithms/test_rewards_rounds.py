@@ -147,6 +147,7 @@ def test_iafl_with_contributions_of_each_round():
     np.testing.assert_allclose(records["rate"], by_round[[0, 1, 1]], rtol=1e-6)
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_iafl_with_named_dimensions():
     by_round = np.asarray([CONTRIBUTION, CONTRIBUTION[::-1]])

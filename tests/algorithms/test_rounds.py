@@ -268,6 +268,7 @@ def test_clients_at_their_threshold_give_uniform_fedavg():
     np.testing.assert_allclose(record["weight"], np.where(record["cohort_present"], 0.25, 0), rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_clients_content_with_anything_freeze_the_model():
     data = federation()
     models, (_, record) = run(Relu(jnp.inf), data, 2)
@@ -282,6 +283,7 @@ def test_relu_with_all_above_their_threshold_is_uniform_fedavg():
     close(models[-1], run(UNIFORM, data, 1)[0][-1])
 
 
+@pytest.mark.in_turn
 def test_a_threshold_is_a_number_or_one_per_client():
     data = federation()
     number, each = (run(Relu(rho), data, 1) for rho in (1.3, (1.3,) * 5))

@@ -107,6 +107,7 @@ def test_a_text_keeps_its_order() -> None:
     assert described("cgsv_iafl", "algorithm").summary == algorithms.REGISTRY["cgsv_iafl"].summary, "a file of two"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "facts"),
     [

@@ -171,6 +171,7 @@ def test_process_0_is_killed(place: pathlib.Path) -> None:
     assert ("another process of this run has ended" in err) or ("another task died" in err)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -86,6 +86,7 @@ def test_show_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert parameters["minimum"]["default"] == "10"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -260,6 +261,7 @@ def swept(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.in_turn
 def test_export_of_a_sweep(swept: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = call(capsys, "export", str(swept), "--csv")[1]
     lines = list(csv.DictReader(io.StringIO(out)))
@@ -298,6 +300,7 @@ def plain(text: str) -> str:
     return re.sub(r"[\s│┃┏┓┗┛━┳┻┡┩╇─└┘┴├┤┼]+", " ", text)
 
 
+@pytest.mark.in_turn
 def test_compare(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     text = CONFIG.replace("learning_rate = 0.1", "learning_rate = 0.2").replace("steps = 2", "steps = 3")
     other = saved(tmp_path / "two", {"fedavg": [0.6, 0.95], ":smile:": [0.5, 0.5], "new": [0.5, 0.75]}, text)
@@ -317,6 +320,7 @@ def test_compare(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path
     assert line["difference"] == {"mean": 0.0, "std": 0.0, "of": ["one", "fedavg"]}
 
 
+@pytest.mark.in_turn
 def test_compare_says_which_seeds_diverged(
     run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:

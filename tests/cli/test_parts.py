@@ -209,6 +209,7 @@ def test_unfinished_parts(place: pathlib.Path, capsys: pytest.CaptureFixture[str
     assert folders.load(place / "out")[0]["algorithm"].values.tolist() == ["incfl"]
 
 
+@pytest.mark.in_turn
 def test_parts_that_are_not_ours(
     place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]
 ) -> None:
@@ -307,6 +308,7 @@ def test_a_part_whose_time_is_up(place: pathlib.Path) -> None:
 # --- The page ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("ends_with", "queued"), [(143, True), (0, False), (1, False)])
 def test_the_job_array_of_the_page(place: pathlib.Path, ends_with: int, queued: bool) -> None:
     """The part hears of Slurm's signal; its job is queued again if the part saved and ended, and only then."""

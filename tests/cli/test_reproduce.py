@@ -275,6 +275,7 @@ def test_every_setting_of_a_table_has_a_run(name):
     assert covered == {cell_of(row) for row in read(name)}
 
 
+@pytest.mark.in_turn
 def test_runs_have_folders_of_their_own():
     runs = {run for name in tables() for run in table_runs.table_runs(name)}
     names = [loaded(run).name for run in runs]

@@ -134,6 +134,7 @@ with interruptible():
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_second_signal_ends_at_once_also_in_compiled_code(number: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True)

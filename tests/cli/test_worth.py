@@ -66,6 +66,7 @@ def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     return told
 
 
+@pytest.mark.in_turn
 def test_the_table_and_the_files(fake: dict[str, Any], capsys: Any) -> None:
     code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "x", "--seeds", "3")
     assert code == 0

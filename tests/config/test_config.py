@@ -173,6 +173,7 @@ def test_import_path(path, tmp_path, monkeypatch):
     assert "my_config_module:mine.alpha" in error(path, "algorithms.fedavg.name=my_config_module:mine")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [

@@ -228,6 +228,7 @@ def test_names_of_clients_that_differ_between_seeds(config):
         run.names_of(6)
 
 
+@pytest.mark.in_turn
 def test_every_model_sees_standardised_features(config, monkeypatch):
     module = config.parent / "nets_of_the_test.py"
     module.write_text(

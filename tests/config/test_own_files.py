@@ -69,6 +69,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("form", DATA)
 def test_clients_are_counted_and_paths_are_relative_to_the_config(folder, form, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))

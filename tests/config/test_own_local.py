@@ -32,6 +32,7 @@ def local_of(own: dict[str, Any], name: str = "fedavg") -> Local:
     return entry.local
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("own", "optimizer", "options", "weight_decay"),
     [

@@ -54,6 +54,7 @@ def test_a_config_reaches_the_shares_of_groups() -> None:
         config.parse(BASE | {"data": data})
 
 
+@pytest.mark.in_turn
 def test_a_config_reaches_the_initialisation_of_a_model() -> None:
     model = {"name": "logistic_regression", "initialisation": "framework"}
     _, task = build_federation(config.parse(BASE | {"seeds": 1, "model": model}))

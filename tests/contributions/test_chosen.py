@@ -195,6 +195,7 @@ def test_correlation_with_accuracy_is_among_the_metrics(outcome):
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_contributions_do_not_compile_anew():
     kinds = ["size", [1, 0.5, 2, 0], {"name": "participation_rate", "free_riders": [2]}, None]
     numbers = np.full((2, 4), 0.5, np.float32)

@@ -64,6 +64,7 @@ def induced(contribution, ceiling, kappa):
     return rate - (rate - 1) / contribution.shape[-1]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kappa", [0.0, 0.5, 0.8])
 @pytest.mark.parametrize("ceiling", ["max", 2.0])
 def test_a_free_rider_has_the_induced_rate_that_was_asked_for(kappa, ceiling):

@@ -160,6 +160,7 @@ def test_leading_axes_and_libraries(x64: Any) -> None:
     np.testing.assert_allclose(slope @ games.THREE, shapley(games.THREE)[0], rtol=1e-12)
 
 
+@pytest.mark.in_turn
 def test_functions_of_a_coalition_are_the_same_values(x64: Any) -> None:
     table = jnp.asarray(games.THREE)
     found = exact_shapley(lambda members: table[jnp.sum(jnp.where(members, jnp.asarray([1, 2, 4]), 0))], 3)

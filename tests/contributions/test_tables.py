@@ -165,6 +165,7 @@ def file(folder: Any, rows: list[str]) -> str:
     return str(path)
 
 
+@pytest.mark.in_turn
 def test_a_file_of_rounds(tmp_path: Any) -> None:
     chosen = Measure(file=file(tmp_path, ROWS))
     found = measured(chosen, RUN)

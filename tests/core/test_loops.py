@@ -82,6 +82,7 @@ def test_whole_numbers_keys_and_choices_may_be_closed_over() -> None:
     np.testing.assert_array_equal(seen, [0, 1, 2, 0])
 
 
+@pytest.mark.in_turn
 def test_turns_beyond_the_count_spoil_nothing() -> None:
     """The scan of reverse mode computes them, and drops them. The body is not defined at turn 2."""
 

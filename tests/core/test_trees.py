@@ -63,6 +63,7 @@ def test_where_rows_stops_nan():
     assert not jnp.isnan(out["w"]).any()
 
 
+@pytest.mark.in_turn
 def test_take(tree):
     equal(trees.take(tree, 1), {name: leaf[1] for name, leaf in tree.items()})
     index = jnp.array([1, 1, 0])
@@ -94,6 +95,7 @@ def test_wide_is_floating_and_at_least_single_precision():
     assert trees.wide(jnp.ones(2, jnp.int32)).dtype == trees.wide(True).dtype == jnp.result_type(float)
 
 
+@pytest.mark.in_turn
 def test_gradients(tree):
     def loss(factor, w):
         rows = trees.where_rows(jnp.array([True, False]), {"w": w}, trees.zeros_like({"w": w}))
@@ -104,6 +106,7 @@ def test_gradients(tree):
     np.testing.assert_array_equal(by_w, np.stack([np.full((3, 2), 3.0), np.zeros((3, 2))]))
 
 
+@pytest.mark.in_turn
 def test_any_new_nonfinite(tree):
     bad = tree | {"b": jnp.array([jnp.inf, jnp.nan])}
     check = jax.jit(trees.any_new_nonfinite)
@@ -124,6 +127,7 @@ def test_cast(tree):
     equal(trees.cast(half, jnp.float32), tree)
 
 
+@pytest.mark.in_turn
 def test_ratio_guards_values_and_gradients():
     by = jnp.asarray([0.0, 2.0, jnp.nan])
     np.testing.assert_array_equal(trees.ratio(jnp.ones(3), by, 7.0), [7.0, 0.5, jnp.nan])
@@ -132,6 +136,7 @@ def test_ratio_guards_values_and_gradients():
     np.testing.assert_array_equal(slopes[1], [0.0, -0.25])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("by", [1e-25, 1e-19, 3.0, 1e19, 1e25])
 @pytest.mark.parametrize("mode", [jax.jacrev, jax.jacfwd])
 def test_derivatives_of_a_ratio_do_not_need_the_square_of_what_divides(mode, by):
@@ -175,6 +180,7 @@ def test_a_subnormal_divisor_is_zero_on_a_cpu():
     np.testing.assert_array_equal(jax.tree.leaves(found), 0)
 
 
+@pytest.mark.in_turn
 def test_rows_go_where_somebody_is_present():
     tree = {"a": jnp.arange(8.0).reshape(4, 2), "b": jnp.zeros(4, jnp.int32)}
     index, present = jnp.asarray([3, 0, 9]), jnp.asarray([True, True, False])

@@ -319,6 +319,7 @@ def test_a_mapping_is_no_record() -> None:
         algorithms.ipfl(TASK, LOCAL, tokens=mapping)
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_what_stays_allowed() -> None:
     algorithms.iafl(TASK, LOCAL, contribution=[0.5, math.nan, 1.0])
@@ -361,6 +362,7 @@ class Members(NamedTuple):
     member: Int[Array, " N"]
 
 
+@pytest.mark.in_turn
 def test_arrays_of_whole_numbers_stay_arrays() -> None:
     """Sequences of whole numbers shape the program, and become tuples; arrays do not."""
 

@@ -160,6 +160,7 @@ def test_labels_beyond_the_classes_are_refused():
         from_arrays(X, np.array(["a", "b"])[Y % 2], OWNERS)
 
 
+@pytest.mark.in_turn
 def test_test_data_must_be_like_the_rest():
     y = np.linspace(0, 1, N)
     made = from_arrays(X, y, OWNERS, test_data=(X[:2], y[:2]))

@@ -374,6 +374,7 @@ def test_damaged_headers_and_locked_files_are_a_sentence(tmp_path):
         load(f"{tmp_path}/")
 
 
+@pytest.mark.in_turn
 def test_bytes_that_change_are_a_sentence(tmp_path):
     save(tmp_path, "train", 0, np.zeros((3, 2), np.float32), np.arange(3))
     file, draw = tmp_path / "train" / "0.npz", np.random.default_rng(0)

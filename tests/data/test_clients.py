@@ -35,6 +35,7 @@ def test_every_key_is_a_client_with_its_rows():
         assert [made.names.classes[each] for each in np.asarray(made.examples.y)[rows]] == y.tolist()
 
 
+@pytest.mark.in_turn
 def test_parts_of_the_user_stay():
     given = {
         name: {"train": examples(6, i), "valid": examples(2, 10 + i), "test": examples(3 + i, 20 + i)}

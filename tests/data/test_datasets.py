@@ -43,6 +43,7 @@ def test_moments_are_of_training_rows_of_clients_that_train():
         assert np.array_equal(found.examples.x, FRAME[FEATURES].to_numpy(np.float32))  # as they were
 
 
+@pytest.mark.in_turn
 def test_stacked_federations_share_examples_and_have_moments_of_their_own():
     made = data.dataset_from_frame(FRAME, standardise=True, **OPTIONS)
     apart = data.federations(made, "natural", seeds=3, unseen=1)

@@ -225,6 +225,7 @@ def test_deployment_rows_are_the_share_of_later_rows_that_validation_rows_are_of
         stack([made, federate(ALONE, "mixture", **options)])
 
 
+@pytest.mark.in_turn
 def test_rotated_copies_follow_the_examples():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (60, 4, 4, 1)).astype(np.uint8), rng.integers(0, 4, 60).astype(np.int32)

@@ -39,6 +39,7 @@ def test_train_and_test_and_colours(tmp_path):
     assert made.x[:, 0, 0].tolist() == [[1] * 3, [2] * 3, [3] * 3]
 
 
+@pytest.mark.in_turn
 def test_clients_have_folders(tmp_path):
     for client in ("north", "south"):
         for label in ("a", "b"):

@@ -109,6 +109,7 @@ def test_concentration_must_be_positive(make, bad):
         make(LABELS, clients=4, beta=bad)
 
 
+@pytest.mark.in_turn
 @at_most(25)
 @given(seed=st.integers(0, 999), clients=st.integers(2, 30), beta=st.sampled_from([1e-4, 0.05, 1.0, 1e4]))
 def test_tightest_minimum_is_kept_by_construction(seed, clients, beta):

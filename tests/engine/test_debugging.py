@@ -192,6 +192,7 @@ def test_jax_disable_jit_does_the_same() -> None:
             engine.simulate(_fails_late(), federation, rounds=2)
 
 
+@pytest.mark.in_turn
 def test_an_unseen_client_is_named() -> None:
     usual = fedavg(TASK, LOCAL)
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from typing_extensions import TypeAliasType
 
 from fljax.algorithms import fedavg, incfl
@@ -124,6 +125,7 @@ def test_a_seat_crosses_and_stays_static() -> None:
     assert paths == [".round", ".id", ".slot"]
 
 
+@pytest.mark.in_turn
 def test_tasks_and_algorithms_cross_without_leaves() -> None:
     algorithm = fedavg(TASK, LOCAL)
     for value in (TASK, algorithm):

@@ -88,6 +88,7 @@ def test_decisions_during_training_do_not_read_them() -> None:
     assert len(set(np.asarray(old.records["gain"])[np.isfinite(old.records["gain"])].tolist())) > 2
 
 
+@pytest.mark.in_turn
 def test_they_are_moved_from_the_host_for_evaluations() -> None:
     spec, inputs = partition_plan(
         Plan(_builder, {"task": logistic_regression(), "local": LOCAL}), by_id(_changed(tiny_federation()))

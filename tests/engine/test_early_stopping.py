@@ -100,6 +100,7 @@ def test_every_metric_of_one_evaluation_is_described():
     assert is_lower_better("average_valid_loss")
 
 
+@pytest.mark.in_turn
 def test_a_run_says_where_it_ended():
     algorithm = fedavg(logistic_regression(), Local(1e-9, batch_size=2, steps=1), clients_per_round=3)
     stop = stop_early("average_accuracy", patience=2)

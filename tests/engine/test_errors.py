@@ -130,6 +130,7 @@ def test_the_round_of_an_aggregation_is_known_where_numbers_are(name: str) -> No
     assert caught.value.round == 3
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["train", "finish"])
 def test_before_a_run_and_inside_other_code(name: str) -> None:
     algorithm, federation = _broken(name), tiny_federation()

@@ -103,6 +103,7 @@ def test_same_tests_looks_at_real_rows_of_seen_and_unseen_in_every_federation() 
     assert not same_tests(data._replace(clients=data.clients._replace(test=nobody)))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("wrapped", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_model_of_the_servers_own_is_judged_on_held_rows(wrapped: bool) -> None:
     data, algorithm = tiny_federation(), _algorithms()["no shared model"]

@@ -150,6 +150,7 @@ def test_auto_wastes_little_where_steps_differ(rows: int, backend: str) -> None:
     assert np.mean(wasted) < (1.3 if backend == "cpu" else 4)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("lanes", [2, 3, 4])
 def test_padding_takes_no_more_steps_than_the_cheapest_row(lanes: int) -> None:
     seen: list[int] = []

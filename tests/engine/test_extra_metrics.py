@@ -76,6 +76,7 @@ def test_validation_rows(result: Any, reference: Any) -> None:
     np.testing.assert_allclose(last["valid_global_model_appeal"], (valid < np.asarray(reference.threshold[0])).mean())
 
 
+@pytest.mark.in_turn
 def test_nothing_else_changes_and_nothing_is_there_unasked(result: Any, reference: Any) -> None:
     plain = simulate(PLAN, DATA, rounds=2, reference=reference._replace(valid_loss=None, unseen_valid_loss=None))
     assert not set(ON_REQUEST) & set(plain.metrics)

@@ -40,7 +40,7 @@ def both() -> tuple[Federation, Federation]:
     return data.stack(moved), data.stack([put(each, x) for each, x in zip(parts, plain, strict=True)])
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_algorithm_sees_standardised_rows(name: str) -> None:
     raw, standard = both()

@@ -85,6 +85,7 @@ def test_nobody_is_named_where_the_server_itself_diverges(federation: Federation
     assert not result.metrics["diverged_by"].any()
 
 
+@pytest.mark.in_turn
 def test_nobody_is_named_for_a_round_of_an_earlier_run(federation: Federation) -> None:
     first = _simulate(federation)
     later = _simulate(federation, rounds=2, initial=first.state)
@@ -171,6 +172,7 @@ def test_the_state_of_a_dropped_client_is_kept(federation: Federation, build: An
     assert dropped.diverged == ()
 
 
+@pytest.mark.in_turn
 def test_the_server_may_still_diverge(federation: Federation) -> None:
     """Messages that are finite may add up to what is not."""
     plan = _plan(~NEVER, server_lr=np.inf)
@@ -302,6 +304,7 @@ def count(jaxpr: Any, name: str) -> int:
     return found
 
 
+@pytest.mark.in_turn
 def test_freezing_looks_at_no_message(federation: Federation) -> None:
     """So the usual program is as fast as one that knows nothing of this."""
     data = by_id(federation)

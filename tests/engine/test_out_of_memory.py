@@ -63,6 +63,7 @@ def test_a_run_goes_on_with_fewer_side_by_side(
     assert found.records["round"].values.tolist() == list(range(7))
 
 
+@pytest.mark.in_turn
 def test_with_checkpoints_it_goes_on_after_the_newest(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

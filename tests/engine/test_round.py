@@ -145,6 +145,7 @@ def test_standalone_equals_training_each_client_by_a_loop() -> None:
                     np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_standalone_without_strangers_and_without_models() -> None:
     data = tiny_federation()._replace(unseen=None)
     found = engine.standalone(TASK, data, LOCAL)

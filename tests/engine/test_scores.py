@@ -201,6 +201,7 @@ def test_an_infinite_loss_is_reported_with_seed_round_and_clients() -> None:
     assert simulate(fedavg(PLAIN, LOCAL), tiny_federation(), rounds=1).infinite == ()
 
 
+@pytest.mark.in_turn
 def test_examples_that_are_nan_in_a_federation_made_by_hand_are_found_before_training() -> None:
     """No front door has seen them: the first evaluation names their client."""
     data = tiny_federation()

@@ -186,6 +186,7 @@ def test_models_can_be_taken_out_and_used(federation: Federation) -> None:
             result.deployed(**wrong)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("alter", "message"),
     [
@@ -249,6 +250,7 @@ def test_an_algorithm_is_a_plan_without_arguments(federation: Federation) -> Non
     assert_close(_simulate(federation, fixed).state, _simulate(federation).state)
 
 
+@pytest.mark.in_turn
 def test_a_reference_gives_the_metrics_that_compare(federation: Federation) -> None:
     loss = np.array([[0.0, 9, 9, 9, 9], [9.0, 9, 9, 9, 9]], np.float32)
     reference = Reference(loss, loss, np.full((2, 5), 0.5, np.float32))

@@ -64,6 +64,7 @@ def test_it_changes_the_models_and_nothing_else(stopped):
         np.testing.assert_array_equal(getattr(whole, name), getattr(again, name))
 
 
+@pytest.mark.in_turn
 def test_examples_on_the_host(stopped):
     on_host = data.federate(BLOBS, "dirichlet", beta=0.7, clients=5, unseen=2, valid_fraction=0.3, examples="host")
     found = standalone(TASK, on_host, LOCAL, seeds=[SEED], stop=STOP)

@@ -49,6 +49,7 @@ def test_a_scenario_around_it_keeps_them(result):
     np.testing.assert_allclose(found["train_loss"], result.metrics["train_loss"], rtol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_examples_on_the_host(result):
     on_host = data.federate(BLOBS, "dirichlet", examples="host", **HOW)
     found = engine.simulate(TUNED, on_host, rounds=2).metrics

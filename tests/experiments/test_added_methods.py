@@ -39,6 +39,7 @@ def test_only_algorithms_behind_the_others_are_added() -> None:
     assert added(text(ONE), text([{"name": "fedavg", "weights": "size"}, *TWO[1:]])) == []
 
 
+@pytest.mark.in_turn
 def test_a_folder_of_fewer_algorithms_is_resumed_and_its_config_grows(tmp_path: pathlib.Path) -> None:
     with folders.claim(tmp_path, text(ONE)):
         folders.save(tmp_path, Results(*results("fedavg")), text(ONE))

@@ -91,6 +91,7 @@ def test_the_last_evaluation_of_each_algorithm() -> None:
     assert "evaluated_round" not in last.dims
 
 
+@pytest.mark.in_turn
 def test_the_table_is_that_of_the_command(comparison: fljax.Comparison) -> None:
     table = comparison.table()
     assert list(table.index) == list(comparison.labels)
@@ -105,6 +106,7 @@ def test_the_table_is_that_of_the_command(comparison: fljax.Comparison) -> None:
     np.testing.assert_allclose(numbers.loc[("incfl", "average_accuracy"), "mean"], values.mean())
 
 
+@pytest.mark.in_turn
 def test_its_texts_have_the_numbers(comparison: fljax.Comparison) -> None:
     lines = repr(comparison).splitlines()
     assert lines[0] == "Comparison of 3 algorithms. Test results after round 3, mean ± std over 2 seeds"

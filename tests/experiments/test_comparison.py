@@ -94,6 +94,7 @@ def test_a_model_that_needs_rows_asks_for_the_federation(found: fljax.Comparison
         fljax.load(folder, **GIVEN, federation=X)  # type: ignore[arg-type]
 
 
+@pytest.mark.in_turn
 def test_training_goes_on(found: fljax.Comparison, folder: pathlib.Path) -> None:
     state = fljax.load(folder, **GIVEN).models("plan").state
     how: Any = {"rounds": 1, "seeds": 2}
@@ -133,6 +134,7 @@ def test_the_folder_says_what_it_has(found: fljax.Comparison, folder: pathlib.Pa
         with_initial(TASK, f"{tmp_path / 'without'}:value")
 
 
+@pytest.mark.in_turn
 def test_no_file_and_no_pickle_has_rows(found: fljax.Comparison, folder: pathlib.Path) -> None:
     content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     for path in folder.rglob("*.npz"):
@@ -188,6 +190,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 @pytest.mark.parametrize(("changes", "words"), OTHERS)
 def test_what_did_not_make_the_models_is_refused(folder: pathlib.Path, changes: dict[str, Any], words: str) -> None:
@@ -196,6 +199,7 @@ def test_what_did_not_make_the_models_is_refused(folder: pathlib.Path, changes: 
         fljax.load(folder, **GIVEN | changes).models(label)
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_another_jax_writes_other_programs(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """The checksum of a task is of one version of JAX, so that another version is not a reason to refuse."""
@@ -207,6 +211,7 @@ def test_another_jax_writes_other_programs(folder: pathlib.Path, tmp_path: pathl
     assert fljax.load(tmp_path / "run", **GIVEN).predict("plan", 0, X).shape == (3, 3)
 
 
+@pytest.mark.in_turn
 def test_what_is_missing_is_one_sentence(folder: pathlib.Path) -> None:
     run = fljax.load(folder)
     with pytest.raises(ValueError, match=r"a folder has no code, as in fljax.load\(folder, algorithms=\.\.\., task="):
@@ -240,6 +245,7 @@ def test_saving_again_leaves_no_old_models(found: fljax.Comparison, tmp_path: pa
         part.save(place, overwrite=True)
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_what_save_refuses_is_refused_before_anything_is_written(
     found: fljax.Comparison, tmp_path: pathlib.Path

@@ -242,6 +242,7 @@ def test_a_run_that_is_not_finished_has_no_more_rounds(short, tmp_path):
         go_on(run, rounds=8)
 
 
+@pytest.mark.in_turn
 def test_a_seed_that_diverged_or_a_run_that_stopped_early_has_no_more_rounds(folder):
     metrics, _ = folders.load(folder)
     here, there = (configuration.dumps(build(rounds=rounds)) for rounds in (8, 4))

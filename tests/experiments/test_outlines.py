@@ -178,6 +178,7 @@ def test_no_file_and_no_pickle_has_rows(finished: tuple[Any, pathlib.Path]) -> N
     assert copy.copy(found.deployed) is found.deployed
 
 
+@pytest.mark.in_turn
 def test_a_folder_without_an_outline_has_another_scale(
     finished: tuple[Any, pathlib.Path], copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_folder_without_an_outline_has_another_scale(
     assert run.names_of(1) == load(finished[1], monkeypatch).names_of(1)
 
 
+@pytest.mark.in_turn
 def test_a_damaged_outline_is_one_sentence(copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = copied / "run" / outlines.FILE
     whole = path.read_bytes()

@@ -122,6 +122,7 @@ def test_it_does_not_matter_who_else_is_there(own: Any) -> None:
     assert_close(alone(FEDERATION._replace(clients=trees.take(FEDERATION.clients, order))), own)
 
 
+@pytest.mark.in_turn
 def test_the_default_is_one_model_for_all(own: Any) -> None:
     expected = standalone(TASK, FEDERATION, LOCAL, seeds=SEEDS, keep_models=True)
     assert_same(alone(initial="shared"), expected)
@@ -150,6 +151,7 @@ def test_unknown_names_are_refused(initial: Any) -> None:
         compare(initial)
 
 
+@pytest.mark.in_turn
 def test_given_parameters_are_refused() -> None:
     """They are the start of all models, also where only the layers that are not frozen are given."""
     params = TASK.init(jax.random.key(1))

@@ -96,6 +96,7 @@ def test_it_is_descent_on_all_rows_with_the_steps_of_one_client(comparison: Any)
         np.testing.assert_allclose(_weights(result.deployed(0, seed=place)), expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("unseen", [False, True])
 def test_every_client_is_judged_on_its_test_rows(comparison: Any, unseen: bool) -> None:
     prefix, axis = ("unseen_", "unseen") if unseen else ("", "client")
@@ -116,6 +117,7 @@ def test_every_client_is_judged_on_its_test_rows(comparison: Any, unseen: bool) 
     assert metrics[f"{prefix}score_auroc"].attrs["lower"] == 0
 
 
+@pytest.mark.in_turn
 def test_gains_over_the_first_algorithm_and_the_table(comparison: Any) -> None:
     gain = comparison.last.test_accuracy.sel(algorithm="pooled") - comparison.last.test_accuracy.sel(algorithm="fedavg")
     found = comparison.last.personalised_model_accuracy_gain.sel(algorithm="pooled")
@@ -123,6 +125,7 @@ def test_gains_over_the_first_algorithm_and_the_table(comparison: Any) -> None:
     assert list(comparison.table().index) == ["fedavg", "pooled"]
 
 
+@pytest.mark.in_turn
 def test_what_is_computed_of_a_pool(comparison: Any) -> None:
     last = comparison.last.sel(algorithm="pooled")
     # One client with its steps in every round; the objective is of each client's training rows.
@@ -134,6 +137,7 @@ def test_what_is_computed_of_a_pool(comparison: Any) -> None:
     assert np.isfinite(last.unseen_worse_off_by_noise).all()
 
 
+@pytest.mark.in_turn
 def test_clients_that_are_not_there_are_refused(comparison: Any) -> None:
     predict = pickle.loads(pickle.dumps(comparison.results["pooled"].predict._replace(function=_echo)))
     assert predict(1, "x", seed=1, unseen=True) == (len(TRAIN) + 1, "x", 1, True)

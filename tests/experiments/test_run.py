@@ -86,6 +86,7 @@ def test_every_evaluation_is_a_line_with_the_metrics_of_the_table(finished):
             np.testing.assert_allclose(found, own[name].values, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.in_turn
 def test_what_a_run_holds_is_told_before_it_trains(finished):
     _, events, _ = finished
     own = [event for event in events if event.label == "incfl"]
@@ -330,6 +331,7 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
     np.testing.assert_array_equal(thresholds({}, decay=0.5), plain)
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("changes", "sentence"),

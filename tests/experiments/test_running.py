@@ -89,6 +89,7 @@ def test_import_paths_may_be_refused(here: pathlib.Path, monkeypatch: pytest.Mon
         run.run(config.model_copy(update={"seeds": (3,)}))
 
 
+@pytest.mark.in_turn
 def test_what_makes_no_callback(here: pathlib.Path):
     with pytest.raises(ValueError, match="expected broken to make a callback, a function of a Block, got None"):
         run.run(parsed({"name": "my_callbacks:broken"}))

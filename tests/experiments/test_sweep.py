@@ -179,6 +179,7 @@ def test_what_is_saved_loads_back_and_is_not_repeated(finished: Any, tmp_path: A
     assert again.best == outcome.best
 
 
+@pytest.mark.in_turn
 def test_validation_rows_are_judged_where_there_are_some(finished: Any) -> None:
     outcome, _, _ = finished
     assert {best.criterion for best in outcome.best} == {"average_accuracy", "average_valid_accuracy"}

@@ -38,6 +38,7 @@ def in_parts(folder: pathlib.Path, count: int, leave: int | None = None) -> list
     return unfinished
 
 
+@pytest.mark.in_turn
 @at_most(20)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(1, 30))
 def test_every_cell_is_in_one_part(lengths: list[int], count: int) -> None:

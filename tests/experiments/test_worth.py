@@ -66,6 +66,7 @@ def test_every_algorithm_is_retrained_and_saved(retrained: list[dict[str, Any]],
     assert not (tmp_path / "worth").exists()
 
 
+@pytest.mark.in_turn
 def test_finished_algorithms_are_not_repeated(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     asked = Question(baseline="initial")
     tables = worth.run(config(), asked, directory=tmp_path)
@@ -130,6 +131,7 @@ def test_functions_of_one_name_are_different_values(
         worth.run(config(), Question(value=value), directory=tmp_path, resume=True)
 
 
+@pytest.mark.in_turn
 def test_a_changed_function_is_another_value(
     retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_changed_function_is_another_value(
     worth.run(config(), asked, directory=tmp_path, resume=True)
 
 
+@pytest.mark.in_turn
 def test_other_data_are_refused_where_tables_are_missing(
     retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_what_a_config_has_beside(retrained: list[dict[str, Any]]) -> None:
     assert "clients_per_round = 9 is more than the population: all 3 take part" in told
 
 
+@pytest.mark.in_turn
 def test_tables_are_of_these_coalitions(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     worth.run(config(), directory=tmp_path)
     saved = games.load(tmp_path / TABLES)

@@ -97,6 +97,7 @@ def test_client_steps() -> None:
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("clients", "trainings"), [(10, 5_120), (12, 24_576)])
 def test_all_coalitions_train_each_client_half_of_the_times(clients: int, trainings: int) -> None:
     """``N 2^(N - 1)`` trainings of clients a round; with 10 clients and 20 rounds of 20 steps 2.05 million steps."""
@@ -175,6 +176,7 @@ def test_who_is_outside_has_what_it_reaches_alone(table: games.CoalitionTable) -
         np.testing.assert_array_equal(table.payoffs[:, coalition, client], table.payoffs[:, 1 << client, client])
 
 
+@pytest.mark.in_turn
 def test_the_baseline_is_a_number(table: games.CoalitionTable) -> None:
     """The same program; v(empty) is not run. Of what others run, the payoff of an outsider is the common model's."""
     among = [{1}, {0, 1}, ()]

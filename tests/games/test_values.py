@@ -149,6 +149,7 @@ def test_what_changes_no_code() -> None:
     assert code_of(made(several)) == code_of(made(several.replace("'a', 'b'", "'b', 'a'")))
 
 
+@pytest.mark.in_turn
 def test_the_metrics_of_an_algorithm() -> None:
     """Those that a run has; ``simulate`` would have no others."""
     algorithm, federation = algorithm_of(PLAN), tiny_federation()

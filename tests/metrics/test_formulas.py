@@ -136,6 +136,7 @@ SCALARS = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("metric", "count"), SCALARS)
 def test_batches_jax_and_nobody(metric, count):
     rng = np.random.default_rng(0)

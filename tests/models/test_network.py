@@ -104,6 +104,7 @@ def test_no_two_layers_and_no_two_keys_draw_the_same_numbers() -> None:
         np.testing.assert_array_equal(first[path], again[path])
 
 
+@pytest.mark.in_turn
 def test_the_norms_of_iafls_network() -> None:
     """1.73 between kernels, as measured beside the authors' code; its biases are not 0."""
     norms = [

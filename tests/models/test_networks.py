@@ -145,6 +145,7 @@ def test_dropout_only_with_a_key():
     np.testing.assert_array_equal(without(params, x, one), logits(params, x))
 
 
+@pytest.mark.in_turn
 def test_float64():
     with enable_x64(True):
         # A float32 example is cast, so that prepare and the model need not be told twice.
@@ -179,6 +180,7 @@ def test_equal_calls_share_compiled_programs():
     assert len(traces) == 1
 
 
+@pytest.mark.in_turn
 def test_standardise():
     prepare = standardise([0.5, 0.25], [0.5, 0.25])
     x = jnp.array([[[255, 0]]], jnp.uint8)

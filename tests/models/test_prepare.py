@@ -59,6 +59,7 @@ def test_pixels_are_those_of_one_window_of_the_framed_image(shape):
     assert set(found[:, 2]) == {0, 1}
 
 
+@pytest.mark.in_turn
 def test_the_frame_is_a_black_pixel_of_each_channel():
     mean, std = [0.5, 0.4, 0.2], [0.2, 0.1, 0.4]
     task = cnn((8, 8, 3), 2, blocks=[[2]], augment="crop_flip", prepare=standardise(mean, std))

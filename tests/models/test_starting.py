@@ -105,6 +105,7 @@ def test_what_does_not_fit_is_one_sentence() -> None:
         _simulate(_plan_starting(), initial_model=STARTING_PARAMS, initial=state)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("task", [TASK, NET])
 def test_files_of_parameters(task: Any, tmp_path: pathlib.Path) -> None:
     params = task.init(jax.random.key(3))

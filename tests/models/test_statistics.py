@@ -123,6 +123,7 @@ def test_local_training_sets_running_averages_beside_any_optimizer(module: Any) 
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.in_turn
 @MODULES
 def test_frozen_statistics(module: Any) -> None:
     """Training and evaluation predict the same, and nothing moves."""

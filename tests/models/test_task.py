@@ -125,6 +125,7 @@ def test_equal_modules_give_the_same_task():
     assert task_from_module(Nnx, X) is task_from_module(Nnx, X)
 
 
+@pytest.mark.in_turn
 def test_default_prepare():
     class Tokens(nn.Module):
         @nn.compact
@@ -304,6 +305,7 @@ def test_outputs_must_be_one_for_each_sample():
     assert task_from_module(Texts(), THREE, loss=cross_entropy).classes is None
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 @at_most(30)
 @given(

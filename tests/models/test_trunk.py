@@ -53,6 +53,7 @@ def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "form"),
     [

@@ -25,6 +25,7 @@ WEIGHTS = RANDOM.uniform(size=(5, 4))
 PRESENT = np.array([True, False, True, True, False])
 
 
+@pytest.mark.in_turn
 def test_sums_of_one_weight_each() -> None:
     total = streaming.add_up(Part({"a": jnp.asarray(VALUES)}, jnp.asarray(WEIGHTS[:, 0])), jnp.asarray(PRESENT))
     weight = WEIGHTS[:, 0] * PRESENT
@@ -34,6 +35,7 @@ def test_sums_of_one_weight_each() -> None:
     np.testing.assert_allclose(streaming.mean(total)["a"], expected, rtol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_several_sums() -> None:
     total = streaming.add_up(Part(jnp.asarray(VALUES), jnp.asarray(WEIGHTS)), jnp.asarray(PRESENT))
     weight = WEIGHTS * PRESENT[:, None]

@@ -20,6 +20,7 @@ SPLITS = {"seen", "unseen", "clients-global-test", "client6", "clients-local-tes
 SPLITS |= {f"{kind} D_{letter}" for kind in ("cluster-holdout", "best-distribution") for letter in "AB"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.csv")))
 def test_every_table_can_be_read(name):
     with open(FOLDER / f"{name}.csv", encoding="utf-8") as file:

@@ -87,6 +87,7 @@ def key(figure: Figure) -> dict[str, Any]:
     return dict(zip([text.get_text() for text in legend.get_texts()], legend.legend_handles, strict=True))
 
 
+@pytest.mark.in_turn
 def test_panels_are_there_where_the_numbers_are():
     metrics, records = metrics_of(), records_of()
     drawn = report.figures(metrics, records)
@@ -106,6 +107,7 @@ def test_panels_are_there_where_the_numbers_are():
     report.picture(metrics, records).canvas.draw()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("missing", ALGORITHMS)
 def test_records_without_an_algorithm_and_single_seeds(missing):
     metrics = metrics_of(seeds=1, evaluations=1)

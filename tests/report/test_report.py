@@ -171,6 +171,7 @@ def test_write(tmp_path):
     assert not re.search(r'(src|href)="(?!data:)', text)
 
 
+@pytest.mark.in_turn
 def test_the_picture_is_drawn_once_for_file_and_page(tmp_path, monkeypatch):
     metrics, records = results(seeds=2, clients=5, unseen=4, rounds=10)
     metrics, records = metrics[["average_accuracy", "seconds_train", "diverged"]], records[["weight"]]

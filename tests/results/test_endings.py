@@ -87,6 +87,7 @@ def test_results_without_the_number_of_rounds_end_at_the_last_evaluation():
     assert at_end(metrics)["average_accuracy"].sizes == {"algorithm": 2, "seed": 1}
 
 
+@pytest.mark.in_turn
 def test_results_come_back_from_the_file(tmp_path: pathlib.Path):
     config = configuration.parse(BASE, name="tiny")
     text = configuration.dumps(config)

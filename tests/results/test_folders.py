@@ -79,6 +79,7 @@ def test_a_config_of_any_length_is_kept(tmp_path: pathlib.Path) -> None:
     assert list(resume(tmp_path, long).finished) == ["fedavg"]
 
 
+@pytest.mark.in_turn
 def test_a_folder_has_one_writer(folder: pathlib.Path) -> None:
     with folders.claim(folder, text(), resume=True):
         before = {each.name: each.stat().st_mtime_ns for each in folder.iterdir()}
@@ -122,6 +123,7 @@ def test_a_config_of_the_user_is_not_overwritten(tmp_path: pathlib.Path) -> None
     assert (tmp_path / "config.toml").read_text() == "# mine\nrounds = 4\n"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("written", [None, "same", "another"])
 def test_results_of_another_config_are_never_adopted(folder: pathlib.Path, written: str | None) -> None:
     """Whatever config.toml says, and also where there is none."""
@@ -242,6 +244,7 @@ def test_reading_what_is_finished_changes_nothing(folder: pathlib.Path) -> None:
 # --- Files that are whole, or not there ---------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_truncated_results_are_one_sentence(folder: pathlib.Path) -> None:
     path = folder / "results.nc"
     whole = path.read_bytes()

@@ -36,6 +36,7 @@ def by_client(record: Any, name: str) -> np.ndarray:
     return found
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("report", [pytest.param("true", marks=pytest.mark.thorough), "threshold"])
 def test_other_losses_than_inflated_ones(report, federation):
     _, honest = sent(solver(), federation)

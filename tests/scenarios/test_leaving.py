@@ -85,6 +85,7 @@ CASES = {
 } | {name: (name, {}) for name in REGISTRY if name != "iafl"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if case == "iafl" else pytest.mark.thorough) for case in CASES]
 )

@@ -46,6 +46,7 @@ def model_of(state: Any) -> np.ndarray:
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in (server.model.weight, server.model.bias)])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("times", [1.0, pytest.param(0.5, marks=pytest.mark.thorough)])
 def test_one_round_is_the_oracles(times, federation):
     """With the weights of the wrapped algorithm: those of INCFL do not depend on the length of updates."""

@@ -52,6 +52,7 @@ def sent(algorithm: Any, federation: Any, seed: int = 0) -> Any:
 # --- Byzantine clients --------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.05, 0), (0.2, 1), (0.5, 2), (1.0, 5)])
 def test_how_many_are_byzantine(fraction, count, federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=fraction)

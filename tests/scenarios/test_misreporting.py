@@ -267,6 +267,7 @@ def test_options_are_checked(options, message, federation):
         initial_state(misreporting(fedavg(TASK, LOCAL), **options), by_id(federation), jnp.uint32(0))
 
 
+@pytest.mark.in_turn
 def test_they_tell_the_truth_before_and_after_some_rounds() -> None:
     """A client of IP-FL that bids ``1 - importance`` bids for the cluster that suits it least."""
     bid = jnp.asarray([0.9, 0.2])

@@ -85,6 +85,7 @@ def test_three_dropouts_multiply(federation):
     assert 0.09 < found.mean() < 0.16
 
 
+@pytest.mark.in_turn
 def test_a_single_dropout_draws_what_it_always_drew(federation):
     """Recorded results stay: 1002 is folded into the key, whatever other scenarios are around it or inside."""
     key = round_key(jnp.uint32(7), Purpose.SELECT, 0)

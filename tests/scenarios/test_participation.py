@@ -282,6 +282,7 @@ def _cohort(algorithm: Any, round: int) -> set[int]:
     return set(np.asarray(cohort.id)[np.asarray(cohort.present)].tolist())
 
 
+@pytest.mark.in_turn
 def test_newcomers_answer_from_the_round_on_in_which_they_join() -> None:
     inner = fedavg(TASK, LOCAL, clients_per_round=None)
     for announced in (False, True):

@@ -76,6 +76,7 @@ def in_numpy(strategy: dict[str, Any], client: int) -> np.ndarray:
     return number["own"][:, None] * own + number["stale"][:, None] * last + number["echo"][:, None] * moved
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("client", range(CLIENTS))
 def test_terms_of_the_sent_update(client: int) -> None:
     numbers: dict[str, Any] = {
@@ -88,6 +89,7 @@ def test_terms_of_the_sent_update(client: int) -> None:
     np.testing.assert_allclose(found, in_numpy(numbers, client), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_noise_is_relative_to_the_update_or_to_the_change_of_the_model() -> None:
     numbers = {"own": np.array([2.0, 0.0]), "stale": 0.0, "echo": np.array([0.0, 1.0])}
     noisy = strategic(told(), strategy=Strategy(noise=3.0, noise_decay=0.5, own=numbers["own"], echo=numbers["echo"]))
@@ -108,6 +110,7 @@ def test_a_term_with_coefficient_0_is_not_read() -> None:
         assert not np.any(up.update["w"])
 
 
+@pytest.mark.in_turn
 def test_honest_clients_send_their_update_and_report() -> None:
     """To the bit; also what a factor of 1 would round, a size that float32 does not have."""
     report = reports(loss=np.array([np.inf, -0.0]), size=np.array([2**24 + 1, 3], np.int32))
@@ -184,6 +187,7 @@ def test_honest_runs_equal_runs_without_the_scenario() -> None:
 # --- Flipped labels ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_flipped_labels() -> None:
     """``classes - 1 - y`` in a share of the rows, which a larger share has as well; the number of a row counts."""
     index, key = jnp.arange(3000), jax.random.key(1)
@@ -252,6 +256,7 @@ def test_fedavg_weighs_by_the_size_that_a_client_claims() -> None:
     np.testing.assert_allclose(masses[0] / sum(masses), 0.833333, atol=1e-6)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("ceiling", "claim", "expected"),
     [("max", 1.0, (1, 1, 2)), ("max", 4.0, (2, 1, 2)), ("max", 8.0, (2, 1, 1)), (4.0, 8.0, (2, 1, 2))],

@@ -178,6 +178,7 @@ def keeping(task: Any, local: Any, clients_per_round: int | None, first: Any, ke
     return plain._replace(train=train, init_client=lambda key, seat, down, data: first)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("first", "kept", "words"),
     [

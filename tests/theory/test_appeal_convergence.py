@@ -69,6 +69,7 @@ def of_a_client(w: jax.Array, threshold: float, lipschitz: float, smoothness: fl
     return gap(w), jax.grad(gap)(w), jax.hessian(gap)(w), jax.hessian(lambda w: jax.nn.sigmoid(gap(w)))(w)
 
 
+@pytest.mark.in_turn
 @given(st.floats(-3, 3), st.floats(-3, 3), st.floats(-5, 5), amounts, amounts)
 def test_the_hessian_is_the_second_derivative(x, y, threshold, lipschitz, smoothness):
     """Of the sigmoid of a client's pseudo-Huber loss; its norm is below all bounds."""
@@ -84,6 +85,7 @@ def test_the_hessian_is_the_second_derivative(x, y, threshold, lipschitz, smooth
         assert norm <= theory.appeal_smoothness(lipschitz, smoothness)
 
 
+@pytest.mark.in_turn
 def test_the_largest_curvature_is_reached(x64):
     at = np.log(2 + 3**0.5)  # where sigma = (1 + 1/sqrt(3)) / 2
     largest = theory.appeal_curvature(np.array([-at, at]), 1.0, 0.0)
@@ -150,6 +152,7 @@ def test_dissimilarity(seed, lipschitz, smoothness, clients):
 # --- Theorem C.1: terms -------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_terms_are_those_of_the_proof(x64):
     for rounds, local, server in ((1000, 0.01, 0.3), (7, 0.001, 0.1)):
         found = theory.appeal_terms(SETTING, rounds, local, server)
@@ -307,6 +310,7 @@ def test_the_rate_in_rounds(x64):
 # --- Partial participation does not find a stationary point of the objective ----------------------------------
 
 
+@pytest.mark.in_turn
 def test_one_client_a_round_without_eps_is_fedavg():
     """The server's division by the sum of weights cancels the weight of a single client."""
     update = jnp.asarray([[0.3, -2.0]])

@@ -56,6 +56,7 @@ def gaussian_models(means: jax.Array, start: jax.Array, rates: jax.Array) -> jax
     return theory.descend(jax.random.key(0), lambda w: w - means, start, rates)
 
 
+@pytest.mark.in_turn
 @given(st.integers(0, 10_000), st.floats(0, 1), st.floats(0.01, 1))
 def test_gaussian_clusters_exactly(seed, power, first):
     """The loss ``E ||z - w||^2 / 2`` of a cluster with normal z has the gradient w - mean: an equality."""
@@ -151,6 +152,7 @@ def test_a_constant_rate_levels_off(least):
     assert np.all(np.asarray(theory.stochastic_bound(1.0, 1.0, theory.decaying_rates(0.3, 0.0, 9), 2.0)) == np.inf)
 
 
+@pytest.mark.in_turn
 def test_personal_rates_lead_elsewhere(x64):
     """Clients with rates of their own: the limit is the minimiser for other weights."""
     own = np.array([1.0, 0.2, 0.5, 1.0, 0.1])
@@ -225,6 +227,7 @@ def test_importance_settles(x64):
     np.testing.assert_allclose(bound[settled:], (weights * measured).sum(-1)[settled:], rtol=1e-12)
 
 
+@pytest.mark.in_turn
 def test_a_row_on_the_boundary_never_settles(x64):
     """Models converge, and importance does not: theorem 4 needs limits without such rows."""
     rows = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])

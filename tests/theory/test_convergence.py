@@ -88,6 +88,7 @@ def test_propagation_term(x64):
     assert theory.propagation_bound(SETTING, np.ones((20_000, 2)))[-1, 0] < 0.02
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("q", [0.01, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("a", [0.0, 8.0, 40.0])
 def test_the_closed_form_of_the_limit(q, a, x64):

@@ -46,6 +46,7 @@ def test_incfl(gamma_global, expected):
     assert ours > oracle.incfl_bound()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("gamma", "expected"), [(0.3, 0.12), (0.5, 0.246), (2, 0.250), (4, 0.251)])
 def test_incfl_other_spreads(gamma, expected):
     ours, error = oracle.incfl_ipr(3 * gamma, gamma)
@@ -53,6 +54,7 @@ def test_incfl_other_spreads(gamma, expected):
     assert ours > oracle.incfl_bound(gamma)
 
 
+@pytest.mark.in_turn
 def test_naive_comparison_seems_to_violate_the_theorem():
     assert oracle.incfl_bound() == pytest.approx(0.02299, abs=1e-5)
     naive, _ = oracle.incfl_ipr(20**0.5, naive=True)
@@ -114,6 +116,7 @@ def test_fljax_weights_have_these_minima():
     np.testing.assert_allclose(near * x, np.exp(oracle.log_pull(np.log(x))), rtol=1e-10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("surrogate", ["relu", "hinge", "softplus", "exp"])
 @pytest.mark.parametrize("half", [0.5, 1.05, 3.0])
 def test_other_surrogates_lead_to_the_average(surrogate, half):

@@ -35,6 +35,7 @@ def _double_precision(x64):
 # --- Utilities and responses --------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_utilities():
     game = with_ceiling(2.0, 0.5, cost=0.3)
     p = np.array([0.5, 2.0, 3.0, 0.0])
@@ -63,6 +64,7 @@ def test_what_one_client_contributes_alone():
     assert theory.solo_contribution(root._replace(upper=20.0)) == pytest.approx(15, abs=1e-12)
 
 
+@pytest.mark.in_turn
 def test_best_responses_in_plain_federated_learning():
     """Everybody tops up what the others do to ``p*``."""
     p = jnp.asarray([[0.0, 0.3, 1.0, 0.5], [2.0, 2.0, 2.0, 2.0]])
@@ -71,6 +73,7 @@ def test_best_responses_in_plain_federated_learning():
     np.testing.assert_array_equal(found[1], 0)
 
 
+@pytest.mark.in_turn
 def test_best_responses_to_the_relative_rule():
     """Three pieces: up to the others' largest m, that kink itself, and beyond it."""
     # Others at m each: x (1 + (N - 1)) for x < m, so N exp(-N x) = c where that is below m.
@@ -136,6 +139,7 @@ def test_increasing_rewards_raise_contributions(rule):
     assert np.all(rewarded[:, 1:] > freely[:, 1:] + 0.01)
 
 
+@pytest.mark.in_turn
 def test_proposition_1_needs_a_reward_that_is_no_larger_than_everything():
     """Its proof compares the marginal benefit at two different rewards; a generous rule satisfies it and deters."""
     generous = theory.Game(lambda p: 3 + 0.01 * p, COST)
@@ -230,6 +234,7 @@ def test_unequal_costs_under_the_ceiling():
     assert found.total > 1.4 * freely.total
 
 
+@pytest.mark.in_turn
 def test_no_rest_is_said():
     game = theory.plain_game(RELATIVE)
     found = jax.jit(lambda p: theory.nash(game, p, order="simultaneous", damping=1.0, sweeps=20))(evenly(1.0))

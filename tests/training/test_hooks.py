@@ -60,6 +60,7 @@ def test_corrected_closed_form():
     np.testing.assert_allclose(found, expected, rtol=2e-6)
 
 
+@pytest.mark.in_turn
 def test_a_loss_that_weighs_rows_by_position():
     own, how, task = subset([1, 4, 7, 9, 2]), EPOCHS, linear_task()
     weight = np.array([0.0, 1.0, 2.0, 0.5, 3.0] + [np.nan] * 7)
@@ -139,6 +140,7 @@ def test_noise_is_keyed_by_row():
     same(fetch(own._replace(noise=None), jnp.arange(3), KEY)[0], clean)
 
 
+@pytest.mark.in_turn
 def test_noise_has_the_standard_deviation_in_prepared_units():
     data = Examples(jnp.zeros((400, 5), jnp.uint8), jnp.zeros(400, jnp.int32))
     own = subset(range(400), 400, data=data, noise=jnp.float32(0.5))
@@ -228,6 +230,7 @@ def test_many_rows_are_evaluated_in_parts(size):
     np.testing.assert_allclose(accuracy, (np.argmax(logits, axis=1) == np.asarray(data.y)[index]).mean(), rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_evaluate_without_rows_is_nan():
     task = logistic_task()
     params = task.init(KEY)

@@ -121,6 +121,7 @@ def test_clients_side_by_side_stop_each_for_itself():
         np.testing.assert_allclose(together.params["w"][place], alone.params["w"], rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_a_loss_that_is_not_a_number_is_no_improvement():
     how, stop = Local(1e30, 3, steps=8), StopAlone(every=2, patience=2)
     found = run_until(subset(OWN), judging(), how, stop)

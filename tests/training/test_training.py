@@ -167,6 +167,7 @@ def test_steps_are_drawn_afresh():
     assert len({tuple(sorted(row)) for row in position}) > 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", [STEPS, EPOCHS])
 def test_fewer_steps_are_a_prefix(how):
     full = real_rows(*batches(11, CAPACITY, how))
@@ -174,6 +175,7 @@ def test_fewer_steps_are_a_prefix(how):
     assert batches(11, CAPACITY, EPOCHS, jnp.int32(99))[2] == 6
 
 
+@pytest.mark.in_turn
 def test_traced_steps_under_a_maximum():
     task, own, params = linear_task(), subset(range(5)), {"w": jnp.ones(2)}
 
@@ -252,6 +254,7 @@ def test_padding_changes_nothing(how):
     close(trained(subset([1, 4], data=data, fill=11), how).params, few)
 
 
+@pytest.mark.in_turn
 def test_a_client_without_rows_does_not_move():
     for how in (STEPS, EPOCHS):
         same(trained(subset([]), how).params, start())
@@ -264,6 +267,7 @@ def test_learning_rate_decays_by_round():
     np.testing.assert_allclose(third, 0.25 * first, rtol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_weight_decay_is_coupled():
     own, how = subset(range(6)), STEPS._replace(optimizer="adam", weight_decay=0.3)
     found = trained(own, how).params["w"]

@@ -72,7 +72,7 @@ class Spec(NamedTuple):
     non_finite: NonFinite = "freeze"  # see ``one_round``
     extra: tuple[str, ...] = ()  # what evaluations judge for metrics that were asked for, see ``needs_of``
 
-    def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any], seed: Array | None = None) -> Any:
+    def algorithm(self, traced: list[Any], by_seed: Mapping[str, Any], seed: Array | None = None) -> Any:
         """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments.
 
         Errors in its functions name them, and the seed of the run if it is known.

@@ -116,8 +116,8 @@ class Certificate(NamedTuple):
     Attributes:
       gains: of all cells by seed.
       bounds: of the mean gains of cells, which hold for all cells at once.
-      verdict: "CERTIFIED" if ``epsilon_high <= tolerance``, "VIOLATED" if ``epsilon_low > tolerance``, or else
-        "INCONCLUSIVE".
+      verdict: "CERTIFIED" if ``epsilon_high <= tolerance``, "VIOLATED" if ``epsilon_low > tolerance``, up to rounding,
+        or else "INCONCLUSIVE".
       verdicts: the same for each cell.
       epsilon_low: the largest lower bound of a cell.
       epsilon_high: the largest upper bound of a cell, the empirical epsilon of incentive compatibility.

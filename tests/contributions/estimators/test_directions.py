@@ -96,6 +96,7 @@ def test_absent_in_all_rounds_is_unknown():
     assert not nobody.by_round.any()
 
 
+@pytest.mark.in_turn
 def test_printed_numbers_of_heads():
     heads = jnp.eye(2)[None, :, None]  # two clients, one class
     record = RunRecord(jnp.zeros((2, 1, 2)), heads, jnp.asarray([[0.8, 0.2]]))

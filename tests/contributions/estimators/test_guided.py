@@ -29,6 +29,7 @@ def found(estimator, record, **how):
     return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
 
 
+@pytest.mark.in_turn
 def test_all_orders_without_truncation_are_the_shapley_values_of_rounds():
     whole = gtg_shapley(utility=runs.utility, round_tolerance=0.0, order_tolerance=0.0, orders=ORDERS)
     result = found(whole, runs.record(runs.THREE))
@@ -129,6 +130,7 @@ def test_many_rows_have_no_table():
     assert result.cost.evaluations == 2 + 2 * 19
 
 
+@pytest.mark.in_turn
 def test_any_number_of_rows_may_be_drawn():
     record, utility = additive(np.arange(2000.0))
     shapes = jax.eval_shape(lambda: estimate_run(gtg_shapley(utility=utility), record, key=jax.random.key(0)))

@@ -89,6 +89,7 @@ def test_those_that_look_at_one_run(name, x64):
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), found, again)
 
 
+@pytest.mark.in_turn
 def test_in_single_precision():
     record = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), runs.record(runs.THREE))
     found = estimate("in_run_leave_one_out", record, utility=runs.utility)

@@ -41,6 +41,7 @@ def test_printed_numbers_of_cffl():
     assert reputation[2] == 0  # for ever
 
 
+@pytest.mark.in_turn
 def test_cffl_judges_the_model_with_one_update():
     """Accuracies .8, .6, .2 come from a model of one number; then the same with absent clients."""
     updates = jnp.asarray([[0.8, 0.6, 0.2], [0.8, 0.6, 0.2]])
@@ -68,6 +69,7 @@ def test_printed_numbers_of_rffl():
     np.testing.assert_allclose(reputation / reputation.max(), (1, 0.888889, -0.111111), atol=6e-7)
 
 
+@pytest.mark.in_turn
 def test_rffl_removes_clients_after_the_warm_up():
     random = np.random.default_rng(0)
     updates = random.normal(size=(6, 4, 5)) + np.array([1.0, 1.0, 1.0, -0.5])[None, :, None]
@@ -96,6 +98,7 @@ def test_rffl_removes_clients_after_the_warm_up():
     np.testing.assert_allclose(result.details["quota"], r / r.max(), atol=1e-10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("combined", "expected"),
     [("times", (0.184699, 0.184699, 0.630602)), ("plus", (0.259016, 0.259016, 0.481968))],
@@ -118,6 +121,7 @@ def test_shares_of_fedce_need_not_add_up_to_one():
     assert share.sum() > 1 + 1e-3
 
 
+@pytest.mark.in_turn
 def test_fedce_over_rounds_with_absent_clients():
     random = np.random.default_rng(1)
     updates, models = random.normal(size=(4, 3, 2)), random.normal(size=(5, 2))

@@ -73,6 +73,7 @@ def test_what_is_no_tracker_is_refused():
         track(3)
 
 
+@pytest.mark.in_turn
 def test_in_simulate():
     run, local = Log(), Local(0.2, batch_size=2, steps=3)
     algorithm = fedavg(logistic_regression(), local, clients_per_round=3)

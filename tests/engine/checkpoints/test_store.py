@@ -52,6 +52,7 @@ def test_what_is_saved_comes_back_bit_for_bit(tmp_path: pathlib.Path) -> None:
         assert found.arrays[name].tobytes() == expected.tobytes()
 
 
+@pytest.mark.in_turn
 def test_the_last_ones_are_kept(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path / "none", []) is None
     for keep in (1, 2, 3):

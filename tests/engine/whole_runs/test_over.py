@@ -25,6 +25,7 @@ def varied(plan: Algorithm | Plan = PLAN, **over: Any) -> Any:
     return varied_plan(plan, tiny_federation(), Over(**over))
 
 
+@pytest.mark.in_turn
 def test_only_leaves_that_differ_have_rows() -> None:
     found = varied(arguments={"local": LOCAL._replace(learning_rate=[0.1, 0.2, 0.4]), "server_lr": np.array([1, 2, 3])})
     assert found.runs == 3

@@ -100,6 +100,7 @@ class Interrupted(Exception):
     """The process ends."""
 
 
+@pytest.mark.in_turn
 def test_finished_blocks_are_not_computed_again(table: xr.Dataset, tmp_path: pathlib.Path) -> None:
     told: list[RunsDone] = []
     notes: list[str] = []
@@ -138,6 +139,7 @@ def scaled(algorithm: Any, state: Any, scores: Any, *, scale: float) -> dict[str
     return {"loss": scale * scores["test_loss"].values}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("other", [functools.partial(scaled, scale=2.0), (scaled,)])
 def test_blocks_of_another_measure_are_not_taken(tmp_path: pathlib.Path, other: Any) -> None:
     def folder(measure: Any) -> RunFolder:

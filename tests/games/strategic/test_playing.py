@@ -147,6 +147,7 @@ def test_all_default_deviations_are_runs_of_one_program(tmp_path: pathlib.Path) 
 # --- Bad input ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("changes", "words"),

@@ -106,6 +106,7 @@ def test_losses_of_polled_clients_come_first() -> None:
 # --- Weights on the surrogate --------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sorted(SURROGATES))
 def test_curves_are_those_of_the_aggregator(name: str) -> None:
     assert DERIVATIVES.keys() == SURROGATES.keys()

@@ -15,6 +15,7 @@ from tests.report import test_fit
 from tests.report.kinds.small import small
 
 
+@pytest.mark.in_turn
 def test_all_figures_of_results() -> None:
     drawn = report.draw_kinds(small(), ["all"])
     assert list(drawn.figures) == list(KINDS)
