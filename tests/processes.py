@@ -18,7 +18,6 @@ import pathlib, pickle, sys
 import jax
 rank, count, port, devices, *arguments = sys.argv[1:]
 jax.config.update("jax_num_cpu_devices", int(devices))
-jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 import fljax
 fljax.distributed(f"127.0.0.1:{port}", int(count), int(rank))
@@ -34,9 +33,9 @@ def free_port() -> int:
 
 
 def environment() -> dict[str, str]:
-    """That of the tests, without another number of devices, and with the project's modules."""
+    """That of the tests, without another number of devices, with the project's modules, and with quick compilation."""
     kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    return kept | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return kept | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
 def start(

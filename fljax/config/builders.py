@@ -9,9 +9,10 @@ forms that TOML has for values end here: tables become NamedTuples (``builder_ar
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pydantic
@@ -23,7 +24,14 @@ from fljax.config.keys import Config, Contribution, Metrics
 from fljax.contributions.estimators.in_rounds import ROUND_FACTS, ROUND_MEASURES, RoundMeasure, is_round_measure
 from fljax.contributions.measures import FACTS, MEASURES, Measure
 from fljax.core.names import resolve, unknown, with_article
-from fljax.core.signatures import annotations_of, parameters_of, plain_type, record_of, takes_anything
+from fljax.core.signatures import (
+    annotations_of,
+    is_definition,
+    parameters_of,
+    plain_type,
+    record_of,
+    takes_anything,
+)
 from fljax.metrics.scores import Score, scores_of
 
 
@@ -110,10 +118,41 @@ def checked_options(
     overridable: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """The options, checked against the builder's signature; those that are records, against their fields."""
+    form = (_form_of if is_definition(builder) else _form_of.__wrapped__)(builder, offer, tuple(overridable.items()))
+    try:
+        checked = form.model.model_validate(dict(options))
+    except pydantic.ValidationError as error:
+        raise ConfigError(*option_sentences(error, path, kind, form.names)) from None
+    typed = checked.model_dump(by_alias=True, exclude_unset=True)
+    for name, record in form.records.items():
+        if isinstance(typed.get(name), Mapping):
+            typed[name] = checked_options(f"{path}.{name}", record, typed[name], Offer(), "key")
+    return typed
+
+
+class _Form(NamedTuple):
+    """What the options of a builder are checked by.
+
+    Attributes:
+      model: the pydantic model of the options.
+      names: of the options.
+      records: the classes of those options that are records.
+    """
+
+    model: type[pydantic.BaseModel]
+    names: Sequence[str]
+    records: Mapping[str, type[tuple]]
+
+
+@functools.lru_cache(
+    maxsize=512
+)  # pydantic takes milliseconds to make a model, and the cells of a sweep share builders
+def _form_of(builder: Callable[..., Any], offer: Offer, overridable: tuple[tuple[str, Any], ...]) -> _Form:
+    """The options in a builder's signature. Parameters that an experiment gives are none, unless ``overridable``."""
+    replaceable, annotations = dict(overridable), annotations_of(builder)
     fields: dict[str, Any] = {}
     records: dict[str, type[tuple]] = {}
     extra: Literal["allow", "forbid"] = "forbid"
-    annotations = annotations_of(builder)
     for place, parameter in enumerate(inspect.signature(builder).parameters.values()):
         name, default = parameter.name, parameter.default
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -123,8 +162,8 @@ def checked_options(
             parameter.KEYWORD_ONLY,
         ):
             continue
-        if name in overridable and name in offer.named:
-            annotation, default = overridable[name], None
+        if name in replaceable and name in offer.named:
+            annotation, default = replaceable[name], None
         elif name in offer.named:
             continue
         else:
@@ -135,16 +174,7 @@ def checked_options(
         required = default is parameter.empty
         fields[f"option_{name}"] = (annotation, Field(... if required else default, alias=name))
     model = pydantic.create_model("Options", __config__=ConfigDict(extra=extra, strict=True), **fields)
-    try:
-        checked = model.model_validate(dict(options))
-    except pydantic.ValidationError as error:
-        names = [field[1].alias for field in fields.values()]
-        raise ConfigError(*option_sentences(error, path, kind, names)) from None
-    typed = checked.model_dump(by_alias=True, exclude_unset=True)
-    for name, record in records.items():
-        if isinstance(typed.get(name), Mapping):
-            typed[name] = checked_options(f"{path}.{name}", record, typed[name], Offer(), "key")
-    return typed
+    return _Form(model, [field[1].alias for field in fields.values()], records)
 
 
 def builder_arguments(builder: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:

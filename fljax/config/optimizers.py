@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fljax.config.builders import OFFERS, checked_options
@@ -27,13 +28,17 @@ def optimizer_options(local: Local) -> dict[str, Any]:
 
 def checked_optimizer(path: str, options_path: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of an optax optimizer with a learning rate, checked against the signature of its function."""
+    builders = _optimizers()
+    if name not in builders:
+        raise ConfigError(f"{path}: {unknown('optimizer', name, builders)}")
+    return checked_options(options_path, builders[name], options, OFFERS["optimizer"])
+
+
+@functools.cache  # optax has hundreds of functions
+def _optimizers() -> Mapping[str, Callable[..., Any]]:
+    """Those functions of optax that take a learning rate, by name."""
     import optax
 
-    def takes_learning_rate(name: str) -> bool:
-        builder = None if name.startswith("_") else getattr(optax, name)
-        return inspect.isfunction(builder) and "learning_rate" in inspect.signature(builder).parameters
-
-    names = {name: getattr(optax, name) for name in dir(optax) if takes_learning_rate(name)}
-    if name not in names:
-        raise ConfigError(f"{path}: {unknown('optimizer', name, names)}")
-    return checked_options(options_path, names[name], options, OFFERS["optimizer"])
+    public = {name: getattr(optax, name) for name in dir(optax) if not name.startswith("_")}
+    functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
+    return {name: call for name, call in functions.items() if "learning_rate" in inspect.signature(call).parameters}

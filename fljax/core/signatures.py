@@ -12,6 +12,7 @@ in a config: its keys are checked as options are, and a Config holds the table.
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import math
 import numbers
@@ -128,6 +129,41 @@ def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict
       builder: a function, or the class of a NamedTuple.
       extras: whether ``Annotated`` is kept.
     """
+    if is_definition(builder):
+        try:
+            return dict(_resolved_annotations(builder, extras))
+        except Exception:  # a user's annotation may raise anything, and may be resolved later
+            pass
+    resolve = _resolver_of(builder, extras)
+
+    def resolved(annotation: Any) -> Any:
+        try:
+            return resolve(annotation)
+        except Exception:
+            return Any
+
+    return {name: resolved(annotation) for name, annotation in _written_annotations(builder).items()}
+
+
+def is_definition(builder: Callable[..., Any]) -> bool:
+    """Whether a builder is a function or a class, which is equal to itself alone, and not an object that is called."""
+    return inspect.isroutine(builder) or inspect.isclass(builder)
+
+
+@functools.lru_cache(maxsize=1024)  # cells of a sweep and entries of a config share builders
+def _resolved_annotations(builder: Callable[..., Any], extras: bool) -> Mapping[str, Any]:
+    resolve = _resolver_of(builder, extras)
+    return {name: resolve(annotation) for name, annotation in _written_annotations(builder).items()}
+
+
+def _written_annotations(builder: Callable[..., Any]) -> dict[str, Any]:
+    """As they stand in the signature; Any where there is none."""
+    parameters = inspect.signature(builder).parameters.values()
+    return {entry.name: Any if entry.annotation is entry.empty else entry.annotation for entry in parameters}
+
+
+def _resolver_of(builder: Callable[..., Any], extras: bool) -> Callable[[Any], Any]:
+    """What makes a type of an annotation that may be text; it raises what the annotation raises."""
     import jaxtyping
 
     function = inspect.unwrap(getattr(builder, "func", builder))
@@ -136,15 +172,11 @@ def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict
     of_module = vars(module) if is_record(function) and module is not None else getattr(function, "__globals__", {})
     names = {**usual, **of_module}
 
-    def resolved(annotation: Any) -> Any:
+    def resolve(annotation: Any) -> Any:
         holder = types.SimpleNamespace(__annotations__={"annotation": annotation})
-        try:
-            return typing.get_type_hints(holder, names, include_extras=extras)["annotation"]
-        except Exception:  # a user's annotation may raise anything
-            return Any
+        return typing.get_type_hints(holder, names, include_extras=extras)["annotation"]
 
-    parameters = inspect.signature(builder).parameters.values()
-    return {entry.name: Any if entry.annotation is entry.empty else resolved(entry.annotation) for entry in parameters}
+    return resolve
 
 
 # --- Allowed values ------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_bad_options(fake: dict[str, Any], capsys: Any, option: list[str], words
 
 def start(place: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fljax", "worth", "tiny.toml", *arguments]
-    own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla")}
     return subprocess.Popen(command, cwd=place, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
