@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax.core import trees
+from fljax.core import platforms, trees
 from fljax.core.loops import repeat
 from fljax.protocol import Subset, Task
 from fljax.training.batches import fetch
@@ -146,7 +146,7 @@ def map_models(function: Callable[[Any], PyTree], models: PyTree, spread: Any = 
     if spread is not None:
         return spread(function, models)
     function = jax.jit(function)  # one trace serves for both forms
-    return jax.lax.platform_dependent(
+    return platforms.choose(
         models,
         cpu=lambda models: jax.lax.map(function, models),
         default=lambda models: jax.lax.map(function, models, batch_size=SIDE_BY_SIDE),

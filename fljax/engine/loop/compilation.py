@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fljax.core import processes, trees
+from fljax.core.platforms import traced_for
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import QUICK, Layout, Memory, default_platform, made_bytes, put_state, replicate
 from fljax.engine.loop import diagnosis
@@ -258,7 +259,8 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
         zero = jnp.zeros((), jnp.int32)
         return one_round(algorithm, data, Layout(1, 1, 1), initial_state(algorithm, data, zero))[0]
 
-    jax.eval_shape(first_round, *first_run(spec, inputs))
+    with traced_for(default_platform()):
+        jax.eval_shape(first_round, *first_run(spec, inputs))
 
 
 def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:

@@ -12,13 +12,15 @@ import functools
 import gc
 import inspect
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.core.platforms import traced_for
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, products_of
 
@@ -72,7 +74,8 @@ STORE = Store(PROGRAMS)
 class Program:
     """A function under ``jax.jit``, compiled for ``layout.devices`` devices (one without an argument ``layout``).
 
-    Matrix products and convolutions have ``layout.precision``, unless they state one.
+    Matrix products and convolutions have ``layout.precision``, unless they state one. Of code that differs between
+    platforms, only the form for ``layout.platform`` is traced.
 
     Each set of static arguments and shapes has a separate jitted function, kept in a ``Store``.
 
@@ -133,7 +136,7 @@ class Program:
         @functools.wraps(self._function)
         def function(*arguments: Any, **named: Any) -> Any:  # JAX keeps the compiled code while this function exists
             layout: Layout | None = self._signature.bind(*arguments, **named).arguments.get("layout")
-            with products_of("default" if layout is None else layout.precision):
+            with _as_laid_out(layout):
                 return self._function(*arguments, **named)
 
         chosen: Any = {"static_argnames": self._static, "donate_argnames": self._donated}
@@ -167,6 +170,16 @@ class Program:
         }
         with products_of("default" if layout is None else layout.precision):
             return self._function(**bound | arrays)
+
+
+@contextmanager
+def _as_laid_out(layout: Layout | None) -> Generator[None, None, None]:
+    """While it is entered, code is traced with the precision and for the platform of a layout."""
+    if layout is None:
+        yield
+        return
+    with products_of(layout.precision), traced_for(layout.platform):
+        yield
 
 
 def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:
