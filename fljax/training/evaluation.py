@@ -68,10 +68,12 @@ def evaluate(
         length = -(-capacity // parts)
         places = jnp.arange(parts * length).reshape(parts, length)
         if parts >= LONG if ragged is None else ragged:
-            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(sums, places[0]))
+            # Under jit, so that one trace serves for the shapes and for the loop.
+            some = sums if getattr(jax.config, "jax_disable_jit", False) else jax.jit(sums)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(some, places[0]))
 
             def more(part: Array, total: PyTree) -> PyTree:
-                return jax.tree.map(jnp.add, total, sums(places[part]))
+                return jax.tree.map(jnp.add, total, some(places[part]))
 
             loss, score = repeat(-(-size // length), more, nothing, most=parts)
         else:

@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Array
 
 from fljax.core import processes, trees
-from fljax.core.platforms import traced_for
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import QUICK, Layout, Memory, default_platform, made_bytes, put_state, replicate
 from fljax.engine.loop import diagnosis
@@ -28,12 +27,11 @@ from fljax.engine.programs import program
 from fljax.engine.programs.checks import check_labels, task_of
 from fljax.engine.programs.execution import resolve_together
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
-from fljax.engine.programs.shapes import Shapes, first_run, measure, state_bytes
+from fljax.engine.programs.shapes import Shapes, measure, state_bytes, trace_round
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import seeds_of
 from fljax.engine.rounds.objective import GRADIENT_NORM
-from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import State, initial_state
+from fljax.engine.rounds.states import State
 from fljax.protocol import Algorithm, Federation, Info, Labelled
 from fljax.results.non_finite import check_mode
 
@@ -252,15 +250,7 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
     """
     if eager.is_on():
         return
-    spec, inputs = program.partition_plan(plan, federation)
-
-    def first_round(traced: list[Any], by_seed: Any, data: Federation) -> State:
-        algorithm = spec.algorithm(traced, by_seed)
-        zero = jnp.zeros((), jnp.int32)
-        return one_round(algorithm, data, Layout(1, 1, 1), initial_state(algorithm, data, zero))[0]
-
-    with traced_for(default_platform()):
-        jax.eval_shape(first_round, *first_run(spec, inputs))
+    trace_round(*program.partition_plan(plan, federation))
 
 
 def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:
