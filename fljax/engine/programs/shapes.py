@@ -21,7 +21,7 @@ from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, 
 from fljax.engine.rounds.round import TrainedCohort, able_clients, choose, close, train_one
 from fljax.engine.rounds.states import State, initial_state
 from fljax.protocol import Algorithm, Available, ClientData, Cohort, Federation, Seat, seen_from
-from fljax.protocol.sums import Part, add_up, as_streamed
+from fljax.protocol.sums import add_up, as_streamed
 from fljax.results.records import Wire
 from fljax.training import AT_ONCE
 
@@ -101,8 +101,8 @@ def _train(
     server: PyTree,
     client: ClientData,
     client_state: PyTree,
-) -> tuple[PyTree, tuple[Part, PyTree]]:
-    """The message of one client, and what it adds to the sums of the round."""
+) -> tuple[PyTree, PyTree]:
+    """The message of one client, and what it contributes to the round: a Part and a record."""
     algorithm, zero = spec.algorithm(traced, by_seed), jnp.zeros((), jnp.int32)
     up, _ = train_one(algorithm, as_vectors(data), zero, zero, server, client, zero, client_state)
     seat = Seat(zero, client.id, zero)
@@ -117,7 +117,7 @@ def _close(
     by_seed: Any,
     data: Federation,
     state: State,
-    contribution: tuple[Part, PyTree],
+    contribution: PyTree,
 ) -> State:
     """The state after round 0 if every client of the cohort contributed the same."""
     data, algorithm, zero = as_vectors(data), spec.algorithm(traced, by_seed), jnp.zeros((), jnp.int32)
