@@ -137,6 +137,17 @@ def test_programs_that_were_used_last_are_kept() -> None:
     assert seen[5:] == [("b", (2, 2))]
 
 
+def test_a_store_of_traces_leaves_freeing_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[bool] = []
+    for collects in (True, False):
+        monkeypatch.setattr(jit.gc, "collect", lambda collects=collects: collected.append(collects))
+        store = jit.Store(2, collects)
+        for key in range(3):
+            store.find(key, object)
+        assert len(store) == 2
+    assert collected == [True]
+
+
 def test_a_traced_program_is_compiled_once() -> None:
     grown, seen = _counted(jit.Store(4))
     x = jnp.ones((2, 2))

@@ -32,4 +32,4 @@ def test_parts_without_rows_are_left_out():
     for off in (False, True):
         with jax.disable_jit(off):
             loss, _ = training.evaluate(task, lambda x: task.logits(params, x), own, ragged=True)
-        np.testing.assert_allclose(loss, expected, rtol=1e-6)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)

@@ -42,10 +42,16 @@ class Store:
 
     Above the limit, the least recently used quarter is dropped. JAX's own caches refer to jitted functions weakly, so
     they drop the traced and compiled code too. Programs of other code are not affected.
+
+    Args:
+      limit: the most programs.
+      collects: whether memory of dropped programs is freed at once, since compiled code holds memory maps. Traced code
+        holds none, and Python frees it in time.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, collects: bool = True) -> None:
         self.limit = limit
+        self._collects = collects
         self._kept: dict[Hashable, Any] = {}  # in order of use, the last used at the end
         self._lock = threading.Lock()
 
@@ -62,7 +68,7 @@ class Store:
             if len(self._kept) > self.limit:
                 oldest = list(self._kept)[: max(1, self.limit // 4)]
                 dropped = [self._kept.pop(old_key) for old_key in oldest]
-        if dropped:
+        if dropped and self._collects:
             dropped.clear()
             gc.collect()  # traced code has reference cycles
         return made

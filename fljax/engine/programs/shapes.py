@@ -60,7 +60,7 @@ def first_algorithm(spec: Spec, inputs: Inputs) -> Algorithm:
 
 
 # Programs that are traced and never compiled. A rehearsal, a compilation ahead and the run itself share their traces.
-_TRACED = jit.Store(jit.PROGRAMS)
+_TRACED = jit.Store(jit.PROGRAMS, collects=False)
 
 
 class _Begun(NamedTuple):
