@@ -58,9 +58,9 @@ def in_words(products: Products) -> str:
     return f"{line}; the fastest: {reference(products).library}"
 
 
-def of_report(found: Mapping[str, object]) -> Products:
+def of_report(workload: Mapping[str, object]) -> Products:
     """The products of one workload in a report; those before 2026-11-28 have NumPy's alone."""
-    products = found.get("products_gflops", {"NumPy": found.get("sgemm_gflops")})
+    products = workload.get("products_gflops", {"NumPy": workload.get("sgemm_gflops")})
     return products  # type: ignore[return-value] - read from JSON
 
 

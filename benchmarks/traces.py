@@ -68,8 +68,7 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"expected a known workload, got {unknown[0]!r}; valid names are {', '.join(valid)}")
     if options.inside is not None:
-        found = inside(names[0], not options.no_kernels)
-        options.inside.write_text(json.dumps(found), encoding="utf-8")
+        options.inside.write_text(json.dumps(inside(names[0], not options.no_kernels)), encoding="utf-8")
         return
     counts = {name: of_process(name, options.source.resolve(), options.no_kernels) for name in names}
     print(written(counts))
@@ -194,10 +193,10 @@ def note_programs(traced: list[tuple[str, Any]]) -> None:
     trace = jit.Program.trace
 
     def noted(self: Any, *arguments: Any, **named: Any) -> Any:
-        found = trace(self, *arguments, **named)
+        program = trace(self, *arguments, **named)
         if self._store is jit.STORE:  # others are traced for their shapes
-            traced.append((self.__name__.strip("_"), found))
-        return found
+            traced.append((self.__name__.strip("_"), program))
+        return program
 
     jit.Program.trace = noted
 
@@ -233,15 +232,15 @@ def pieces(loop: program_text.Loop) -> tuple[int, int]:
 def written(counts: dict[str, Counts]) -> str:
     """Both tables, as Markdown."""
     lines = ["| | local steps | inference passes | traces | seconds of tracing |", "|---|---|---|---|---|"]
-    for name, found in counts.items():
-        lines.append(f"| {name} | {found.steps} | {found.passes} | {found.traces} | {found.seconds:.2f} |")
+    for name, count in counts.items():
+        lines.append(f"| {name} | {count.steps} | {count.passes} | {count.traces} | {count.seconds:.2f} |")
     lines += ["", "| | program | equations | kernels | loops |", "|---|---|---|---|---|"]
-    for name, found in counts.items():
-        for program in found.programs:
-            told = ["-" if number is None else f"{number:,}" for number in program[1:]]
-            lines.append(f"| {name} | {program.name} | {' | '.join(told)} |")
-        told = [_sum([program[column] for program in found.programs]) for column in (1, 2, 3)]
-        lines.append(f"| {name} | **all** | {' | '.join(told)} |")
+    for name, count in counts.items():
+        for program in count.programs:
+            cells = ["-" if number is None else f"{number:,}" for number in program[1:]]
+            lines.append(f"| {name} | {program.name} | {' | '.join(cells)} |")
+        cells = [_sum([program[column] for program in count.programs]) for column in (1, 2, 3)]
+        lines.append(f"| {name} | **all** | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 

@@ -32,15 +32,15 @@ def test_of_every_pass_the_fastest_counts(products: Any) -> None:
 
 
 def test_a_library_that_died_counts_in_the_passes_before(products: Any) -> None:
-    found = {"NumPy": [80.0, 81.0], "torch": [90.0, None]}
-    assert products.reference(found) == ("torch", [90.0, 81.0])
-    assert "NumPy 80 to 81, torch 90 to 90 GFLOP/s in 2 passes (not measured: XLA)" in products.in_words(found)
+    rates = {"NumPy": [80.0, 81.0], "torch": [90.0, None]}
+    assert products.reference(rates) == ("torch", [90.0, 81.0])
+    assert "NumPy 80 to 81, torch 90 to 90 GFLOP/s in 2 passes (not measured: XLA)" in products.in_words(rates)
 
 
-@pytest.mark.parametrize("found", [{}, {"NumPy": [None]}])
-def test_a_pass_without_a_product_is_refused(products: Any, found: Any) -> None:
+@pytest.mark.parametrize("rates", [{}, {"NumPy": [None]}])
+def test_a_pass_without_a_product_is_refused(products: Any, rates: Any) -> None:
     with pytest.raises(ValueError, match=r"expected a product of NumPy, XLA or torch in every pass, got \{"):
-        products.reference(found)
+        products.reference(rates)
 
 
 def test_shares_are_those_of_the_fastest_product(products: Any) -> None:
@@ -51,9 +51,9 @@ def test_shares_are_those_of_the_fastest_product(products: Any) -> None:
     entrant = SimpleNamespace(worker=worker, first_round=1.0, error=0.0, variant="", tried={}, rounds=1)
     workload = SimpleNamespace(client_steps=1, flops_per_round=9e9, tolerance=1.0)
     reference = products.reference({"NumPy": [80.0, 80.0], "torch": [100.0, 100.0]})
-    found = measuring.summarise(entrant, [10.0, 10.0], reference.gflops, workload, {})
-    assert found["gflops"] == 90.0
-    assert found["share_of_product"] == 0.9
+    summary = measuring.summarise(entrant, [10.0, 10.0], reference.gflops, workload, {})
+    assert summary["gflops"] == 90.0
+    assert summary["share_of_product"] == 0.9
 
 
 def test_earlier_reports_are_still_drawn(products: Any) -> None:
@@ -71,11 +71,11 @@ def test_a_process_multiplies(products: Any, tmp_path: pathlib.Path, monkeypatch
 
     who = Contestant("NumPy", "product", "fljax", "product.py", ((),), ())
     worker = Worker(who, sys.executable, ("--library", "NumPy"), tmp_path / "none.npz", tmp_path / "log")
-    found: dict[str, list[float | None]] = {}
+    rates: dict[str, list[float | None]] = {}
     try:
         assert "numpy" in worker.versions
-        products.multiplied({"NumPy": worker}, found, print)
+        products.multiplied({"NumPy": worker}, rates, print)
     finally:
         worker.close()
-    assert len(found["NumPy"]) == 1
-    assert (found["NumPy"][0] or 0) > 0
+    assert len(rates["NumPy"]) == 1
+    assert (rates["NumPy"][0] or 0) > 0

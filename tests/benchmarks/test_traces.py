@@ -55,11 +55,11 @@ def test_calls_of_the_model_count_by_their_key(traces: Any) -> None:
 
 def test_the_tables(traces: Any) -> None:
     programs = [traces.Program("start", 10, 4, 1), traces.Program("run_rounds", 1200, 150, 6)]
-    found = {
+    counts = {
         "W3": traces.Counts(2, 3, 40, 1.234, programs),
         "W2": traces.Counts(1, 1, 2, 0.5, [traces.Program("x", 5)]),
     }
-    lines = traces.written(found).splitlines()
+    lines = traces.written(counts).splitlines()
     assert "| W3 | 2 | 3 | 40 | 1.23 |" in lines
     assert "| W3 | run_rounds | 1,200 | 150 | 6 |" in lines
     assert "| W3 | **all** | 1,210 | 154 | 7 |" in lines

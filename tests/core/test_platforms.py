@@ -39,9 +39,9 @@ def noted() -> tuple[Any, list[str]]:
 def test_only_the_form_of_a_known_platform_is_traced(platform: str, form: str) -> None:
     function, seen = noted()
     with traced_for(platform):
-        found = jax.make_jaxpr(function)(X)
+        program = jax.make_jaxpr(function)(X)
     assert seen == [form]
-    assert [eqn.primitive.name for eqn in found.jaxpr.eqns] == [{"cpu": "sin", "tpu": "cos", "default": "tanh"}[form]]
+    assert [eqn.primitive.name for eqn in program.jaxpr.eqns] == [{"cpu": "sin", "tpu": "cos", "default": "tanh"}[form]]
 
 
 def test_without_a_platform_the_compiler_chooses() -> None:
@@ -73,8 +73,8 @@ def test_what_was_traced_for_one_platform_is_not_used_for_another() -> None:
 def test_a_form_that_accelerators_share() -> None:
     for platform in ("gpu", "tpu"):
         with traced_for(platform):
-            found = jax.make_jaxpr(lambda x: choose(x, cpu=jnp.sin, default=jnp.cos))(X)
-        assert found.jaxpr.eqns[0].primitive.name == "cos"
+            program = jax.make_jaxpr(lambda x: choose(x, cpu=jnp.sin, default=jnp.cos))(X)
+        assert program.jaxpr.eqns[0].primitive.name == "cos"
 
 
 def test_values_and_gradients_are_those_of_the_form() -> None:
@@ -95,10 +95,10 @@ def test_values_and_gradients_are_those_of_the_form() -> None:
 def test_barriers_of_one_form_are_differentiated() -> None:
     """The dense layers of models have one, alone and inside a gradient of a gradient."""
 
-    def kept(x: Any) -> Any:
+    def cube(x: Any) -> Any:
         return choose(x, cpu=lax.optimization_barrier, default=lambda x: x) ** 3
 
     with traced_for("cpu"):
-        text = str(jax.make_jaxpr(jax.grad(jax.grad(kept)))(2.0))
+        text = str(jax.make_jaxpr(jax.grad(jax.grad(cube)))(2.0))
     assert "optimization_barrier" in text
     assert "platform_index" not in text

@@ -94,7 +94,7 @@ def test_a_chunk_is_traced_once_for_its_shapes_and_the_loop(lanes: int) -> None:
     rows: list[int] = []
     sums: list[int] = []
 
-    def one(x: Any) -> tuple[Any, Any]:
+    def double(x: Any) -> tuple[Any, Any]:
         rows.append(1)
         return x, 2 * x
 
@@ -102,5 +102,5 @@ def test_a_chunk_is_traced_once_for_its_shapes_and_the_loop(lanes: int) -> None:
         sums.append(1)
         return jnp.sum(parts * real)
 
-    jax.make_jaxpr(lambda xs, cost: fold_lanes(one, add_up, xs, lanes, cost=cost))(jnp.arange(5.0), jnp.arange(5))
+    jax.make_jaxpr(lambda xs, cost: fold_lanes(double, add_up, xs, lanes, cost=cost))(jnp.arange(5.0), jnp.arange(5))
     assert (len(rows), len(sums)) == (1, 1)

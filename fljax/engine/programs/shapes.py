@@ -127,8 +127,8 @@ def _close(
     parts, rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), contribution)
     total = add_up(parts, chosen.cohort.present)
     trained = TrainedCohort(total, rows, (), (), jnp.zeros((), bool))
-    held = held_data(data, layout)
-    return close(algorithm, held, state, zero, state.ballots, chosen, trained, spec.non_finite)[0]
+    examples = held_data(data, layout)
+    return close(algorithm, examples, state, zero, state.ballots, chosen, trained, spec.non_finite)[0]
 
 
 def _of_one_run(spec: Spec, inputs: Inputs, platform: str) -> tuple[Spec, Layout, list[Any], Any, Federation]:
