@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fljax import engine
-from fljax.algorithms import fedavg, incfl
+from fljax.algorithms import fedavg
 from fljax.engine.devices.client_mapping import fold_lanes, map_lanes
 from fljax.engine.loop import compilation
 from fljax.engine.programs import program
 from fljax.engine.programs.shapes import measure
-from fljax.protocol import Task
+from fljax.protocol import Poll, Task
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -61,15 +61,13 @@ def test_other_shapes_and_other_plans_are_traced_anew() -> None:
 
 
 def test_shapes_take_one_trace_of_a_poll() -> None:
-    algorithm, seen = incfl(TASK, LOCAL, threshold=0.5), []
-    polled = algorithm.poll
-    assert polled is not None
+    seen: list[str] = []
 
-    def ask(*arguments: Any) -> Any:
+    def ask(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
         seen.append("ask")
-        return polled.ask(*arguments)
+        return {"rows": data.train.rows.size, "number": jnp.zeros(3)}
 
-    spec, inputs = program.partition_plan(algorithm._replace(poll=polled._replace(ask=ask)), tiny_federation())
+    spec, inputs = program.partition_plan(fedavg(TASK, LOCAL)._replace(poll=Poll(ask)), tiny_federation())
     shapes = measure(spec, inputs, 1)
     assert seen == ["ask"]
     sizes = [int(np.prod(leaf.shape[1:])) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.state.ballots)]

@@ -24,6 +24,7 @@ def test_the_parts_of_a_long_list_are_traced_once(ragged):
     assert len(seen) == 1
 
 
+@pytest.mark.thorough
 def test_parts_without_rows_are_left_out():
     """Also where ``jax.jit`` is off: only the part with rows is computed, after the shapes are known."""
     task, rows = logistic_task(), subset(range(5), 3 * training.AT_ONCE)
