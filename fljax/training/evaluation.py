@@ -69,7 +69,7 @@ def evaluate(
         places = jnp.arange(parts * length).reshape(parts, length)
         if parts >= LONG if ragged is None else ragged:
             # Under jit, so that one trace serves for the shapes and for the loop.
-            some = sums if getattr(jax.config, "jax_disable_jit", False) else jax.jit(sums)
+            some = jax.jit(sums)
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(some, places[0]))
 
             def more(part: Array, total: PyTree) -> PyTree:
