@@ -54,7 +54,9 @@ def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
 
 
 @pytest.mark.skipif(not platforms.is_supported(), reason="this JAX has no contexts that are part of a trace")
-@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("resnet18", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "name", ["mlp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("cnn", "resnet18"))]
+)
 def test_a_gradient_for_one_platform_has_no_other_form(name: str) -> None:
     """Nothing asks for the platform, and no convolution is that of accelerators."""
     shape, options = {"mlp": ((3, 3), {"hidden": (4,)})}.get(name) or NETWORKS[name]
