@@ -56,7 +56,7 @@ def _cells(name: str, each: dict[str, Any], found: dict[str, Any]) -> list[str]:
         "-" if times is None else "1" if name == own else f"{times:.2f} x",
         f"{1000 * each['seconds_per_round']:,.1f}",
         f"{each['gflops']:.1f}",
-        f"{100 * each.get('share_of_product', each.get('share_of_sgemm')):.0f} %",
+        f"{100 * each['share_of_product' if 'share_of_product' in each else 'share_of_sgemm']:.0f} %",
         f"{each['first_round_seconds']:.1f} s",
         "-" if each["peak_mebibytes"] is None else f"{each['peak_mebibytes']:,.0f}",
         f"{error:.0e}" + ("" if each["equal_work"] else " (unequal!)"),

@@ -92,8 +92,8 @@ def of_process(name: str, source: Path, no_kernels: bool) -> Counts:
         )
         if done.returncode != 0:
             raise SystemExit(f"{name}: {(done.stderr.strip().splitlines() or ['no reason was told'])[-1]}")
-        *numbers, programs = json.loads(told.read_text(encoding="utf-8"))
-    return Counts(*numbers, [Program(*program) for program in programs])
+        steps, passes, traces, seconds, programs = json.loads(told.read_text(encoding="utf-8"))
+    return Counts(steps, passes, traces, seconds, [Program(*program) for program in programs])
 
 
 def inside(name: str, kernels: bool) -> Counts:

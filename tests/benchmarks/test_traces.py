@@ -79,7 +79,8 @@ def test_programs_that_are_only_traced_are_left_out(traces: Any, monkeypatch: py
     monkeypatch.setattr(jit.Program, "trace", lambda self, *arguments: "traced")
     traces.note_programs(seen)
     for store in (jit.STORE, jit.Store(2)):
-        assert jit.Program.trace(SimpleNamespace(_store=store, __name__="_run")) == "traced"
+        program: Any = SimpleNamespace(_store=store, __name__="_run")
+        assert jit.Program.trace(program) == "traced"
     assert seen == [("run", "traced")]
 
 

@@ -59,7 +59,7 @@ def test_a_sweep_uses_the_programs_that_were_compiled_ahead(monkeypatch: pytest.
     made: list[str] = []
     fresh = jit.Program._fresh
 
-    def noted(self: jit.Program, options: dict[str, Any]) -> Any:
+    def noted(self: Any, options: dict[str, Any]) -> Any:
         made.append(self.__name__)
         return fresh(self, options)
 

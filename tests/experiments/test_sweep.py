@@ -163,7 +163,7 @@ def test_programs_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Counter[str] = Counter()
     fresh, compile_ahead, ahead = jit.Program._fresh, programs.compile_ahead, list[int]()
 
-    def noted(self: jit.Program, options: dict[str, Any]) -> Any:
+    def noted(self: Any, options: dict[str, Any]) -> Any:
         made[self.__name__] += 1
         return fresh(self, options)
 
