@@ -7,13 +7,13 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from environments import plain
+from products import multiplied, reference
 from workers import CONTESTANTS, Contestant, Worker, WorkerError
 from workloads import CLASSES, LEARNING_RATE, SEED, Workload
 
@@ -125,28 +125,16 @@ def _calibrate(worker: Worker, workload: Workload, seconds: float) -> tuple[int,
     return rounds, workload.client_steps * rounds / spent
 
 
-def sgemm() -> float:
-    """GFLOP/s of a product of two 2048 x 2048 float32 matrices in NumPy, all cores; the best of three."""
-    generator = np.random.default_rng(0)
-    left, right = (generator.random((2048, 2048), np.float32) for _ in range(2))
-    best = 0.0
-    for _ in range(4):  # the first wakes the threads
-        began = time.perf_counter()
-        _ = left @ right
-        best = max(best, 2 * 2048**3 / (time.perf_counter() - began) / 1e9)
-    return best
-
-
 def passes(
-    entrants: list[Entrant], workload: Workload, count: int, say: Say
-) -> tuple[dict[str, list[float | None]], list[float], dict[str, str]]:
-    """Client-steps/s by contestant and pass, sgemm by pass, and the reasons of those that died on the way."""
+    entrants: list[Entrant], workload: Workload, count: int, multipliers: dict[str, Worker], say: Say
+) -> tuple[dict[str, list[float | None]], dict[str, list[float | None]], dict[str, str]]:
+    """Client-steps/s by contestant and pass, GFLOP/s of products by library and pass, and why some died on the way."""
     rates: dict[str, list[float | None]] = {entrant.contestant.name: [] for entrant in entrants}
-    products: list[float] = []
+    products: dict[str, list[float | None]] = {}
     lost: dict[str, str] = {}
     order = random.Random(0)
     for number in range(count):
-        products.append(sgemm())
+        multiplied(multipliers, products, say)
         for entrant in order.sample(entrants, len(entrants)):
             name = entrant.contestant.name
             if name in lost:
@@ -161,7 +149,7 @@ def passes(
                 rates[name].append(None)
                 entrant.worker.close()  # a late answer would be taken for that to the next question
             entrant.worker.halt()
-        say(f"  pass {number + 1} of {count}: sgemm {products[-1]:.0f} GFLOP/s")
+        say(f"  pass {number + 1} of {count}: the fastest product makes {reference(products).gflops[-1]:.0f} GFLOP/s")
     return rates, products, lost
 
 
@@ -172,9 +160,9 @@ def ratio(one: list[float | None], other: list[float | None]) -> float | None:
 
 
 def summarise(
-    entrant: Entrant, rates: list[float | None], products: list[float], workload: Workload, all_rates: dict[str, Any]
+    entrant: Entrant, rates: list[float | None], fastest: list[float], workload: Workload, all_rates: dict[str, Any]
 ) -> dict[str, Any]:
-    """What is kept of one contestant."""
+    """What is kept of one contestant; ``fastest`` has the reference product of every pass."""
     known = [rate for rate in rates if rate is not None]
     if not known:
         return {"skipped": "it died in the first pass"}
@@ -185,14 +173,14 @@ def summarise(
         memory = {}
     entrant.worker.halt()
     flops = workload.flops_per_round / workload.client_steps / 1e9
-    shares = [rate * flops / p for rate, p in zip(rates, products, strict=True) if rate is not None]
+    shares = [rate * flops / p for rate, p in zip(rates, fastest, strict=True) if rate is not None]
     median = statistics.median(known)
     return {
         "client_steps_per_second": {"median": median, "min": min(known), "max": max(known), "passes": rates},
         "seconds_per_round": workload.client_steps / median,
         "ratio_to": {name: ratio(rates, other) for name, other in all_rates.items()},
         "gflops": median * flops,
-        "share_of_sgemm": statistics.median(shares),
+        "share_of_product": statistics.median(shares),
         "first_round_seconds": entrant.first_round,
         "peak_mebibytes": memory["peak_bytes"] / 2**20 if memory else None,
         "equal_work_error": entrant.error,

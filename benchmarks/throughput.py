@@ -19,6 +19,7 @@ from typing import Any
 import environments
 import tables
 from measuring import Entrant, enter, export, passes, summarise
+from products import multiplying, reference
 from rich.console import Console
 from workers import FAMILIES, LINE_UP, STRATEGIES, Contestant, WorkerError
 from workloads import WORKLOADS, Workload
@@ -137,10 +138,11 @@ def _measure(
             versions.setdefault(contestant.environment, {}).update(found)
             entrants.append(entrant)
         count = max(1, min(options.passes, workload.passes))
-        rates, products, lost = passes(entrants, workload, count, _say)
+        with multiplying(file, options.environments, scratch) as multipliers:
+            rates, products, lost = passes(entrants, workload, count, multipliers, _say)
         for entrant in entrants:
             name = entrant.contestant.name
-            results[name] = summarise(entrant, rates[name], products, workload, rates)
+            results[name] = summarise(entrant, rates[name], reference(products).gflops, workload, rates)
             if name in lost:
                 results[name]["lost"] = lost[name]
         own = tables.reference({entrant.contestant.name: results[entrant.contestant.name] for entrant in entrants})
@@ -158,7 +160,7 @@ def _measure(
         "flops_per_client_step": workload.flops_per_client_step,
         "flops_per_round": workload.flops_per_round,
         "tolerance": workload.tolerance,
-        "sgemm_gflops": products,
+        "products_gflops": products,
         "reference": tables.reference(ordered),
         "contestants": ordered,
     }

@@ -192,4 +192,6 @@ class Worker:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # what it may have left behind
             self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
             self._errors.close()

@@ -3,7 +3,8 @@
 Functions: ``compare`` runs several algorithms on the same data, and ``run_config`` those of a config; ``simulate`` runs
 one algorithm; ``runs`` computes thousands of whole runs in one program, over arguments and members; ``rollout`` and
 ``evaluate_clients`` do so inside other JAX code; ``standalone`` trains every client alone; ``load`` opens a run folder;
-``use_cores`` makes the cores of a CPU devices; ``distributed`` joins processes.
+``use_cores`` makes the cores of a CPU devices, and ``use_cache`` keeps compiled programs; ``distributed`` joins
+processes.
 Callbacks: ``print_progress``, ``log_to``, ``stop_early``, ``stop_when``; any function of a ``Block`` is a callback.
 Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Over``, ``Execution``, ``Checkpoint``,
 ``Result``, ``Reference``, ``Requirement``, ``Comparison``. ``AlgorithmError`` says where an algorithm failed. Packages:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from fljax.engine import standalone as standalone
     from fljax.engine import stop_early as stop_early
     from fljax.engine import stop_when as stop_when
+    from fljax.engine import use_cache as use_cache
     from fljax.engine import use_cores as use_cores
     from fljax.engine.checkpoints import Checkpoint as Checkpoint
     from fljax.engine.checkpoints import Stopped as Stopped
@@ -77,6 +79,7 @@ _HOME = {
     "rollout": "engine",
     "runs": "engine",
     "standalone": "engine",
+    "use_cache": "engine",
     "use_cores": "engine",
     "print_progress": "engine",
     "log_to": "engine",

@@ -115,11 +115,10 @@ def rounds() -> dict[str, Any]:
         task = models.task_from_module(OwnModule(), example, classes=CLASSES)
     algorithm = parts.algorithm(meta, task)
     spec, inputs = program.partition_plan(algorithm, parts.federation(meta, x, np.zeros(work.distinct, np.int32), rows))
-    clients = ROW["clients"]
+    clients, platform = ROW["clients"], {"tpu": "tpu", "cuda": "gpu"}[ROW["platform"]]
     if clients is None:
-        platform = {"tpu": "tpu", "cuda": "gpu"}[ROW["platform"]]
         clients = resolve(Execution(devices=1), measure(spec, inputs, 1, platform).sizes, platform).clients
-    layout = Layout(clients, 1, clients)
+    layout = Layout(clients, 1, clients, platform=platform)
     state = program.start.trace(spec, layout, inputs, jnp.zeros(1, jnp.uint32)).out_info
     sharding = SingleDeviceSharding(device())
 

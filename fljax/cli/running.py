@@ -12,7 +12,6 @@ import shlex
 import signal
 import sys
 import threading
-import time
 import tomllib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +33,6 @@ else:
     Context = typer.Context.__mro__[1]
 
 RUNS = pathlib.Path("runs")
-CACHE_LIMIT = 2 * 2**30  # bytes of compiled programs; the least recently used are removed first
 
 
 def start_jax(cache: bool = True) -> None:
@@ -45,21 +43,15 @@ def start_jax(cache: bool = True) -> None:
     """
     import jax
 
+    from fljax.engine.devices import cache as programs
     from fljax.engine.devices.cores import PATIENT, use_cores
 
     with contextlib.suppress(RuntimeError):  # JAX is already running in this process
         use_cores(None if PATIENT else 1)
-    chosen = os.environ.get("FLJAX_COMPILATION_CACHE", "")
-    if not cache or chosen.lower() == "off":
+    if cache:
+        programs.begin()
+    else:
         jax.config.update("jax_enable_compilation_cache", False)
-        return
-    if os.environ.get("JAX_COMPILATION_CACHE_DIR") and not chosen:
-        return
-    folder = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path.home() / ".cache" / "fljax" / "xla"
-    mend_cache(folder)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_compilation_cache_max_size", CACHE_LIMIT)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def join(
@@ -91,20 +83,6 @@ def join(
         raise Ended(str(error)) from None
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)  # JAX's preemption service takes this signal for itself
-
-
-def mend_cache(folder: pathlib.Path, older: float = 60.0) -> None:
-    """Removes programs that were being written when their process was killed.
-
-    JAX 0.10 keeps the time of each program's last use in a second file. If this file is missing, JAX cannot store any
-    further program. Only files ``older`` than this number of seconds are removed, since another process may be writing
-    newer ones.
-    """
-    for program in folder.glob("*-cache"):
-        used = program.with_name(program.name.removesuffix("-cache") + "-atime")
-        with contextlib.suppress(OSError):
-            if not used.exists() and time.time() - program.stat().st_mtime > older:
-                program.unlink()
 
 
 def memory() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from fljax.engine.callbacks.contract import Block, replay
 from fljax.engine.callbacks.early_stopping import StopEarly, stop_early, stop_when
 from fljax.engine.callbacks.progress import log_to, print_elapsed, print_progress, progress_of
+from fljax.engine.devices.cache import use_cache
 from fljax.engine.devices.cores import use_cores
 from fljax.engine.loop.checkpointing import checksum_of, plan_identity
 from fljax.engine.loop.compilation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
@@ -66,5 +67,6 @@ __all__ = [
     "stop_early",
     "stop_when",
     "sweep",
+    "use_cache",
     "use_cores",
 ]

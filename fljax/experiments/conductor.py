@@ -22,7 +22,7 @@ from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, Plan, checksum_of, sentences, standalone_sweep, sweep
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup
-from fljax.experiments.programs import alike, grouped, world_key
+from fljax.experiments.programs import AheadOfSweep, alike, grouped, world_key
 from fljax.experiments.running import CallbackBuilder, ProgressFiles, Saving
 from fljax.experiments.saved_models import ModelFiles
 from fljax.results import Reference, Result, Results, further_rounds, judged_by
@@ -254,6 +254,7 @@ class SweptCells(NamedTuple):
       references: the standalone models of every cell, with what clients require.
       outputs: where events go.
       builder: makes the callbacks.
+      ahead: compiles programs ahead.
     """
 
     axes: Sequence[Axis]
@@ -261,6 +262,7 @@ class SweptCells(NamedTuple):
     references: Sequence[Reference]
     outputs: Outputs
     builder: CallbackBuilder
+    ahead: AheadOfSweep
 
     def compute(self, label: str, _: Parts) -> Computed:
         """Runs one algorithm in every cell; models are not kept, since they would fill the memory."""
@@ -282,6 +284,7 @@ class SweptCells(NamedTuple):
 
             log.train(label, job * rounds, count * rounds)
             cell = self.cells[members[0]]
+            self.ahead.after()
             try:
                 of_members = sweep(
                     [programs.plans[place] for place in members],

@@ -3,15 +3,16 @@
 Cells of a sweep that differ only in numbers are runs of one program. An algorithm that does not depend on the
 differences between some cells runs once for all of them.
 
-The first algorithm's programs of a run are compiled during the standalone models, each next one's during the run before
-it; not on a GPU, where XLA times kernels while it compiles. Plans with stand-ins for values that are not known yet have
-the same ``Spec``, so JAX gives the run the programs that are ready, and lets it wait for those that are not.
+The programs of a run's first algorithm, and the first program of a sweep, are compiled during the standalone models,
+each next one's during the run before it; not on a GPU, where XLA times kernels while it compiles. Plans with stand-ins
+for values that are not known yet have the same ``Spec``, so JAX gives the run the programs that are ready, and lets it
+wait for those that are not.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -51,13 +52,8 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
     check_initial(setup.task, setup.standalone_initial)
     check_stop_alone(setup.federation, setup.standalone_stop)
     check_valid_alone(setup.federation, setup.alone["valid"])
-    count = len(setup.seeds)
-    half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
-    unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
-    accuracies = (None, None) if setup.task.score is None else (half, unseen)
-    alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
-    alone = preparation.required_of(setup, alone, trial=True)
-    table = np.broadcast_to(half[:, None], (count, max(setup.rounds, 1), setup.clients))
+    alone = _stand_in(setup)
+    table = np.broadcast_to(alone.threshold[:, None], (len(setup.seeds), max(setup.rounds, 1), setup.clients))
     known = {"test": table}
     if np.any(np.asarray(setup.federation.clients.valid.size) > 0):
         known["valid"] = table
@@ -78,6 +74,16 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
                 rehearse(plan, own.federation)
         plans[entry.label] = plan
     return plans
+
+
+def _stand_in(setup: Setup) -> Reference:
+    """0.5 in place of all values of standalone models; not 0, since measures divide by it."""
+    count = len(setup.seeds)
+    half = np.full((count, setup.clients), 0.5, np.float32)
+    unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
+    accuracies = (None, None) if setup.task.score is None else (half, unseen)
+    alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
+    return preparation.required_of(setup, alone, trial=True)
 
 
 def world_key(cell: Setup) -> tuple[int, int]:
@@ -107,8 +113,11 @@ class Programs(NamedTuple):
     jobs: list[list[int]]
 
 
-def grouped(cells: Sequence[Setup], position: int, references: Sequence[Reference]) -> Programs:
-    """The programs of the algorithm at ``position`` of every cell, with the cells' standalone models."""
+def grouped(cells: Sequence[Setup], position: int, references: Sequence[Reference], *, trial: bool = False) -> Programs:
+    """The programs of the algorithm at ``position`` of every cell, with the cells' standalone models.
+
+    A ``trial`` trains nothing, see ``build_plan``.
+    """
 
     def on_what_it_depends(place: int) -> Any:
         """The cell without its other algorithms."""
@@ -126,7 +135,7 @@ def grouped(cells: Sequence[Setup], position: int, references: Sequence[Referenc
     plans: dict[int, Plan] = {}
     for places in alike([places[0] for places in same], on_what_programs_depend):
         for place in places:
-            plans[place] = build_plan(cells[place], cells[place].algorithms[position], references[place])
+            plans[place] = build_plan(cells[place], cells[place].algorithms[position], references[place], trial=trial)
         jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
     return Programs(same, plans, jobs)
 
@@ -178,6 +187,48 @@ class Ahead:
         return setup_of(self._setup, self._setup.algorithms[self._setup.labels.index(label)])
 
     def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class AheadOfSweep:
+    """Compiles the first program of a sweep during its standalone models, and each next one's during a run.
+
+    An error stops nothing: ``sweep`` raises it again. Plans with stand-ins for standalone models are grouped as those
+    with the models are, unless two cells require the same by chance; a program that was not expected is compiled when
+    it runs.
+
+    Args:
+      cells: the setups of all cells.
+      finished: labels of the algorithms that do not run.
+    """
+
+    def __init__(self, cells: Sequence[Setup], finished: Container[str]) -> None:
+        self._cells, self._pool = cells, ThreadPoolExecutor(3)  # a run's programs
+        self._jobs = self._in_order([label for label in cells[0].labels if label not in finished])
+        self._begin_next()
+
+    def _in_order(self, labels: Sequence[str]) -> Iterator[tuple[list[Plan], Setup]]:
+        """The plans of each program, and a cell of it, in the order in which they run."""
+        references = [_stand_in(cell) for cell in self._cells]
+        for label in labels:
+            programs = grouped(self._cells, self._cells[0].labels.index(label), references, trial=True)
+            for members in programs.jobs:
+                yield [programs.plans[place] for place in members], self._cells[members[0]]
+
+    def _begin_next(self) -> None:
+        with contextlib.suppress(Exception):
+            plans, cell = next(self._jobs)
+            compile_ahead(self._pool, plans, cell.federation, cell.schedule)
+
+    def after(self) -> None:
+        """Begins with the program after the one that runs now; not on a GPU, see ``Ahead.after``."""
+        if default_platform() != "gpu":
+            self._begin_next()
+
+    def __enter__(self) -> AheadOfSweep:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,6 +7,7 @@ of the sweep. So each part has its own lock, checkpoints, log and results. The n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import pathlib
@@ -34,8 +35,8 @@ from fljax.experiments.conductor import (
 )
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
+from fljax.experiments.programs import AheadOfSweep, world_key
 from fljax.experiments.programs import check as check_plans
-from fljax.experiments.programs import world_key
 from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.metrics.registry import OF_LOSSES, SCALARS
 from fljax.metrics.scores import scalars_of, score_name
@@ -89,13 +90,15 @@ def run(
         log = outputs.log
         log.note(f"{len(grid.cells)} cells: {shape_in_words(grid.axes)}")
         compute = None
-        if not set(experiment.labels) <= folder.finished.keys():
-            cells = resolve_cells(grid.cells, log)
-            _check_cells(cells, str(experiment.metric))
-            builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
-            references = trained_alone(cells, grid.axes, outputs, folder)
-            compute = SweptCells(grid.axes, cells, references, outputs, builder).compute
-        outcome = conduct(experiment, outputs, folder, compute)
+        with contextlib.ExitStack() as stack:
+            if not set(experiment.labels) <= folder.finished.keys():
+                cells = resolve_cells(grid.cells, log)
+                _check_cells(cells, str(experiment.metric))
+                builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
+                ahead = stack.enter_context(AheadOfSweep(cells, folder.finished))
+                references = trained_alone(cells, grid.axes, outputs, folder)
+                compute = SweptCells(grid.axes, cells, references, outputs, builder, ahead).compute
+            outcome = conduct(experiment, outputs, folder, compute)
         if whole:
             for label, axis, value in dict.fromkeys(
                 (best.algorithm, axis, best.cell[axis]) for best in outcome.best for axis in best.edges
@@ -298,13 +301,7 @@ def run_part(
 ) -> Outcome:
     """Runs a part in its folder ``directory``, as ``run`` does, and goes on with what is there."""
     return run(
-        part.grid,
-        directory=directory,
-        resume=True,
-        on_event=on_event,
-        saving=saving,
-        callbacks=callbacks,
-        whole=False,
+        part.grid, directory=directory, resume=True, on_event=on_event, saving=saving, callbacks=callbacks, whole=False
     )
 
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fljax.core import gpu_rules
+from fljax.core import gpu_rules, platforms
 from fljax.models import channels_last, lines, planes
 
 
@@ -88,7 +88,7 @@ def convolution(
             return channels_last.CONVOLUTIONS[form](lhs, rhs, tuple(window_strides), padding)
         return plain(lhs, rhs)
 
-    return lax.platform_dependent(lhs, rhs, cpu=on_cpu, tpu=plain, default=on_others)
+    return platforms.choose(lhs, rhs, cpu=on_cpu, tpu=plain, default=on_others)
 
 
 def _batch_innermost(
@@ -140,4 +140,4 @@ def max_pool(x: Float[Array, "b h w c"], size: int = 2) -> Float[Array, "b h2 w2
         return lax.reduce_window(x, -jnp.inf, lax.max, (1, size, size, 1), (1, size, size, 1), "VALID")
 
     on_others = by_windows if gpu_rules.read().pooling == "windows" else by_reshape
-    return lax.platform_dependent(x, cpu=by_reshape, tpu=by_windows, default=on_others)
+    return platforms.choose(x, cpu=by_reshape, tpu=by_windows, default=on_others)

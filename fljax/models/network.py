@@ -25,6 +25,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 from jaxtyping import Array, Float, Key, PyTree
 
+from fljax.core import platforms
 from fljax.models.prepare import checked_dtype, named_augmentation
 from fljax.models.task import LARGEST_ARRAY, task_from_module
 from fljax.protocol import Task
@@ -320,7 +321,7 @@ def _product(precision: Any) -> Any:
         (x, w), (dx, dw) = primals, tangents
         # The derivative uses the transposed batch. Its transpose, the weight gradient ``x^T dy``, then has an
         # ordinary left side. On a CPU the barrier keeps XLA from undoing the transposition.
-        turned = lax.platform_dependent(x.T, cpu=lax.optimization_barrier, default=_unchanged)
+        turned = platforms.choose(x.T, cpu=lax.optimization_barrier, default=_unchanged)
         change = lax.dot_general(turned, dw, (((0,), (0,)), ((), ())), precision=precision)
         return product(x, w), product(dx, w) + change
 

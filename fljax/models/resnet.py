@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
-from jax import lax
 from jaxtyping import Array, Float
 
-from fljax.core import gpu_rules
+from fljax.core import gpu_rules, platforms
 from fljax.models import channels_last, lines, planes
 from fljax.models.network import Convolution, GroupNorm
 from fljax.models.trunk import Layer
@@ -78,7 +77,7 @@ class ResNet18(nn.Module):
             layer = blocks[-1].second
 
         strides = tuple(self.strides)
-        return lax.platform_dependent(
+        return platforms.choose(
             x,
             stem,
             blocks,

@@ -1,13 +1,12 @@
 """The convolutional part of a network, in the form that is fast on the platform it is compiled for.
 
-The platform is that of the compilation (``lax.platform_dependent``), not that of the process: a program traced on a
-laptop's CPU and compiled for a TPU gets the TPU's form. All forms have the same values and gradients, up to rounding.
+The platform is that of the compilation (``fljax.core.platforms.choose``), not that of the process: a program traced on
+a laptop's CPU and compiled for a TPU gets the TPU's form. All forms have the same values and gradients, up to rounding.
 
-The compiler sees one branch only, and residuals of the others are dropped. All branches are traced: a ResNet18's
-gradient takes 2.5 s to trace, where one branch took 0.6. Layers, draws without replacement and maps over models have
-such branches, too. ``default_platform`` in ``fljax.engine.devices.layout`` is the only question to the process, asked
-before tracing: for compiler options, "auto" and the check of memory. A law lowers every algorithm for cpu, cuda and
-tpu, and runs each form on the CPU.
+A run's programs are traced for the platform of its layout, and have its form only. Elsewhere all forms are traced; the
+compiler sees one of them, and residuals of the others are dropped. Layers, draws without replacement and maps over
+models have such forms, too. ``default_platform`` in ``fljax.engine.devices.layout`` is the only question to the
+process, asked before tracing. A law lowers every algorithm for cpu, cuda and tpu, and runs each form on the CPU.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flax.linen import relu
-from jax import lax
 from jaxtyping import Array, Float
 
-from fljax.core import gpu_rules
+from fljax.core import gpu_rules, platforms
 from fljax.models import channels_last, planes
 
 
@@ -62,7 +60,7 @@ def apply(trunk: Trunk, blocks: Sequence[Sequence[Layer]], x: Float[Array, "b h 
         rules = gpu_rules.read()
         return plain(trunk, blocks, x, channels_last.POOLS[rules.pooling], channels_last.convolve_by(rules))
 
-    return lax.platform_dependent(blocks, x, cpu=on_cpu, tpu=on_tpu, default=on_others)
+    return platforms.choose(blocks, x, cpu=on_cpu, tpu=on_tpu, default=on_others)
 
 
 def plain(

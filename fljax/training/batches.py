@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
+from fljax.core import platforms
 from fljax.protocol import Moments, Rows, Subset, Task
 from fljax.protocol.lists import least_rows
 from fljax.training.settings import Local
@@ -123,7 +124,7 @@ def pick_distinct(
       compared: compiled for an accelerator, up to so many picks are made at once.
     """
     elsewhere = _pick_at_once if guess.shape[0] <= compared else _pick_in_turn
-    return jax.lax.platform_dependent(guess, last, cpu=_pick_in_turn, default=elsewhere)
+    return platforms.choose(guess, last, cpu=_pick_in_turn, default=elsewhere)
 
 
 def _pick_in_turn(guess: Int[Array, "count draws"], last: Int[Array, " count"]) -> Int[Array, "draws count"]:

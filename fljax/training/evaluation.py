@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax.core import trees
+from fljax.core import platforms, trees
 from fljax.core.loops import repeat
 from fljax.protocol import Subset, Task
 from fljax.training.batches import fetch
@@ -68,10 +68,12 @@ def evaluate(
         length = -(-capacity // parts)
         places = jnp.arange(parts * length).reshape(parts, length)
         if parts >= LONG if ragged is None else ragged:
-            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(sums, places[0]))
+            # Under jit, so that one trace serves for the shapes and for the loop.
+            some = jax.jit(sums)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(some, places[0]))
 
             def more(part: Array, total: PyTree) -> PyTree:
-                return jax.tree.map(jnp.add, total, sums(places[part]))
+                return jax.tree.map(jnp.add, total, some(places[part]))
 
             loss, score = repeat(-(-size // length), more, nothing, most=parts)
         else:
@@ -146,7 +148,7 @@ def map_models(function: Callable[[Any], PyTree], models: PyTree, spread: Any = 
     if spread is not None:
         return spread(function, models)
     function = jax.jit(function)  # one trace serves for both forms
-    return jax.lax.platform_dependent(
+    return platforms.choose(
         models,
         cpu=lambda models: jax.lax.map(function, models),
         default=lambda models: jax.lax.map(function, models, batch_size=SIDE_BY_SIDE),

@@ -17,7 +17,6 @@ from fljax import config as configuration
 from fljax.cli import catalogue
 from fljax.cli.commands.describe import LISTS
 from fljax.cli.commands.run import start_jax
-from fljax.cli.running import mend_cache
 from fljax.experiments import run as experiment
 from fljax.experiments import sweep
 from fljax.metrics import registry
@@ -458,18 +457,6 @@ def test_compilation_cache_is_filled(tmp_path):
     assert found.returncode == 0, found.stderr
     assert int(found.stdout) == len(os.sched_getaffinity(0))
     assert any((tmp_path / ".cache" / "fljax" / "xla").iterdir())
-
-
-def test_a_killed_process_does_not_spoil_the_compilation_cache(tmp_path):
-    """A program without the time of its last use keeps JAX from storing others: one that is old is removed."""
-    for name in ("old-cache", "old_but_used-cache", "fresh-cache"):
-        (tmp_path / name).write_bytes(b"")
-    (tmp_path / "old_but_used-atime").write_bytes(b"")
-    for name in ("old-cache", "old_but_used-cache"):
-        os.utime(tmp_path / name, (1, 1))
-    mend_cache(tmp_path)
-    assert sorted(each.name for each in tmp_path.glob("*-cache")) == ["fresh-cache", "old_but_used-cache"]
-    mend_cache(tmp_path / "nothing")
 
 
 def test_published_tables(capsys, tmp_path):

@@ -11,6 +11,8 @@ import pytest
 from fljax import engine
 from fljax.algorithms import incfl
 from fljax.engine.loop import compilation
+from fljax.engine.programs import jit
+from fljax.protocol import Task
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -18,11 +20,11 @@ from tests.toys.task import logistic_regression
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
 
 
-def plan(threshold: float) -> engine.Plan:
+def plan(threshold: float, task: Task = TASK) -> engine.Plan:
     """INCFL with one threshold for all clients."""
     clients = tiny_federation().clients.id.shape[0]
     thresholds = np.full((2, clients), threshold, np.float32)
-    return engine.Plan(incfl, {"task": TASK, "local": LOCAL}, {"threshold": thresholds})
+    return engine.Plan(incfl, {"task": task, "local": LOCAL}, {"threshold": thresholds})
 
 
 @pytest.mark.in_turn
@@ -51,6 +53,27 @@ def test_a_run_uses_the_programs_that_were_compiled_ahead(devices: int, monkeypa
         assert one.runtime_executable() is other.runtime_executable()
 
 
+@pytest.mark.thorough
+def test_a_sweep_uses_the_programs_that_were_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many plans, with other thresholds."""
+    made: list[str] = []
+    fresh = jit.Program._fresh
+
+    def noted(self: Any, options: dict[str, Any]) -> Any:
+        made.append(self.__name__)
+        return fresh(self, options)
+
+    monkeypatch.setattr(jit.Program, "_fresh", noted)
+    given: Any = {"rounds": 2, "seeds": 2}
+    task = TASK._replace(logits=lambda *inputs: TASK.logits(*inputs))  # no other test has its programs
+    with ThreadPoolExecutor(3) as pool:
+        engine.compile_ahead(pool, [plan(0.5, task), plan(0.6, task)], tiny_federation(), engine.Schedule(**given))
+    assert {"start", "run_rounds", "evaluate"} <= set(made)
+    made.clear()
+    engine.sweep([plan(0.7, task), plan(0.8, task)], tiny_federation(), **given)
+    assert not {"start", "run_rounds", "evaluate"} & set(made)
+
+
 def test_a_trial_is_only_traced() -> None:
     """Nothing is given to the threads, since the strategy is not known."""
     pool = ThreadPoolExecutor(1)
@@ -59,5 +82,7 @@ def test_a_trial_is_only_traced() -> None:
 
 
 def test_errors_appear_at_once() -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="expected at least one plan, got none"):
+        engine.compile_ahead(pool, [], tiny_federation(), engine.Schedule(1, 2))
     with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="expected rounds to be zero or more, got -1"):
         engine.compile_ahead(pool, plan(0.5), tiny_federation(), engine.Schedule(rounds=-1, seeds=2))

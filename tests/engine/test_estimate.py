@@ -108,7 +108,8 @@ def test_a_local_step_reads_and_writes_more_than_it_holds(network: str, platform
     told = []
     with forms_of(platform):
         for lanes in (5, 20):
-            programs = compile_all(spec, Layout(lanes, 1, 5), 3, inputs, jnp.zeros(1, jnp.uint32), quick=True)
+            layout = Layout(lanes, 1, 5, platform=platform)
+            programs = compile_all(spec, layout, 3, inputs, jnp.zeros(1, jnp.uint32), quick=True)
             told.append(made_bytes(programs[1]))
     assert engine_shapes.measure(spec, inputs, 1).sizes.lane == 0  # of no use on a CPU
     lane = engine_shapes.measure(spec, inputs, 1, platform).sizes.lane

@@ -85,6 +85,7 @@ def test_predictions_have_the_precision_of_their_run(monkeypatch: pytest.MonkeyP
     inner = program.deployed
 
     def deployed(*arguments: Any) -> Any:
+        assert arguments[1].platform == "any"  # users may compile it for another platform
         asked.append(inner.trace(*arguments).lower().as_text())
         return inner(*arguments)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from fljax.core import platforms
 from fljax.engine.devices.layout import Layout, mesh
 from fljax.engine.loop.standalone_models import _run
 from fljax.engine.programs import jit
@@ -48,6 +49,33 @@ def test_a_call_takes_the_program_that_was_traced() -> None:
         np.testing.assert_allclose(pointwise(None, layout, x), np.tanh(x) * np.sin(x), rtol=1e-6)
     assert pointwise.jitted(None, ONE, x) is pointwise.jitted(spec=None, layout=ONE, x=x + 1)
     assert pointwise.jitted(None, ONE, x) is not pointwise.jitted(None, TWO, x)
+
+
+@pytest.mark.skipif(not platforms.is_supported(), reason="this JAX has no contexts that are part of a trace")
+@pytest.mark.parametrize(("platform", "forms"), [("cpu", ["cpu"]), ("gpu", ["others"]), ("tpu", ["others"])])
+def test_a_program_has_the_form_of_its_platform_alone(platform: str, forms: list[str]) -> None:
+    program, seen = _with_forms()
+    program.trace(None, ONE._replace(platform=platform), jnp.ones(2))
+    assert seen == forms
+
+
+def test_a_program_for_any_platform_has_all_forms() -> None:
+    program, seen = _with_forms()
+    program.trace(None, ONE._replace(platform=platforms.ANY), jnp.ones(2))
+    assert sorted(set(seen)) == ["cpu", "others"]
+
+
+def _with_forms() -> tuple[jit.Program, list[str]]:
+    """A program with two forms, and those that were traced."""
+    seen: list[str] = []
+
+    def noted(name: str) -> Any:
+        return lambda x: (seen.append(name), x + 1)[1]
+
+    def function(spec: Any, layout: Layout, x: jax.Array) -> jax.Array:
+        return platforms.choose(x, cpu=noted("cpu"), default=noted("others"))
+
+    return jit.Program(function, static_argnames=("spec", "layout"), store=jit.Store(4)), seen
 
 
 def test_options_are_kept() -> None:
@@ -107,6 +135,17 @@ def test_programs_that_were_used_last_are_kept() -> None:
     assert seen[5:] == []
     grown("b", ONE, jnp.ones((2, 2)))
     assert seen[5:] == [("b", (2, 2))]
+
+
+def test_a_store_of_traces_leaves_freeing_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[bool] = []
+    for collects in (True, False):
+        monkeypatch.setattr(jit.gc, "collect", lambda collects=collects: collected.append(collects))
+        store = jit.Store(2, collects)
+        for key in range(3):
+            store.find(key, object)
+        assert len(store) == 2
+    assert collected == [True]
 
 
 def test_a_traced_program_is_compiled_once() -> None:

@@ -145,7 +145,7 @@ def test_one_compilation_and_only_the_broken_run_is_frozen() -> None:
         assert np.asarray(result.state.round).tolist() == [5, 5]
     traces.clear()
     sweep(3, 0.2)
-    assert len(traces) == 3  # labels are checked and shapes are measured anew; nothing is compiled
+    assert len(traces) == 1  # labels are checked; shapes are known, and nothing is compiled
     traces.clear()
     engine.simulate(
         engine.Plan(_build, arguments | {"local": _local(0.1)}, {"broken": jnp.asarray([-1])}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import xarray as xr
 
 from fljax import report
 from fljax.config import ConfigError, dumps, load_grid, parse_grid
-from fljax.experiments import run, sweep
+from fljax.engine.programs import jit
+from fljax.experiments import programs, run, sweep
 from fljax.results import folders, sweeps
 from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite
@@ -153,6 +155,29 @@ def test_a_cell_equals_its_own_run(finished: Any) -> None:
             np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5, err_msg=str(name))
     for name, values in alone.records.items():
         np.testing.assert_allclose(outcome.records[name].sel(mine), values, rtol=1e-4, atol=1e-5, err_msg=str(name))
+
+
+@pytest.mark.thorough
+def test_programs_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were compiled ahead, with stand-ins for standalone models, are those of the sweep."""
+    made: Counter[str] = Counter()
+    fresh, compile_ahead, ahead = jit.Program._fresh, programs.compile_ahead, list[int]()
+
+    def noted(self: Any, options: dict[str, Any]) -> Any:
+        made[self.__name__] += 1
+        return fresh(self, options)
+
+    def begun(*arguments: Any) -> None:
+        compile_ahead(*arguments)
+        ahead.append(len(arguments[1]))
+
+    monkeypatch.setattr(jit.Program, "_fresh", noted)
+    monkeypatch.setattr(programs, "compile_ahead", begun)
+    grid = parse_grid(TINY | {"participation": {"clients_per_round": 5}}, name="tiny")  # no other test has its programs
+    with quick_programs():
+        sweep.run(grid)
+    assert ahead == [3, 6]  # FedAvg does not depend on eps
+    assert made["run_rounds"] == made["start"] == made["evaluate"] == 2
 
 
 @pytest.mark.in_turn

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax import models
-from fljax.core import gpu_rules
+from fljax.core import gpu_rules, platforms
 from fljax.models import channels_last, planes
 from tests.platforms import forms_of
 from tests.precision import enable_x64
@@ -51,6 +51,23 @@ def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
         found = _value_and_gradient(platform, *arguments)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.skipif(not platforms.is_supported(), reason="this JAX has no contexts that are part of a trace")
+@pytest.mark.parametrize(
+    "name", ["mlp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("cnn", "resnet18"))]
+)
+def test_a_gradient_for_one_platform_has_no_other_form(name: str) -> None:
+    """Nothing asks for the platform, and no convolution is that of accelerators."""
+    shape, options = {"mlp": ((3, 3), {"hidden": (4,)})}.get(name) or NETWORKS[name]
+    task = models.MODELS[name](shape, 10, **options)
+    params, x = jax.eval_shape(task.init, jax.random.key(0)), jax.ShapeDtypeStruct((3, *shape), jnp.float32)
+    slope = jax.grad(lambda params, x: jnp.sum(task.loss(task.logits(params, x), jnp.arange(3))))
+    with platforms.traced_for("cpu"):
+        known = str(jax.make_jaxpr(slope)(params, x))
+    assert "platform_index" not in known
+    assert "conv_general_dilated" not in known
+    assert "platform_index" in str(jax.make_jaxpr(slope)(params, x))
 
 
 @pytest.mark.in_turn

@@ -80,6 +80,8 @@ def map_lanes(
         lanes = max(1, min(lanes, count))
         if lanes >= count != 1:
             return jax.vmap(function)(xs)
+        if count % lanes:  # one trace serves for the chunks and for the smaller last one
+            function = jax.jit(function)
         return jax.lax.map(function, xs, batch_size=None if lanes == 1 else lanes)
     return fold_lanes(lambda x: ((), function(x)), lambda nothing, real: (), xs, lanes, devices, cost, skip=skip)[1]
 
@@ -312,14 +314,15 @@ def _in_turn(
         summands, results = function(read(turn))
         return add_up(summands, real[turn]), results
 
-    chunk = jax.checkpoint(chunk) if rematerialise else chunk
+    # Under jit, so that one trace serves for the shapes and for the loop.
+    chunk = jax.checkpoint(chunk) if rematerialise else jax.jit(chunk)
     shapes = jax.eval_shape(chunk, jnp.zeros((), jnp.int32))
     sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
     results = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), shapes[1])
 
     def one(turn: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         sums, results = carry
-        more, new = chunk(turn)
+        more, new = chunk(jnp.asarray(turn, jnp.int32))  # the loop's own number is weakly typed
         results = jax.tree.map(lambda all, new: all.at[place[turn]].set(new, mode="drop"), results, new)
         return trees.add(sums, more), results
 

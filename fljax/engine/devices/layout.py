@@ -49,8 +49,8 @@ class Layout(NamedTuple):
       evaluation: number of clients side by side on each device while they are polled or evaluated.
       devices: number of devices.
       runs_apart: whether devices share whole runs (seeds, cells of a sweep), not a run's clients.
-      platform: of the devices: "cpu", "gpu" or "tpu". It decides about compiler options. Code that differs between
-        platforms chooses by ``jax.lax.platform_dependent``, when it is compiled.
+      platform: of the devices: "cpu", "gpu" or "tpu". It decides about compiler options, and a program has its form of
+        code that differs between platforms (``fljax.core.platforms``). ``ANY``: not known, so programs have all forms.
       precision: of matrix products and convolutions (see ``Execution``).
       examples: where the examples are while the run goes on.
       client_states: where the states of clients are between rounds.

@@ -27,12 +27,11 @@ from fljax.engine.programs import program
 from fljax.engine.programs.checks import check_labels, task_of
 from fljax.engine.programs.execution import resolve_together
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
-from fljax.engine.programs.shapes import Shapes, first_run, measure, state_bytes
+from fljax.engine.programs.shapes import Shapes, measure, state_bytes, trace_round
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import seeds_of
 from fljax.engine.rounds.objective import GRADIENT_NORM
-from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import State, initial_state
+from fljax.engine.rounds.states import State
 from fljax.protocol import Algorithm, Federation, Info, Labelled
 from fljax.results.non_finite import check_mode
 
@@ -188,7 +187,7 @@ def estimate(algorithm_or_plan: Algorithm | Plan, federation: Federation, schedu
       ValueError: as for ``simulate``.
     """
     with jax.disable_jit(False):
-        prepared = _prepared(algorithm_or_plan, federation, schedule)
+        prepared = _prepared([algorithm_or_plan], federation, schedule)
         if prepared.layout.is_offloaded:
             return offload_memory(OffloadRun.of(*prepared), prepared.shapes, quick=True)
         programs = compile_all(*prepared[:-1], quick=True)
@@ -196,48 +195,54 @@ def estimate(algorithm_or_plan: Algorithm | Plan, federation: Federation, schedu
 
 
 def compile_ahead(
-    pool: Executor, algorithm_or_plan: Algorithm | Plan, federation: Federation, schedule: Schedule
+    pool: Executor, plans: Algorithm | Plan | list[Plan], federation: Federation, schedule: Schedule
 ) -> None:
     """Traces a run's programs now and compiles them on the threads of ``pool``, while something else is computed.
 
     ``simulate`` of a plan with the same structure and shapes waits for these programs and uses them; the plan may have
-    other values in its floats and arrays. With the strategy "trial" the programs are not known yet, so one round is
-    traced alone (``rehearse``). Where ``jax.jit`` is off ("debug"), nothing is traced.
+    other values in its floats and arrays. So does ``sweep`` of as many plans, which differ in the same values. With the
+    strategy "trial" the programs are not known yet, so one round of the first plan is traced alone (``rehearse``).
+    Where ``jax.jit`` is off ("debug"), nothing is traced.
 
     Args:
       pool: threads, such as ``concurrent.futures.ThreadPoolExecutor``.
-      algorithm_or_plan: of the run.
+      plans: an algorithm or a plan of ``simulate``, or the plans of ``sweep``.
       federation: of the run.
       schedule: of the run.
 
     Raises:
-      ValueError: as for ``simulate``.
+      ValueError: if there is no plan, or as for ``simulate`` and ``sweep``.
     """
+    together = plans if isinstance(plans, list) else [plans]
+    if not together:
+        raise ValueError("expected at least one plan, got none")
     if eager.is_on() or schedule.execution.clients == "debug":
         return
     if schedule.execution.clients == "trial":
-        rehearse(algorithm_or_plan, federation)
+        rehearse(together[0], federation)
         return
-    prepared = _prepared(algorithm_or_plan, federation, schedule)
+    prepared = _prepared(together, federation, schedule)
     if prepared.layout.is_offloaded:  # its programs are many, and the first round soon needs them
         return
     inputs = replicate(prepared.inputs, prepared.layout.devices)
     begin(pool, prepared.spec, prepared.layout, prepared.capacity, inputs, prepared.seeds)
 
 
-def _prepared(algorithm_or_plan: Algorithm | Plan, federation: Federation, schedule: Schedule) -> PreparedRun:
+def _prepared(plans: Sequence[Algorithm | Plan], federation: Federation, schedule: Schedule) -> PreparedRun:
     seeds = seeds_of(schedule.seeds)
     check_mode(schedule.non_finite)
     capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every)
     program.check_seeds(seeds, federation)
-    spec, inputs = program.partition_plan(algorithm_or_plan, by_id(federation))
+    stored = by_id(federation)
+    spec, inputs = program.stack_plans([program.partition_plan(plan, stored) for plan in plans], len(seeds))
+    runs = list(seeds) * len(plans)
     spec = spec._replace(non_finite=schedule.non_finite, extra=schedule.needs(spec.valid))
     if GRADIENT_NORM in spec.extra:  # of the numbers that the run will have, only the shape matters
-        inputs = inputs._replace(required=np.zeros((len(seeds), inputs.federation.clients.id.shape[-1]), np.float32))
+        inputs = inputs._replace(required=np.zeros((len(runs), inputs.federation.clients.id.shape[-1]), np.float32))
     check_labels(task_of(spec, inputs), federation)
-    shapes = measure(spec, inputs, len(seeds))
+    shapes = measure(spec, inputs, len(runs))
     layout = resolve_together(schedule.execution, shapes.sizes)
-    return PreparedRun(spec, layout, capacity, inputs, jnp.asarray(seeds, jnp.uint32), shapes)
+    return PreparedRun(spec, layout, capacity, inputs, jnp.asarray(runs, jnp.uint32), shapes)
 
 
 def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
@@ -251,14 +256,7 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
     """
     if eager.is_on():
         return
-    spec, inputs = program.partition_plan(plan, federation)
-
-    def first_round(traced: list[Any], by_seed: Any, data: Federation) -> State:
-        algorithm = spec.algorithm(traced, by_seed)
-        zero = jnp.zeros((), jnp.int32)
-        return one_round(algorithm, data, Layout(1, 1, 1), initial_state(algorithm, data, zero))[0]
-
-    jax.eval_shape(first_round, *first_run(spec, inputs))
+    trace_round(*program.partition_plan(plan, federation))
 
 
 def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:

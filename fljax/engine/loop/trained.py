@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.core import trees
+from fljax.core.platforms import ANY
 from fljax.core.values import as_whole
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, Precision, on_one
@@ -83,7 +84,7 @@ class DeployedModels:
         if is_on_host(inputs, at):
             inputs, at = only_client(inputs, at, place, who, unseen)
             where = 0
-        layout = Layout(1, 1, 1, precision=self._precision)
+        layout = Layout(1, 1, 1, platform=ANY, precision=self._precision)  # users may compile it for any platform
         try:
             return program.deployed(spec, layout, inputs, at, jnp.int32(place), jnp.int32(where), not unseen, x)
         except Exception as error:
@@ -248,7 +249,7 @@ def common_models(deployed: DeployedModels) -> PyTree | None:
       deployed: ``Result.deployed``.
     """
     (spec, inputs), state, seeds, precision = deployed.parts()
-    layout = Layout(1, 1, 1, precision=precision)
+    layout = Layout(1, 1, 1, platform=ANY, precision=precision)
     models = [_common(spec, layout, inputs, state, jnp.int32(seed)) for seed in range(seeds)]
     return None if models[0] is None else jax.tree.map(lambda *rows: jnp.stack(rows), *models)
 
@@ -293,7 +294,7 @@ def restore(
     seeds = seeds_of(seeds)
     program.check_seeds(seeds, federation)
     spec, inputs = program.partition_plan(plan, federation)
-    state = state_of(arrays, spec, Layout(1, 1, 1), inputs, jnp.asarray(seeds, jnp.uint32))
+    state = state_of(arrays, spec, Layout(1, 1, 1, platform=ANY), inputs, jnp.asarray(seeds, jnp.uint32))
     if rows is not None:
         inputs = inputs._replace(federation=without_rows(inputs.federation))
     deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision, rows)

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.core import trees
+from fljax.core.platforms import traced_for
 from fljax.engine.devices.jaxprs import arguments_read
-from fljax.engine.devices.layout import Layout
+from fljax.engine.devices.layout import Layout, default_platform
 from fljax.engine.offload.host_data import HostData, Population
 from fljax.engine.programs.program import Inputs, Spec
 from fljax.engine.rounds import evaluate
@@ -72,7 +73,8 @@ def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
 
         traced = [_first(leaf) if place in spec.varied else _shape(leaf) for place, leaf in enumerate(inputs.traced)]
         by_seed = jax.tree.map(_first, inputs.by_seed)
-        closed = jax.make_jaxpr(program)(index, x, y, traced, by_seed, state)
+        with traced_for(default_platform()):
+            closed = jax.make_jaxpr(program)(index, x, y, traced, by_seed, state)
         read = arguments_read(closed.jaxpr)[: len(index)]
         return tuple(part for part, is_read in zip(clients.parts, read, strict=True) if is_read)
 

@@ -12,13 +12,15 @@ import functools
 import gc
 import inspect
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.core.platforms import traced_for
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, products_of
 
@@ -40,10 +42,16 @@ class Store:
 
     Above the limit, the least recently used quarter is dropped. JAX's own caches refer to jitted functions weakly, so
     they drop the traced and compiled code too. Programs of other code are not affected.
+
+    Args:
+      limit: the most programs.
+      collects: whether memory of dropped programs is freed at once, since compiled code holds memory maps. Traced code
+        holds none, and Python frees it in time.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, collects: bool = True) -> None:
         self.limit = limit
+        self._collects = collects
         self._kept: dict[Hashable, Any] = {}  # in order of use, the last used at the end
         self._lock = threading.Lock()
 
@@ -60,7 +68,7 @@ class Store:
             if len(self._kept) > self.limit:
                 oldest = list(self._kept)[: max(1, self.limit // 4)]
                 dropped = [self._kept.pop(old_key) for old_key in oldest]
-        if dropped:
+        if dropped and self._collects:
             dropped.clear()
             gc.collect()  # traced code has reference cycles
         return made
@@ -72,7 +80,8 @@ STORE = Store(PROGRAMS)
 class Program:
     """A function under ``jax.jit``, compiled for ``layout.devices`` devices (one without an argument ``layout``).
 
-    Matrix products and convolutions have ``layout.precision``, unless they state one.
+    Matrix products and convolutions have ``layout.precision``, unless they state one. Of code that differs between
+    platforms, only the form for ``layout.platform`` is traced.
 
     Each set of static arguments and shapes has a separate jitted function, kept in a ``Store``.
 
@@ -133,7 +142,7 @@ class Program:
         @functools.wraps(self._function)
         def function(*arguments: Any, **named: Any) -> Any:  # JAX keeps the compiled code while this function exists
             layout: Layout | None = self._signature.bind(*arguments, **named).arguments.get("layout")
-            with products_of("default" if layout is None else layout.precision):
+            with _as_laid_out(layout):
                 return self._function(*arguments, **named)
 
         chosen: Any = {"static_argnames": self._static, "donate_argnames": self._donated}
@@ -167,6 +176,16 @@ class Program:
         }
         with products_of("default" if layout is None else layout.precision):
             return self._function(**bound | arrays)
+
+
+@contextmanager
+def _as_laid_out(layout: Layout | None) -> Generator[None, None, None]:
+    """While it is entered, code is traced with the precision and for the platform of a layout."""
+    if layout is None:
+        yield
+        return
+    with products_of(layout.precision), traced_for(layout.platform):
+        yield
 
 
 def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:

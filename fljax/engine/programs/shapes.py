@@ -10,16 +10,18 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import trees
+from fljax.core.platforms import ANY
 from fljax.engine.devices import eager
 from fljax.engine.devices.jaxprs import step_bytes, steps_differ
 from fljax.engine.devices.layout import Layout, default_platform, state_shardings
+from fljax.engine.programs import jit
 from fljax.engine.programs.execution import Sizes
 from fljax.engine.programs.program import Inputs, Spec, is_stacked
-from fljax.engine.rounds.federations import as_vectors, with_shared, without_shared
-from fljax.engine.rounds.round import train_one
-from fljax.engine.rounds.states import initial_state, poll
-from fljax.protocol import Algorithm, Available, Federation, Seat, seen_from
-from fljax.protocol.sums import as_streamed
+from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
+from fljax.engine.rounds.round import TrainedCohort, able_clients, choose, close, train_one
+from fljax.engine.rounds.states import State, initial_state
+from fljax.protocol import Algorithm, Available, ClientData, Cohort, Federation, Seat, seen_from
+from fljax.protocol.sums import add_up, as_streamed
 from fljax.results.records import Wire
 from fljax.training import AT_ONCE
 
@@ -57,6 +59,104 @@ def first_algorithm(spec: Spec, inputs: Inputs) -> Algorithm:
     return spec.algorithm(list(map(jnp.asarray, traced)), trees.take(inputs.by_seed, 0))
 
 
+# Programs that are traced and never compiled. A rehearsal, a compilation ahead and the run itself share their traces.
+_TRACED = jit.Store(jit.PROGRAMS, collects=False)
+
+
+class _Begun(NamedTuple):
+    """What is there before round 0.
+
+    Attributes:
+      algorithm: static; with tracers inside.
+      state: of one run.
+      cohort: that of round 0.
+      down: what the first client would get.
+      model: an initial model of the task.
+    """
+
+    algorithm: Algorithm
+    state: State
+    cohort: Cohort
+    down: PyTree
+    model: PyTree
+
+
+@jit.program(static_argnames=("spec", "layout"), store=_TRACED)
+def _begin(spec: Spec, layout: Layout, traced: list[Any], by_seed: Any, data: Federation) -> _Begun:
+    data, algorithm, zero = as_vectors(data), spec.algorithm(traced, by_seed), jnp.zeros((), jnp.int32)
+    state = initial_state(algorithm, data, zero)
+    available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
+    _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
+    down = algorithm.down(state.server, seat)
+    return _Begun(algorithm, state, cohort, down, algorithm.task.init(jax.random.key(0)))
+
+
+@jit.program(static_argnames=("spec", "layout"), store=_TRACED)
+def _train(
+    spec: Spec,
+    layout: Layout,
+    traced: list[Any],
+    by_seed: Any,
+    data: Federation,
+    server: PyTree,
+    client: ClientData,
+    client_state: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """The message of one client, and what it contributes to the round: a Part and a record."""
+    algorithm, zero = spec.algorithm(traced, by_seed), jnp.zeros((), jnp.int32)
+    up, _ = train_one(algorithm, as_vectors(data), zero, zero, server, client, zero, client_state)
+    seat = Seat(zero, client.id, zero)
+    return up, as_streamed(algorithm.aggregate).contribute(seen_from(server, seat), seat, up)
+
+
+@jit.program(static_argnames=("spec", "layout"), store=_TRACED)
+def _close(
+    spec: Spec,
+    layout: Layout,
+    traced: list[Any],
+    by_seed: Any,
+    data: Federation,
+    state: State,
+    contribution: PyTree,
+) -> State:
+    """The state after round 0 if every client of the cohort contributed the same."""
+    data, algorithm, zero = as_vectors(data), spec.algorithm(traced, by_seed), jnp.zeros((), jnp.int32)
+    size = data.clients.train.size
+    chosen = choose(algorithm, size, state, zero, state.ballots, able_clients(size, None, spec.everybody))
+    count = chosen.row.shape[0]
+    parts, rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), contribution)
+    total = add_up(parts, chosen.cohort.present)
+    trained = TrainedCohort(total, rows, (), (), jnp.zeros((), bool))
+    examples = held_data(data, layout)
+    return close(algorithm, examples, state, zero, state.ballots, chosen, trained, spec.non_finite)[0]
+
+
+def _of_one_run(spec: Spec, inputs: Inputs, platform: str) -> tuple[Spec, Layout, list[Any], Any, Federation]:
+    """The arguments of these programs. What says how a run goes on is left out of ``spec``."""
+    # The rules for accelerators were measured with the bytes of code that has the forms of all platforms.
+    layout = Layout(1, 1, 1, platform=platform if platform == "cpu" else ANY)
+    return spec._replace(varied=(), non_finite="freeze", extra=()), layout, *first_run(spec, inputs)
+
+
+def _traced_client(arguments: tuple[Any, ...], state: State) -> Any:
+    """The traced program of one client's training."""
+
+    def row(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
+
+    return _train.trace(*arguments, state.server, row(arguments[-1].clients), row(state.clients))
+
+
+def trace_round(spec: Spec, inputs: Inputs) -> None:
+    """Traces the initial state and the first round of a plan's first run, so that errors of its functions are raised.
+
+    ``measure`` of the same plan then traces nothing.
+    """
+    arguments = _of_one_run(spec, inputs, default_platform())
+    state = _begin.trace(*arguments).out_info.state
+    _close.trace(*arguments, state, _traced_client(arguments, state).out_info[1])
+
+
 def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) -> Shapes:
     """Shapes and bytes of one of ``runs`` runs, by abstract evaluation; ``platform`` is "cpu", "gpu" or "tpu".
 
@@ -67,57 +167,32 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         sizes = Sizes(1, inputs.federation.clients.id.shape[-1], runs, 0, 0)
         return Shapes(first_algorithm(spec, inputs), sizes, None, 0, eager.SentSoFar.begun())
     platform = default_platform() if platform is None else platform
-    algorithms: list[Any] = []
-    federation = inputs.federation
-    traced, by_seed, data = first_run(spec, inputs)
-    zero, single = jnp.zeros((), jnp.int32), Layout(1, 1, 1)
-
-    def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
-        data, algorithm = as_vectors(data), spec.algorithm(traced, by_seed)
-        algorithms.append(algorithm)
-        state = initial_state(algorithm, data, zero)
-        available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
-        _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
-        down = algorithm.down(state.server, seat)
-        ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], single)
-        return state, cohort, down, ballot, algorithm.task.init(jax.random.key(0))
-
-    state, cohort, down, ballot, model = jax.eval_shape(begin, traced, by_seed, data)
-
-    def row(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
-
-    def one_client(
-        traced: list[Any], by_seed: Any, data: Federation, server: Any, client_state: Any, client_data: Any
-    ) -> PyTree:
-        algorithm = spec.algorithm(traced, by_seed)
-        up, _ = train_one(algorithm, as_vectors(data), zero, zero, server, client_data, zero, client_state)
-        seat = Seat(zero, client_data.id, zero)
-        return up, as_streamed(algorithm.aggregate).contribute(seen_from(server, seat), seat, up)
-
-    shared, client = (traced, by_seed, data, state.server), (row(state.clients), row(data.clients))
-    closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*shared, *client)
-    rows, population = cohort.id.shape[0], data.clients.id.shape[0]
+    arguments = _of_one_run(spec, inputs, platform)
+    begun: _Begun = _begin.trace(*arguments).out_info
+    trained = _traced_client(arguments, begun.state)
+    up, program = trained.out_info[0], trained.jaxpr.jaxpr
+    federation, state, down = inputs.federation, begun.state, begun.down
+    population = federation.clients.id.shape[-1]
     sizes = Sizes(
-        rows=rows,
+        rows=begun.cohort.id.shape[0],
         population=population,
         seeds=runs,
         # A client trains a whole model, even if Down is smaller.
-        model=max(trees.bytes_of(down), trees.bytes_of(model)),
+        model=max(trees.bytes_of(down), trees.bytes_of(begun.model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
         # What training reads and writes matters on accelerators only.
-        lane=0 if platform == "cpu" else step_bytes(closed.jaxpr, platform),
-        samples=samples(federation) if steps_differ(closed.jaxpr) else None,
+        lane=0 if platform == "cpu" else step_bytes(program, platform),
+        samples=samples(federation) if steps_differ(program) else None,
         examples=trees.bytes_of(federation.examples),
         mapped=federation.examples.is_mapped,
         client_states=runs * trees.bytes_of(state.clients),
         keyed=any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state.clients)),
     )
-    polling = algorithms[-1].poll
+    polling = begun.algorithm.poll
     shown = down if polling is not None and polling.shown else ()
-    received, before, sent, told = map(trees.bytes_of, (down, shown, up, ballot))
+    received, before, sent, told = map(trees.bytes_of, (down, shown, up, state.ballots))
     wire = Wire(received, before, sent, told // population)
-    return Shapes(algorithms[-1], sizes, state, trees.bytes_of(model), wire)
+    return Shapes(begun.algorithm, sizes, state, trees.bytes_of(begun.model), wire)
 
 
 def state_bytes(state: Any, layout: Layout) -> tuple[int, int]:
