@@ -13,6 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from fljax.core.names import file_name, unknown
+from fljax.report.clients import gains_picture
 from fljax.report.drawing import figures
 from fljax.report.kinds.registry import Asked, draw_kinds
 from fljax.report.kinds.sources import Source, read
@@ -155,11 +156,15 @@ def _csv(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
 def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> list[pathlib.Path]:
     """Writes every panel of a run's report (of a sweep: its picture) as a PDF and an SVG file; returns the paths.
 
+    ``clients`` shows which clients gain.
+
     The same results give the same bytes. Letters in PDF files are letters (TrueType), as publishers ask for.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with fonts_for(texts_of(metrics)):
         drawn = {"sweep": sweep_picture(metrics)} if axes_of(metrics) else figures(metrics, records)
+        by_client = gains_picture(metrics)
+        drawn |= {} if by_client is None else {"clients": by_client}
         return [path for name, figure in drawn.items() for path in _written(folder / file_name(name), figure)]
 
 

@@ -77,6 +77,13 @@ NOT_SHARES = frozenset(
         "contribution_correlation",
     }
 )
+
+
+def is_share(metric: str) -> bool:
+    """Whether a scalar metric is a share of 1, or a difference of shares; scores are numbers."""
+    return metric.removeprefix("unseen_") not in NOT_SHARES and score_name(metric) is None
+
+
 # Metrics that count clients or messages.
 COUNTS = frozenset({"opt_outs", "opt_outs_by_noise", "gradient_steps", "forward_passes", "dropped_messages"})
 
