@@ -175,23 +175,29 @@ def _clients_of(metrics: xr.Dataset) -> str:
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.report import best_rows, exporting, summary
+    from fljax.report.tables import best_cell_rows
     from fljax.results.non_finite import diverged_seeds
-    from fljax.results.scores import directions
+    from fljax.results.scores import directions, is_lower
     from fljax.results.sweeps import axes_of, best
 
     if axes_of(metrics):
         if not latex:
             return exporting.csv_cells(metrics, chosen)
-        if chosen:
-            raise ValueError("expected --metric with --csv for a sweep, got it with --latex")
         metric = str(metrics.attrs["metric"])
+        if chosen:
+            rows, diverged = best_cell_rows(metrics)
+            rows = [row for row in rows if row.seeds]
+            columns = columns_of({row.metric for row in rows}, chosen)
+            lower = {name: is_lower(metrics[name]) for name in columns}
+            return exporting.latex_table(rows, columns, diverged, directions(metrics), lower)
         lines = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
         escaped = [[exporting.escape(each) for each in line] for line in lines]
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; *: at the edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]
     columns = columns_of({row.metric for row in rows}, chosen)
     if latex:
-        return exporting.latex_table(rows, columns, diverged_seeds(metrics), directions(metrics))
+        lower = {name: is_lower(metrics[name]) for name in columns}
+        return exporting.latex_table(rows, columns, diverged_seeds(metrics), directions(metrics), lower)
     return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
 
 
