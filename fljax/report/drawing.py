@@ -63,7 +63,7 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
         for name in names_of(metrics):
             pooled = f"{prefix}pooled_score_{name}"
             if has(metrics, pooled):
-                if np.isfinite(metrics[pooled]).any(["algorithm", "seed"]).sum() > 1:
+                if metrics[pooled].notnull().any(["algorithm", "seed"]).sum() > 1:
                     found[pooled] = partial(_over_rounds, metrics=metrics, name=pooled, looks=looks)
                 found[f"{prefix}score_{name}"] = partial(
                     _scores, metrics=metrics, prefix=prefix, name=name, looks=looks
@@ -211,11 +211,9 @@ def _scores(axes: Axes, metrics: xr.Dataset, prefix: str, name: str, looks: Mapp
         pooled = over_seeds(values_of(metrics, f"{prefix}pooled_score_{name}", algorithm, "seed", "evaluated_round"))
         if np.isfinite(pooled.mean[last]):
             axes.axvline(pooled.mean[last], color=look.colour, linestyle=look.dash, linewidth=1)
-    heading = f"Score {name} of the single clients\n{_whose(prefix)}"
-    words = (
-        f"{better(metrics, f'{prefix}pooled_score_{name}')} is better; thin line: all rows together, mean over seeds"
-    )
-    axes.set(title=heading, xlabel=words)
+    heading = f"{fitted(f'Score {name} by client', 4.2, 12, bold=True)}\n{_whose(prefix)}"
+    words = f"{better(metrics, f'{prefix}pooled_score_{name}')} is better"
+    axes.set(title=heading, xlabel=f"{words}\nthin line: all rows together, mean over seeds")
     axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(FuncFormatter(percent))
 

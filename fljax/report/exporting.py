@@ -31,6 +31,9 @@ _SPECIAL = {
     "^": r"\textasciicircum{}",
     "[": "{[}",  # after \\ it would begin an argument
     "*": "{*}",
+    "<": r"\textless{}",  # without other fonts the letter is another one
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     "±": r"$\pm$",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
@@ -55,7 +58,7 @@ def latex_table(
       columns: headings by metric.
       diverged: which seeds diverged, by the label of the algorithm (``fljax.results.non_finite.diverged_seeds``); these
         labels have a dagger, and the first line says which.
-      scores: words about the directions of scores (``fljax.results.scores.directions``), for the first line.
+      scores: words about the columns, such as ``fljax.results.scores.directions``, for the first line.
       lower: by metric, whether lower is better: the best mean of these columns is bold, of several algorithms. Equal
         ones, as they are printed, are bold alike; who diverged is not the best.
     """

@@ -280,6 +280,7 @@ def test_export_of_a_sweep(swept: pathlib.Path, capsys: pytest.CaptureFixture[st
     assert "±" not in table
     assert "1 of 4 runs, round 3" in table
     table = call(capsys, "export", str(swept), "--latex", "--metric", "average_accuracy")[1]
+    assert "Best cells by Average accuracy, on test rows." in table
     assert r"fedavg (local.learning\_rate = 0.2) & $" in table
     assert r"incfl (local.learning\_rate = 0.2) & $\mathbf{" in table
 
@@ -355,4 +356,5 @@ def test_compare_other_seeds_and_equal_names(capsys: pytest.CaptureFixture[str],
 
 def test_nothing_in_latex_is_a_command() -> None:
     assert escape("\\input{a}") == r"\textbackslash{}input\{a\}"
+    assert escape("a >= 1 | b < 2") == r"a \textgreater{}= 1 \textbar{} b \textless{} 2"
     assert escape("plain words, 1.5") == "plain words, 1.5"

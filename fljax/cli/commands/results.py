@@ -174,11 +174,15 @@ def _clients_of(metrics: xr.Dataset) -> str:
 
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
+    from fljax.metrics.scores import score_name
     from fljax.report import best_rows, exporting, summary
-    from fljax.report.tables import best_cell_rows
+    from fljax.report.tables import best_cell_rows, title
     from fljax.results.non_finite import diverged_seeds
     from fljax.results.scores import directions, is_lower
-    from fljax.results.sweeps import axes_of, best
+    from fljax.results.sweeps import VALIDATION, axes_of, best
+
+    def about_scores(columns: Mapping[str, str]) -> str:
+        return directions(metrics) if any(score_name(name) for name in columns) else ""
 
     if axes_of(metrics):
         if not latex:
@@ -189,7 +193,9 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
             rows = [row for row in rows if row.seeds]
             columns = columns_of({row.metric for row in rows}, chosen)
             lower = {name: is_lower(metrics[name]) for name in columns}
-            return exporting.latex_table(rows, columns, diverged, directions(metrics), lower)
+            by = "validation rows" if any(name in metrics for name in VALIDATION) else f"{title(metric)}, on test rows"
+            words = "; ".join(filter(None, [f"best cells by {by}", about_scores(columns)]))
+            return exporting.latex_table(rows, columns, diverged, words, lower)
         lines = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
         escaped = [[exporting.escape(each) for each in line] for line in lines]
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; *: at the edge of the grid.")
@@ -197,7 +203,7 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     columns = columns_of({row.metric for row in rows}, chosen)
     if latex:
         lower = {name: is_lower(metrics[name]) for name in columns}
-        return exporting.latex_table(rows, columns, diverged_seeds(metrics), directions(metrics), lower)
+        return exporting.latex_table(rows, columns, diverged_seeds(metrics), about_scores(columns), lower)
     return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
 
 
