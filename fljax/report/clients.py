@@ -136,8 +136,12 @@ def _clients_below(axes: Axes, counts: ClientCounts) -> None:
 
 
 def _short(name: object) -> str:
+    """A name that fits beside an axis; long ones lack their middle, since they often differ at their end."""
     text = name_text(name)
-    return printable(text if len(text) <= NAME_WIDTH else f"{text[: NAME_WIDTH - 3]}...", NAME_WIDTH + 1)
+    if len(text) > NAME_WIDTH:
+        kept = NAME_WIDTH - 3
+        text = f"{text[: kept // 2]}...{text[-(kept - kept // 2) :]}"
+    return printable(text, NAME_WIDTH + 1)
 
 
 # --- Which clients gain ---------------------------------------------------------------------------------------

@@ -24,6 +24,15 @@ def test_few_clients_have_a_line_each_by_name_in_the_order_of_their_gain() -> No
     np.testing.assert_allclose(marks, [[0.15, 0.0], [0.25, -0.2]], atol=1e-9)
 
 
+def test_long_names_that_differ_at_their_end_stay_different() -> None:
+    names = ("Hospital of the northern district 1", "Hospital of the northern district 2")
+    figure = gains_picture(with_names(made_up(), [Names(clients=names)] * 2))
+    assert figure is not None
+    ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert [tick[:10] + tick[-10:] for tick in ticks] == [name[:10] + name[-10:] for name in names[::-1]]
+    assert [len(tick) for tick in ticks] == [24, 24]
+
+
 def test_many_clients_are_curves_and_no_gains_no_picture() -> None:
     count = MOST_CLIENTS + 1
     accuracy = np.linspace(0, 1, count)[None, None, None]
