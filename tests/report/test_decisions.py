@@ -43,6 +43,7 @@ def test_a_line_for_each_method_seed_and_client(results: Results) -> None:
     )
 
 
+@pytest.mark.in_turn
 def test_a_sweep_has_the_table_of_every_cell(results: Results) -> None:
     named = results.metrics.assign_coords(client_name=("client", list("abcde")))
     cells = [results._replace(metrics=named), results._replace(metrics=named.assign(test_loss=named["test_loss"] + 9))]
