@@ -26,13 +26,14 @@ from fljax.experiments.programs import AheadOfSweep, alike, grouped, world_key
 from fljax.experiments.running import CallbackBuilder, ProgressFiles, Saving
 from fljax.experiments.saved_models import ModelFiles
 from fljax.results import Reference, Result, Results, further_rounds, judged_by
+from fljax.results.clients import with_common_names, with_names
 from fljax.results.endings import Parts
 from fljax.results.events import EventLog, OnEvent
 from fljax.results.folders import OpenFolder, claim, save
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
 from fljax.results.sweeps import Axis, Best, axes_of, best, parts_of, unstack_cells, values_of
 
-# Attribute of the results of a run: a checksum of its data.
+# Attribute of the results of a run or a sweep: a checksum of its data.
 DATA = "data"
 
 
@@ -191,6 +192,11 @@ def check_data(folder: OpenFolder, data: int | None) -> None:
             )
 
 
+def checksum_of_cells(cells: Sequence[Setup]) -> int:
+    """A checksum of the data of some cells; cells with the same data are counted once."""
+    return sum(map(checksum_of, {id(cell.federation): cell.federation for cell in cells}.values()))
+
+
 def rounds_before(folder: OpenFolder) -> int | None:
     """The rounds after which algorithms of a folder go on; None: none goes on."""
     return next((int(begun.metrics["rounds_done"]) for begun in folder.begun.values()), None)
@@ -210,8 +216,7 @@ def trained_alone(
     Raises:
       ValueError: if an earlier process had other data, or results were judged by other requirements.
     """
-    federations = {id(cell.federation): cell.federation for cell in cells}.values()
-    data = sum(map(checksum_of, federations)) if outputs.files.is_on else 0
+    data = checksum_of_cells(cells) if outputs.files.is_on else 0
     alone = outputs.files.references(data, lambda: _train_alone(cells, outputs.log, noted=not axes))
     references = [preparation.required_of(cell, reference) for cell, reference in zip(cells, alone, strict=True)]
     for place, (cell, reference) in enumerate(zip(cells, references, strict=True)):
@@ -269,6 +274,7 @@ class SweptCells(NamedTuple):
         with about_algorithm(label):
             of_cells = self._in_cells(label)
         metrics, records = zip(*of_cells, strict=True)
+        metrics = with_common_names(metrics)
         return Computed(Results(unstack_cells(metrics, self.axes), unstack_cells(records, self.axes)))
 
     def _in_cells(self, label: str) -> list[Results]:
@@ -306,7 +312,9 @@ class SweptCells(NamedTuple):
                 self.outputs.files.finished(label)  # so that resuming runs it again
                 raise stop.of(label, values_of(self.axes, members[stop.plan])) from None
             for place, result in zip(members, of_members, strict=True):
-                results[place] = Results(result.metrics, result.records)
+                world = self.cells[place].world
+                metrics = result.metrics if world is None else with_names(result.metrics, world.names)
+                results[place] = Results(metrics, result.records)
                 for diverged in result.divergences:
                     words = f"cell {place} {diverged}; frozen there"
                     log.note(words, label, diverged.round, count * rounds)
@@ -327,7 +335,7 @@ def join(experiment: Experiment, parts: Parts, continues: int | None = None) -> 
       continues: the rounds of the run that these results go on from; None: from none.
     """
     order = [label for label in experiment.labels if label in parts]
-    metrics = results.join({label: parts[label].metrics for label in order})
+    metrics = results.join(dict(zip(order, with_common_names(parts[label].metrics for label in order), strict=True)))
     records = results.join({label: parts[label].records for label in order})
     attributes: dict[str, Any] = {"name": experiment.name}
     if experiment.data is not None:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 
 from fljax.config import ConfigError, dumps
 from fljax.config.name_resolution import check_metric, resolved_of
@@ -24,9 +23,12 @@ from fljax.config.sweeping import Grid
 from fljax.core import processes
 from fljax.core.files import locked, write
 from fljax.experiments.conductor import (
+    DATA,
     Experiment,
     Outcome,
     SweptCells,
+    check_data,
+    checksum_of_cells,
     conduct,
     join,
     opened,
@@ -41,10 +43,11 @@ from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.metrics.registry import OF_LOSSES, SCALARS
 from fljax.metrics.scores import scalars_of, score_name
 from fljax.results import Results, folders
+from fljax.results.clients import with_common_names
 from fljax.results.endings import Parts
 from fljax.results.events import OnEvent
 from fljax.results.identity import difference, flat, join_environments
-from fljax.results.sweeps import Axis, shape_in_words
+from fljax.results.sweeps import Axis, joined_parts, shape_in_words
 
 METRICS = tuple(SCALARS)
 
@@ -68,7 +71,7 @@ def run(
       grid: from ``fljax.config.load_grid``.
       directory: as for ``fljax.experiments.run.run``; None: nothing is saved.
       resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoints of the
-        programs of the next one.
+        programs of the next one. The config may have further algorithms behind those of the results.
       on_event: called with an ``Event`` for each step of the run.
       saving: as for ``fljax.experiments.run.run``.
       callbacks: as for ``fljax.experiments.run.run``.
@@ -94,6 +97,9 @@ def run(
             if not set(experiment.labels) <= folder.finished.keys():
                 cells = resolve_cells(grid.cells, log)
                 _check_cells(cells, str(experiment.metric))
+                if directory is not None:
+                    experiment = experiment._replace(data=checksum_of_cells(cells))
+                    check_data(folder, experiment.data)
                 builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
                 ahead = stack.enter_context(AheadOfSweep(cells, folder.finished))
                 references = trained_alone(cells, grid.axes, outputs, folder)
@@ -356,14 +362,17 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
         numbers = [number for number, part in parts.items() if label in part.labels]
         if all(label in results[number] for number in numbers):
             pieces = [(parts[number].places, results[number][label]) for number in numbers]
-            metrics, records = ([(places, piece[which]) for places, piece in pieces] for which in (0, 1))
-            whole[label] = Results(_along(grid, metrics), _along(grid, records))
+            named = with_common_names(metrics for _, (metrics, _) in pieces)
+            metrics = [(places, of_part) for (places, _), of_part in zip(pieces, named, strict=True)]
+            records = [(places, records) for places, (_, records) in pieces]
+            whole[label] = Results(joined_parts(grid.axes, metrics), joined_parts(grid.axes, records))
             environments |= {number: folder_of(directory, number, count) / folders.ENVIRONMENT for number in numbers}
     if not whole:
         return Joined(None, unfinished, len(parts))
     text, experiment = dumps(grid.config), _experiment(grid)
     with folders.claim(directory, text, True, experiment.grid, computes=False):
         joined = join(experiment, whole)
+        joined.metrics.attrs.pop(DATA, None)  # that of one part
         join_environments(directory / folders.ENVIRONMENT, dict(sorted(environments.items())))
         folders.save(directory, joined, text)
     return Joined(outcome_of(joined), unfinished, len(parts))
@@ -378,18 +387,3 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-def _along(grid: Grid, pieces: Sequence[tuple[tuple[tuple[int, ...], ...], xr.Dataset]]) -> xr.Dataset:
-    """Joins the pieces of one algorithm along every axis of the grid."""
-    how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "join": "outer"}
-    for axis in range(len(grid.axes) - 1, -1, -1):
-        together: dict[Any, list[tuple[tuple[tuple[int, ...], ...], xr.Dataset]]] = {}
-        for places, dataset in pieces:
-            together.setdefault(places[:axis], []).append((places, dataset))
-        joined = []
-        for places, neighbours in together.items():
-            ordered = sorted(neighbours, key=lambda piece: piece[0][axis])
-            joined.append((places, xr.concat([dataset for _, dataset in ordered], dim=grid.axes[axis].name, **how)))
-        pieces = joined
-    return pieces[0][1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import xarray as xr
@@ -17,8 +18,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.data import ClientCounts
 from fljax.data.clients import name_text
-from fljax.report.style import COLOURS, INK, STANDALONE, dress, legend_layout, printable, styles
-from fljax.results.clients import ClientGain, gains
+from fljax.report.style import COLOURS, INK, STANDALONE, Style, dress, fitted, legend_layout, percent, printable, styles
+from fljax.results.clients import ClientGain, GainShare, gain_shares, gains, gains_at_best
+from fljax.results.sweeps import axes_of
 
 # Up to so many clients are drawn one by one, with their names; more become a map or a band.
 MOST_CLIENTS = 60
@@ -134,90 +136,125 @@ def _clients_below(axes: Axes, counts: ClientCounts) -> None:
 
 
 def _short(name: object) -> str:
+    """A name that fits beside an axis; long ones lack their middle, since they often differ at their end."""
     text = name_text(name)
-    return printable(text if len(text) <= NAME_WIDTH else f"{text[: NAME_WIDTH - 3]}...", NAME_WIDTH + 1)
+    if len(text) > NAME_WIDTH:
+        kept = NAME_WIDTH - 3
+        text = f"{text[: kept // 2]}...{text[-(kept - kept // 2) :]}"
+    return printable(text, NAME_WIDTH + 1)
 
 
 # --- Which clients gain ---------------------------------------------------------------------------------------
+
+Client = tuple[bool, str]  # whether it is unseen, and its name
+# By algorithm and client: a number and its spread, which may be NaN.
+Marks = dict[str, dict[Client, tuple[float, float]]]
 
 
 def gains_picture(metrics: xr.Dataset) -> Figure | None:
     """The gain of every client over its standalone model, by algorithm; None without gains.
 
     Few clients have a line each, by name, in the order of their mean gain. More are drawn as curves, each algorithm's
-    clients in the order of their own gains.
+    clients in the order of their own gains. Of a sweep, gains are those in each algorithm's best cell, and a second
+    panel has the share of all cells and seeds in which a client gains.
     """
-    found = [each for each in gains(metrics) if math.isfinite(each.gain)]
+    swept = bool(axes_of(metrics))
+    found = [each for each in (gains_at_best(metrics) if swept else gains(metrics)) if math.isfinite(each.gain)]
     if not found:
         return None
-    labels = [
-        label for label in map(str, metrics["algorithm"].values) if any(each.algorithm == label for each in found)
-    ]
-    names = _in_order(found)
-    few = len(names) <= MOST_CLIENTS
-    figure = Figure(figsize=(9.0, 1.8 + 0.24 * len(names) if few else 4.6), layout="constrained")
-    axes = figure.add_subplot()
-    dress(axes)
-    looks = styles(labels)
-    for place, label in enumerate(labels):
-        own = {(each.unseen, each.client): each for each in found if each.algorithm == label}
-        shown = printable(label)
-        if few:
-            height = [names.index(key) + 0.5 * ((place + 1) / (len(labels) + 1) - 0.5) for key in own]
-            spread = [each.std if math.isfinite(each.std) else 0.0 for each in own.values()]
-            gain = [each.gain for each in own.values()]
-            axes.errorbar(
-                gain, height, xerr=spread, fmt="o", markersize=4, linewidth=1, color=looks[label].colour, label=shown
-            )
-        else:
-            values = np.sort([each.gain for each in own.values()])
-            look = {"color": looks[label].colour, "linestyle": looks[label].dash, "label": shown}
-            axes.step(np.linspace(0, 1, len(values)), values, where="mid", **look)
-    words = f"gain in {found[0].measure} over the standalone model (right of the line, or above it: better)"
-    if few:
-        axes.axvline(0, color=STANDALONE, linewidth=1)
-        axes.set_yticks(range(len(names)), [f"{_short(name)}{' (unseen)' * unseen}" for unseen, name in names])
-        axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.set_xlabel(words)
-    else:
-        axes.axhline(0, color=STANDALONE, linewidth=1)
-        axes.set_xlabel("share of the clients, in the order of their gain")
-        axes.set_ylabel(f"gain in {found[0].measure}")
-    handles, shown_labels = axes.get_legend_handles_labels()
-    shown_labels, columns = legend_layout(shown_labels, 9.0)
-    figure.legend(handles, shown_labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    shares = [each for each in gain_shares(metrics) if math.isfinite(each.share)] if swept else []
+    names, where = _in_order(found), " in each algorithm's best cell" if swept else ""
+    few, width = len(names) <= MOST_CLIENTS, 13.0 if swept else 9.0
+    figure = Figure(figsize=(width, 1.8 + 0.24 * len(names) if few else 4.6), layout="constrained")
+    panels = figure.subplots(1, 1 + swept, squeeze=False)[0]
+    looks = styles(list(map(str, metrics["algorithm"].values)))
+    drawn: Marks = {}
+    for each in found:
+        drawn.setdefault(each.algorithm, {})[each.unseen, each.client] = each.gain, each.std
+    side = "right of" if few else "above"
+    words = f"gain in {found[0].measure} over the standalone model{where} ({side} the line: better)"
+    _draw(panels[0], drawn, names if few else None, looks, words)
+    at_zero = panels[0].axvline if few else panels[0].axhline
+    at_zero(0, color=STANDALONE, linewidth=1)
+    if swept:
+        drawn = {}
+        for each in shares:
+            drawn.setdefault(each.algorithm, {})[each.unseen, each.client] = each.share, math.nan
+        axes = panels[1]
+        _draw(axes, drawn, names if few else None, looks, "share of all cells and seeds in which the client gains")
+        axis, limit = (axes.xaxis, axes.set_xlim) if few else (axes.yaxis, axes.set_ylim)
+        axis.set_major_formatter(FuncFormatter(percent))
+        limit(-0.04, 1.04)
+    handles, labels = panels[0].get_legend_handles_labels()
+    labels, columns = legend_layout(labels, width)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     return figure
 
 
-def _in_order(found: list[ClientGain]) -> list[tuple[bool, str]]:
+def _draw(axes: Axes, marks: Marks, names: list[Client] | None, looks: Mapping[str, Style], words: str) -> None:
+    """A line for each client of ``names``, or a sorted curve for each algorithm if there are none.
+
+    ``words`` name the axis of the numbers, and the first of them their kind.
+    """
+    dress(axes)
+    for place, (label, of_clients) in enumerate(marks.items()):
+        shown, look = printable(label), looks[label]
+        if names is None:
+            values = np.sort([value for value, _ in of_clients.values()])
+            places = np.linspace(0, 1, len(values))
+            axes.step(places, values, where="mid", color=look.colour, linestyle=look.dash, label=shown)
+            continue
+        known = {client: mark for client, mark in of_clients.items() if client in names}
+        height = [names.index(client) + 0.5 * ((place + 1) / (len(marks) + 1) - 0.5) for client in known]
+        values, spread = (list(column) for column in zip(*known.values(), strict=True)) if known else ([], [])
+        spread = np.nan_to_num(np.asarray(spread, float), posinf=0.0)
+        bars = {"fmt": "o", "markersize": 4, "linewidth": 1, "color": look.colour, "label": shown}
+        axes.errorbar(values, height, xerr=spread, **bars)
+    if names is None:
+        axes.set_xlabel(f"share of the clients, in the order of their {words.split()[0]}")
+        axes.set_ylabel(fitted(words, 3.4, 10))
+    else:
+        axes.set_yticks(range(len(names)), [f"{_short(name)}{' (unseen)' * unseen}" for unseen, name in names])
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        axes.set_xlabel(fitted(words, 5.6, 10))
+
+
+def _in_order(found: list[ClientGain]) -> list[Client]:
     """The clients, unseen ones last, with the largest mean gain at the end of each group (the top of a picture)."""
-    of_clients: dict[tuple[bool, str], list[float]] = {}
+    of_clients: dict[Client, list[float]] = {}
     for each in found:
         of_clients.setdefault((each.unseen, each.client), []).append(each.gain)
     return sorted(of_clients, key=lambda key: (key[0], float(np.mean(of_clients[key]))))
 
 
 def gains_table(metrics: xr.Dataset) -> str:
-    """Which clients gain as HTML: a line for each client, and for each algorithm its value and gain."""
-    found = gains(metrics)
-    labels = [str(label) for label in metrics["algorithm"].values]
-    by_client: dict[tuple[bool, str], dict[str, ClientGain]] = {}
+    """Which clients gain as HTML: a line for each client, and for each algorithm its value and gain.
+
+    Of a sweep, these are in the algorithm's best cell, where the standalone model may be another one; the share of all
+    cells and seeds in which the client gains stands beside them.
+    """
+    swept = bool(axes_of(metrics))
+    found = gains_at_best(metrics) if swept else gains(metrics)
+    shares = {each[:3]: each for each in gain_shares(metrics)} if swept else {}
+    labels = list(dict.fromkeys(each.algorithm for each in found))
+    by_client: dict[Client, dict[str, ClientGain]] = {}
     for each in found:
         by_client.setdefault((each.unseen, each.client), {})[each.algorithm] = each
     measure = found[0].measure if found else "accuracy"
-    heads = [
-        "Client",
-        f"Standalone {measure}",
-        *(f"{label}: {words}" for label in labels for words in (measure, "gain")),
-    ]
-    lines = []
+    words = [f"standalone {measure}", measure, "gain", "gains in"] if swept else [measure, "gain"]
+    heads = [f"{label}: {word}" for label in labels for word in words]
+    heads = ["Client", *heads] if swept else ["Client", f"Standalone {measure}", *heads]
+    lines: list[list[str]] = []
     for (unseen, client), own in by_client.items():
-        cells = [client + " (unseen)" * unseen, _number(next(iter(own.values())).standalone)]
+        cells = [client + " (unseen)" * unseen]
+        cells += [] if swept else [_number(next(iter(own.values())).standalone)]
         for label in labels:
             each = own.get(label)
             spread = "" if each is None or math.isnan(each.std) else f" ± {each.std:.3f}"
             gain = "–" if each is None or math.isnan(each.gain) else f"{each.gain:+.3f}{spread}"
+            cells += [_number(math.nan if each is None else each.standalone)] * swept
             cells += ["–" if each is None else _number(each.value), gain]
+            cells += [_share(shares.get((label, client, unseen)))] * swept
         lines.append(cells)
     head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>" for line in lines)
@@ -228,3 +265,7 @@ def gains_table(metrics: xr.Dataset) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
+
+
+def _share(share: GainShare | None) -> str:
+    return "–" if share is None or not share.count else f"{100 * share.share:.0f}% of {share.count}"

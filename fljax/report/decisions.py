@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from fljax.metrics import incentivised_participation_rate, opt_outs
-from fljax.report.kinds.sources import Material, Source, at_last, having, of_clients, rates, read
-from fljax.results.endings import end_of
+from fljax.report.kinds.sources import HasResults, Material, Source, at_last, having, of_clients, rates, read
+from fljax.results import folders
+from fljax.results.clients import names_of
+from fljax.results.endings import Results, end_of
+from fljax.results.sweeps import axes_of
 
 # Columns of the table that are metrics by client, with their names in results.
 _METRICS = {
@@ -41,6 +46,8 @@ def leaving(source: Source) -> pd.DataFrame:
     - ``opts_out``: ``gain < opt_out_threshold``, as IP-FL's opt-outs count. The gain is the accuracy gained over the
       baseline of the comparison.
 
+    Of a sweep there is a line for each cell, too, and its axes are columns behind the algorithm.
+
     What a method does for the client stands beside them: its ``contribution``, its ``reward`` (IAFL's rate, or CGSV's
     share of the entries of the model), its ``tokens`` in the last round, and its ``participation`` (the share of
     rounds in which it trained). ``left`` says whether it has left the run (scenario ``opting_out``).
@@ -50,11 +57,15 @@ def leaving(source: Source) -> pd.DataFrame:
 
     Returns:
       The table. Missing numbers are NaN, missing decisions ``pd.NA``: ``would_leave`` is missing where results decide
-      by no reason. ``clients`` is "seen" or "unseen", and ``client`` the number among these.
+      by no reason. ``clients`` is "seen" or "unseen", ``client`` the number among these, and ``name`` the client's name
+      where it has one in all seeds (and cells), or else the number.
 
     Raises:
-      ValueError: if a folder has no results, or they are of a sweep.
+      ValueError: if a folder has no results.
     """
+    results = folders.load(pathlib.Path(source)) if isinstance(source, str | pathlib.Path) else source
+    if not isinstance(results, Material) and isinstance(results, HasResults) and axes_of(results.metrics):
+        return _of_cells(results.metrics, results.records)
     material = read(source)
     parts = [
         _part(material, label, kind)
@@ -63,6 +74,19 @@ def leaving(source: Source) -> pd.DataFrame:
         if material.metrics.sizes.get(kind, 0)
     ]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _of_cells(metrics: xr.Dataset, records: xr.Dataset) -> pd.DataFrame:
+    """The table of every cell of a sweep, one behind the other."""
+    axes, tables = axes_of(metrics), list[pd.DataFrame]()
+    for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
+        at = dict(zip(axes, place, strict=True))
+        cell = metrics.isel(at, drop=True).assign_attrs(grid="{}")
+        table = leaving(Results(cell, records.isel(at, drop=True, missing_dims="ignore")))
+        for column, (name, number) in enumerate(at.items(), 1):
+            table.insert(column, name, metrics[name].values[number].item(), allow_duplicates=True)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _part(material: Material, label: str, kind: str) -> pd.DataFrame:
@@ -84,8 +108,8 @@ def _part(material: Material, label: str, kind: str) -> pd.DataFrame:
     left = None if prefix else _last_record(records, "opted_out", count, metrics, label)
     decisions["left"] = nothing if left is None else left
     seed, client = np.repeat(metrics["seed"].values, count), np.tile(np.arange(count), seeds)
-    kinds = "unseen" if prefix else "seen"
-    table = pd.DataFrame({"algorithm": label, "seed": seed, "clients": kinds, "client": client})
+    kinds, names = "unseen" if prefix else "seen", np.tile(names_of(metrics, kind), seeds)
+    table = pd.DataFrame({"algorithm": label, "seed": seed, "clients": kinds, "client": client, "name": names})
     table = table.assign(**{column: numbers.ravel() for column, numbers in values.items()})
     table = table.assign(**{column: _as_bools(numbers) for column, numbers in decisions.items()})
     why = [

@@ -36,9 +36,10 @@ from fljax.report.style import (
     values_of,
     width_of,
 )
-from fljax.report.tables import NOT_SHARES, TITLES, title
+from fljax.report.tables import TITLES, is_share, title
 from fljax.results.endings import end_of
 from fljax.results.non_finite import diverged_seeds
+from fljax.results.scores import better, names_of
 
 MAIN = ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy")
 
@@ -58,6 +59,15 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
     for prefix in ("", "unseen_"):
         if has(metrics, f"{prefix}test_accuracy"):
             found[f"{prefix}test_accuracy"] = partial(_distribution, metrics=metrics, prefix=prefix, looks=looks)
+    for prefix in ("", "unseen_"):
+        for name in names_of(metrics):
+            pooled = f"{prefix}pooled_score_{name}"
+            if has(metrics, pooled):
+                if metrics[pooled].notnull().any(["algorithm", "seed"]).sum() > 1:
+                    found[pooled] = partial(_over_rounds, metrics=metrics, name=pooled, looks=looks)
+                found[f"{prefix}score_{name}"] = partial(
+                    _scores, metrics=metrics, prefix=prefix, name=name, looks=looks
+                )
     if has(records, "gap"):
         found["gap"] = partial(_gaps, records=records, looks=looks)
     if has(records, "weight"):
@@ -161,7 +171,7 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
     plain = title(name).removesuffix(" (unseen)")
     axes.set(title=f"{plain}\n{_whose(name)}", xlabel=f"rounds done{band}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    if name.removeprefix("unseen_") in NOT_SHARES:
+    if not is_share(name):
         return
     axes.yaxis.set_major_formatter(FuncFormatter(percent))
     low, high = axes.get_ylim()
@@ -188,6 +198,23 @@ def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[s
     axes.set(title=heading, xlabel="test accuracy at the last evaluation", xlim=(-0.02, 1.02))
     axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
     axes.xaxis.set_major_formatter(FuncFormatter(percent))
+    axes.yaxis.set_major_formatter(FuncFormatter(percent))
+
+
+def _scores(axes: Axes, metrics: xr.Dataset, prefix: str, name: str, looks: Mapping[str, Style]) -> None:
+    """Draws the share of clients, pooled over seeds, whose score is at most x, and a line at the score of all rows."""
+    dimension = "unseen" if prefix else "client"
+    for algorithm, look in looks.items():
+        last = end_of(metrics, algorithm)
+        values = values_of(metrics, f"{prefix}score_{name}", algorithm, "seed", "evaluated_round", dimension)[:, last]
+        steps(axes, values, color=look.colour, linestyle=look.dash, lw=2, label=printable(algorithm))
+        pooled = over_seeds(values_of(metrics, f"{prefix}pooled_score_{name}", algorithm, "seed", "evaluated_round"))
+        if np.isfinite(pooled.mean[last]):
+            axes.axvline(pooled.mean[last], color=look.colour, linestyle=look.dash, linewidth=1)
+    heading = f"{fitted(f'Score {name} by client', 4.2, 12, bold=True)}\n{_whose(prefix)}"
+    words = f"{better(metrics, f'{prefix}pooled_score_{name}')} is better"
+    axes.set(title=heading, xlabel=f"{words}\nthin line: all rows together, mean over seeds")
+    axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
 

@@ -13,6 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from fljax.core.names import file_name, unknown
+from fljax.report.clients import gains_picture
 from fljax.report.drawing import figures
 from fljax.report.kinds.registry import Asked, draw_kinds
 from fljax.report.kinds.sources import Source, read
@@ -23,12 +24,16 @@ from fljax.results.non_finite import diverged_seeds
 from fljax.results.scores import better
 from fljax.results.sweeps import axes_of
 
+BOLD = r"\mathbf"
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "[": "{[}",  # after \\ it would begin an argument
     "*": "{*}",
+    "<": r"\textless{}",  # without other fonts the letter is another one
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     "±": r"$\pm$",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
@@ -40,7 +45,11 @@ def escape(text: str) -> str:
 
 
 def latex_table(
-    rows: Sequence[Row], columns: Mapping[str, str], diverged: Mapping[str, str] | None = None, scores: str = ""
+    rows: Sequence[Row],
+    columns: Mapping[str, str],
+    diverged: Mapping[str, str] | None = None,
+    scores: str = "",
+    lower: Mapping[str, bool] | None = None,
 ) -> str:
     r"""The last evaluation as a ``tabular`` with the rules of booktabs.
 
@@ -49,19 +58,28 @@ def latex_table(
       columns: headings by metric.
       diverged: which seeds diverged, by the label of the algorithm (``fljax.results.non_finite.diverged_seeds``); these
         labels have a dagger, and the first line says which.
-      scores: words about the directions of scores (``fljax.results.scores.directions``), for the first line.
+      scores: words about the columns, such as ``fljax.results.scores.directions``, for the first line.
+      lower: by metric, whether lower is better: the best mean of these columns is bold, of several algorithms. Equal
+        ones, as they are printed, are bold alike; who diverged is not the best.
     """
     diverged = diverged or {}
     seeds = max((row.of for row in rows), default=1)
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     daggers = dict.fromkeys(diverged, r"$^\dagger$")
+    table = pivot(rows, list(columns))
+    sound = [line for label, line in table.items() if label not in diverged] if len(table) > 1 else []
+    best = [_best([line[place] for line in sound], (lower or {}).get(name)) for place, name in enumerate(columns)]
     lines = [
-        [escape(label) + daggers.get(label, ""), *map(_cell, line)]
-        for label, line in pivot(rows, list(columns)).items()
+        [
+            escape(label) + daggers.get(label, ""),
+            *(_cell(row, top if label not in diverged else None) for row, top in zip(line, best, strict=True)),
+        ]
+        for label, line in table.items()
     ]
     note = f"At the last evaluation, {escape(when(rows))}: {spread}." if rows else ""
     words = "; ".join(f"{escape(label)} {seeds_in_words}" for label, seeds_in_words in diverged.items())
     note += f" {scores[0].upper()}{escape(scores[1:])}." if scores else ""
+    note += " Bold: the best mean." if any(top is not None for top in best) else ""
     note += f" Daggers: diverged and frozen there: {words}." if words else ""
     return latex_lines([["Algorithm", *map(escape, columns.values())], *lines], note)
 
@@ -83,13 +101,24 @@ def latex_lines(lines: Sequence[Sequence[str]], note: str) -> str:
     return "\n".join([first, *rules, ""])
 
 
-def _cell(row: Row | None) -> str:
+def _best(column: Sequence[Row | None], lower: bool | None) -> str | None:
+    """The best mean of a column as it is printed; None if there is none, or no direction."""
+    known = [row for row in column if row is not None]
+    if lower is None or not known:
+        return None
+    row = (min if lower else max)(known, key=lambda row: row.mean)
+    return f"{row.mean:.{digits_of(row.metric)}f}"
+
+
+def _cell(row: Row | None, best: str | None = None) -> str:
+    """A cell of LaTeX; ``best`` is the mean that is bold."""
     if row is None:
         return "--"
     digits = digits_of(row.metric)
     spread = "" if math.isnan(row.std) else f" \\pm {row.std:.{digits}f}"
     missing = "" if row.seeds == row.of else f"\\,({row.seeds}/{row.of})"  # seeds with a value
-    return f"${row.mean:.{digits}f}{spread}{missing}$"
+    mean = f"{row.mean:.{digits}f}"
+    return f"${f'{BOLD}{{{mean}}}' if mean == best else mean}{spread}{missing}$"
 
 
 def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
@@ -155,11 +184,15 @@ def _csv(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
 def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> list[pathlib.Path]:
     """Writes every panel of a run's report (of a sweep: its picture) as a PDF and an SVG file; returns the paths.
 
+    ``clients`` shows which clients gain.
+
     The same results give the same bytes. Letters in PDF files are letters (TrueType), as publishers ask for.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with fonts_for(texts_of(metrics)):
         drawn = {"sweep": sweep_picture(metrics)} if axes_of(metrics) else figures(metrics, records)
+        by_client = gains_picture(metrics)
+        drawn |= {} if by_client is None else {"clients": by_client}
         return [path for name, figure in drawn.items() for path in _written(folder / file_name(name), figure)]
 
 

@@ -139,8 +139,14 @@ def _clients(metrics: xr.Dataset) -> str:
     figure = gains_picture(metrics)
     if figure is None:
         return ""
-    words = "The gain of each client over its standalone model"
-    return f'<h2>Clients</h2><div class="wide">{shown(png(figure), words)}</div>{gains_table(metrics)}'
+    words, about = "The gain of each client over its standalone model", ""
+    if axes_of(metrics):
+        told = (
+            "Accuracies and gains are those in each algorithm's best cell. A client gains in a cell and seed if it is "
+            "better off there than with its standalone model; fljax export --gains has all cells."
+        )
+        about = f'<p class="note">{html.escape(told)}</p>'
+    return f'<h2>Clients</h2>{about}<div class="wide">{shown(png(figure), words)}</div>{gains_table(metrics)}'
 
 
 def _panels(figure: Figure, content: bytes) -> str:
@@ -168,7 +174,7 @@ def _sweep_page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
     note = '<p class="note">At the last evaluation. *: at the edge of the grid; any: makes no difference.</p>'
     tables = f'<h2>Best cells</h2>{note}<div class="wide">{table}</div>'
-    return whole_page(heading, [tables, f"<h2>Grid</h2>{drawn}"], attached)
+    return whole_page(heading, [tables, f"<h2>Grid</h2>{drawn}", _clients(metrics)], attached)
 
 
 def whole_page(heading: str, parts: list[str], attached: Mapping[str, str], head: str = "") -> str:

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from fljax.metrics import over_seeds
 from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
-from fljax.report.tables import NOT_SHARES, number, title
+from fljax.report.tables import is_share, number, title
 from fljax.results.endings import at_end
 from fljax.results.sweeps import Best, axes_of, best
 
@@ -189,14 +189,10 @@ def _best(metrics: xr.Dataset, names: Sequence[str], chosen: Best) -> list[int]:
     return [0 if cell[name] is None else metrics[name].values.tolist().index(cell[name]) for name in names]
 
 
-def _is_share(metric: str) -> bool:
-    return metric.removeprefix("unseen_") not in NOT_SHARES
-
-
 def _text(value: float, metric: str) -> str:
-    return f"{100 * value:.1f}" if _is_share(metric) else f"{value:.3g}"
+    return f"{100 * value:.1f}" if is_share(metric) else f"{value:.3g}"
 
 
 def _as_shares(axis: Any, metric: str) -> None:
-    if _is_share(metric):
+    if is_share(metric):
         axis.set_major_formatter(FuncFormatter(percent))

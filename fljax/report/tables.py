@@ -15,8 +15,9 @@ from fljax.metrics.scores import score_name
 from fljax.metrics.summaries import main_columns, over_seeds
 from fljax.metrics.targets import rounds_to_target
 from fljax.results.endings import end_of
+from fljax.results.non_finite import diverged_seeds
 from fljax.results.scores import is_lower
-from fljax.results.sweeps import VALIDATION, Best, axes_of
+from fljax.results.sweeps import VALIDATION, Best, axes_of, best
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.
@@ -77,6 +78,13 @@ NOT_SHARES = frozenset(
         "contribution_correlation",
     }
 )
+
+
+def is_share(metric: str) -> bool:
+    """Whether a scalar metric is a share of 1, or a difference of shares; scores are numbers."""
+    return metric.removeprefix("unseen_") not in NOT_SHARES and score_name(metric) is None
+
+
 # Metrics that count clients or messages.
 COUNTS = frozenset({"opt_outs", "opt_outs_by_noise", "gradient_steps", "forward_passes", "dropped_messages"})
 
@@ -286,6 +294,32 @@ def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | 
         marks = [diverged.get(choice.algorithm, "")] * bool(diverged)
         rows.append([choice.algorithm, by, *cell_of_choice, *level, f"{choice.mean:.3f}{spread}", *marks])
     return rows
+
+
+def best_cell_rows(metrics: xr.Dataset) -> tuple[list[Row], dict[str, str]]:
+    """``summary`` of each algorithm in its best cell, which its label names: ``fedavg (learning_rate = 0.1)``.
+
+    The second result says by label which seeds diverged there (``fljax.results.non_finite.diverged_seeds``).
+
+    The cell is the best one by validation rows, if clients have some, or else by the sweep's metric.
+
+    Args:
+      metrics: of a sweep.
+    """
+    chosen = {choice.algorithm: choice for choice in best(metrics, str(metrics.attrs["metric"]))}
+    rows, diverged = list[Row](), dict[str, str]()
+    for label, choice in chosen.items():
+        at = {
+            name: 0 if value is None else metrics[name].values.tolist().index(value)
+            for name, value in choice.cell.items()
+        }
+        told = ", ".join(f"{name} = {number(value)}" for name, value in choice.cell.items() if value is not None)
+        name = f"{label} ({told})" if told else label
+        cell_of_label = metrics.isel(at).assign_attrs(grid="{}")
+        rows += [row._replace(algorithm=name) for row in summary(cell_of_label) if row.algorithm == label]
+        if (words := diverged_seeds(cell_of_label).get(label)) is not None:
+            diverged[name] = words
+    return rows, diverged
 
 
 def number(value: Any) -> str:

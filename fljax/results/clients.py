@@ -1,11 +1,12 @@
 """Which clients gain, by name: accuracies beside those of standalone models and of the first algorithm.
 
-Clients of several seeds are matched by their numbers. Results have names where all seeds call a client the same.
+Clients of several seeds are matched by their numbers. Results have names where all seeds call a client the same. Those
+of a sweep have names where all cells do; a client is told in each algorithm's best cell, and over all cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import xarray as xr
 from fljax.metrics.summaries import over_seeds
 from fljax.protocol import Names
 from fljax.results.endings import at_end
+from fljax.results.sweeps import axes_of, best
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,59 +74,170 @@ def names_of(metrics: xr.Dataset, dimension: str) -> list[str]:
     return [str(name) for name in metrics[coordinate].values]
 
 
+def with_common_names(datasets: Iterable[xr.Dataset]) -> list[xr.Dataset]:
+    """Results that will be joined, without the names of clients if some of them have others or none."""
+    joined = list(datasets)
+    for name in _NAMES.values():
+        called = {tuple(map(str, each[name].values)) if name in each.coords else None for each in joined}
+        if len(called) > 1:
+            joined = [each.drop_vars(name, errors="ignore") for each in joined]
+    return joined
+
+
+# --- Gains ------------------------------------------------------------------------------------------------------
+
+
 def gains(metrics: xr.Dataset) -> list[ClientGain]:
     """The gain of every client by every algorithm, seen clients first; empty without metrics by client.
 
     Args:
       metrics: of a run, over algorithm, seed, evaluated_round, client and unseen.
     """
-    if "algorithm" not in metrics.coords or not metrics.sizes.get("evaluated_round"):
+    if not _has_clients(metrics):
         return []
-    last = at_end(metrics)
-    lines: list[ClientGain] = []
-    for algorithm in metrics["algorithm"].values:
-        for prefix, dimension in (("", "client"), ("unseen_", "unseen")):
-            measure = "accuracy" if f"{prefix}test_accuracy" in metrics else "loss"
-            name = f"test_{measure}"
-            if prefix + name in metrics:
-                value = _of(last, f"{prefix}{name}", algorithm, dimension)
-                alone = _of(last, f"{prefix}standalone_{name}", algorithm, dimension)
-                first = _of(last, f"{prefix}{name}", metrics["algorithm"].values[0], dimension)
-                losses = [_of(last, f"{prefix}{start}test_loss", algorithm, dimension) for start in ("", "standalone_")]
-                sign = 1 if measure == "accuracy" else -1
-                for place, client in enumerate(names_of(metrics, dimension)):
-                    gain = over_seeds(sign * (value - alone)[:, place])
-                    known = np.isfinite(losses[0] - losses[1])[:, place]
-                    prefers = np.mean((losses[0] < losses[1])[known, place]) if known.any() else np.nan
-                    lines.append(
-                        ClientGain(
-                            algorithm=str(algorithm),
-                            client=client,
-                            unseen=bool(prefix),
-                            measure=measure,
-                            value=over_seeds(value[:, place]).mean,
-                            standalone=over_seeds(alone[:, place]).mean,
-                            gain=gain.mean,
-                            std=gain.std,
-                            seeds=gain.count,
-                            prefers=float(prefers),
-                            over_baseline=over_seeds(sign * (value - first)[:, place]).mean,
-                        )
-                    )
+    last, lines = at_end(metrics), list[ClientGain]()
+    labels = [str(label) for label in metrics["algorithm"].values]
+    for label in labels:
+        for population in _populations(last):
+            value, alone, prefers = population.arrays(last, label)
+            first = population.arrays(last, labels[0])[0]
+            gain = over_seeds(population.gain(value, alone))
+            columns = (
+                over_seeds(value).mean,
+                over_seeds(alone).mean,
+                gain.mean,
+                gain.std,
+                gain.count,
+                over_seeds(prefers).mean,
+                over_seeds(population.gain(value, first)).mean,
+            )
+            names = names_of(metrics, population.dimension)
+            for client, *numbers in zip(names, *(column.tolist() for column in columns), strict=True):
+                lines.append(ClientGain(label, client, population.unseen, population.measure, *numbers))
+    return lines
+
+
+def gains_at_best(metrics: xr.Dataset) -> list[ClientGain]:
+    """The gain of every client by every algorithm of a sweep, in the algorithm's best cell by the sweep's metric.
+
+    ``over_baseline`` compares with the first algorithm in the same cell.
+    """
+    metric, lines = str(metrics.attrs["metric"]), list[ClientGain]()
+    for choice in best(metrics, metric) if _has_clients(metrics) else ():
+        if choice.criterion == metric:
+            at = {
+                name: 0 if value is None else metrics[name].values.tolist().index(value)
+                for name, value in choice.cell.items()
+            }
+            lines += [line for line in gains(metrics.isel(at)) if line.algorithm == choice.algorithm]
+    return lines
+
+
+class GainShare(NamedTuple):
+    """In how many cells and seeds of a sweep a client is better off than with its standalone model.
+
+    Attributes:
+      algorithm: the label.
+      client: its name, or else its number.
+      unseen: whether it did not train.
+      share: of the cells and seeds with a gain, those in which it is above 0; NaN if there are none.
+      count: the number of cells and seeds with a gain.
+    """
+
+    algorithm: str
+    client: str
+    unseen: bool
+    share: float
+    count: int
+
+
+def gain_shares(metrics: xr.Dataset) -> list[GainShare]:
+    """In which share of the cells and seeds every client gains, by algorithm, seen clients first.
+
+    Args:
+      metrics: of a sweep, or of a run, whose seeds are counted alone.
+    """
+    if not _has_clients(metrics):
+        return []
+    last, lines = at_end(metrics), list[GainShare]()
+    for label in map(str, metrics["algorithm"].values):
+        for population in _populations(last):
+            value, alone, _ = population.arrays(last, label)
+            gain = population.gain(value, alone)
+            known = np.isfinite(gain)
+            count = known.sum(axis=0)
+            share = np.where(count > 0, (known & (gain > 0)).sum(axis=0) / np.maximum(count, 1), np.nan)
+            names = names_of(metrics, population.dimension)
+            for client, *numbers in zip(names, share.tolist(), count.tolist(), strict=True):
+                lines.append(GainShare(label, client, population.unseen, *numbers))
     return lines
 
 
 def gains_frame(metrics: xr.Dataset) -> pd.DataFrame:
-    """``gains`` as a table whose columns are the fields of ``ClientGain``."""
+    """``gains`` as a table whose columns are the fields of ``ClientGain``; of a sweep in every cell.
+
+    The axes of a sweep are columns behind the algorithm.
+    """
     import pandas as pd
 
-    return pd.DataFrame(gains(metrics), columns=list(ClientGain._fields))
+    axes, lines = axes_of(metrics), list[list[object]]()
+    for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
+        values = [metrics[name].values[at].item() for name, at in zip(axes, place, strict=True)]
+        of_cell = gains(metrics.isel(dict(zip(axes, place, strict=True))))
+        lines += [[line.algorithm, *values, *line[1:]] for line in of_cell]
+    label, *others = ClientGain._fields
+    return pd.DataFrame(lines, columns=pd.Index([label, *axes, *others]))
 
 
-def _of(last: xr.Dataset, name: str, algorithm: str, dimension: str) -> np.ndarray:
-    """``[seed, client]`` of one algorithm; NaN if the results have no such variable."""
-    if name not in last:
-        return np.full((last.sizes["seed"], last.sizes[dimension]), np.nan)
-    values = last[name]
-    values = values.sel(algorithm=algorithm) if "algorithm" in values.dims else values
-    return np.asarray(values.transpose("seed", dimension).values, float)
+class _Population(NamedTuple):
+    """The seen or the unseen clients of results."""
+
+    unseen: bool
+    measure: str
+
+    @property
+    def dimension(self) -> str:
+        return "unseen" if self.unseen else "client"
+
+    def gain(self, value: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """How much better values of the measure are than others; NaN where both are infinite."""
+        with np.errstate(invalid="ignore"):
+            return value - other if self.measure == "accuracy" else other - value
+
+    def arrays(self, last: xr.Dataset, algorithm: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values of the model and of the standalone model, and whether the loss is lower; NaN where it is unknown.
+
+        All are ``[seed, client]``, and ``[cell and seed, client]`` of a sweep.
+        """
+        value, alone, loss, loss_alone = (
+            self._of(last, f"{start}test_{measure}", algorithm)
+            for measure in (self.measure, "loss")
+            for start in ("", "standalone_")
+        )
+        with np.errstate(invalid="ignore"):  # infinite losses
+            prefers = np.where(np.isfinite(loss - loss_alone), loss < loss_alone, np.nan)
+        return value, alone, prefers
+
+    def _of(self, last: xr.Dataset, name: str, algorithm: str) -> np.ndarray:
+        """A variable of one algorithm; NaN if the results have no such variable."""
+        name, axes = f"{'unseen_' * self.unseen}{name}", axes_of(last)
+        sizes = {axis: last.sizes[axis] for axis in (*axes, "seed", self.dimension) if axis in last.sizes}
+        values = xr.DataArray(np.nan) if name not in last else last[name]
+        values = values.sel(algorithm=algorithm) if "algorithm" in values.dims else values
+        values = values.expand_dims({axis: size for axis, size in sizes.items() if axis not in values.dims})
+        return np.asarray(values.transpose(*sizes).values, float).reshape(-1, sizes[self.dimension])
+
+
+def _has_clients(metrics: xr.Dataset) -> bool:
+    return "algorithm" in metrics.coords and bool(metrics.sizes.get("evaluated_round"))
+
+
+def _populations(metrics: xr.Dataset) -> list[_Population]:
+    """Those that results have; the measure is the accuracy, or the loss of a task without accuracies."""
+    populations: list[_Population] = []
+    for unseen in (False, True):
+        start = "unseen_" * unseen
+        measure = "accuracy" if f"{start}test_accuracy" in metrics else "loss"
+        if f"{start}test_{measure}" in metrics:
+            populations.append(_Population(unseen, measure))
+    return populations

@@ -153,7 +153,7 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> tuple[Part
       ValueError: if config, version or grid differ.
     """
     check_checkpoints(directory, text, grid)
-    results, before = _finished(directory, text, grid, grows=grid is None)
+    results, before = _finished(directory, text, grid, grows=True)
     if results is not None:  # an earlier process may have died after writing the results and before the table
         write(directory / TABLE, _table(results.metrics))
     finished, begun = further_rounds.divided(by_algorithm(results), before)
@@ -175,7 +175,8 @@ def _finished(
 ) -> tuple[Results | None, int | None]:
     """The results, as they were written, and the rounds after which some of them go on; None if there are none.
 
-    Nothing is changed. ``grows``: whether the config may ask for more rounds or algorithms than the results have.
+    Nothing is changed. ``grows``: whether the config may ask for more algorithms than the results have, and in a run
+    for more rounds.
     """
     where, written = str(directory), config_of(directory)
     if not (directory / RESULTS).is_file():
@@ -190,7 +191,7 @@ def _finished(
     metrics = results.metrics
     if origin is None:
         raise ValueError(f"expected results in {where!r} that name their config, got those of an older fljax")
-    before = further_rounds.rounds_before(metrics, origin["config"], text) if grows else None
+    before = further_rounds.rounds_before(metrics, origin["config"], text) if grows and grid is None else None
     run = Origin(origin["config"], origin["fljax"], metrics.attrs.get("grid"))
     grown = grows and bool(added(origin["config"], text))
     check_same_run(run, text, grid, "results", directory, may_differ=before is not None or grown)

@@ -192,8 +192,7 @@ def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> N
         shutil.rmtree(folder, ignore_errors=True)  # nobody can say what they are of
         return
     remedy = f"without the folder {CHECKPOINTS!r} what they have is given up"
-    grown = grid is None and bool(added(origin.config, text))
-    check_same_run(origin, text, grid, "checkpoints", directory, remedy, may_differ=grown)
+    check_same_run(origin, text, grid, "checkpoints", directory, remedy, may_differ=bool(added(origin.config, text)))
 
 
 def environment() -> dict[str, Any]:

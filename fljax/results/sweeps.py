@@ -36,6 +36,25 @@ def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Da
     return xr.Dataset(variables, {**joined.coords, **{axis.name: coordinate(axis.values) for axis in axes}})
 
 
+# Along each axis, the places of the values that a part of a sweep has.
+Places = tuple[tuple[int, ...], ...]
+
+
+def joined_parts(axes: Sequence[Axis], pieces: Sequence[tuple[Places, xr.Dataset]]) -> xr.Dataset:
+    """Joins the results of one algorithm in the parts of a sweep along every axis of its grid."""
+    how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "join": "outer"}
+    for axis in range(len(axes) - 1, -1, -1):
+        together: dict[Any, list[tuple[Places, xr.Dataset]]] = {}
+        for places, dataset in pieces:
+            together.setdefault(places[:axis], []).append((places, dataset))
+        joined = []
+        for places, neighbours in together.items():
+            ordered = sorted(neighbours, key=lambda piece: piece[0][axis])
+            joined.append((places, xr.concat([dataset for _, dataset in ordered], dim=axes[axis].name, **how)))
+        pieces = joined
+    return pieces[0][1]
+
+
 def coordinate(values: Sequence[Any]) -> np.ndarray:
     """The coordinate of an axis: numbers unchanged, other values as text."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):

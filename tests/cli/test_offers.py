@@ -191,7 +191,7 @@ def test_export_latex(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> 
     head, begin, top, titles, middle, first, second, *rest, bottom, end = out.splitlines()
     assert head == (
         "% At the last evaluation, after round 4: mean and standard deviation over 2 seeds. "
-        r"Needs \usepackage{booktabs}."
+        r"Bold: the best mean. Needs \usepackage{booktabs}."
     )
     assert (begin, top, middle) == (r"\begin{tabular}{lr}", r"  \toprule", r"  \midrule")
     assert titles == r"  Algorithm & average \\"
@@ -200,10 +200,11 @@ def test_export_latex(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> 
         r"  50\% of a\_b \& {[}c] \#1 \{x\} \textasciitilde{}\textasciicircum{}\textbackslash{} & $0.688"
     )
     assert len(rest) == 2
+    assert rest[-1].endswith(r"& $\mathbf{0.812} \pm 0.088$ \\")
     assert (bottom, end) == (r"  \bottomrule", r"\end{tabular}")
     several = call(capsys, "export", str(run), "--latex", "--metric", "opt_outs", "--metric", "average_accuracy")[1]
     assert r"Number of clients that opt out & Average accuracy" in several
-    assert r"$6.2 \pm 1.8$ & $0.625 \pm 0.177$" in several
+    assert r"$\mathbf{6.2} \pm 1.8$ & $0.625 \pm 0.177$" in several  # fewer opt-outs are better
 
 
 def test_export_csv(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
@@ -278,6 +279,10 @@ def test_export_of_a_sweep(swept: pathlib.Path, capsys: pytest.CaptureFixture[st
     assert r"$\pm$" in table
     assert "±" not in table
     assert "1 of 4 runs, round 3" in table
+    table = call(capsys, "export", str(swept), "--latex", "--metric", "average_accuracy")[1]
+    assert "Best cells by Average accuracy, on test rows." in table
+    assert r"fedavg (local.learning\_rate = 0.2) & $" in table
+    assert r"incfl (local.learning\_rate = 0.2) & $\mathbf{" in table
 
 
 @pytest.mark.in_turn
@@ -351,4 +356,5 @@ def test_compare_other_seeds_and_equal_names(capsys: pytest.CaptureFixture[str],
 
 def test_nothing_in_latex_is_a_command() -> None:
     assert escape("\\input{a}") == r"\textbackslash{}input\{a\}"
+    assert escape("a >= 1 | b < 2") == r"a \textgreater{}= 1 \textbar{} b \textless{} 2"
     assert escape("plain words, 1.5") == "plain words, 1.5"

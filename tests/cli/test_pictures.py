@@ -8,6 +8,7 @@ import json
 import pathlib
 
 import pytest
+import xarray as xr
 
 import fljax
 from fljax import cli
@@ -15,6 +16,7 @@ from fljax.report import surrogate_weights
 from fljax.report.kinds.registry import KINDS
 from fljax.results import Results, folders, stores
 from tests.report.kinds.small import small
+from tests.results.test_clients import made_up_sweep
 
 CONFIG = "rounds = 6\n"
 
@@ -119,6 +121,17 @@ def test_export_who_would_leave(run: pathlib.Path, capsys: pytest.CaptureFixture
     assert {line["clients"] for line in lines} == {"seen"}
     call(capsys, "export", str(run), "--csv", "--leaving", "--out", str(tmp_path / "table.csv"))
     assert (tmp_path / "table.csv").read_text() == out
+
+
+@pytest.mark.in_turn
+def test_export_which_clients_gain_in_a_sweep(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.toml").write_text(CONFIG)
+    folders.save(tmp_path, Results(made_up_sweep(), xr.Dataset()), CONFIG)
+    code, out, _ = call(capsys, "export", str(tmp_path), "--gains")
+    lines = list(csv.DictReader(io.StringIO(out)))
+    assert (code, len(lines)) == (0, 2 * 2 * 2)
+    assert [line["rate"] for line in lines[:4]] == ["1.0", "1.0", "1.0", "1.0"]
+    assert {line["algorithm"] for line in lines[:4]} == {"fedavg", "incfl"}
 
 
 @pytest.mark.in_turn

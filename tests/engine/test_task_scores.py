@@ -5,6 +5,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -13,7 +15,13 @@ from sklearn.metrics import f1_score, roc_auc_score
 from fljax import engine
 from fljax.algorithms import fedavg, standalone
 from fljax.engine.checkpoints import Checkpoint
+from fljax.engine.devices.layout import Layout
 from fljax.engine.loop import scoring
+from fljax.engine.offload import run as offload
+from fljax.engine.offload.client_blocks import SplitsRead
+from fljax.engine.programs.predictions import predictions
+from fljax.engine.programs.program import partition_plan
+from fljax.engine.programs.shapes import measure
 from fljax.engine.rounds.federations import by_id
 from fljax.metrics import Score
 from fljax.training import Local
@@ -98,6 +106,33 @@ def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatc
     np.testing.assert_array_equal(plain.metrics.test_loss, result.metrics.test_loss)
 
 
+def test_blocks_on_the_host_predict_what_all_clients_together_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up states, in which every client has a model of its own; two clients are moved at a time.
+
+    Evaluations read no rows here, as where all clients have the same test rows.
+    """
+    monkeypatch.setattr(offload, "splits_read_by", lambda *_: SplitsRead((), (), ("train",), (), ()))
+    plan = engine.Plan(standalone, {"task": TASK, "local": LOCAL})
+    spec, inputs = partition_plan(plan, FEDERATION)
+    shapes, draw, seeds = measure(spec, inputs, 2), np.random.default_rng(0), jnp.asarray(SEEDS, jnp.uint32)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), shapes.state)
+    models = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape), leaf.dtype), zeros.clients)
+    state = zeros._replace(seed=seeds, clients=models)
+    layout = Layout(2, 1, 2)
+    host = offload.OffloadRun.of(spec, layout._replace(examples="host", client_states="host"), 1, inputs, seeds, shapes)
+    assert host.sizes.predict_seen.clients == 2
+    found = host.predictions(host.placed(state))
+    expected = predictions(spec, layout, inputs, state, jnp.int32(0))
+    assert set(found) == set(expected) == {"client", "unseen"}
+    for population, predicted in found.items():
+        whole = expected[population]
+        np.testing.assert_array_equal(predicted.size, whole.size)
+        np.testing.assert_array_equal(predicted.counts, whole.counts)
+        real = np.arange(predicted.labels.shape[-1]) < predicted.size[..., None]
+        np.testing.assert_array_equal(predicted.labels[real], np.asarray(whole.labels)[real])
+        np.testing.assert_allclose(predicted.outputs[real], np.asarray(whole.outputs)[real], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.in_turn
 def test_a_personal_model_is_judged_where_there_is_one() -> None:
     result = _simulate(standalone, rounds=1, scores=["auroc"])
@@ -145,10 +180,6 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_scores(tmp_path: pathlib
     [
         ({"scores": ["auroc"], "score_every": 0}, "expected score_every to be a positive number of evaluations, got 0"),
         ({"scores": ["nothing"]}, "expected one of the scores auroc"),
-        (
-            {"scores": ["auroc"], "execution": engine.Execution(client_states="host")},
-            "expected examples and client_states on the device for scores",
-        ),
     ],
 )
 def test_what_cannot_be_scored_is_refused(arguments: Any, words: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from fljax import config as configuration
-from fljax.experiments import run
+from fljax.experiments import run, sweep
 from fljax.experiments.conductor import check_data
 from fljax.results import Results, folders
 from fljax.results.folders import OpenFolder
@@ -57,6 +57,24 @@ def test_a_folder_of_fewer_algorithms_is_resumed_and_its_config_grows(tmp_path: 
         pass
 
 
+def test_a_sweep_gets_a_method_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    grid, swept = '{"learning_rate": "local.learning_rate"}', {"sweep": {"grid": {"local.learning_rate": [0.1, 0.2]}}}
+    one, two, longer = text(ONE, **swept), text(TWO, **swept), text(TWO, rounds=6, **swept)
+    metrics, records = results("fedavg")
+    with folders.claim(tmp_path, one, grid=grid):
+        folders.save(tmp_path, Results(metrics.assign_attrs(grid=grid), records), one)
+    with (
+        pytest.raises(ValueError, match=r"expected the config of the results .*: rounds is 4 there and 6 here"),
+        folders.claim(tmp_path, longer, resume=True, grid=grid),
+    ):
+        pass
+    with folders.claim(tmp_path, two, resume=True, grid=grid) as claimed:
+        assert list(claimed.finished) == ["fedavg"]
+    assert folders.config_of(tmp_path) == two
+    with pytest.raises(ValueError, match="expected the config of the results"):
+        folders.read_finished(tmp_path, two, grid)  # as of a part
+
+
 def test_other_data_are_refused() -> None:
     metrics, records = results("fedavg")
     folder = OpenFolder({"fedavg": Results(metrics.assign_attrs(data="7"), records)})
@@ -67,6 +85,29 @@ def test_other_data_are_refused() -> None:
 
 
 @pytest.mark.thorough
+def test_a_method_beside_those_of_a_finished_sweep(tmp_path: pathlib.Path) -> None:
+    def grid(algorithms: Any, **changes: Any) -> Any:
+        raw = BASE | {"algorithms": algorithms, "sweep": {"grid": {"local.learning_rate": [0.1, 0.2]}}} | changes
+        return configuration.parse_grid(raw, name="tiny")
+
+    sweep.run(grid(ONE), directory=tmp_path / "grown")
+    before = folders.load(tmp_path / "grown").metrics
+    sweep.run(grid(TWO), directory=tmp_path / "grown", resume=True)
+    sweep.run(grid(TWO), directory=tmp_path / "whole")
+    after, whole = (folders.load(tmp_path / name).metrics for name in ("grown", "whole"))
+    xr.testing.assert_identical(after.sel(algorithm=["fedavg"])[list(before.data_vars)], before)
+    xr.testing.assert_identical(without_times(after), without_times(whole))
+    assert folders.load(tmp_path / "whole").metrics.attrs["data"] == before.attrs["data"]
+    other = BASE["data"] | {"clients": 5}
+    with pytest.raises(ValueError, match=r"data\.clients is 6 there and 5 here"):
+        sweep.run(grid([*TWO, {"name": "standalone"}], data=other), directory=tmp_path / "grown", resume=True)
+
+
+def without_times(metrics: xr.Dataset) -> xr.Dataset:
+    return metrics.drop_vars([name for name in metrics if str(name).startswith(("seconds_", "execution_"))])
+
+
+@pytest.mark.thorough
 def test_the_finished_methods_stay_to_the_bit_and_the_new_one_is_run(tmp_path: pathlib.Path) -> None:
     run.run(build(ONE), directory=tmp_path / "grown")
     before = folders.load(tmp_path / "grown").metrics.sel(algorithm=["fedavg"])
@@ -74,10 +115,6 @@ def test_the_finished_methods_stay_to_the_bit_and_the_new_one_is_run(tmp_path: p
     run.run(build(TWO), directory=tmp_path / "whole")
     after, whole = (folders.load(tmp_path / name).metrics for name in ("grown", "whole"))
     assert after["algorithm"].values.tolist() == ["fedavg", "incfl"]
-
-    def without_times(metrics: xr.Dataset) -> xr.Dataset:
-        return metrics.drop_vars([name for name in metrics if str(name).startswith(("seconds_", "execution_"))])
-
     kept = after.sel(algorithm=["fedavg"])[list(before.data_vars)]
     xr.testing.assert_identical(kept, before)  # the seconds, too
     xr.testing.assert_identical(without_times(after), without_times(whole))

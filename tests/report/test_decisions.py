@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
@@ -40,6 +41,21 @@ def test_a_line_for_each_method_seed_and_client(results: Results) -> None:
     np.testing.assert_array_equal(
         rows(table, "iafl", "unseen")["required_loss"], last["unseen_required_loss"].values.ravel()
     )
+
+
+@pytest.mark.in_turn
+def test_a_sweep_has_the_table_of_every_cell(results: Results) -> None:
+    named = results.metrics.assign_coords(client_name=("client", list("abcde")))
+    cells = [results._replace(metrics=named), results._replace(metrics=named.assign(test_loss=named["test_loss"] + 9))]
+    metrics, records = (xr.concat(part, "mu", data_vars="all") for part in zip(*cells, strict=True))
+    metrics = metrics.assign_coords(mu=[0.1, 0.2]).assign_attrs(grid='{"mu": "local.mu"}')
+    table: Any = report.leaving(Results(metrics, records))
+    assert table.columns[1] == "mu"
+    part = table[table["mu"] == 0.2].drop(columns="mu").reset_index(drop=True)
+    pd.testing.assert_frame_equal(part, report.leaving(cells[1]))
+    assert len(table) == 2 * len(part)
+    assert rows(table, "iafl")["name"].tolist()[:5] == list("abcde")
+    assert rows(table, "iafl", "unseen")["name"].tolist()[:2] == ["0", "1"]
 
 
 def test_decisions_are_those_that_metrics_count(results: Results) -> None:

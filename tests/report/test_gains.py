@@ -12,7 +12,7 @@ from matplotlib.container import ErrorbarContainer
 from fljax.protocol import Names
 from fljax.report.clients import MOST_CLIENTS, gains_picture, gains_table
 from fljax.results.clients import with_names
-from tests.results.test_clients import made_up
+from tests.results.test_clients import made_up, made_up_sweep
 
 
 def test_few_clients_have_a_line_each_by_name_in_the_order_of_their_gain() -> None:
@@ -22,6 +22,15 @@ def test_few_clients_have_a_line_each_by_name_in_the_order_of_their_gain() -> No
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Ivy", "Elm"]
     marks = [np.asarray(cast(ErrorbarContainer, box).lines[0].get_xdata(), float) for box in axes.containers]
     np.testing.assert_allclose(marks, [[0.15, 0.0], [0.25, -0.2]], atol=1e-9)
+
+
+def test_long_names_that_differ_at_their_end_stay_different() -> None:
+    names = ("Hospital of the northern district 1", "Hospital of the northern district 2")
+    figure = gains_picture(with_names(made_up(), [Names(clients=names)] * 2))
+    assert figure is not None
+    ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert [tick[:10] + tick[-10:] for tick in ticks] == [name[:10] + name[-10:] for name in names[::-1]]
+    assert [len(tick) for tick in ticks] == [24, 24]
 
 
 def test_many_clients_are_curves_and_no_gains_no_picture() -> None:
@@ -39,6 +48,21 @@ def test_many_clients_are_curves_and_no_gains_no_picture() -> None:
     assert "order of their gain" in figure.axes[0].get_xlabel()
     assert gains_table(metrics.assign_coords(client=np.arange(count))).startswith("<details>")
     assert gains_picture(made_up().drop_vars(["standalone_test_loss", "standalone_test_accuracy"])) is None
+
+
+def test_a_sweep_has_gains_in_the_best_cells_and_shares_of_all_cells() -> None:
+    figure = gains_picture(made_up_sweep())
+    assert figure is not None
+    marks = [[cast(ErrorbarContainer, box).lines[0].get_xdata() for box in axes.containers] for axes in figure.axes]
+    np.testing.assert_allclose(np.array(marks[0], float), [[0.15, 0.0], [0.45, 0.0]], atol=1e-9)
+    np.testing.assert_allclose(np.array(marks[1], float), [[0.5, 0.25], [1.0, 0.25]])
+    text = gains_table(made_up_sweep())
+    heads = re.findall(r"<th>(.*?)</th>", text)
+    words = ("standalone accuracy", "accuracy", "gain", "gains in")
+    assert heads == ["Client", *(f"{label}: {word}" for label in ("fedavg", "incfl") for word in words)]
+    rows = [re.findall(r"<td>(.*?)</td>", line) for line in re.findall(r"<tr>(.*?)</tr>", text)[1:]]
+    assert rows[0][:5] == ["0", "0.450", "0.600", "+0.150 ± 0.071", "50% of 4"]
+    assert rows[0][5:] == ["0.550", "1.000", "+0.450 ± 0.071", "100% of 4"]
 
 
 def test_a_table_has_a_line_for_each_client() -> None:

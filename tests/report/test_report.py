@@ -120,6 +120,28 @@ def test_figures_draw_what_is_there():
     assert set(few) == {"average_accuracy", "weight"}
 
 
+def test_scores_that_were_asked_for_are_drawn():
+    metrics, records = results(seeds=2, clients=4)[0][["diverged"]], xr.Dataset()
+    metrics = metrics.assign_coords(evaluated_round=np.arange(6))
+    by_client = np.full((2, 2, 6, 4), np.nan)
+    by_client[:, :, -1] = np.linspace(0.5, 0.9, 16).reshape(2, 2, 4)
+    by_client[0, 0, -1, 0] = np.nan  # its rows have one class only
+    scalar = ("algorithm", "seed", "evaluated_round")
+    metrics["score_mae"] = ((*scalar, "client"), by_client)
+    metrics["pooled_score_mae"] = (scalar, by_client[..., 1] + 5, {"lower": 1})
+    drawn = report.figures(metrics, records)
+    assert "pooled_score_mae" not in drawn  # a curve needs two evaluations
+    (axes,) = drawn["score_mae"].axes
+    curves = [line for line in axes.lines if line.get_label() in ("fedavg", "incfl")]
+    assert [len(np.asarray(line.get_xdata())) - 1 for line in curves] == [7, 8]
+    lines = [float(np.asarray(line.get_xdata())[0]) for line in axes.lines if line not in curves]
+    np.testing.assert_allclose(lines, by_client[:, :, -1, 1].mean(axis=1) + 5)
+    assert axes.get_xlabel().startswith("lower is better")
+    metrics["pooled_score_mae"][:, :, 0] = 6.0
+    (axes,) = report.figures(metrics, records)["pooled_score_mae"].axes
+    assert not axes.yaxis.get_major_formatter()(5.5).endswith("%")  # type: ignore[operator]
+
+
 def test_the_pool_is_drawn_where_clients_may_leave():
     metrics, records = results(rounds=8)
     pool = np.arange(2 * 3 * 8.0).reshape(2, 3, 8)

@@ -167,38 +167,43 @@ def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]
 
 
 def _clients_of(metrics: xr.Dataset) -> str:
-    """A line for each algorithm and client.
-
-    Raises:
-      ValueError: if the results are of a sweep.
-    """
+    """A line for each algorithm and client; of a sweep, for each cell, too."""
     from fljax.results.clients import gains_frame
-    from fljax.results.sweeps import axes_of
 
-    if axes_of(metrics):
-        raise ValueError("expected --gains for a run, got a sweep, which has clients in every cell")
     return gains_frame(metrics).to_csv(index=False, lineterminator="\n")
 
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
+    from fljax.metrics.scores import score_name
     from fljax.report import best_rows, exporting, summary
+    from fljax.report.tables import best_cell_rows, title
     from fljax.results.non_finite import diverged_seeds
-    from fljax.results.scores import directions
-    from fljax.results.sweeps import axes_of, best
+    from fljax.results.scores import directions, is_lower
+    from fljax.results.sweeps import VALIDATION, axes_of, best
+
+    def about_scores(columns: Mapping[str, str]) -> str:
+        return directions(metrics) if any(score_name(name) for name in columns) else ""
 
     if axes_of(metrics):
         if not latex:
             return exporting.csv_cells(metrics, chosen)
-        if chosen:
-            raise ValueError("expected --metric with --csv for a sweep, got it with --latex")
         metric = str(metrics.attrs["metric"])
+        if chosen:
+            rows, diverged = best_cell_rows(metrics)
+            rows = [row for row in rows if row.seeds]
+            columns = columns_of({row.metric for row in rows}, chosen)
+            lower = {name: is_lower(metrics[name]) for name in columns}
+            by = "validation rows" if any(name in metrics for name in VALIDATION) else f"{title(metric)}, on test rows"
+            words = "; ".join(filter(None, [f"best cells by {by}", about_scores(columns)]))
+            return exporting.latex_table(rows, columns, diverged, words, lower)
         lines = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
         escaped = [[exporting.escape(each) for each in line] for line in lines]
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; *: at the edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]
     columns = columns_of({row.metric for row in rows}, chosen)
     if latex:
-        return exporting.latex_table(rows, columns, diverged_seeds(metrics), directions(metrics))
+        lower = {name: is_lower(metrics[name]) for name in columns}
+        return exporting.latex_table(rows, columns, diverged_seeds(metrics), about_scores(columns), lower)
     return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
 
 

@@ -122,7 +122,6 @@ def run_plans(
         layout = resolve_together(execution, shapes.sizes) if layout is None else layout
         if counts:
             compute.check_counted(layout.is_offloaded)
-        scoring.check(layout)
         prepared = PreparedRun(spec, layout, capacity, inputs, numbers, shapes)
         if execution.clients == "trial" and not layout.is_offloaded and not is_known:
             prepared = prepared._replace(inputs=on_devices(inputs, layout))

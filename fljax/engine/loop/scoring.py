@@ -1,7 +1,8 @@
 """``Scoring``: scores of the task (``fljax.metrics.scores``) at chosen evaluations of a run.
 
 Predictions come from one compiled program, which is made at the first evaluation that has scores, and never where no
-score is asked for. Evaluations without scores have NaN. The last evaluation has scores, also of a run that is stopped.
+score is asked for. Where examples or states of clients are on the host, it takes a block of clients at a time.
+Evaluations without scores have NaN. The last evaluation has scores, also of a run that is stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from fljax.engine.devices.layout import Layout
 from fljax.engine.loop.checkpointing import function_name
 from fljax.engine.loop.compilation import Programs
 from fljax.engine.loop.schedule import Schedule
@@ -66,14 +66,6 @@ class Scoring(NamedTuple):
             sizes["unseen"] = federation.unseen.id.shape[-1]
         return cls(schedule.scores, rounds, task.classes is not None, runs, sizes)
 
-    def check(self, layout: Layout) -> None:
-        """Raises a ValueError if predictions cannot be computed in one program."""
-        if self.scores and layout.is_offloaded:
-            raise ValueError(
-                "expected examples and client_states on the device for scores, which need the predictions of all "
-                "clients, got them on the host (execution.examples, execution.client_states)"
-            )
-
     @property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must have in common with a run that goes on."""
@@ -105,8 +97,10 @@ class Scoring(NamedTuple):
         return scores if due or not self.scores else scores | self._computed(run, state, done)
 
     def _computed(self, run: Programs | OffloadRun, state: State, done: int) -> dict[str, Labelled]:
-        assert isinstance(run, Programs), "checked before the run"
-        made = predictions(run.spec, run.layout, run.inputs, state, jnp.int32(done))
+        if isinstance(run, Programs):
+            made = predictions(run.spec, run.layout, run.inputs, state, jnp.int32(done))
+        else:
+            made = run.predictions(state)
         of_all = {dimension: Predicted(*jax.tree.map(np.asarray, part)) for dimension, part in made.items()}
         rare = rare_class(list(of_all.values())) if self.classes else None  # one for all seeds and clients
         scores: dict[str, Labelled] = {}

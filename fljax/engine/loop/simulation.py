@@ -104,7 +104,7 @@ def simulate(
         ``keep_best``, if no client has validation rows. With ``initial_model``, if it does not fit the task, if there
         is an ``initial`` state, too, or if an ``Algorithm`` is given. If ``non_finite`` is not a valid name. If a name
         in ``extra_metrics`` is unknown, or the run has not what the metric is computed from. If a score is
-        unknown or does not fit the task, or examples or client states are on the host where scores are asked for.
+        unknown or does not fit the task.
       OSError: if the disk has no room for long records; the checkpoints are kept, so that the same call goes on.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.

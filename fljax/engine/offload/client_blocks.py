@@ -142,7 +142,7 @@ class BlockSize(NamedTuple):
 
 
 class BlockSizes(NamedTuple):
-    """The blocks before round 0, of a poll, of a round and of evaluations; ``judge_once`` is one client."""
+    """The blocks before round 0, of a poll, a round, evaluations and predictions; ``judge_once`` is one client."""
 
     begin: BlockSize
     poll: BlockSize
@@ -150,6 +150,8 @@ class BlockSizes(NamedTuple):
     judge_seen: BlockSize
     judge_unseen: BlockSize
     judge_once: BlockSize
+    predict_seen: BlockSize
+    predict_unseen: BlockSize
 
     @classmethod
     def of(
@@ -172,6 +174,9 @@ class BlockSizes(NamedTuple):
         ) -> BlockSize:
             return block_size(parts, people, count, lanes * layout.devices, row, state_bytes)._replace(unseen=unseen)
 
+        def with_tests(parts: Splits) -> Splits:  # evaluations lack them where all clients have the same
+            return parts if "test" in parts else (*parts, "test")
+
         lanes = layout.evaluation
         return cls(
             move(reads.begin, seen, clients, lanes, 0),
@@ -180,6 +185,8 @@ class BlockSizes(NamedTuple):
             move(reads.judge_seen, seen, clients, lanes, state_bytes),
             move(reads.judge_unseen, others, unseen, lanes, 0, True),
             BlockSize(("test",), 1, _capacity(seen, ("test",), 1), bool(state_bytes)),
+            move(with_tests(reads.judge_seen), seen, clients, lanes, state_bytes),
+            move(with_tests(reads.judge_unseen), others, unseen, lanes, 0, True),
         )
 
 

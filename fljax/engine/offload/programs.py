@@ -15,6 +15,7 @@ from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec, is_stacked
 from fljax.engine.rounds import evaluate
 from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
+from fljax.engine.rounds.predictions import Predictions, predict_seen, predict_unseen
 from fljax.engine.rounds.round import (
     Chosen,
     CohortClients,
@@ -253,11 +254,8 @@ def judge_block(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
 ) -> dict[evaluate.Judgement, Any]:
     """The scores of some seen clients."""
-    state = _state(states, run)
-    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
-    block_state = state._replace(clients=_kept(states, run, some))
-    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
-    judge = evaluate.Judge(algorithm, data_of(federation, some), block_state, state.round)
+    judge = _judge_of_seen(spec, inputs, run, states, some)
+    scope = evaluate.Scope.of(judge.algorithm, spec.valid, spec.common, spec.extra)
     return evaluate.judge_seen(judge, layout, scope, some.id)
 
 
@@ -266,6 +264,36 @@ def judge_unseen(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
 ) -> dict[evaluate.Judgement, Any]:
     """The scores of some unseen clients."""
+    judge = _judge_of_unseen(spec, inputs, run, states, some)
+    scope = evaluate.Scope.of(judge.algorithm, spec.valid, spec.common, spec.extra)
+    return evaluate.judge_unseen(judge, layout, scope)
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def predict_block(
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
+) -> Predictions:
+    """What the models of some seen clients predict on their test rows."""
+    judge = _judge_of_seen(spec, inputs, run, states, some)
+    return keep_everywhere(predict_seen(judge, layout, some.id), layout)
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def predict_unseen_block(
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
+) -> Predictions:
+    """What the models of some unseen clients predict on their test rows."""
+    return keep_everywhere(predict_unseen(_judge_of_unseen(spec, inputs, run, states, some), layout), layout)
+
+
+def _judge_of_seen(spec: Spec, inputs: Inputs, run: Array, states: State, some: ClientBlock) -> evaluate.Judge:
+    state = _state(states, run)
+    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    block_state = state._replace(clients=_kept(states, run, some))
+    return evaluate.Judge(algorithm, data_of(federation, some), block_state, state.round)
+
+
+def _judge_of_unseen(spec: Spec, inputs: Inputs, run: Array, states: State, some: ClientBlock) -> evaluate.Judge:
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     if some.data is None:
@@ -274,9 +302,7 @@ def judge_unseen(
     else:
         data = as_vectors(some.data)
         data = data._replace(unseen=data.clients)
-    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
-    judge = evaluate.Judge(algorithm, data, state, state.round, known=False)
-    return evaluate.judge_unseen(judge, layout, scope)
+    return evaluate.Judge(algorithm, data, state, state.round, known=False)
 
 
 @jit.program(static_argnames=("spec", "layout"))

@@ -38,6 +38,7 @@ from fljax.engine.rounds.evaluate import Scope
 from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.round import TrainedCohort
 from fljax.engine.rounds.states import State
+from fljax.metrics.scores import Predicted
 from fljax.protocol import Info, Labelled
 
 
@@ -155,6 +156,26 @@ class OffloadRun(NamedTuple):
         """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
         scores = [self._evaluate(state, run) for run in range(len(self.seeds))]
         return _stacked_on_host(jax.device_get(scores))
+
+    def predictions(self, state: State) -> dict[str, Predicted]:
+        """What all clients of all runs predict on their test rows, ``[runs, N, ...]``, under "client" and "unseen"."""
+        populations: dict[str, Any] = {"client": (programs.predict_block, state, self.sizes.predict_seen)}
+        if self.inputs.federation.unseen is not None:
+            populations["unseen"] = programs.predict_unseen_block, None, self.sizes.predict_unseen
+        small, arguments = self._small(state), (self.spec, self.layout, self.inputs)
+
+        def of_run(run: int, predict: Callable[..., PyTree], state: State | None, size: BlockSize) -> PyTree:
+            blocks: list[PyTree] = []
+
+            def keep(place: np.ndarray, block: PyTree) -> None:
+                _append_to(blocks, _first(block, len(place)))
+
+            self._blocks(run, state, size, lambda some: predict(*arguments, self._run(run), small, some), keep)
+            return jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
+
+        runs = range(len(self.seeds))
+        made = {name: _stacked_on_host([of_run(run, *how) for run in runs]) for name, how in populations.items()}
+        return {name: Predicted(*leaves) for name, leaves in made.items()}
 
     def _round(self, state: State, run: int, round: int) -> tuple[State, Info]:
         arguments = self.spec, self.layout

@@ -43,24 +43,33 @@ def predict_tests(
     The models are those of ``evaluate``: what each client would use after ``round`` rounds, personal or global.
     """
     judge = Judge(algorithm, federation, state, round)
-    seats = every_seat(round, federation.clients.id)
-    rows, server_of = own_server(algorithm, state.server, layout.devices, seats, whole=True)
-
-    def of_seen(row: tuple[ClientData, Any, Any]) -> Predictions:
-        client, state_of_client, server_row = row
-        judge_of_client = judge._replace(state=state._replace(server=server_of(server_row)))
-        return _predicted(judge_of_client, client, judge_of_client.deploy(client, state_of_client)[0])
-
-    lanes = layout.evaluation, layout.devices
-    predicted = {"client": map_lanes(of_seen, (federation.clients, state.clients, rows), *lanes)}
+    predicted = {"client": predict_seen(judge, layout)}
     if federation.unseen is None:
         return predicted
-    of_unseen = judge._replace(known=False)
+    return predicted | {"unseen": predict_unseen(judge._replace(known=False), layout)}
 
-    def of_new(client: ClientData) -> Predictions:
-        return _predicted(of_unseen, client, of_unseen.deploy(client)[0])
 
-    return predicted | {"unseen": map_lanes(of_new, federation.unseen, *lanes)}
+def predict_seen(judge: Judge, layout: Layout, id: Int[Array, " clients"] | None = None) -> Predictions:
+    """Predictions of the seen clients in ``judge.federation``, whose ids are ``id``; None: all clients of the run."""
+    state, clients = judge.state, judge.federation.clients
+    seats = every_seat(judge.round, clients.id)
+    rows, server_of = own_server(judge.algorithm, state.server, layout.devices, seats, whole=id is None)
+
+    def one(row: tuple[ClientData, Any, Any]) -> Predictions:
+        client, client_state, server_row = row
+        judge_of_client = judge._replace(state=state._replace(server=server_of(server_row)))
+        return _predicted(judge_of_client, client, judge_of_client.deploy(client, client_state)[0])
+
+    return map_lanes(one, (clients, state.clients, rows), layout.evaluation, layout.devices)
+
+
+def predict_unseen(judge: Judge, layout: Layout) -> Predictions:
+    """Predictions of the unseen clients in ``judge.federation``."""
+
+    def one(client: ClientData) -> Predictions:
+        return _predicted(judge, client, judge.deploy(client)[0])
+
+    return map_lanes(one, judge.federation.unseen, layout.evaluation, layout.devices)
 
 
 def _predicted(judge: Judge, client: ClientData, model: Any) -> Predictions:

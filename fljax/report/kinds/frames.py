@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from fljax.report.style import INK, dress, finish, fitted, percent, printable
-from fljax.report.tables import NOT_SHARES
+from fljax.report.tables import is_share as is_share_of_tables
 from fljax.results.non_finite import diverged_seeds
 
 ACROSS = 3  # panels in a row
@@ -51,7 +51,8 @@ def label_in_words(metrics: xr.Dataset, label: str) -> str:
 def is_share(name: str) -> bool:
     """Whether a metric, or an array over clients, is a share of 1 or a difference of shares."""
     plain = name.removeprefix("unseen_")
-    return plain not in NOT_SHARES and not plain.endswith("loss") and plain != "threshold"
+    others = plain.endswith("loss") or plain.startswith("score_") or plain == "threshold"
+    return is_share_of_tables(plain) and not others
 
 
 def _share(value: float, place: int | None = None) -> str:
