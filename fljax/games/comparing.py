@@ -82,14 +82,10 @@ def compare_estimators(
     """
     chosen, truth = plan_of(plan), shapley(table)
     algorithm, settings = algorithm_of(chosen), dict(options or {})
-    by_accuracy = "loss" not in table.metric and algorithm.task.score is not None
+    by_accuracy = _is_by_accuracy(algorithm, table.metric)
     names = _names(estimators, settings, _lacking(algorithm, federation, by_accuracy))
     looking = [name for name in names if not ESTIMATORS[name].on_host]
-    if looking and rows not in federation.held:
-        valid = f"valid names are {', '.join(federation.held)}" if federation.held else "the server has none"
-        raise ValueError(
-            f"expected rows of the server, got {rows!r}; {valid} (federate(held_fraction=...) gives it rows)"
-        )
+    _check_rows(rows if looking else None, federation)
     clients = table.members.shape[1]
     if (here := federation.clients.id.shape[-1]) != clients:
         raise ValueError(f"expected the federation of the table, of {clients} clients, got one of {here}")
@@ -113,6 +109,29 @@ def compare_estimators(
         seconds[name] = (time.perf_counter() - began) / len(table.seeds)
     found = _dataset(estimates, seconds, truth, table)
     return found if gain is None else found.assign(gain=("seed", gain))
+
+
+def check_estimators(
+    plan: Algorithm | Plan, federation: Federation, metric: str, estimators: Sequence[str] | None = None
+) -> None:
+    """Refuses what ``compare_estimators`` will refuse, before a table is there; nothing is computed.
+
+    Args:
+      plan: what the table will be of.
+      federation: what the table will be of, with the server's rows "validation".
+      metric: by which coalitions will be judged.
+      estimators: names; None: all, but those without what they need.
+
+    Raises:
+      ValueError: as ``compare_estimators``.
+    """
+    chosen = plan_of(plan)
+    algorithm = algorithm_of(chosen)
+    names = _names(estimators, {}, _lacking(algorithm, federation, _is_by_accuracy(algorithm, metric)))
+    if all(ESTIMATORS[name].on_host for name in names):
+        return
+    _check_rows("validation", federation)
+    jax.eval_shape(lambda: record_runs(chosen, federation, rounds=1, seeds=(0,)))
 
 
 def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
@@ -164,6 +183,17 @@ def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
         },
         {"metric": first.metric},
     )
+
+
+def _is_by_accuracy(algorithm: Algorithm, metric: str) -> bool:
+    return "loss" not in metric and algorithm.task.score is not None
+
+
+def _check_rows(rows: str | None, federation: Federation) -> None:
+    """Raises a ValueError if the server lacks the rows of a name; None: none are needed."""
+    if rows is not None and rows not in federation.held:
+        valid = f"valid names are {', '.join(federation.held)}" if federation.held else "the server has none"
+        raise ValueError(f"expected rows of the server, got {rows!r}; {valid} (held_fraction above 0 gives it rows)")
 
 
 def _names(estimators: Sequence[str] | None, options: Mapping[str, Any], lacking: Mapping[str, str]) -> list[str]:
