@@ -61,7 +61,7 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
                 shown.print(sentence, highlight=False)
             if label in comparisons:
                 compared = comparisons[label]
-                shown.print(_table(f"{label}: estimators beside retraining", estimator_rows(compared)))
+                console(130).print(_table(f"{label}: estimators beside retraining", estimator_rows(compared)))
                 for sentence in estimator_sentences(compared):
                     shown.print(sentence, highlight=False)
             shown.print()
@@ -171,7 +171,7 @@ def _table(title: str, rows: Sequence[Sequence[str]], sums: Sequence[str] = ()) 
     """Rows of text, the first of which has headings, and a row of sums."""
     shown = Table(title=title)
     for place, column in enumerate(rows[0]):
-        shown.add_column(column, justify="right" if place else "left")
+        shown.add_column(column, justify="right" if place else "left", no_wrap=not place)
     for row in rows[1:]:
         shown.add_row(*row)
     if sums:
