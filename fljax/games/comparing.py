@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -138,16 +139,20 @@ def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
     """How well algorithms agree on what the same clients are worth, beside how well seeds of one algorithm agree.
 
     Of ``phi^a_r``, the Shapley values of algorithm a with seed r, ``tau(phi^a_r, phi^b_r)`` compares algorithms, and
-    ``tau(phi^a_r, phi^a_s)`` seeds. Contributions are volatile across algorithms where the first are lower.
+    ``tau(phi^a_r, phi^a_s)`` seeds. Contributions are volatile across algorithms where the first are lower. So are
+    rewards, if these are shares of the sum: ``||phi^a_r / sum phi^a_r - phi^b_r / sum phi^b_r||_1 / 2`` is the part of
+    all rewards that changes hands.
 
     Args:
       tables: of all coalitions, by label of the algorithm; all with the same clients, seeds and metric.
 
     Returns:
       Over ``algorithm, other, seed``: ``kendall`` (tau-b), ``spearman``, and ``best_agrees``, whether the client that
-      is worth the most is the same, for each pair with the same seed; NaN where all clients are worth the same. Over
-      ``seed``: ``between``, the mean tau-b of all pairs of two algorithms. Over ``algorithm``: ``stability``, the mean
-      tau-b of all pairs of seeds (NaN with one seed); and ``worth`` by ``seed`` and ``client``.
+      is worth the most is the same, for each pair with the same seed; NaN where all clients are worth the same; and
+      ``moved``, the part of rewards that changes hands, NaN where a sum is not positive. Over ``seed``: ``between``,
+      the mean tau-b of all pairs of two algorithms. Over ``algorithm``: ``stability``, the mean tau-b of all pairs of
+      seeds, and ``moved_between_seeds``, the mean part that changes hands between two seeds (both NaN with one seed);
+      and ``worth`` by ``seed`` and ``client``.
 
     Raises:
       ValueError: if there are fewer than two tables, they are not alike, or one lacks a coalition.
@@ -171,8 +176,10 @@ def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
             "kendall": (pairs, judged.kendall),
             "spearman": (pairs, judged.spearman),
             "best_agrees": (pairs, judged.best_found),
+            "moved": (pairs, judged.share_error / 2),
             "between": ("seed", [contributions.stability(worth[:, seed]) for seed in range(len(first.seeds))]),
             "stability": ("algorithm", [contributions.stability(rows) for rows in worth]),
+            "moved_between_seeds": ("algorithm", [_moved(rows) for rows in worth]),
             "worth": (("algorithm", "seed", "client"), worth),
         },
         {
@@ -183,6 +190,13 @@ def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
         },
         {"metric": first.metric},
     )
+
+
+def _moved(rows: Float[np.ndarray, "seeds N"]) -> float:
+    """The mean part of rewards that changes hands between two seeds; NaN if there are no two."""
+    pairs = itertools.combinations(rows, 2)
+    parts = [contributions.agreement(first, second).share_error / 2 for first, second in pairs]
+    return float(np.mean(parts)) if parts else np.nan
 
 
 def _is_by_accuracy(algorithm: Algorithm, metric: str) -> bool:

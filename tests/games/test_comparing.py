@@ -81,6 +81,9 @@ def test_algorithms_agree_seed_by_seed() -> None:
     np.testing.assert_allclose(pair["kendall"], [1, 1 / 3])
     np.testing.assert_allclose(pair["spearman"], [1, 0.5])
     np.testing.assert_array_equal(pair["best_agrees"], [1, 1])
+    # Shares: 1/6 1/3 1/2 and 2/15 4/15 3/5; 1/2 1/3 1/6 and 2/3 1/9 2/9.
+    np.testing.assert_allclose(pair["moved"], [1 / 10, 2 / 9])
+    np.testing.assert_allclose(found["moved_between_seeds"].sel(algorithm=["a", "b"]), [1 / 3, 8 / 15])
     np.testing.assert_array_equal(found["kendall"], found["kendall"].transpose("other", "algorithm", "seed"))
     np.testing.assert_allclose(found["stability"].sel(algorithm=["a", "b"]), [-1, -1 / 3])
     taus = [found["kendall"].sel(algorithm=x, other=y) for x, y in (("a", "b"), ("a", "c"), ("b", "c"))]
