@@ -147,48 +147,89 @@ def worths_of(found: Found) -> dict[str, np.ndarray]:
     return {RETRAINED: retrained.values, **{name: values.values for name, values in of_runs.items()}}
 
 
+class Question(NamedTuple):
+    """Whether values of one kind depend more on the algorithm than on the seed.
+
+    Attributes:
+      numbers: of the values.
+      difference: of the part that moves between algorithms and that between seeds of one algorithm, with a t-interval
+        over seeds that takes the latter as known.
+    """
+
+    numbers: Spread
+    difference: contributions.ErrorBars
+
+    @property
+    def answer(self) -> str:
+        """In words."""
+        if self.difference.low > 0:
+            return "more than seeds"
+        return "less than seeds" if self.difference.high < 0 else "not decided"
+
+
+def asked(values: np.ndarray) -> Question:
+    """``Question`` of values ``[A, R, N]``."""
+    numbers = spread(values)
+    return Question(numbers, contributions.error_bars(numbers.moved - numbers.moved_of_seeds))
+
+
 def lines_of_spread(worths: Mapping[str, np.ndarray]) -> list[str]:
     """How far values depend on the algorithm, and on the seed: a row for each way to compute them."""
-    head = ("values", "tau-b, algorithms", "tau-b, seeds", "moved, algorithms", "moved, seeds", "difference", "95 %")
-    rows = [_row(list(head)), "|---" * len(head) + "|"]
+    head = ("values", "tau-b, algorithms", "tau-b, seeds", "moved, algorithms", "moved, seeds", "difference, 95 %")
+    rows = [_row([*head, "algorithms move rewards", "pairs with shares"]), "|---" * (len(head) + 2) + "|"]
     for name, values in worths.items():
-        numbers = spread(values)
-        bars = contributions.error_bars(numbers.moved - numbers.moved_of_seeds)
+        numbers, bars = (question := asked(values))
         cells = [number(mean(numbers.order)), number(numbers.order_of_seeds)]
-        cells += [f"{100 * moved:.1f} %" for moved in (mean(numbers.moved), numbers.moved_of_seeds)]
-        cells += [f"{100 * bars.mean:+.1f}", f"{100 * bars.low:+.1f} to {100 * bars.high:+.1f}"]
-        rows.append(_row([name if name == RETRAINED else f"`{name}`", *cells]))
+        cells += [percent(mean(numbers.moved)), percent(numbers.moved_of_seeds)]
+        cells += [f"{100 * bars.mean:+.1f} ({100 * bars.low:+.1f} to {100 * bars.high:+.1f})", question.answer]
+        rows.append(_row([name if name == RETRAINED else f"`{name}`", *cells, percent(1 - numbers.unknown, 0)]))
     return rows
 
 
-def verdict(kind: str, found: Found) -> str:
-    """Whether what clients are worth depends more on the algorithm than on the seed, from the numbers.
+def percent(value: float, digits: int = 1) -> str:
+    """A share as percent; "-" for NaN."""
+    return f"{100 * value:.{digits}f} %" if np.isfinite(value) else "-"
 
-    The difference has a t-interval over seeds, with the number of the seeds of one algorithm as if it were known.
-    """
-    assert found.algorithms is not None
-    assert found.of_one_run is not None
-    words = []
-    for name, values in worths_of(found).items():
-        numbers = spread(values)
-        bars = contributions.error_bars(numbers.moved - numbers.moved_of_seeds)
-        more = "more than" if bars.low > 0 else "less than" if bars.high < 0 else "no more and no less, surely, than"
-        what = "values by retraining" if name == RETRAINED else f"values by `{name}`"
-        words.append(
-            f"{what} move {100 * mean(numbers.moved):.1f} % of the rewards between algorithms, {more} between seeds of "
-            f"one algorithm ({100 * numbers.moved_of_seeds:.1f} %)"
-            + (f", where shares are known ({100 * (1 - numbers.unknown):.0f} % of pairs)" if numbers.unknown else "")
-        )
-    kendall = found.algorithms["kendall"].mean("seed")
-    names = found.algorithms["algorithm"].values.tolist()
-    least, a, b = min((float(kendall[a, b]), a, b) for a in range(len(kendall)) for b in range(a))
-    same = mean(found.algorithms["best_agrees"].where(found.algorithms["algorithm"] != found.algorithms["other"]))
-    gaps = ", ".join(f"{name} {float(found.of_one_run['gap'].sel(algorithm=name)):.3f}" for name in names)
-    return (
-        f"**{kind}**: {'; '.join(words)}. By retraining, {names[b]} and {names[a]} agree least, with tau "
-        f"{number(least)}, and the client worth the most is the same in {100 * same:.0f} % of the pairs. Values by "
-        f"`multi_round` miss the gain of their run by at most {gaps}."
+
+def lines_of_gains(compared: xr.Dataset, single: xr.Dataset) -> list[str]:
+    """What all clients together gain by each algorithm, and how far values by round miss it."""
+    names = compared["algorithm"].values.tolist()
+    gains = compared["worth"].sum("client").mean("seed")
+    rows = [["gain by retraining", *(number(float(gains.sel(algorithm=name))) for name in names)]]
+    rows.append(
+        ["most that `multi_round` misses", *(number(float(single["gap"].sel(algorithm=name))) for name in names)]
     )
+    return [_row(["", *names]), "|---" * (len(names) + 1) + "|", *map(_row, rows)]
+
+
+def verdict(known: Mapping[str, Found]) -> str:
+    """What the numbers say about the published finding, of the federations whose algorithms are done."""
+    done = {kind: worths_of(found) for kind, found in known.items() if worths_of(found)}
+    if not done:
+        return ""
+    sentences = ["**Does the published finding hold?**"]
+    for name in next(iter(done.values())):
+        questions = {kind: asked(values[name]) for kind, values in done.items()}
+        moved = [mean(question.numbers.moved) for question in questions.values()]
+        seeds = [question.numbers.moved_of_seeds for question in questions.values()]
+        more = [kind for kind, question in questions.items() if question.difference.low > 0]
+        open_ = [kind for kind, question in questions.items() if question.answer == "not decided"]
+        what = "Shapley values by retraining" if name == RETRAINED else f"values by `{name}`"
+        words = (
+            f"Of {what}, {_range(moved)} of the rewards move between algorithms, and {_range(seeds)} between seeds of "
+        )
+        words += f"one algorithm: beyond seeds in {_listed(more)}"
+        sentences.append(f"{words}{f', not decided in {_listed(open_)}' if open_ else ''}.")
+    return " ".join(sentences)
+
+
+def _range(values: list[float]) -> str:
+    low, high = (percent(bound) for bound in (min(values), max(values)))
+    return low if low == high else f"{low.removesuffix(' %')} to {high}"
+
+
+def _listed(kinds: list[str]) -> str:
+    return ", ".join(kinds) if kinds else "no federation"
 
 
 def worths(truth: games.CoalitionTable) -> list[str]:
@@ -210,7 +251,9 @@ def section(kind: str, found: Found) -> list[str]:
     text += ["tau-b between algorithms with the same seed; on the diagonal between seeds of one algorithm:", ""]
     text += [*lines_of_algorithms(found.algorithms), ""]
     text += ["How far values depend on the algorithm (same seed), and on the seed (same algorithm):", ""]
-    return [*text, *lines_of_spread(worths_of(found)), "", verdict(kind, found), ""]
+    text += [*lines_of_spread(worths_of(found)), ""]
+    text += ["What all clients together gain over the untrained model, on test rows:", ""]
+    return [*text, *lines_of_gains(found.algorithms, found.of_one_run), ""]
 
 
 # --- The picture and the numbers -------------------------------------------------------------------------------------
@@ -218,9 +261,9 @@ def section(kind: str, found: Found) -> list[str]:
 
 def picture(known: Mapping[str, Found]) -> Figure:
     """tau-b of all estimators, and beside it the rewards that move between algorithms, and between seeds."""
-    figure = Figure(figsize=(12, 6), layout="constrained")
+    figure = Figure(figsize=(13, 6), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    left, right = figure.subplots(1, 2, width_ratios=(5, 4))
     _draw_estimators(left, known)
     _draw_spread(right, {kind: worths_of(found) for kind, found in known.items()})
     for axes in (left, right):
@@ -259,7 +302,7 @@ def _draw_spread(axes: Axes, known: Mapping[str, Mapping[str, np.ndarray]]) -> N
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set_xlabel("share of all rewards that changes hands")
-    axes.set_title("Points: between two algorithms, by seed\nhollow: between two seeds of one algorithm")
+    axes.set_title("Rewards that move: points between algorithms,\nhollow between seeds of one algorithm")
 
 
 def plain(value: Any) -> Any:
@@ -285,7 +328,12 @@ def write(stem: Path, head: list[str], settings: Mapping[str, Any], known: Mappi
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
     shown = [f"![estimators and algorithms]({stem.name}.png)", ""]
-    text = [*head, *shown, *(line for kind, found in known.items() for line in section(kind, found))]
+    text = [
+        *head,
+        *([words, ""] if (words := verdict(known)) else []),
+        *shown,
+        *(line for kind, found in known.items() for line in section(kind, found)),
+    ]
     stem.with_suffix(".md").write_text("\n".join(text))
     picture(known).savefig(stem.with_suffix(".png"), dpi=80)
     report = {"settings": dict(settings), "hardware": hardware(), "jax": jax.__version__, "cpu_seconds": cpu}

@@ -190,10 +190,13 @@ def head(settings: argparse.Namespace, seconds: tuple[float, float]) -> list[str
         "matched) are against the Shapley values of the same seed; best and worst: how often the client worth the "
         "most, and the least, is found; stability: tau-b of two seeds.",
         "",
-        f"The verdicts ask what {PAPER} reports: that rewards by Shapley values from one run's updates, put together "
-        "in one round, are unstable between strategies of aggregation. A reward is a client's share of the sum. "
-        "*Moved* is the share of all rewards that changes hands between two algorithms with the same seed, or between "
-        "two seeds of one algorithm.",
+        f"The published finding is that of {PAPER}, as its abstract has it: rewards by Shapley values of models that "
+        "are put together out of one run's updates are unstable between strategies of aggregation. `one_round` and "
+        "`multi_round` compute such values. A reward is a client's share of the sum, and the rewards that move are the "
+        "part that changes hands between two algorithms with the same seed, or between two seeds of one algorithm: "
+        "half the sum of all differences of shares, above 100 % only where some values are negative. Seeds are our "
+        "yardstick, not the paper's: what moves between algorithms no more than between seeds is noise of training. "
+        "Intervals are over seeds.",
         "",
         f"{machine['cores']} cores of {machine['cpu']}, JAX {jax.__version__}, {seconds[0]:.0f} CPU-seconds and "
         f"{seconds[1]:.0f} s in the last process, other work beside.",
@@ -263,7 +266,7 @@ def main() -> None:
         single = once(work / kind / "one_run.json", of_runs)
         known[kind] = known[kind]._replace(algorithms=games.compare_algorithms(tables), of_one_run=single)
         report()
-        print(verdict(kind, known[kind]), flush=True)
+    print(verdict(known), flush=True)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def estimator_rows(compared: xr.Dataset) -> list[list[str]]:
     means = {name: _known_mean(compared[name]) for name in HEADINGS}
     order = np.argsort(-np.nan_to_num(means["kendall"], nan=-2), kind="stable")
     names = [str(name) for name in compared["estimator"].values]
-    rows = [[names[place], *(_cell(name, means[name][place]) for name in HEADINGS)] for place in order]
+    rows = [[names[place], *(_cell(name, float(means[name][place])) for name in HEADINGS)] for place in order]
     return [["estimator", *HEADINGS.values()], *rows]
 
 

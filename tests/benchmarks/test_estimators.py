@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import sys
 from typing import Any
@@ -16,9 +17,7 @@ FOLDER = pathlib.Path(__file__).parent.parent.parent / "benchmarks"
 def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module, which imports its neighbours by their names."""
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    import estimator_tables
-
-    return estimator_tables
+    return importlib.import_module("estimator_tables")
 
 
 def test_rewards_that_change_hands(tables: Any) -> None:
