@@ -72,9 +72,9 @@ def table(lines: list[Line], seconds: float) -> str:
             "",
             *[part.strip() for part in (__doc__ or "").split("\n\n")[1:]],
             "",
-            f"{ROUNDS} rounds of five clients, JAX {jax.__version__}, {jax.default_backend()}, {seconds:.0f} s in the last "
-            f"process. Equal: to {CLOSE:g} of the largest entry, all scores of members, unseen clients and server models, "
-            "and measured contributions.",
+            f"{ROUNDS} rounds of five clients, JAX {jax.__version__}, {jax.default_backend()}, {seconds:.0f} s in the "
+            f"last process. Equal: to {CLOSE:g} of the largest entry, all scores of members, unseen clients and server "
+            "models, and measured contributions.",
             "",
             f"Equal in the first form: {equal[0]} of {len(lines)}; in the second: {equal[1]} of {len(lines)}, of which "
             f"{sum(line.name in DRAWN for line in lines)} are not compared.",
