@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import sys
 import time
 from pathlib import Path
@@ -71,9 +72,9 @@ def table(lines: list[Line], seconds: float) -> str:
             "",
             *[part.strip() for part in (__doc__ or "").split("\n\n")[1:]],
             "",
-            f"{ROUNDS} rounds of five clients, JAX {jax.__version__}, {jax.default_backend()}, {seconds:.0f} s. Equal: "
-            f"to {CLOSE:g} of the largest entry, all scores of members, unseen clients and server models, and measured "
-            "contributions.",
+            f"{ROUNDS} rounds of five clients, JAX {jax.__version__}, {jax.default_backend()}, {seconds:.0f} s in the "
+            f"last process. Equal: to {CLOSE:g} of the largest entry, all scores of members, unseen clients and server "
+            "models, and measured contributions.",
             "",
             f"Equal in the first form: {equal[0]} of {len(lines)}; in the second: {equal[1]} of {len(lines)}, of which "
             f"{sum(line.name in DRAWN for line in lines)} are not compared.",
@@ -91,13 +92,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The law of coalitions over the registry.")
     parser.add_argument("--only", help="names of cases, with commas between")
     parser.add_argument("--out", type=Path, help="a Markdown file")
+    parser.add_argument("--work", type=Path, help="of finished cases, a line each; the same command goes on after them")
     options = parser.parse_args()
     names = list(CASES) if options.only is None else options.only.split(",")
-    began, lines = time.perf_counter(), []
+    if unknown := [name for name in names if name not in CASES]:
+        parser.error(f"expected cases among {', '.join(CASES)}, got {unknown[0]!r}")
+    done: dict[str, Line] = {}
+    if options.work is not None and options.work.exists():
+        done = {line.name: line for line in (Line(*json.loads(text)) for text in options.work.read_text().splitlines())}
+    began = time.perf_counter()
     for name in names:
-        lines.append(line_of(name))
-        print(*lines[-1], sep=" | ", flush=True)
-    text = table(lines, time.perf_counter() - began)
+        if name not in done:
+            done[name] = line_of(name)
+            if options.work is not None:
+                with options.work.open("a") as file:
+                    file.write(json.dumps(done[name]) + "\n")
+        print(*done[name], sep=" | ", flush=True)
+    text = table([done[name] for name in names], time.perf_counter() - began)
     print(text)
     if options.out is not None:
         options.out.write_text(text)

@@ -3,8 +3,8 @@
 Three federations of a few clients: ``even`` (alike), ``groups`` (two clients for each group of labels, of different
 sizes) and ``broken`` (alike but for size; most labels of client 0 are random, and client 2 is a copy of client 1). For
 each, FedAvg retrains all coalitions with several seeds, which redraw initial weights and batches. Every estimator of
-the registry is compared with the Shapley values of the same seed. Then the same tables of other algorithms: how well do
-algorithms agree on the order of clients, beside seeds of one algorithm?
+the registry is compared with the Shapley values of the same seed. Then the same tables of other algorithms: how far
+does what a client is worth depend on the algorithm, beside the seed? ``estimator_tables.py`` writes the report.
 
 Finished runs and reports stay in the folder of ``--work``, and the same command goes on with what is missing.
 """
@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import xarray as xr
+from estimator_tables import PAPER, Found, verdict, write
 from throughput import hardware
 
 import fljax
-from fljax import algorithms, contributions, data, games, models
+from fljax import algorithms, data, games, models
 
 FEDERATIONS = ("even", "groups", "broken")
 NOISY, CLONE, CLONED = 0, 2, 1  # clients of the federation "broken"
@@ -34,7 +35,6 @@ STEPS, BATCH, RATE = 10, 32, 0.1
 TEST, RANDOM_LABELS = 1_000, 0.6
 # Of one run under each algorithm, as in the paper on volatility.
 OF_ONE_RUN = ("one_round", "multi_round")
-PAPER = "arXiv 2405.08044"
 CHOSEN = ("data", "clients", "rows", "rounds", "seeds", "threshold")  # settings on which results depend
 
 
@@ -148,15 +148,6 @@ def once(path: Path, make: Callable[[], xr.Dataset]) -> xr.Dataset:
     return xr.Dataset.from_dict(json.loads(path.read_text()))
 
 
-def without_nan(value: Any) -> Any:
-    """Lists and mappings in which NaN is None, as JSON has it."""
-    if isinstance(value, Mapping):
-        return {name: without_nan(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(entry) for entry in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
 def of_one_run(
     plans: Mapping[str, fljax.Plan],
     federation: fljax.Federation,
@@ -165,126 +156,28 @@ def of_one_run(
 ) -> xr.Dataset:
     """Estimators that look at one run of each algorithm.
 
-    ``between`` over ``estimator, seed``: how well algorithms agree. ``gap`` over ``algorithm``: by how much the values
-    of rounds, added up, miss what the run gained, the largest of all seeds; 0 where the server averages updates.
+    ``worth`` over ``estimator, algorithm, seed, client``. ``gap`` over ``algorithm``: by how much the values of rounds,
+    added up, miss what the run gained, the largest of all seeds; 0 where the server averages updates.
     """
-    found = [
+    compared = [
         games.compare_estimators(plan, federation, tables[name], rounds=rounds, estimators=OF_ONE_RUN)
         for name, plan in plans.items()
     ]
-    by_estimator = np.stack([each["worth"].values for each in found], axis=2)  # [estimator, seed, algorithm, client]
-    between = [[contributions.stability(rows) for rows in seeds] for seeds in by_estimator]
-    gaps = [each["worth"].sel(estimator="multi_round").sum("client") - each["gain"] for each in found]
+    worth = np.stack([dataset["worth"].values for dataset in compared], axis=1)
+    gaps = [dataset["worth"].sel(estimator="multi_round").sum("client") - dataset["gain"] for dataset in compared]
     return xr.Dataset(
-        {"between": (("estimator", "seed"), between), "gap": ("algorithm", [float(abs(gap).max()) for gap in gaps])},
+        {
+            "worth": (("estimator", "algorithm", "seed", "client"), worth),
+            "gap": ("algorithm", [float(abs(gap).max()) for gap in gaps]),
+        },
         {"estimator": list(OF_ONE_RUN), "algorithm": list(plans)},
     )
 
 
-# --- The report ------------------------------------------------------------------------------------------------------
-
-
-def mean(values: xr.DataArray) -> float:
-    """The mean over seeds of which something is known; NaN if there is none."""
-    known = np.asarray(values)[np.isfinite(np.asarray(values))]
-    return float(known.mean()) if len(known) else float("nan")
-
-
-def number(value: float, digits: int = 2) -> str:
-    """A number for a table; "-" for NaN."""
-    return f"{value:.{digits}f}" if np.isfinite(value) else "-"
-
-
-def lines_of_estimators(found: xr.Dataset) -> list[str]:
-    """A row for each estimator, the best order first."""
-    rows = []
-    for name in found["estimator"].values.tolist():
-        of = found.sel(estimator=name)
-        error = np.sqrt(np.mean(np.square(of["deviation"].values))) if np.isfinite(of["deviation"]).all() else np.nan
-        cells = [number(mean(of[key])) for key in ("kendall", "spearman", "share_error")]
-        cells += [number(float(error), 4)]
-        cells += [number(mean(of[key])) for key in ("best_found", "worst_found", "stability")]
-        cells += [f"{float(of[key]):,.0f}" for key in ("trainings", "evaluations", "gradients")]
-        rows.append((-np.nan_to_num(mean(of["kendall"]), nan=-2), f"| `{name}` | {' | '.join(cells)} |"))
-    titles = ("estimator", "tau-b", "Spearman", "share error", "RMSE", "best", "worst", "stability")
-    head = f"| {' | '.join((*titles, 'trainings', 'evaluations', 'gradients'))} |"
-    return [head, "|---" * 11 + "|", *(line for _, line in sorted(rows))]
-
-
-def lines_of_algorithms(found: xr.Dataset) -> list[str]:
-    """The mean tau-b of all pairs of algorithms; on the diagonal that between seeds of one algorithm."""
-    names = found["algorithm"].values.tolist()
-    rows = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for one in names:
-        cells = [
-            f"*{number(float(found['stability'].sel(algorithm=one)))}*"
-            if one == other
-            else number(mean(found["kendall"].sel(algorithm=one, other=other)))
-            for other in names
-        ]
-        rows.append(f"| {one} | {' | '.join(cells)} |")
-    return rows
-
-
-def verdict(kind: str, found: xr.Dataset, single: xr.Dataset) -> str:
-    """Whether contributions depend more on the algorithm than on the seed, from the numbers.
-
-    ``between - within`` has a t-interval over seeds, with ``within`` as a fixed number.
-    """
-    within = float(found["stability"].mean())
-    bars = contributions.error_bars(found["between"].values - within)
-    kendall = found["kendall"].mean("seed")
-    pairs = [(float(kendall[a, b]), a, b) for a in range(len(kendall)) for b in range(a)]
-    least, a, b = min(pairs)
-    names = found["algorithm"].values.tolist()
-    same = mean(found["best_agrees"].where(found["algorithm"] != found["other"]))
-    holds = "holds" if bars.high < 0 else "does not hold" if bars.low > 0 else "is not decided"
-    gaps = ", ".join(f"{name} {float(single['gap'].sel(algorithm=name)):.3f}" for name in names)
-    one_run = ", ".join(f"{number(mean(single['between'].sel(estimator=name)))} by `{name}`" for name in OF_ONE_RUN)
-    return (
-        f"**{kind}**: the finding that contributions depend more on the algorithm than on the seed {holds} here. With "
-        f"the same seed algorithms agree on the order of clients with tau {number(mean(found['between']))}, seeds of "
-        f"one algorithm with tau {number(within)} (difference {bars.mean:+.2f}, 95 % from {bars.low:+.2f} to "
-        f"{bars.high:+.2f}). {names[b]} and {names[a]} agree least, with tau {number(least)}; the client worth the "
-        f"most is the same in {100 * same:.0f} % of the pairs. Of one run of each algorithm, tau between algorithms is "
-        f"{one_run}. Values by `multi_round` miss the gain of their run by at most {gaps}."
-    )
-
-
-def worths(truth: games.CoalitionTable) -> list[str]:
-    """Shapley values by client, mean and standard deviation over seeds."""
-    phi = games.shapley(truth)
-    spread = phi.std(axis=0, ddof=1) if len(phi) > 1 else np.full(phi.shape[1], np.nan)
-    cells = [f"{a:.3f} ± {number(b, 3)}" for a, b in zip(phi.mean(axis=0), spread, strict=True)]
-    return [f"| {' | '.join(map(str, range(phi.shape[1])))} |", "|---" * phi.shape[1] + "|", f"| {' | '.join(cells)} |"]
-
-
-class Found(NamedTuple):
-    """What is known of a federation; the comparison of algorithms is None until they are done."""
-
-    estimators: xr.Dataset
-    truth: games.CoalitionTable
-    algorithms: xr.Dataset | None = None
-    of_one_run: xr.Dataset | None = None
-
-
-def section(kind: str, found: Found) -> list[str]:
-    """The lines of a federation."""
-    ceiling = number(float(found.estimators["ceiling"]))
-    text = [f"## {kind}", "", "Shapley values of the clients by FedAvg, mean ± standard deviation over seeds:", ""]
-    text += [*worths(found.truth), "", f"tau-b of the truths of two seeds, the ceiling of stability: {ceiling}.", ""]
-    text += [*lines_of_estimators(found.estimators), ""]
-    if found.algorithms is None or found.of_one_run is None:
-        return text
-    text += ["tau-b between algorithms with the same seed; on the diagonal between seeds of one algorithm:", ""]
-    return [*text, *lines_of_algorithms(found.algorithms), "", verdict(kind, found.algorithms, found.of_one_run), ""]
-
-
-def write(settings: argparse.Namespace, known: Mapping[str, Found], seconds: tuple[float, float]) -> None:
-    """The report of what is known so far, as Markdown and as JSON; ``seconds`` are CPU-seconds and wall time."""
+def head(settings: argparse.Namespace, seconds: tuple[float, float]) -> list[str]:
+    """The first lines of the report; ``seconds`` are CPU-seconds and wall time."""
     machine = hardware()
-    chosen = {name: getattr(settings, name) for name in CHOSEN}
-    head = [
+    return [
         f"# Estimators beside retraining, {datetime.date.today()}",
         "",
         *[line.strip() for line in (__doc__ or "").split("\n\n")[1].splitlines()],
@@ -295,22 +188,20 @@ def write(settings: argparse.Namespace, known: Mapping[str, Found], seconds: tup
         f"{settings.rows // 8} rows of the server, those that retrain have a quarter of all coalitions. Columns are "
         "means over the seeds in which they are known. tau-b, Spearman, share error and RMSE (after the total is "
         "matched) are against the Shapley values of the same seed; best and worst: how often the client worth the "
-        "most, and the least, is found.",
+        "most, and the least, is found; stability: tau-b of two seeds.",
+        "",
+        f"The published finding is that of {PAPER}, as its abstract has it: rewards by Shapley values of models that "
+        "are put together out of one run's updates are unstable between strategies of aggregation. `one_round` and "
+        "`multi_round` compute such values. A reward is a client's share of the sum, and the rewards that move are the "
+        "part that changes hands between two algorithms with the same seed, or between two seeds of one algorithm: "
+        "half the sum of all differences of shares, above 100 % only where some values are negative. Seeds are our "
+        "yardstick, not the paper's: what moves between algorithms no more than between seeds is noise of training. "
+        "Intervals are over seeds.",
         "",
         f"{machine['cores']} cores of {machine['cpu']}, JAX {jax.__version__}, {seconds[0]:.0f} CPU-seconds and "
-        f"{seconds[1]:.0f} s in this process, other work beside. The question of the verdicts is that of {PAPER}.",
+        f"{seconds[1]:.0f} s in the last process, other work beside.",
         "",
     ]
-    text = "\n".join([*head, *(line for kind, found in known.items() for line in section(kind, found))])
-    report = {"settings": chosen, "hardware": machine, "jax": jax.__version__, "cpu_seconds": seconds[0]}
-    parts = {
-        kind: {name: part.to_dict() for name, part in found._asdict().items() if isinstance(part, xr.Dataset)}
-        for kind, found in known.items()
-    }
-    settings.out.mkdir(parents=True, exist_ok=True)
-    stem = settings.out / f"{datetime.date.today()}-estimators"
-    stem.with_suffix(".md").write_text(text)
-    stem.with_suffix(".json").write_text(json.dumps(without_nan(report | {"federations": parts})) + "\n")
 
 
 def main() -> None:
@@ -340,6 +231,10 @@ def main() -> None:
     def spent() -> tuple[float, float]:
         return time.process_time() - began_cpu, time.perf_counter() - began
 
+    def report() -> None:
+        chosen = {name: getattr(settings, name) for name in CHOSEN}
+        write(settings.out / f"{datetime.date.today()}-estimators", head(settings, spent()), chosen, known, spent()[0])
+
     images = data.load(settings.data, **({} if settings.folder is None else {"folder": settings.folder}))
     scale = models.standardise(images.mean, images.std)
     task = models.mlp(images.x.shape[1:], images.classes or 10, hidden=[32], dropout=0.0, prepare=scale)
@@ -352,9 +247,9 @@ def main() -> None:
         parser.error(str(error))
 
     def table(kind: str, name: str) -> games.CoalitionTable:
-        found = table_of(plans[name], federations[kind], work / kind / name.replace(" ", "_"), settings)
-        print(f"{kind}, {name}: {found}, {spent()[0]:.0f} CPU-s so far", flush=True)
-        return found
+        retrained = table_of(plans[name], federations[kind], work / kind / name.replace(" ", "_"), settings)
+        print(f"{kind}, {name}: {retrained}, {spent()[0]:.0f} CPU-s so far", flush=True)
+        return retrained
 
     known: dict[str, Found] = {}
     for kind in kinds:
@@ -364,14 +259,14 @@ def main() -> None:
         known[kind] = Found(once(work / kind / "estimators.json", compare), truth)
         count = known[kind].estimators.sizes["estimator"]
         print(f"{kind}: {count} estimators, {spent()[0]:.0f} CPU-s so far", flush=True)
-        write(settings, known, spent())
+        report()
     for kind in kinds:
         tables = {name: table(kind, name) for name in plans}
         of_runs = functools.partial(of_one_run, plans, federations[kind], tables, settings.rounds)
         single = once(work / kind / "one_run.json", of_runs)
         known[kind] = known[kind]._replace(algorithms=games.compare_algorithms(tables), of_one_run=single)
-        write(settings, known, spent())
-        print(verdict(kind, games.compare_algorithms(tables), single), flush=True)
+        report()
+    print(verdict(known), flush=True)
 
 
 if __name__ == "__main__":

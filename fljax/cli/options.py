@@ -145,6 +145,12 @@ class WorthOptions(NamedTuple):
         str, typer.Option(help="Value of nobody: initial (the untrained model), chance (1 / classes), or a number.")
     ] = "initial"
     max_runs: Annotated[int, typer.Option(metavar="N", help="Refuse more runs than this.")] = 4096
+    estimators: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...", help="Compare estimators with retraining: names, or all that have what they need."
+        ),
+    ] = None
     out: Out = None
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with --out, or the latest run of this name, after its last block.")

@@ -126,10 +126,14 @@ def opened(
     resume: bool,
     on_event: OnEvent | None,
     saving: Saving | None,
+    unit: str = "rounds",
 ) -> Iterator[tuple[Outputs, OpenFolder]]:
-    """Locks the folder of a run or a sweep, and makes its outputs; the arguments are those of ``run`` and ``claim``."""
+    """Locks the folder of a run or a sweep, and makes its outputs; the arguments are those of ``run`` and ``claim``.
+
+    ``unit`` is what events count.
+    """
     with claim(directory, text, resume, grid) as folder:
-        log = EventLog(directory, on_event)
+        log = EventLog(directory, on_event, unit)
         for words in folder.notes:
             log.note(words)
         yield Outputs(log, ProgressFiles(directory, text, grid, saving or Saving(), log), directory), folder

@@ -56,11 +56,11 @@ def progress_bars(quiet: bool) -> Progress:
     )
 
 
-def listener(progress: Progress, unit: str = "rounds") -> Any:
+def listener(progress: Progress) -> Any:
     """Returns a function that shows training events as one bar per algorithm, and other events as lines above.
 
     Standalone models are trained by one compiled program, which says nothing until it ends: a bar without a length
-    shows the time that has passed. ``unit`` is what events of training count.
+    shows the time that has passed.
     """
     bars: dict[str, Any] = {}
     began: dict[str, float] = {}
@@ -78,7 +78,7 @@ def listener(progress: Progress, unit: str = "rounds") -> Any:
                 began[event.label] = event.seconds
             done[event.label] = event.round
             elapsed = event.seconds - began[event.label]
-            speed = f"{event.round / elapsed:.1f} {unit}/s" if event.round and elapsed > 0 else ""
+            speed = f"{event.round / elapsed:.1f} {event.unit}/s" if event.round and elapsed > 0 else ""
             speed = ", ".join(filter(None, [event.message, speed]))
             progress.update(bars[event.label], completed=event.round, speed=speed)
             return

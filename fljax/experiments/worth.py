@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from fljax.config import Config, dumps
 from fljax.core import processes
@@ -25,7 +26,8 @@ from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.programs import check
 from fljax.experiments.running import Saving
-from fljax.games import CoalitionTable, SavedTables, coalitions, divergences, load, save
+from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
+from fljax.games.comparing import check_estimators
 from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, code_of, metrics_of, name_of_value
@@ -37,13 +39,29 @@ from fljax.results.identity import ORIGIN, Origin, check_checkpoints, check_same
 
 
 class Question(NamedTuple):
-    """What is asked of the coalitions, as for ``fljax.games.coalitions``."""
+    """What is asked of the coalitions, as for ``fljax.games.coalitions``.
+
+    ``estimators`` are compared with the Shapley values of the tables: names, or "all" that have what they need.
+    """
 
     value: Value = "average_accuracy"
     among: Coalitions | None = None
     baseline: Baseline = "initial"
     outside: Outside = "alone"
     max_runs: int = 4096
+    estimators: Sequence[str] | Literal["all"] | None = None
+
+
+class Answer(NamedTuple):
+    """What a config's clients are worth.
+
+    Attributes:
+      tables: by label of the algorithm.
+      estimators: of ``fljax.games.compare_estimators``, by label; empty if no estimators are asked for.
+    """
+
+    tables: dict[str, CoalitionTable]
+    estimators: dict[str, xr.Dataset]
 
 
 def run(
@@ -54,10 +72,12 @@ def run(
     resume: bool = False,
     on_event: OnEvent | None = None,
     saving: Saving | None = None,
-) -> dict[str, CoalitionTable]:
+) -> Answer:
     """Retrains the coalitions of every algorithm of a config, and saves after each block and each algorithm.
 
-    Callbacks and early stopping of the config are not used: every run goes to its end, and is judged there.
+    Estimators are compared once all coalitions of an algorithm are there. This is not saved, and computed again when
+    a finished folder is resumed. Callbacks and early stopping of the config are not used: every run goes to its end,
+    and is judged there.
 
     Args:
       config: validated.
@@ -68,12 +88,12 @@ def run(
       saving: as for ``fljax run``; its numbers of checkpoints do not count here.
 
     Returns:
-      Tables by label of the algorithm.
+      ``Answer``.
 
     Raises:
-      ValueError: as ``fljax.games.coalitions``; if the folder has tables of another config or of another question, or,
-        where some are missing, of other data; or if an algorithm is pooled, or needs models of all clients before it
-        starts (clusters that are found by training).
+      ValueError: as ``fljax.games.coalitions`` and ``compare_estimators``; if the folder has tables of another config
+        or of another question, or, where some are missing, of other data; or if an algorithm is pooled, or needs models
+        of all clients before it starts (clusters that are found by training).
       OSError: if the disk has no room for the results.
       Stopped: if ``saving.stop`` asks for it, after a block.
     """
@@ -84,7 +104,8 @@ def run(
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
     _finished(directory, text)  # refuses another config before the folder gets it
     _check_blocks(directory, text, resume)
-    with opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
+    opening = opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs")
+    with opening as (outputs, folder):
         outputs = _apart(outputs)
         finished = _finished(directory, text)
         tables = {} if finished is None else dict(finished.tables)
@@ -93,21 +114,30 @@ def run(
             if finished is not None and directory is not None and label in tables:
                 _check_asked(finished, label, asked, directory)
                 outputs.log.note("already in the results, not repeated", label)
-        if not set(labels) <= tables.keys():  # else the data are not read
+        compared: dict[str, xr.Dataset] = {}
+        if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)
             data = "" if directory is None else str(checksum_of(setup.federation))
             _check_data(finished, folder, data, directory)
-            for label, table in _tables(setup, asked, outputs, folder, tables):
-                tables[label] = table
-                if directory is not None and processes.is_first():
-                    save(directory / TABLES, tables, text, data=data, code=code_of(asked.value))
-                    outputs.log.tell("saved", label, table.cost.runs, table.cost.runs, "")
-                outputs.files.finished(label)
+            for label, plan, table in _tables(setup, asked, outputs, folder, tables):
+                if label not in tables:
+                    tables[label] = table
+                    if directory is not None and processes.is_first():
+                        save(directory / TABLES, tables, text, data=data, code=code_of(asked.value))
+                        outputs.log.tell("saved", label, table.cost.runs, table.cost.runs, "")
+                    outputs.files.finished(label)
+                if asked.estimators is not None:
+                    outputs.log.note("compares estimators with retraining", label)
+                    with about_algorithm(label):
+                        names = None if asked.estimators == "all" else asked.estimators
+                        compared[label] = compare_estimators(
+                            plan, setup.federation, table, rounds=setup.rounds, estimators=names
+                        )
         outputs.files.all_finished()
         if directory is not None and processes.is_first():
             with contextlib.suppress(OSError):
                 (directory / OF_WORTH).rmdir()
-    return {label: tables[label] for label in labels}
+    return Answer({label: tables[label] for label in labels}, compared)
 
 
 def _apart(outputs: Outputs) -> Outputs:
@@ -126,8 +156,8 @@ def _check_blocks(directory: pathlib.Path | None, text: str, resume: bool) -> No
 
 def _tables(
     setup: Setup, asked: Question, outputs: Outputs, folder: OpenFolder, finished: dict[str, CoalitionTable]
-) -> Iterator[tuple[str, CoalitionTable]]:
-    """The tables of the algorithms that are not finished, one after another."""
+) -> Iterator[tuple[str, Plan, CoalitionTable]]:
+    """Label, plan and table of the algorithms, one after another; those that are finished are not computed."""
     log = outputs.log
     preparation.check_test_rows(setup.federation)
     for words in preparation.facts_to_tell(setup):
@@ -150,14 +180,17 @@ def _tables(
             )
             if _needs_standalone(plans[entry.label], entry, asked.value, setup):
                 lacking.append(entry.label)
+            if asked.estimators is not None:
+                _check_estimators(plans[entry.label], setup, asked)
             log.note(f"{len(members):,} coalitions, {in_words(cost)}", entry.label, 0, cost.runs)
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
     for entry in setup.algorithms:
         label = entry.label
-        if label in finished:
-            continue
         with about_algorithm(label):
             plan = plans[label] if reference is None else build_plan(setup, entry, reference)
+            if label in finished:
+                yield label, plan, finished[label]
+                continue
             table = coalitions(
                 plan,
                 setup.federation,
@@ -177,18 +210,22 @@ def _tables(
             log.note(table.notes, label, table.cost.runs, table.cost.runs)
         if (words := divergences(table)) is not None:
             log.note(words, label, table.cost.runs, table.cost.runs)
-        yield label, _named(table, setup)
+        yield label, plan, _named(table, setup)
+
+
+def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> None:
+    """Raises a ValueError if estimators cannot be compared, before anything is retrained."""
+    if asked.among is not None:
+        raise ValueError("expected all coalitions to compare estimators with, got a choice of them (among)")
+    names = None if asked.estimators == "all" else asked.estimators
+    check_estimators(plan, setup.federation, name_of_value(asked.value), names)
 
 
 def _on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
     """Tells the log of each block of runs, with the time that is left by the speed of the last one."""
 
-    before = 0
-
     def tell(block: RunsDone) -> None:
-        nonlocal before
-        rest = (block.runs - block.done) * block.seconds / max(block.done - before, 1)
-        before = block.done
+        rest = (block.runs - block.done) * block.seconds / block.block
         log.train(label, block.done, block.runs, f"about {duration(rest)} left" if rest >= 1 else "")
 
     return tell

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -82,14 +83,10 @@ def compare_estimators(
     """
     chosen, truth = plan_of(plan), shapley(table)
     algorithm, settings = algorithm_of(chosen), dict(options or {})
-    by_accuracy = "loss" not in table.metric and algorithm.task.score is not None
+    by_accuracy = _is_by_accuracy(algorithm, table.metric)
     names = _names(estimators, settings, _lacking(algorithm, federation, by_accuracy))
     looking = [name for name in names if not ESTIMATORS[name].on_host]
-    if looking and rows not in federation.held:
-        valid = f"valid names are {', '.join(federation.held)}" if federation.held else "the server has none"
-        raise ValueError(
-            f"expected rows of the server, got {rows!r}; {valid} (federate(held_fraction=...) gives it rows)"
-        )
+    _check_rows(rows if looking else None, federation)
     clients = table.members.shape[1]
     if (here := federation.clients.id.shape[-1]) != clients:
         raise ValueError(f"expected the federation of the table, of {clients} clients, got one of {here}")
@@ -115,20 +112,47 @@ def compare_estimators(
     return found if gain is None else found.assign(gain=("seed", gain))
 
 
+def check_estimators(
+    plan: Algorithm | Plan, federation: Federation, metric: str, estimators: Sequence[str] | None = None
+) -> None:
+    """Refuses what ``compare_estimators`` will refuse, before a table is there; nothing is computed.
+
+    Args:
+      plan: what the table will be of.
+      federation: what the table will be of, with the server's rows "validation".
+      metric: by which coalitions will be judged.
+      estimators: names; None: all, but those without what they need.
+
+    Raises:
+      ValueError: as ``compare_estimators``.
+    """
+    chosen = plan_of(plan)
+    algorithm = algorithm_of(chosen)
+    names = _names(estimators, {}, _lacking(algorithm, federation, _is_by_accuracy(algorithm, metric)))
+    if all(ESTIMATORS[name].on_host for name in names):
+        return
+    _check_rows("validation", federation)
+    jax.eval_shape(lambda: record_runs(chosen, federation, rounds=1, seeds=(0,)))
+
+
 def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
     """How well algorithms agree on what the same clients are worth, beside how well seeds of one algorithm agree.
 
     Of ``phi^a_r``, the Shapley values of algorithm a with seed r, ``tau(phi^a_r, phi^b_r)`` compares algorithms, and
-    ``tau(phi^a_r, phi^a_s)`` seeds. Contributions are volatile across algorithms where the first are lower.
+    ``tau(phi^a_r, phi^a_s)`` seeds. Contributions are volatile across algorithms where the first are lower. So are
+    rewards, if these are shares of the sum: ``||phi^a_r / sum phi^a_r - phi^b_r / sum phi^b_r||_1 / 2`` is the part of
+    all rewards that changes hands.
 
     Args:
       tables: of all coalitions, by label of the algorithm; all with the same clients, seeds and metric.
 
     Returns:
       Over ``algorithm, other, seed``: ``kendall`` (tau-b), ``spearman``, and ``best_agrees``, whether the client that
-      is worth the most is the same, for each pair with the same seed; NaN where all clients are worth the same. Over
-      ``seed``: ``between``, the mean tau-b of all pairs of two algorithms. Over ``algorithm``: ``stability``, the mean
-      tau-b of all pairs of seeds (NaN with one seed); and ``worth`` by ``seed`` and ``client``.
+      is worth the most is the same, for each pair with the same seed; NaN where all clients are worth the same; and
+      ``moved``, the part of rewards that changes hands, NaN where a sum is not positive. Over ``seed``: ``between``,
+      the mean tau-b of all pairs of two algorithms. Over ``algorithm``: ``stability``, the mean tau-b of all pairs of
+      seeds, and ``moved_between_seeds``, the mean part that changes hands between two seeds (both NaN with one seed);
+      and ``worth`` by ``seed`` and ``client``.
 
     Raises:
       ValueError: if there are fewer than two tables, they are not alike, or one lacks a coalition.
@@ -152,8 +176,10 @@ def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
             "kendall": (pairs, judged.kendall),
             "spearman": (pairs, judged.spearman),
             "best_agrees": (pairs, judged.best_found),
+            "moved": (pairs, judged.share_error / 2),
             "between": ("seed", [contributions.stability(worth[:, seed]) for seed in range(len(first.seeds))]),
             "stability": ("algorithm", [contributions.stability(rows) for rows in worth]),
+            "moved_between_seeds": ("algorithm", [_moved(rows) for rows in worth]),
             "worth": (("algorithm", "seed", "client"), worth),
         },
         {
@@ -164,6 +190,24 @@ def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
         },
         {"metric": first.metric},
     )
+
+
+def _moved(rows: Float[np.ndarray, "seeds N"]) -> float:
+    """The mean part of rewards that changes hands between two seeds; NaN if there are no two."""
+    pairs = itertools.combinations(rows, 2)
+    parts = [contributions.agreement(first, second).share_error / 2 for first, second in pairs]
+    return float(np.mean(parts)) if parts else np.nan
+
+
+def _is_by_accuracy(algorithm: Algorithm, metric: str) -> bool:
+    return "loss" not in metric and algorithm.task.score is not None
+
+
+def _check_rows(rows: str | None, federation: Federation) -> None:
+    """Raises a ValueError if the server lacks the rows of a name; None: none are needed."""
+    if rows is not None and rows not in federation.held:
+        valid = f"valid names are {', '.join(federation.held)}" if federation.held else "the server has none"
+        raise ValueError(f"expected rows of the server, got {rows!r}; {valid} (held_fraction above 0 gives it rows)")
 
 
 def _names(estimators: Sequence[str] | None, options: Mapping[str, Any], lacking: Mapping[str, str]) -> list[str]:

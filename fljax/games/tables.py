@@ -6,7 +6,6 @@ better: a metric of which less is better, a loss, stands with a minus sign, in t
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -227,9 +226,9 @@ def save(
     Raises:
       OSError: if the disk has no room, or the folder does not exist.
     """
-    groups = {f"table_{place}": to_dataset(table) for place, table in enumerate(tables.values())}
-    root = net_cdf.origin(config).assign(labels=((), json.dumps(list(tables)))).assign_attrs(data=data, code=code)
-    write(pathlib.Path(path), net_cdf.encoded(root, groups))
+    datasets = {label: to_dataset(table) for label, table in tables.items()}
+    root = net_cdf.origin(config).assign_attrs(data=data, code=code)
+    write(pathlib.Path(path), net_cdf.encoded_by_label(root, datasets, listed="labels", group="table"))
 
 
 def load(path: str | pathlib.Path) -> SavedTables:
@@ -238,11 +237,7 @@ def load(path: str | pathlib.Path) -> SavedTables:
     Raises:
       ValueError: if the file cannot be read, is damaged, or has no tables.
     """
-    (root,) = net_cdf.read(pathlib.Path(path), ())
-    if "labels" not in root:
-        raise ValueError(f"expected a file with tables of coalitions, got {str(path)!r}, which has none")
-    labels: list[str] = json.loads(str(root["labels"].values))
-    _, *datasets = net_cdf.read(pathlib.Path(path), [f"table_{place}" for place in range(len(labels))])
-    tables = dict(zip(labels, map(from_dataset, datasets), strict=True))
+    root, datasets = net_cdf.read_by_label(pathlib.Path(path), "tables of coalitions", listed="labels", group="table")
+    tables = {label: from_dataset(dataset) for label, dataset in datasets.items()}
     known = {name: str(root.attrs.get(name, "")) for name in ("data", "code")}
     return SavedTables(tables, str(root["config"].values), str(root["fljax"].values), **known)

@@ -55,7 +55,7 @@ def follow(run_folder: pathlib.Path, pause: float = PAUSE) -> pathlib.Path:
 
 def live_page(folder: pathlib.Path, state: RunState, reload: int | None = None) -> str:
     """The page as HTML; ``reload`` is the number of seconds after which the browser asks for it again, None: never."""
-    lines = read_lines(folder)
+    lines = read_lines(folder) if state.unit == "rounds" else []
     parts = [f'<p class="note">{html.escape(_words(state))}</p>', _progress(state)]
     if lines:
         metrics = as_dataset(lines, state)
@@ -117,7 +117,8 @@ def _progress(state: RunState) -> str:
         left = "–" if each.left is None or each.state != "training" else duration(each.left)
         cells = (html.escape(each.label), each.state, bar, f"{each.round} of {each.rounds}", rate, left)
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    titles = ("Algorithm", "State", "", "Rounds", "Rounds per second", "Time left")
+    unit = state.unit.capitalize()
+    titles = ("Algorithm", "State", "", unit, f"{unit} per second", "Time left")
     head = "".join(f"<th>{title}</th>" for title in titles)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 

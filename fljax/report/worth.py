@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.core.files import write
+from fljax.report.estimators import estimator_rows, estimator_sentences
 from fljax.report.page import attached_to, png, shown, whole_page
 from fljax.report.style import INK, Style, dress, fitted, fonts_for, legend_layout, percent, printable, styles, texts_of
 from fljax.report.tables import NOT_SHARES, title
@@ -239,6 +240,14 @@ def _as_shares(axes: Axes, datasets: Mapping[str, xr.Dataset]) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
 
+def _table_of(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text, the first of which has headings, as HTML."""
+    head, *body = rows
+    titles = "".join(f"<th>{html.escape(text)}</th>" for text in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in body)
+    return f'<div class="wide"><table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
 def lines_of(sentences: Sequence[str]) -> str:
     """Sentences as HTML, a line each."""
     return f'<p class="note">{"<br>".join(map(html.escape, sentences))}</p>'
@@ -253,6 +262,7 @@ def write_worth(
     worths: Mapping[str, xr.Dataset],
     heading: str,
     notes: Mapping[str, Sequence[str]],
+    comparisons: Mapping[str, xr.Dataset],
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes ``worth.png`` and ``worth.html`` into a folder; returns their paths.
 
@@ -262,6 +272,7 @@ def write_worth(
       worths: by label.
       heading: of picture and page.
       notes: further sentences by label: what it cost, what diverged.
+      comparisons: of estimators with retraining, by label; may be empty.
     """
     names = [str(name) for table in tables.values() for name in table["name"].values]
     with fonts_for([*names, *tables, *texts_of(xr.Dataset(), heading)]):
@@ -270,12 +281,11 @@ def write_worth(
     write(path, content)
     parts = [f'<div class="wide">{shown(content, "What clients are worth, and the values of coalitions")}</div>']
     for label, worth in worths.items():
-        head, *rows = worth_rows(worth)
-        titles = "".join(f"<th>{html.escape(text)}</th>" for text in head)
-        lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
-        table = f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
         said = [*worth_sentences(worth), *notes.get(label, ())]
         parts.append(f"<h2>{html.escape(label)}</h2>")
-        parts.append(f'<div class="wide">{table}</div>{lines_of(said)}')
+        parts.append(_table_of(worth_rows(worth)) + lines_of(said))
+        if label in comparisons:
+            compared = comparisons[label]
+            parts.append(_table_of(estimator_rows(compared)) + lines_of(estimator_sentences(compared)))
     write(page, whole_page(heading, parts, attached_to(folder)).encode())
     return path, page

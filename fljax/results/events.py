@@ -32,6 +32,7 @@ class Event(NamedTuple):
       rounds: number of rounds of the run.
       seconds: seconds since the run began.
       message: one sentence, or "".
+      unit: what ``round`` and ``rounds`` count: "rounds", or "runs" of ``fljax worth``.
     """
 
     stage: str
@@ -40,6 +41,7 @@ class Event(NamedTuple):
     rounds: int
     seconds: float
     message: str
+    unit: str = "rounds"
 
 
 OnEvent = Callable[[Event], None]
@@ -54,17 +56,21 @@ class EventLog:
     Args:
       folder: the run folder; None: there is no log.
       on_event: the listener; None: there is none.
+      unit: what all events count.
     """
 
-    def __init__(self, folder: pathlib.Path | None = None, on_event: OnEvent | None = None) -> None:
+    def __init__(
+        self, folder: pathlib.Path | None = None, on_event: OnEvent | None = None, unit: str = "rounds"
+    ) -> None:
         self._path = None if folder is None else folder / LOG
         self._on_event = _ignore if on_event is None else on_event
         self._began = time.perf_counter()
+        self._unit = unit
 
     def tell(self, stage: str, label: str, round: int, rounds: int, message: str) -> None:
-        """Tells one event; the arguments are the attributes of ``Event``, without the seconds."""
+        """Tells one event; the arguments are attributes of ``Event``."""
         seconds = float(np.round(time.perf_counter() - self._began, 3))
-        event = Event(stage, label, round, rounds, seconds, message)
+        event = Event(stage, label, round, rounds, seconds, message, self._unit)
         if self._path is not None and processes.is_first():
             try:
                 append_line(self._path, json.dumps(event._asdict()))

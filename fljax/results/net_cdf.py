@@ -6,6 +6,7 @@ Both ways go through memory, since HDF5 ends the process if the disk is full.
 from __future__ import annotations
 
 import io
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -50,3 +51,32 @@ def read(path: pathlib.Path, groups: Sequence[str]) -> list[xr.Dataset]:
         raise ValueError(f"expected {str(path)!r} to be a whole file of fljax, got another or a damaged one") from None
     # With its encoding, a later save would cast to the file's dtypes.
     return [dataset.drop_encoding() for dataset in datasets]
+
+
+def encoded_by_label(root: xr.Dataset, datasets: Mapping[str, xr.Dataset], *, listed: str, group: str) -> bytes:
+    """The bytes of a file with a dataset at its root, and others by any label.
+
+    Args:
+      root: gets the variable ``listed``.
+      datasets: by label, each in a group ``GROUP_0``, ``GROUP_1``, ...
+      listed: the variable that lists the labels.
+      group: how the names of groups begin.
+    """
+    groups = {f"{group}_{place}": dataset for place, dataset in enumerate(datasets.values())}
+    return encoded(root.assign({listed: ((), json.dumps(list(datasets)))}), groups)
+
+
+def read_by_label(
+    path: pathlib.Path, what: str, *, listed: str, group: str
+) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
+    """The root and the datasets by label of a file of ``encoded_by_label``; ``what`` they are, for errors.
+
+    Raises:
+      ValueError: if the file cannot be read, is damaged, or has no such datasets.
+    """
+    (root,) = read(path, ())
+    if listed not in root:
+        raise ValueError(f"expected a file with {what}, got {str(path)!r}, which has none")
+    labels: list[str] = json.loads(str(root[listed].values))
+    _, *datasets = read(path, [f"{group}_{place}" for place in range(len(labels))])
+    return root, dict(zip(labels, datasets, strict=True))

@@ -26,9 +26,9 @@ class Progress(NamedTuple):
     Attributes:
       label: of the algorithm.
       state: "waiting", "training", "done", "stopped early", or "unfinished" of a run that has ended.
-      round: number of rounds done.
-      rounds: number of rounds of the run; in a sweep of all programs together.
-      rate: rounds per second; None where it is not known.
+      round: number of rounds done; of ``fljax worth``, of runs.
+      rounds: number of rounds of the run; in a sweep of all programs together; of ``fljax worth``, of runs.
+      rate: rounds, or runs, per second; None where it is not known.
       left: estimated seconds to its end; None where it is not known.
       evaluated: the round of its last evaluation; None if there is none.
       metrics: means over seeds at that evaluation (in a sweep, of its best cell); None where there is no value.
@@ -58,6 +58,7 @@ class RunState(NamedTuple):
       left: estimated seconds to the end of the last algorithm; None where it is not known.
       metric: by which the best cells of a sweep are chosen.
       algorithms: in the order of the config.
+      unit: what the last process counts: "rounds", or "runs" of ``fljax worth``.
     """
 
     name: str
@@ -68,6 +69,7 @@ class RunState(NamedTuple):
     left: float | None
     metric: str
     algorithms: tuple[Progress, ...]
+    unit: str = "rounds"
 
     @property
     def finished(self) -> bool:
@@ -87,8 +89,10 @@ def read_state(folder: pathlib.Path) -> RunState:
     running = is_running(folder)
     silent = max(0.0, time.time() - (folder / LOG).stat().st_mtime)
     metric = (config.get("sweep") or {}).get("metric", "average_accuracy")
-    lines = read_lines(folder)
     now = _last_process(events)
+    unit = now[-1].unit if now else "rounds"
+    events = [event for event in events if event.unit == unit]  # a run and fljax worth may share a folder
+    lines = read_lines(folder) if unit == "rounds" else []
     labels = [str(entry.get("label", entry.get("name"))) for entry in config["algorithms"]]
     rounds = int(config["rounds"])
     algorithms = [
@@ -97,7 +101,7 @@ def read_state(folder: pathlib.Path) -> RunState:
     ]
     seconds = (now[-1].seconds if now else 0.0) + (silent if running else 0.0)
     left = _left(algorithms) if running else None
-    return RunState(str(config["name"]), running, _stage(now), seconds, silent, left, metric, tuple(algorithms))
+    return RunState(str(config["name"]), running, _stage(now), seconds, silent, left, metric, tuple(algorithms), unit)
 
 
 def is_running(folder: pathlib.Path) -> bool:
@@ -176,7 +180,8 @@ def _progress(
     saved = any(event.stage == "saved" or event.message.startswith("already in the results") for event in of_label)
     early = any(event.message.startswith("stopped after round") for event in of_label)
     last = trained[-1] if trained else None
-    done, total = (0, rounds) if last is None else (last.round, last.rounds)
+    told = next((event.rounds for event in reversed(of_label) if event.rounds), rounds)
+    done, total = (0, told) if last is None else (last.round, last.rounds)
     rate = _rate(trained)
     left = None if rate is None else max(0.0, (total - done) / rate - silent)
     if saved:
@@ -210,7 +215,7 @@ def _diverged(lines: Sequence[Line]) -> str:
 
 
 def _rate(trained: Sequence[Event]) -> float | None:
-    """Rounds per second after the first evaluation, which waits for compiled programs; until then, from the start."""
+    """Rounds, or runs, per second after the first of them, which wait for programs; until then, from the start."""
     after = [event for event in trained if event.round > 0]
     first, last = (after if len(after) > 1 else trained)[:1], trained[-1:]
     if not first or last[0].round <= first[0].round or last[0].seconds <= first[0].seconds:

@@ -32,9 +32,9 @@ def test_standalone_training_shows_the_time_until_it_ends():
 def test_the_speed_has_the_unit_of_what_is_counted():
     for unit in ("rounds", "runs"):
         progress = progress_bars(quiet=True)
-        listen = listener(progress, unit)
-        listen(Event("train", "a", 0, 8, 0.0, ""))
-        listen(Event("train", "a", 4, 8, 2.0, "left"))
+        listen = listener(progress)
+        listen(Event("train", "a", 0, 8, 0.0, "", unit))
+        listen(Event("train", "a", 4, 8, 2.0, "left", unit))
         assert progress.tasks[0].fields["speed"] == f"left, 2.0 {unit}/s"
 
 

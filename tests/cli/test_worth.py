@@ -17,7 +17,7 @@ from fljax.engine.checkpoints import Stopped
 from fljax.experiments import worth as experiment
 from fljax.results import folders
 from fljax.results.events import Event
-from tests.games.known import THREE_SEEDS, table_of
+from tests.games.known import THREE_SEEDS, comparison_of, table_of
 from tests.processes import environment
 
 CONFIG = """
@@ -54,13 +54,13 @@ def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
     (tmp_path / "tiny.toml").write_text(CONFIG)
-    told: dict[str, Any] = {"tables": {"fedavg": table_of(THREE_SEEDS)}}
+    told: dict[str, Any] = {"tables": {"fedavg": table_of(THREE_SEEDS)}, "comparisons": {}}
 
     def run(config: Any, question: Any, *, directory: pathlib.Path, resume: bool, on_event: Any, saving: Any) -> Any:
         told.update(config=config, question=question, directory=directory, resume=resume)
         directory.mkdir(parents=True, exist_ok=True)
         on_event(Event("train", "fedavg", 8, 24, 1.0, "about 2 s left"))
-        return told["tables"]
+        return experiment.Answer(told["tables"], told["comparisons"])
 
     monkeypatch.setattr(experiment, "run", run)
     return told
@@ -112,6 +112,22 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     assert found["b"]["diverged"] == [{"seed": 1, "coalition": "{0, 2}"}]
 
 
+def test_estimators(fake: dict[str, Any], capsys: Any) -> None:
+    table = fake["tables"]["fedavg"]
+    fake["comparisons"]["fedavg"] = comparison_of(table, ipss=games.shapley(table))
+    asked = ["--estimators", "ipss, digfl", "--no-report"]
+    code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "x", *asked)
+    assert code == 0
+    assert fake["question"].estimators == ["ipss", "digfl"]
+    assert "fedavg: estimators beside retraining" in out
+    assert pathlib.Path("x", "estimators.csv").read_text().count("fedavg,ipss,") == 3
+    code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "y", "--estimators", "all", "--json", "--no-report")
+    assert fake["question"].estimators == "all"
+    entry = json.loads(out)["algorithms"]["fedavg"]["estimators"]["ipss"]
+    assert (entry["kendall"], entry["trainings"]) == ([1, 1, 1], 7)
+    assert len(entry["worth"]) == 3
+
+
 def test_interrupted(fake: dict[str, Any], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: Any, **__: Any) -> Any:
         raise Stopped(8, 16, 8, "runs")
@@ -131,6 +147,7 @@ def test_interrupted(fake: dict[str, Any], capsys: Any, monkeypatch: pytest.Monk
         (["--baseline", "zero"], "expected --baseline to be initial, chance or a number, got 'zero'"),
         (["--max-runs", "0"], "expected --max-runs to be at least 1, got 0"),
         (["--value", "no_module:f"], "no_module"),
+        (["--estimators", "shaply"], "expected one of the estimators"),
     ],
 )
 def test_bad_options(fake: dict[str, Any], capsys: Any, option: list[str], words: str) -> None:

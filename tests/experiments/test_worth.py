@@ -40,8 +40,8 @@ def retrained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def coalitions(plan: Any, federation: Any, **arguments: Any) -> games.CoalitionTable:
         calls.append({"plan": plan, **arguments})
-        for done in (2, 8):
-            arguments["on_block"](RunsDone(done, 8, 4.0))
+        for done in (4, 8):  # the folder had two of them
+            arguments["on_block"](RunsDone(done, 8, 4.0, 2))
         return table_of(THREE + 0.01 * len(calls), notes="few members" if len(calls) == 1 else "")
 
     monkeypatch.setattr(worth, "coalitions", coalitions)
@@ -51,7 +51,7 @@ def retrained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_every_algorithm_is_retrained_and_saved(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     events: list[Event] = []
     question = Question(baseline="chance")
-    tables = worth.run(config(), question, directory=tmp_path, on_event=events.append)
+    tables = worth.run(config(), question, directory=tmp_path, on_event=events.append).tables
     assert list(tables) == ["fedavg", "fedprox"]
     saved = games.load(tmp_path / TABLES)
     np.testing.assert_array_equal(saved.tables["fedprox"].values, tables["fedprox"].values)
@@ -60,18 +60,19 @@ def test_every_algorithm_is_retrained_and_saved(retrained: list[dict[str, Any]],
         assert (call["baseline"], call["seeds"], call["value"]) == ("chance", (0,), "average_accuracy")
         assert call["reference"] is None
     told = {event.message for event in events if event.label == "fedavg"}
-    assert {"about 12 s left", "few members"} <= told
+    assert {"about 8 s left", "few members"} <= told
     assert any(message.startswith("8 coalitions, 8 runs, ") for message in told)
     assert [event.label for event in events if event.stage == "saved"] == ["fedavg", "fedprox"]
+    assert {event.unit for event in events} == {"runs"}
     assert not (tmp_path / "worth").exists()
 
 
 @pytest.mark.in_turn
 def test_finished_algorithms_are_not_repeated(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     asked = Question(baseline="initial")
-    tables = worth.run(config(), asked, directory=tmp_path)
+    tables = worth.run(config(), asked, directory=tmp_path).tables
     games.save(tmp_path / TABLES, {"fedavg": tables["fedavg"]}, games.load(tmp_path / TABLES).config)
-    again = worth.run(config(), asked, directory=tmp_path, resume=True)
+    again = worth.run(config(), asked, directory=tmp_path, resume=True).tables
     assert (len(retrained), list(again)) == (3, ["fedavg", "fedprox"])
     worth.run(config(), asked, directory=tmp_path, resume=True)
     assert len(retrained) == 3
@@ -155,7 +156,7 @@ def test_other_data_are_refused_where_tables_are_missing(
     retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of ``fljax run --resume``, which does not read the data if nothing is missing."""
-    tables = worth.run(config(), directory=tmp_path)
+    tables = worth.run(config(), directory=tmp_path).tables
     saved = games.load(tmp_path / TABLES)
     games.save(tmp_path / TABLES, {"fedavg": tables["fedavg"]}, saved.config, data=saved.data)
     monkeypatch.setattr(worth, "checksum_of", lambda _: int(saved.data) + 1)
@@ -206,6 +207,28 @@ def test_what_is_refused_before_anything_runs(retrained: list[dict[str, Any]]) -
     assert not retrained
 
 
+def test_estimators_are_compared_with_the_table(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    """Also of a finished folder; what cannot be compared is refused before anything runs."""
+    single, few = config(algorithms=[{"name": "fedavg"}]), Question(estimators=["ipss"])
+    tables, comparisons = worth.run(single, few, directory=tmp_path)
+    compared = comparisons["fedavg"]
+    np.testing.assert_array_equal(compared["truth"], games.shapley(tables["fedavg"]))
+    again = worth.run(single, few, directory=tmp_path, resume=True).estimators["fedavg"]
+    assert again.drop_vars("seconds").identical(compared.drop_vars("seconds"))
+    assert len(retrained) == 1
+    for question, words in (
+        (Question(among="leave_one_out", estimators="all"), "expected all coalitions to compare estimators with, got"),
+        (
+            Question(estimators="all"),
+            r"expected rows of the server, got 'validation'; .* \(held_fraction above 0",
+        ),
+        (Question("average_loss", estimators=["cffl_reputation"]), "expected a table of accuracies for the estimator"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            worth.run(single, question)
+    assert len(retrained) == 1
+
+
 def test_what_a_config_has_beside(retrained: list[dict[str, Any]]) -> None:
     events: list[Event] = []
     changed = config(stop={"metric": "average_accuracy"}, non_finite="drop", participation={"clients_per_round": 9})
@@ -222,5 +245,5 @@ def test_tables_are_of_these_coalitions(retrained: list[dict[str, Any]], tmp_pat
     saved = games.load(tmp_path / TABLES)
     some = {label: among(table, [0, 7]) for label, table in saved.tables.items()}
     games.save(tmp_path / TABLES, some, saved.config)
-    tables = worth.run(config(), Question(among=[(), (0, 1, 2)]), directory=tmp_path, resume=True)
+    tables = worth.run(config(), Question(among=[(), (0, 1, 2)]), directory=tmp_path, resume=True).tables
     assert tables["fedavg"].members.shape == (2, 3)

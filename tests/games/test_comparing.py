@@ -9,16 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import contributions, games
+from fljax import algorithms, contributions, games
 from fljax.contributions import ESTIMATORS
 from fljax.contributions.coalitions import members_of
+from fljax.engine import Plan
 from fljax.engine.rounds.federations import by_id
-from fljax.games.comparing import _dataset, _Judge, _lacking, _names
+from fljax.games.comparing import _dataset, _Judge, _lacking, _names, check_estimators
 from fljax.games.values import algorithm_of
+from fljax.training import Local
 from tests.contributions.games import THREE
 from tests.games.known import THREE_SEEDS, table_of
-from tests.games.test_retraining import few, plan
-from tests.toys.task import Linear
+from tests.games.test_retraining import LOCAL, few, plan
+from tests.toys.task import Linear, logistic_regression
 
 
 def test_estimators_that_ask_for_values_get_those_of_the_table() -> None:
@@ -79,6 +81,9 @@ def test_algorithms_agree_seed_by_seed() -> None:
     np.testing.assert_allclose(pair["kendall"], [1, 1 / 3])
     np.testing.assert_allclose(pair["spearman"], [1, 0.5])
     np.testing.assert_array_equal(pair["best_agrees"], [1, 1])
+    # Shares: 1/6 1/3 1/2 and 2/15 4/15 3/5; 1/2 1/3 1/6 and 2/3 1/9 2/9.
+    np.testing.assert_allclose(pair["moved"], [1 / 10, 2 / 9])
+    np.testing.assert_allclose(found["moved_between_seeds"].sel(algorithm=["a", "b"]), [1 / 3, 8 / 15])
     np.testing.assert_array_equal(found["kendall"], found["kendall"].transpose("other", "algorithm", "seed"))
     np.testing.assert_allclose(found["stability"].sel(algorithm=["a", "b"]), [-1, -1 / 3])
     taus = [found["kendall"].sel(algorithm=x, other=y) for x, y in (("a", "b"), ("a", "c"), ("b", "c"))]
@@ -110,6 +115,17 @@ def test_which_estimators() -> None:
         _names(["shapfed"], {}, lacking)
     with pytest.raises(ValueError, match="expected one of the estimators"):
         _names(["shaply"], {}, lacking)
+
+
+def test_what_will_be_refused_is_refused_before_retraining() -> None:
+    clustered = Plan(
+        algorithms.ifca, {"task": logistic_regression(), "local": Local(*LOCAL), "clients_per_round": 2, "clusters": 2}
+    )
+    check_estimators(clustered, few(3), "average_accuracy", ["ipss"])  # asks for values alone
+    with pytest.raises(ValueError, match="expected an algorithm whose server has one model"):
+        check_estimators(clustered, few(3), "average_accuracy", ["cosine"])
+    with pytest.raises(ValueError, match="expected a table of accuracies for the estimator"):
+        check_estimators(plan(), few(3), "average_loss", ["cffl_reputation"])
 
 
 def test_the_servers_rows_must_exist() -> None:

@@ -13,7 +13,7 @@ import pytest
 from fljax import games
 from fljax.report.worth import worth_picture, worth_rows, worth_sentences, worth_table, write_worth
 from tests.contributions.games import GLOVE, THREE
-from tests.games.known import THREE_SEEDS, among, table_of
+from tests.games.known import THREE_SEEDS, among, comparison_of, table_of
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,13 @@ def test_the_picture_of_few_coalitions() -> None:
 def test_the_files_of_a_folder(several: Any, tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.toml").write_text('name = "<x>"')
     tables, worths = several
-    path, page = write_worth(tmp_path, tables, worths, "a <heading>", {"other": ["1 run of 24 diverged."]})
+    table = table_of(THREE_SEEDS)
+    compared = {"other": comparison_of(table, cosine=games.shapley(table))}
+    path, page = write_worth(tmp_path, tables, worths, "a <heading>", {"other": ["1 run of 24 diverged."]}, compared)
     assert path.read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
     assert "a &lt;heading&gt;" in text
     assert "1 run of 24 diverged." in text
     assert "&lt;x&gt;" in text
-    assert text.count("<table>") == 2
+    assert text.count("<table>") == 3
+    assert "<td>cosine</td><td>1.00</td>" in text

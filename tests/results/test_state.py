@@ -14,6 +14,7 @@ from fljax import config as configuration
 from fljax import report
 from fljax.cli import main
 from fljax.cli.commands.results import headline
+from fljax.cli.commands.results import progress_table as watched
 from fljax.report.live import as_dataset, live_page
 from fljax.results import Line, append, best_cell, folders, is_running, read_lines, read_state
 from fljax.results.events import Event
@@ -72,6 +73,33 @@ def test_a_run_that_goes_on(folder: pathlib.Path):
     assert "About 6 s left" in page
     assert page.count("<img") == 2  # the average accuracy and loss
     assert not is_running(folder)
+
+
+def test_of_worth_runs_are_counted(folder: pathlib.Path):
+    """Also where a run has had the folder before: its rounds and evaluations are another matter."""
+    write_log(
+        folder,
+        ("note", "fedavg", 0, 16, 0.1, "8 coalitions, 16 runs", "runs"),
+        ("note", "incfl", 0, 16, 0.1, "8 coalitions, 16 runs", "runs"),
+        ("train", "fedavg", 4, 16, 2.0, "", "runs"),
+        ("train", "fedavg", 10, 16, 5.0, "", "runs"),
+    )
+    with folders.claim(folder, TEXT, resume=True):
+        state = read_state(folder)
+        page = live_page(folder, state, 5)
+    first, second = state.algorithms
+    assert state.unit == "runs"
+    assert (first.state, first.round, first.rounds, first.rate) == ("training", 10, 16, 2.0)
+    assert (first.evaluated, first.metrics) == (None, {})
+    assert (second.state, second.round, second.rounds) == ("waiting", 0, 16)
+    assert state.left == pytest.approx(3.0 + 8.0, abs=1.0)
+    assert "<th>Runs per second</th>" in page
+    assert "<img" not in page
+    table = watched(state)
+    assert [column.header for column in table.columns] == ["algorithm", "state", "run", "runs/s", "left"]
+    assert next(iter(table.columns[3].cells)) == "2"
+    write_log(folder, ("saved", "fedavg", 16, 16, 8.0, "", "runs"))
+    assert [(each.state, each.round) for each in read_state(folder).algorithms] == [("done", 16), ("unfinished", 0)]
 
 
 def test_algorithms_that_wait_take_as_long(folder: pathlib.Path):

@@ -236,30 +236,32 @@ def watch(
         algorithms = [each._asdict() for each in state.algorithms]
         print_json({**state._asdict(), "finished": state.finished, "algorithms": algorithms})
     elif once:
-        console(130).print(_progress(state))
+        console(130).print(progress_table(state))
     else:
         terminal = Console(markup=False, emoji=False)
         try:
-            with Live(_progress(state), console=terminal, auto_refresh=False) as live:
+            with Live(progress_table(state), console=terminal, auto_refresh=False) as live:
                 while state.running:
                     time.sleep(REFRESH)
                     state = read_state(run)
-                    live.update(_progress(state), refresh=True)
+                    live.update(progress_table(state), refresh=True)
         except (KeyboardInterrupt, Interrupted) as stop:
             if isinstance(stop, Interrupted) and stop.number != signal.SIGINT:
                 raise
 
 
-def _progress(state: RunState) -> Table:
+def progress_table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
     from fljax.core.names import duration
     from fljax.metrics.summaries import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
-    found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation")
+    found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation" if shown else None)
     found.add_column("algorithm")
     found.add_column("state")
-    for head in ("round", "rounds/s", "left", "evaluated", *shown.values()):
+    evaluates = state.unit == "rounds"  # runs are evaluated at their end only
+    heads = (state.unit.removesuffix("s"), f"{state.unit}/s", "left", *["evaluated"] * evaluates, *shown.values())
+    for head in heads:
         found.add_column(head, justify="right")
     marked = any(each.diverged for each in state.algorithms)
     if marked:
@@ -267,10 +269,10 @@ def _progress(state: RunState) -> Table:
     for each in state.algorithms:
         rate = "–" if each.rate is None else f"{each.rate:.3g}"
         left = "–" if each.left is None or each.state != "training" else duration(each.left)
-        after = "–" if each.evaluated is None else f"after {each.evaluated}"
+        after = ["–" if each.evaluated is None else f"after {each.evaluated}"] * evaluates
         numbers = [_last_value(each, name) for name in shown]
         numbers += [each.diverged] * marked
-        found.add_row(each.label, each.state, f"{each.round} of {each.rounds}", rate, left, after, *numbers)
+        found.add_row(each.label, each.state, f"{each.round} of {each.rounds}", rate, left, *after, *numbers)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table
 
@@ -36,27 +36,34 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
     folder = folder_of(chosen, options.out, options.resume)
     with resumable(folder, context):
         with progress_bars(options.quiet) as progress:
-            tables = experiment.run(
+            tables, comparisons = experiment.run(
                 chosen,
                 question,
                 directory=folder,
                 resume=options.resume,
-                on_event=listener(progress, "runs"),
+                on_event=listener(progress),
                 saving=saving,
             )
         worths = {label: games.worth(table) for label, table in tables.items()}
-        pictures = _write(folder, chosen.name, tables, worths, drawn=not options.no_report)
+        pictures = _write(folder, chosen.name, _Shown(tables, worths, comparisons), drawn=not options.no_report)
     gone = {label: words for label, table in tables.items() if (words := games.divergences(table)) is not None}
     if options.as_json:
-        _print_json(folder, pictures, tables, worths)
+        _print_json(folder, pictures, _Shown(tables, worths, comparisons))
     elif not options.quiet:
-        from fljax.report.worth import worth_sentences
+        from fljax.report.estimators import estimator_rows, estimator_sentences
+        from fljax.report.worth import worth_rows, worth_sentences
 
         for label, dataset in worths.items():
             shown = console(110)
-            shown.print(_table(label, dataset))
+            *rows, sums = worth_rows(dataset)
+            shown.print(_table(f"{label}: what clients are worth", rows, sums))
             for sentence in (*worth_sentences(dataset), *_notes(tables[label])):
                 shown.print(sentence, highlight=False)
+            if label in comparisons:
+                compared = comparisons[label]
+                console(130).print(_table(f"{label}: estimators beside retraining", estimator_rows(compared)))
+                for sentence in estimator_sentences(compared):
+                    shown.print(sentence, highlight=False)
             shown.print()
         print(f"Results: {folder}")
         for path in pictures:
@@ -78,7 +85,27 @@ def _question(options: WorthOptions) -> Question:
         value = resolve(options.value, {}, "value", imports=not options.no_import)
     if options.max_runs < 1:
         raise ValueError(f"expected --max-runs to be at least 1, got {options.max_runs}")
-    return Question(value, _among(options.among), _baseline(options.baseline), max_runs=options.max_runs)
+    return Question(
+        value,
+        _among(options.among),
+        _baseline(options.baseline),
+        max_runs=options.max_runs,
+        estimators=_estimators(options.estimators),
+    )
+
+
+def _estimators(text: str | None) -> Any:
+    """``all``, or names with commas between."""
+    if text is None or text == "all":
+        return text
+    from fljax.contributions import ESTIMATORS
+    from fljax.core.names import unknown
+
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in ESTIMATORS:
+            raise ValueError(unknown("estimator", name, ["all", *ESTIMATORS]))
+    return names
 
 
 def _among(text: str | None) -> Any:
@@ -106,24 +133,29 @@ def _baseline(text: str) -> Any:
         raise ValueError(f"expected --baseline to be initial, chance or a number, got {text!r}") from None
 
 
-def _write(
-    folder: pathlib.Path,
-    name: str,
-    tables: Mapping[str, CoalitionTable],
-    worths: Mapping[str, xr.Dataset],
-    *,
-    drawn: bool,
-) -> Sequence[pathlib.Path]:
-    """Writes the table of clients, and a picture and a page if they are drawn; returns the paths of these two."""
+class _Shown(NamedTuple):
+    """What is written and printed, by label of the algorithm."""
+
+    tables: Mapping[str, CoalitionTable]
+    worths: Mapping[str, xr.Dataset]
+    comparisons: Mapping[str, xr.Dataset]
+
+
+def _write(folder: pathlib.Path, name: str, known: _Shown, *, drawn: bool) -> Sequence[pathlib.Path]:
+    """Writes tables as CSV, and a picture and a page if they are drawn; returns the paths of these two."""
     from fljax import games
     from fljax.core.files import write
+    from fljax.report import estimators
     from fljax.report.worth import TABLE, worth_table, write_worth
 
-    write(folder / TABLE, worth_table(worths))
+    write(folder / TABLE, worth_table(known.worths))
+    if known.comparisons:
+        write(folder / estimators.TABLE, estimators.estimator_table(known.comparisons))
     if not drawn:
         return ()
-    labelled = {label: games.to_dataset(table) for label, table in tables.items()}
-    return write_worth(folder, labelled, worths, name, {label: _notes(table) for label, table in tables.items()})
+    labelled = {label: games.to_dataset(table) for label, table in known.tables.items()}
+    notes = {label: _notes(table) for label, table in known.tables.items()}
+    return write_worth(folder, labelled, known.worths, name, notes, known.comparisons)
 
 
 def _notes(table: CoalitionTable) -> list[str]:
@@ -135,28 +167,33 @@ def _notes(table: CoalitionTable) -> list[str]:
     return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]
 
 
-def _table(label: str, worth: xr.Dataset) -> Table:
-    from fljax.report.worth import worth_rows
-
-    head, *rows, sums = worth_rows(worth)
-    shown = Table(title=f"{label}: what clients are worth")
-    for place, column in enumerate(head):
-        shown.add_column(column, justify="right" if place else "left")
-    for row in rows:
+def _table(title: str, rows: Sequence[Sequence[str]], sums: Sequence[str] = ()) -> Table:
+    """Rows of text, the first of which has headings, and a row of sums."""
+    shown = Table(title=title)
+    for place, column in enumerate(rows[0]):
+        shown.add_column(column, justify="right" if place else "left", no_wrap=not place)
+    for row in rows[1:]:
         shown.add_row(*row)
-    shown.add_section()
-    shown.add_row(*sums)
+    if sums:
+        shown.add_section()
+        shown.add_row(*sums)
     return shown
 
 
-def _print_json(
-    folder: pathlib.Path,
-    pictures: Sequence[pathlib.Path],
-    tables: Mapping[str, CoalitionTable],
-    worths: Mapping[str, xr.Dataset],
-) -> None:
-    algorithms = {label: _plain(tables[label], dataset) for label, dataset in worths.items()}
+def _print_json(folder: pathlib.Path, pictures: Sequence[pathlib.Path], known: _Shown) -> None:
+    algorithms = {label: _plain(known.tables[label], dataset) for label, dataset in known.worths.items()}
+    for label, compared in known.comparisons.items():
+        algorithms[label]["estimators"] = _estimators_plain(compared)
     print_json({"directory": str(folder), "algorithms": algorithms, "report": [str(path) for path in pictures]})
+
+
+def _estimators_plain(compared: xr.Dataset) -> dict[str, Any]:
+    """By name: numbers by seed, and what the estimator cost."""
+    from fljax.report.estimators import HEADINGS
+
+    numbers = {name: compared[name].transpose("estimator", ...).values.tolist() for name in (*HEADINGS, "worth")}
+    names = [str(name) for name in compared["estimator"].values]
+    return {name: {key: rows[place] for key, rows in numbers.items()} for place, name in enumerate(names)}
 
 
 def _plain(table: CoalitionTable, worth: xr.Dataset) -> dict[str, Any]:

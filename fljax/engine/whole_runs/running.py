@@ -60,11 +60,13 @@ class RunsDone(NamedTuple):
       done: number of runs that are finished, those of an earlier call included; seeds count.
       runs: number of all runs.
       seconds: of this block, by the clock.
+      block: number of its runs.
     """
 
     done: int
     runs: int
     seconds: float
+    block: int
 
 
 class _Call(NamedTuple):
@@ -161,7 +163,7 @@ def runs(
                 save(folder, done)
             count = int(call.runs - table.left.sum())
             if on_block is not None:
-                on_block(RunsDone(count, call.runs, seconds))
+                on_block(RunsDone(count, call.runs, seconds, len(done.place)))
             if stop is not None and stop.made and table.left.any():
                 raise Stopped(count, call.runs, count, "runs")
     about: dict[str, Any] = {f"execution_{name}": value for name, value in call.layout._asdict().items()}

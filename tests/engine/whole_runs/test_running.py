@@ -116,7 +116,7 @@ def test_finished_blocks_are_not_computed_again(table: xr.Dataset, tmp_path: pat
     assert found.identical(table)
     assert notes == ["goes on with 8 of 12 runs"]
     assert [done.done for done in told][-1] == 12
-    assert told[0].done > 4
+    assert told[0].done == 4 + told[0].block
     # A third call computes nothing; a damaged file is computed anew.
     assert compute(checkpoint=tmp_path / "a", on_block=interrupt).identical(table)
     kept[0].write_bytes(b"PK")

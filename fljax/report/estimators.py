@@ -1,0 +1,77 @@
+"""Estimators of what clients are worth beside retraining: tables as text, and as CSV.
+
+The datasets are those of ``fljax.games.compare_estimators``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+TABLE = "estimators.csv"
+HEADINGS = {
+    "kendall": "tau-b",
+    "spearman": "Spearman",
+    "share_error": "share error",
+    "best_found": "best",
+    "worst_found": "worst",
+    "stability": "stability",
+    "trainings": "trainings",
+    "evaluations": "evaluations",
+    "gradients": "gradients",
+    "seconds": "seconds",
+}
+_WHOLE = ("trainings", "evaluations", "gradients")
+
+
+def estimator_rows(compared: xr.Dataset) -> list[list[str]]:
+    """The table of one algorithm as text: headings, and a row for each estimator, the best order of clients first.
+
+    Numbers are means over the seeds in which they are known.
+    """
+    means = {name: _known_mean(compared[name]) for name in HEADINGS}
+    order = np.argsort(-np.nan_to_num(means["kendall"], nan=-2), kind="stable")
+    names = [str(name) for name in compared["estimator"].values]
+    rows = [[names[place], *(_cell(name, float(means[name][place])) for name in HEADINGS)] for place in order]
+    return [["estimator", *HEADINGS.values()], *rows]
+
+
+def _known_mean(values: xr.DataArray) -> Float[np.ndarray, " estimators"]:
+    """The mean over seeds without NaN; NaN where nothing is known."""
+    if "seed" not in values.dims:
+        return values.values.astype(float)
+    known = values.notnull().sum("seed")
+    return (values.sum("seed") / known.where(known > 0)).values.astype(float)
+
+
+def _cell(name: str, value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if name in _WHOLE else f"{value:.2f}"
+
+
+def estimator_sentences(compared: xr.Dataset) -> list[str]:
+    """What the columns of one algorithm's table are."""
+    sentences = [
+        "tau-b, Spearman and share error: beside the Shapley values of all coalitions, with the same seed. best, "
+        "worst: how often the client that is worth the most, and the least, is named."
+    ]
+    if np.isfinite(compared["ceiling"]):
+        sentences.append(
+            f"stability: tau-b between seeds; of the Shapley values it is {float(compared['ceiling']):.2f}."
+        )
+    return sentences
+
+
+def estimator_table(comparisons: Mapping[str, xr.Dataset]) -> bytes:
+    """All comparisons as CSV: a line for each algorithm, estimator and seed."""
+    frames = []
+    for label, compared in comparisons.items():
+        columns = [*HEADINGS, "compared"]
+        frame = compared[columns].to_dataframe().reset_index()[["estimator", "seed", *columns]]
+        frame.insert(0, "algorithm", label)
+        frames.append(frame.to_csv(index=False, header=not frames, lineterminator="\n"))
+    return "".join(frames).encode()

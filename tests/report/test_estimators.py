@@ -1,0 +1,39 @@
+"""Estimators beside retraining as text."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fljax import games
+from fljax.report.estimators import HEADINGS, estimator_rows, estimator_sentences, estimator_table
+from tests.games.known import THREE_SEEDS, comparison_of, table_of
+
+
+def test_the_best_order_comes_first_and_unknown_numbers_are_dashes() -> None:
+    """Of the truth tau is 1; constant values have no order, and values that add up to 0 have no shares."""
+    table = table_of(THREE_SEEDS)
+    compared = comparison_of(table, constant=np.zeros((3, 3)), truth=games.shapley(table), wrong=-games.shapley(table))
+    head, *rows = estimator_rows(compared)
+    assert head == ["estimator", *HEADINGS.values()]
+    assert [row[0] for row in rows] == ["truth", "wrong", "constant"]
+    assert rows[0][1:6] == ["1.00", "1.00", "0.00", "1.00", "1.00"]
+    assert rows[1][1:4] == ["-1.00", "-1.00", "-"]
+    assert rows[2][1:4] == ["-", "-", "-"]
+    assert rows[0][7:] == ["7", "8", "0", "0.25"]
+    assert estimator_sentences(compared)[1].startswith("stability: tau-b between seeds; of the Shapley values it is ")
+
+
+def test_means_are_those_of_the_seeds_that_are_known() -> None:
+    table = table_of(THREE_SEEDS)
+    values = games.shapley(table)
+    values[1] = 0.0
+    assert estimator_rows(comparison_of(table, x=values))[1][1:4] == ["1.00", "1.00", "0.00"]
+
+
+def test_a_line_for_each_algorithm_estimator_and_seed() -> None:
+    table = table_of(THREE_SEEDS)
+    compared = comparison_of(table, x=games.shapley(table), y=-games.shapley(table))
+    head, *lines = estimator_table({"a": compared, "b": compared}).decode().splitlines()
+    assert head.split(",") == ["algorithm", "estimator", "seed", *HEADINGS, "compared"]
+    assert len(lines) == 2 * 2 * 3
+    assert [line.split(",")[:4] for line in lines[2:4]] == [["a", "x", "2", "1.0"], ["a", "y", "0", "-1.0"]]
