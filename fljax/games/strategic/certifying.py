@@ -43,18 +43,6 @@ from fljax.scenarios import Strategy
 METHODS = ("bonferroni", "max_t")
 
 
-class Planned(NamedTuple):
-    """What a certificate will play.
-
-    Attributes:
-      deviations: by name.
-      cost: of all runs but the controls, whose programs are small.
-    """
-
-    deviations: Mapping[str, Strategy]
-    cost: Cost
-
-
 def certify(
     plan: Algorithm | Plan,
     federation: Federation,
@@ -108,20 +96,15 @@ def certify(
     chosen, numbers = plan_of(plan), seeds_of(seeds)
     check_tolerance(tolerance)
     _check(len(numbers), confidence, method, candidates)
-    ahead = planned(
-        chosen,
-        federation,
-        rounds=rounds,
-        seeds=len(numbers),
-        deviations=deviations,
-        outside=outside,
-        deviating=None if deviators is None else len(deviators),
-        candidates=candidates,
-    )
-    check_number(ahead.cost, max_runs)
-    stages = Stages(of_runs, ahead.cost.runs)
+    messages = messages_of(chosen, federation)
+    tried = usual_deviations(messages) if deviations is None else deviations
+    check_deviations(tried, messages, algorithm_of(chosen))
+    cells = len(tried) * (federation.clients.id.shape[-1] if deviators is None else len(deviators))
+    sizes = {"rounds": rounds, "seeds": len(numbers), "cells": cells, "candidates": candidates}
+    cost = cost_of(chosen, federation, outside=outside, **sizes)
+    check_number(cost, max_runs)
+    stages = Stages(of_runs, cost.runs)
     same: dict[str, Any] = {"rounds": rounds, "seeds": numbers, "utility": utility, "max_runs": max_runs}
-    tried = ahead.deviations
     first = stages.arguments("deviations", 0)
     table = payoffs(chosen, federation, deviations=tried, deviators=deviators, outside=outside, **same, **first)
     result = certificate(table, tolerance=tolerance, confidence=confidence, method=method)
@@ -136,39 +119,31 @@ def certify(
     return judged(result, tolerance, attack=attack, known=controls)
 
 
-def planned(
+def cost_of(
     plan: Plan,
     federation: Federation,
     *,
     rounds: int,
     seeds: int,
-    deviations: Mapping[str, Strategy] | None,
-    outside: bool,
-    deviating: int | None,
-    candidates: int,
-) -> Planned:
-    """The deviations that are tried, and what all runs cost; nothing is computed.
+    cells: int,
+    outside: bool = True,
+    candidates: int = 0,
+) -> Cost:
+    """What all runs of a certificate cost, but for the controls, whose programs are small; nothing is computed.
 
     Args:
       plan: of the mechanism.
       federation: its clients.
       rounds: of each run.
       seeds: their number.
-      deviations: by name; None: the usual ones.
+      cells: number of deviations, counted for each client that deviates.
       outside: whether each client also trains alone.
-      deviating: number of the clients that deviate; None: all.
       candidates: strategies that the attacker tries.
-
-    Raises:
-      ValueError: if a deviation is honest, or changes what the algorithm never reads.
     """
-    messages, clients = messages_of(plan, federation), federation.clients.id.shape[-1]
-    tried = usual_deviations(messages) if deviations is None else deviations
-    check_deviations(tried, messages, algorithm_of(plan))
-    cells = len(tried) * (clients if deviating is None else deviating)
+    clients = federation.clients.id.shape[-1]
     together = 1 + cells + (1 + candidates if candidates else 0)
     members = np.concatenate([np.ones((together, clients), bool), np.eye(clients, dtype=bool)[: clients * outside]])
-    return Planned(tried, estimate(plan, federation, members, rounds, seeds))
+    return estimate(plan, federation, members, rounds, seeds)
 
 
 def check_number(cost: Cost, max_runs: int) -> None:

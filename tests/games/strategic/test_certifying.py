@@ -11,7 +11,7 @@ import pytest
 from fljax import games
 from fljax.engine import RunsDone
 from fljax.engine.checkpoints import Checkpoint
-from fljax.games.strategic.certifying import Stages, best_attack, judged, planned
+from fljax.games.strategic.certifying import Stages, best_attack, cost_of, judged
 from fljax.games.strategic.controls import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
 from fljax.scenarios import Strategy
 from tests.games.played import GAINS, unilateral
@@ -89,13 +89,12 @@ def test_the_best_attack_is_reported_with_other_seeds() -> None:
     assert attack.low < 0.1 < attack.high
 
 
-def test_what_is_planned() -> None:
+def test_what_it_costs() -> None:
     """Of 3 clients: honest, 3 cells, 3 alone, and the honest run and 6 candidates of the attack."""
-    ahead = planned(PLAN, FEDERATION, rounds=2, seeds=5, deviations=LIES, outside=True, deviating=None, candidates=6)
-    assert ahead.cost.runs == 5 * (1 + 3 + 3 + 1 + 6)
-    assert ahead.cost.client_steps == 2 * 5 * (3 * 11 + 3)
-    some = planned(PLAN, FEDERATION, rounds=2, seeds=5, deviations=None, outside=False, deviating=1, candidates=0)
-    assert some.cost.runs == 5 * (1 + len(some.deviations))
+    cost = cost_of(PLAN, FEDERATION, rounds=2, seeds=5, cells=3, candidates=6)
+    assert (cost.runs, cost.client_steps) == (5 * (1 + 3 + 3 + 1 + 6), 2 * 5 * (3 * 11 + 3))
+    some = cost_of(PLAN, FEDERATION, rounds=2, seeds=5, cells=14, outside=False)
+    assert some.runs == 5 * (1 + 14)
 
 
 def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
