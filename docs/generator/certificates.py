@@ -76,15 +76,15 @@ def read_claims() -> list[Claim]:
     Raises:
       ValueError: if one has an unknown kind, or lacks what its kind needs.
     """
-    found = [
+    claims = [
         Claim(**{**entry, "deviations": tuple(entry.get("deviations", ()))})
         for entry in tomllib.loads(CLAIMS.read_text())["claims"]
     ]
-    for claim in found:
+    for claim in claims:
         needed = {"loses": claim.deviations, "no_gain": claim.deviations, "joined": claim.other}
         if not needed.get(claim.kind):
             raise ValueError(f"expected a claim with its deviations or another mechanism, got {claim}")
-    return found
+    return claims
 
 
 def page(documents: Mapping[str, Mapping[str, Any]], claims: Sequence[Claim]) -> str:

@@ -140,35 +140,37 @@ def run(
     with opened(directory, text, resume=resume, on_event=on_event, saving=saving) as (outputs, folder):
         outputs = apart(outputs, OF_CERTIFY)
         finished = _finished(directory, text, asked)
-        found = {} if finished is None else dict(finished.certificates)
+        certificates = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
-        for label in [label for label in labels if label in found]:
+        for label in [label for label in labels if label in certificates]:
             outputs.log.note("already in the results, not repeated", label)
-            if found[label].tolerance != asked.tolerance:
-                found[label] = judged(found[label], asked.tolerance)
-        if not set(labels) <= found.keys():  # else the data are not read
+            if certificates[label].tolerance != asked.tolerance:
+                certificates[label] = judged(certificates[label], asked.tolerance)
+        if not set(labels) <= certificates.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)
             data = "" if directory is None else str(checksum_of(setup.federation))
             _check_data(finished, folder, data, directory)
-            for label, certificate in _certificates(setup, asked, outputs, folder, [*found]):
-                found[label] = certificate
-                _save(directory, found, text, asked, data)
+            for label, certificate in _certificates(setup, asked, outputs, folder, [*certificates]):
+                certificates[label] = certificate
+                _save(directory, certificates, text, asked, data)
                 runs = certificate.gains.diverged.size + len(certificate.gains.seeds)
                 outputs.log.tell("saved", label, runs, runs, "")
                 outputs.files.finished(label)
-        elif finished is not None and any(found[label] is not finished.certificates[label] for label in labels):
-            _save(directory, found, text, asked, data)
+        elif finished is not None and any(certificates[label] is not finished.certificates[label] for label in labels):
+            _save(directory, certificates, text, asked, data)
         outputs.files.all_finished()
         if directory is not None and processes.is_first():
             with contextlib.suppress(OSError):
                 (directory / OF_CERTIFY).rmdir()
-    return {label: found[label] for label in labels}
+    return {label: certificates[label] for label in labels}
 
 
-def _save(directory: pathlib.Path | None, found: dict[str, Certificate], text: str, asked: Question, data: str) -> None:
+def _save(
+    directory: pathlib.Path | None, certificates: dict[str, Certificate], text: str, asked: Question, data: str
+) -> None:
     if directory is not None and processes.is_first():
-        save_certificates(directory / CERTIFICATES, found, text, question=in_json(asked), data=data)
+        save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
 
 
 def _certificates(
@@ -189,7 +191,7 @@ def _certificates(
         if entry.label not in finished:
             with about_algorithm(entry.label):
                 ahead[entry.label] = _ahead(plans[entry.label], setup, asked, outputs, entry.label)
-    if asked.utility.price and not any(each.utility.price for each in ahead.values()) and ahead:
+    if asked.utility.price and not any(entry.utility.price for entry in ahead.values()) and ahead:
         raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got none")
     lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None

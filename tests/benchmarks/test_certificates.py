@@ -28,23 +28,24 @@ def test_short_numbers() -> None:
 
 
 def test_a_summary_has_each_deviation_with_its_worst_client(saved: games.SavedCertificates) -> None:
-    found = summary_of(saved.certificates["a"])
-    (row,) = found["deviations"]
+    summary = summary_of(saved.certificates["a"])
+    (row,) = summary["deviations"]
     assert (row["deviation"], row["client"], row["gain"]) == ("lie", 0, 0.015)
     assert row["any_client"] == {"low": -0.00093, "high": 0.03093}
     assert row["verdicts"] == {"CERTIFIED": 2, "INCONCLUSIVE": 1}
     assert (row["loss"], row["welfare"]) == (0.0015, 0.012)
     assert row["participation"] == 0.06667  # with seed 1 it joins then
-    assert found["irrational"]["share"] == 0.33333
-    assert found["worst"] == {"deviation": "lie", "client": 0, "gain": 0.015}
-    assert found["attack"]["strategy"] == {"own": 2.5}
+    assert summary["irrational"]["share"] == 0.33333
+    assert summary["worst"] == {"deviation": "lie", "client": 0, "gain": 0.015}
+    assert summary["attack"]["strategy"] == {"own": 2.5}
     assert summary_of(saved.certificates["b"])["irrational"] is None
 
 
 def test_the_committed_files(saved: games.SavedCertificates) -> None:
-    found = json.loads(json.dumps(document(saved, {"config": "x"}, {"a": 60.04})))
-    assert (found["setting"]["config"], found["setting"]["seeds"], found["setting"]["clients"]) == ("x", 5, 3)
-    assert [entry["seconds"] for entry in found["mechanisms"].values()] == [60.0, None]
+    committed = json.loads(json.dumps(document(saved, {"config": "x"}, {"a": 60.04})))
+    setting = committed["setting"]
+    assert (setting["config"], setting["seeds"], setting["clients"]) == ("x", 5, 3)
+    assert [entry["seconds"] for entry in committed["mechanisms"].values()] == [60.0, None]
     lines = list(csv.DictReader(io.StringIO(cells_as_csv(saved))))
     assert len(lines) == 6
     assert [float(lines[0][f"seed_{seed}"]) for seed in range(5)] == pytest.approx(GAINS[:, 0].tolist())

@@ -80,20 +80,20 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     fake["found"]["b"] = other._replace(attack=attack, controls=(control,))
     code, out, err = call(capsys, "certify", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
     assert (code, err) == (0, "")
-    found = json.loads(out)["algorithms"]
-    first = found["fedavg"]
+    algorithms = json.loads(out)["algorithms"]
+    first = algorithms["fedavg"]
     assert next(iter(first)) == "irrational"
     assert first["irrational"]["share"] == pytest.approx(1 / 3)
-    assert (first["verdict"], first["seeds_needed"], found["b"]["verdict"]) == ("INCONCLUSIVE", 51, "CERTIFIED")
+    assert (first["verdict"], first["seeds_needed"], algorithms["b"]["verdict"]) == ("INCONCLUSIVE", 51, "CERTIFIED")
     cell = first["cells"][0]
     assert (cell["client"], cell["deviation"], cell["verdict"]) == (0, "lie", "INCONCLUSIVE")
     assert cell["gain"]["mean"] == pytest.approx(0.015)
     assert cell["by_seed"] == pytest.approx(GAINS[:, 0].tolist())
     assert cell["participation"]["mean"] == pytest.approx(1 / 15)  # with seed 1 it joins then
-    assert "participation" not in found["b"]["cells"][0]
-    assert found["b"]["irrational"] is None
-    assert found["b"]["attack"]["strategy"] == {"own": 2.5}
-    assert found["b"]["controls"][0]["name"] == "known"
+    assert "participation" not in algorithms["b"]["cells"][0]
+    assert algorithms["b"]["irrational"] is None
+    assert algorithms["b"]["attack"]["strategy"] == {"own": 2.5}
+    assert algorithms["b"]["controls"][0]["name"] == "known"
 
 
 def test_interrupted(fake: dict[str, Any], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +143,10 @@ def test_few_seeds(capsys: Any, tmp_path: pathlib.Path, monkeypatch: pytest.Monk
 
 def start(place: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fljax", "certify", "tiny.toml", "--seeds", "5", "--candidates", "3", *arguments]
-    own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return subprocess.Popen(command, cwd=place, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    variables = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    return subprocess.Popen(
+        command, cwd=place, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.thorough
@@ -155,12 +157,12 @@ def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
     process = start(tmp_path, "--out", str(whole), "--json")
     out, err = process.communicate(timeout=WAIT)
     assert process.returncode == 0, err
-    found = json.loads(out)["algorithms"]
-    assert list(found) == ["fedavg", "incfl", experiment.CONTROL]
-    assert "size times 10" in {cell["deviation"] for cell in found["fedavg"]["cells"]}
-    assert {"loss times 10", "threshold times 0"} <= {cell["deviation"] for cell in found["incfl"]["cells"]}
-    assert all(control["verdict"] == control["expected"] for control in found["incfl"]["controls"])
-    assert found["incfl"]["attack"]["candidates"] == 3
+    algorithms = json.loads(out)["algorithms"]
+    assert list(algorithms) == ["fedavg", "incfl", experiment.CONTROL]
+    assert "size times 10" in {cell["deviation"] for cell in algorithms["fedavg"]["cells"]}
+    assert {"loss times 10", "threshold times 0"} <= {cell["deviation"] for cell in algorithms["incfl"]["cells"]}
+    assert all(control["verdict"] == control["expected"] for control in algorithms["incfl"]["controls"])
+    assert algorithms["incfl"]["attack"]["candidates"] == 3
 
     process = start(tmp_path, "--out", str(killed), "--quiet")
     saved = killed / "certify" / "checkpoints" / "fedavg" / "deviations"

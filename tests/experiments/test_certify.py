@@ -46,11 +46,11 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_every_algorithm_is_certified_and_saved(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     events: list[Event] = []
-    found = certify.run(config(), Question(tolerance=0.02), directory=tmp_path, on_event=events.append)
-    assert list(found) == [*LABELS, CONTROL]
+    certificates = certify.run(config(), Question(tolerance=0.02), directory=tmp_path, on_event=events.append)
+    assert list(certificates) == [*LABELS, CONTROL]
     saved = games.load_certificates(tmp_path / CERTIFICATES)
     assert list(saved.certificates) == [*LABELS, CONTROL]
-    np.testing.assert_array_equal(saved.certificates["fedprox"].gains.gains, found["fedprox"].gains.gains)
+    np.testing.assert_array_equal(saved.certificates["fedprox"].gains.gains, certificates["fedprox"].gains.gains)
     assert 'name = "tiny"' in saved.config
     first, _, control = played
     assert (first["seeds"], first["tolerance"], first["candidates"]) == ((0, 1, 2, 3, 4), 0.02, 50)
@@ -68,10 +68,14 @@ def test_every_algorithm_is_certified_and_saved(played: list[dict[str, Any]], tm
 def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     """Another tolerance needs no runs."""
     asked = Question(control=False)
-    found = certify.run(config(), asked, directory=tmp_path)
+    certificates = certify.run(config(), asked, directory=tmp_path)
     saved = games.load_certificates(tmp_path / CERTIFICATES)
     games.save_certificates(
-        tmp_path / CERTIFICATES, {"fedavg": found["fedavg"]}, saved.config, question=saved.question, data=saved.data
+        tmp_path / CERTIFICATES,
+        {"fedavg": certificates["fedavg"]},
+        saved.config,
+        question=saved.question,
+        data=saved.data,
     )
     again = certify.run(config(), asked, directory=tmp_path, resume=True)
     assert (len(played), list(again)) == (3, LABELS)

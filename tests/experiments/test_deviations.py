@@ -55,7 +55,7 @@ def test_what_is_tried_of_an_algorithm() -> None:
     some = chosen_of(("size times 10", "zero rider", "loss times 0"), READS)
     assert list(some.deviations) == ["zero rider", "loss times 0"]
     assert some.left_out == ("size times 10",)
-    own = {"lie": Strategy(factor=ByReport(size=2.0))}
-    assert chosen_of(own, READS) == (own, ())  # games.certify says what is wrong with it
+    lies = {"lie": Strategy(factor=ByReport(size=2.0))}
+    assert chosen_of(lies, READS) == (lies, ())  # games.certify says what is wrong with it
     with pytest.raises(ValueError, match="in what the algorithm reads, got size times 10; valid names are no effort,"):
         chosen_of(("size times 10",), READS)

@@ -34,7 +34,7 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions) -> in
     folder = folder_of(chosen, options.out, options.resume)
     with resumable(folder, context):
         with progress_bars(options.quiet) as progress:
-            found = experiment.run(
+            certificates = experiment.run(
                 chosen,
                 question,
                 directory=folder,
@@ -42,15 +42,15 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions) -> in
                 on_event=listener(progress, "runs"),
                 saving=saving,
             )
-        datasets = {label: games.certificate_dataset(certificate) for label, certificate in found.items()}
-        written = _write(folder, chosen.name, found, datasets, drawn=not options.no_report)
+        datasets = {label: games.certificate_dataset(certificate) for label, certificate in certificates.items()}
+        written = _write(folder, chosen.name, certificates, datasets, drawn=not options.no_report)
     if options.as_json:
-        algorithms = {label: _plain(found[label], dataset) for label, dataset in datasets.items()}
+        algorithms = {label: _plain(certificates[label], dataset) for label, dataset in datasets.items()}
         report = [str(path) for path in written]
         print_json({"directory": str(folder), "algorithms": algorithms, "report": report})
     elif not options.quiet:
         for label, dataset in datasets.items():
-            _print(label, dataset, _notes(found[label]))
+            _print(label, dataset, _notes(certificates[label]))
         print(f"Results: {folder}")
         for path in written:
             print(f"Report:  {path}")
@@ -96,7 +96,7 @@ def _question(options: CertifyOptions) -> Question:
 def _write(
     folder: pathlib.Path,
     name: str,
-    found: Mapping[str, Certificate],
+    certificates: Mapping[str, Certificate],
     datasets: Mapping[str, xr.Dataset],
     *,
     drawn: bool,
@@ -108,7 +108,7 @@ def _write(
     write(folder / TABLE, certificate_table(datasets))
     if not drawn:
         return ()
-    return write_certificates(folder, datasets, name, {label: _notes(entry) for label, entry in found.items()})
+    return write_certificates(folder, datasets, name, {label: _notes(entry) for label, entry in certificates.items()})
 
 
 def _notes(certificate: Certificate) -> list[str]:

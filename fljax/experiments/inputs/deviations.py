@@ -65,15 +65,15 @@ def read_deviations(path: pathlib.Path) -> dict[str, Strategy]:
         raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror}") from None
     except ValueError as error:  # of TOML, or of UTF-8
         raise ValueError(f"expected {str(path)!r} to be a TOML file, got: {error}") from None
-    found: dict[str, Strategy] = {}
+    strategies: dict[str, Strategy] = {}
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise ValueError(f"expected a table of numbers for each deviation of {str(path)!r}, got {name} = {table!r}")
         checked = checked_options(name, Strategy, table, Offer(), "key")
-        found[name] = Strategy(**builder_arguments(Strategy, checked))
-    if not found:
+        strategies[name] = Strategy(**builder_arguments(Strategy, checked))
+    if not strategies:
         raise ValueError(f"expected at least one deviation in {str(path)!r}, got none")
-    return found
+    return strategies
 
 
 def chosen_of(asked: Deviations, messages: Messages) -> Chosen:

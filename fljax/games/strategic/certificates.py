@@ -84,27 +84,27 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
 
 def _bounds_of_others(certificate: Certificate) -> dict[str, Any]:
     """Bounds by cell of what a deviation does beside the gain."""
-    gains, found = certificate.gains, dict[str, Any]()
+    gains, variables = certificate.gains, dict[str, Any]()
     changes = {"loss": gains.losses, "welfare": gains.welfare, "participation": gains.participation}
     for name, values in changes.items():
         if values is not None:
             bounds = simultaneous_bounds(values, certificate.confidence)
-            found |= {f"{name}_low": ("cell", bounds.low), f"{name}_high": ("cell", bounds.high)}
-    return found
+            variables |= {f"{name}_low": ("cell", bounds.low), f"{name}_high": ("cell", bounds.high)}
+    return variables
 
 
 def _evidence(certificate: Certificate) -> dict[str, Any]:
     """The attack and the controls; what there is none of has no variables."""
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     if certificate.attack is not None:
         fields, numbers = zip(*certificate.attack.strategy, strict=True)
-        found |= {f"attack_{name}": ((), getattr(certificate.attack, name)) for name in _OF_ATTACK}
-        found |= {"attack_field": ("attack_field", np.asarray(fields, dtype=str))}
-        found |= {"attack_number": ("attack_field", np.asarray(numbers, float))}
+        variables |= {f"attack_{name}": ((), getattr(certificate.attack, name)) for name in _OF_ATTACK}
+        variables |= {"attack_field": ("attack_field", np.asarray(fields, dtype=str))}
+        variables |= {"attack_number": ("attack_field", np.asarray(numbers, float))}
     if certificate.controls:
         columns = zip(Control._fields, zip(*certificate.controls, strict=True), strict=True)
-        found |= {f"control_{name}": ("control", np.asarray(values)) for name, values in columns}
-    return found
+        variables |= {f"control_{name}": ("control", np.asarray(values)) for name, values in columns}
+    return variables
 
 
 def certificate_of(dataset: xr.Dataset) -> Certificate:

@@ -211,19 +211,19 @@ class Stages(NamedTuple):
 
     def arguments(self, name: str, before: int) -> dict[str, Any]:
         """Those of the stage ``name``, with ``before`` runs before it."""
-        found = dict(self.of_runs)
-        place, told = found.get("checkpoint"), found.get("on_block")
+        settings = dict(self.of_runs)
+        place, told = settings.get("checkpoint"), settings.get("on_block")
         if isinstance(place, Checkpoint):
-            found["checkpoint"] = place._replace(folder=pathlib.Path(place.folder) / name)
+            settings["checkpoint"] = place._replace(folder=pathlib.Path(place.folder) / name)
         elif place is not None:
-            found["checkpoint"] = pathlib.Path(place) / name
+            settings["checkpoint"] = pathlib.Path(place) / name
         if told is not None:
 
             def tell(block: RunsDone) -> Any:
                 return told(block._replace(done=before + block.done, runs=self.total))
 
-            found["on_block"] = tell
-        return found
+            settings["on_block"] = tell
+        return settings
 
 
 def _check(seeds: int, confidence: float, method: str, candidates: int) -> None:

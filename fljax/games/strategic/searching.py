@@ -44,13 +44,13 @@ def candidate_strategies(
     drawn = np.random.default_rng(seed)
     fields = [name for name in _HONEST if any(name in numbers_of(strategy) for strategy in deviations.values())]
     origin = numbers_of(deviations[start])
-    found: list[dict[str, float]] = []
-    while len(found) < count:
-        near = 2 * len(found) < count
+    candidates: list[dict[str, float]] = []
+    while len(candidates) < count:
+        near = 2 * len(candidates) < count
         numbers = _around(origin, fields, drawn) if near else _anywhere(fields, drawn)
         if differing(numbers).keys() - _WITHOUT_EFFECT:
-            found.append(numbers)
-    return {f"candidate {place}": strategy_of(numbers) for place, numbers in enumerate(found)}
+            candidates.append(numbers)
+    return {f"candidate {place}": strategy_of(numbers) for place, numbers in enumerate(candidates)}
 
 
 def differing(numbers: Mapping[str, float]) -> dict[str, float]:

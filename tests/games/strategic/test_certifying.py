@@ -100,10 +100,10 @@ def test_what_it_costs() -> None:
 def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
     told: list[RunsDone] = []
     stages = Stages({"checkpoint": Checkpoint("folder", 3.0), "on_block": told.append, "block": 7}, 70)
-    found = stages.arguments("attack", 35)
-    assert found["checkpoint"] == Checkpoint(pathlib.Path("folder/attack"), 3.0)
-    assert found["block"] == 7
-    found["on_block"](RunsDone(5, 35, 1.0))
+    arguments = stages.arguments("attack", 35)
+    assert arguments["checkpoint"] == Checkpoint(pathlib.Path("folder/attack"), 3.0)
+    assert arguments["block"] == 7
+    arguments["on_block"](RunsDone(5, 35, 1.0))
     assert told == [RunsDone(40, 70, 1.0)]
     assert Stages({"checkpoint": "folder"}, 1).arguments("a", 0)["checkpoint"] == pathlib.Path("folder/a")
     assert Stages({}, 1).arguments("a", 0) == {}
