@@ -63,6 +63,7 @@ from fljax.games.strategic.gains import (
     replace_diverged,
     unilateral_gains,
 )
+from fljax.games.strategic.pairs import PairCertificate, pair_certificate
 from fljax.games.strategic.payoff_tables import PayoffTable
 from fljax.games.strategic.playing import payoffs
 from fljax.games.strategic.prices import (
@@ -101,6 +102,7 @@ __all__ = [
     "ExPost",
     "Gains",
     "MixedEquilibria",
+    "PairCertificate",
     "PayoffTable",
     "Potential",
     "Prices",
@@ -142,6 +144,7 @@ __all__ = [
     "mixed_equilibria",
     "mixed_regret",
     "monotonicity",
+    "pair_certificate",
     "payoff_half_width",
     "payoffs",
     "price_of_anarchy",

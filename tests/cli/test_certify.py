@@ -58,6 +58,15 @@ def test_the_table_and_the_files(fake: dict[str, Any], capsys: Any) -> None:
     assert names >= {"certificates.csv", "certificates.html", "certificate_fedavg.png"}
 
 
+def test_the_control_says_whether_it_is_flagged(fake: dict[str, Any], capsys: Any) -> None:
+    for shift, words in ((0.5, "The control is flagged, as it should be."), (0.0, "The control is not flagged:")):
+        entry = games.certificate(unilateral(GAINS + shift, outside=None), tolerance=0.1)
+        fake["found"] = {experiment.CONTROL: entry}
+        _, out, _ = call(capsys, "certify", "tiny.toml", "--out", "x", "--no-report")
+        assert words in out, out
+        assert "less than without joining" not in out
+
+
 def test_the_question(fake: dict[str, Any], capsys: Any) -> None:
     asked = ["--tolerance", "0.02", "--deviations", "zero rider, update times 2", "--metric", "test_loss", "--cost"]
     asked += ["0.1", "--price", "0.5", "--confidence", "0.9", "--method", "max_t", "--candidates", "0", "--no-control"]

@@ -39,6 +39,7 @@ def test_a_file_of_strategies(tmp_path: pathlib.Path) -> None:
         ("[a", ValueError, "to be a TOML file, got"),
         ("[a]\nowned = 2.0", ConfigError, "a: .*owned"),
         ("[a]\nown = 'two'", ConfigError, "a.own"),
+        ("[a]\nown = [1.0, 2.0]", ValueError, "expected one number for each field of the deviation 'a', got"),
         ("[a.factor]\nsizes = 2.0", ConfigError, "a.factor: .*sizes"),
     ],
 )

@@ -50,7 +50,7 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions) -> in
         print_json({"directory": str(folder), "algorithms": algorithms, "report": report})
     elif not options.quiet:
         for label, dataset in datasets.items():
-            _print(label, dataset, _notes(certificates[label]))
+            _print(label, dataset, _notes(label, certificates[label]))
         print(f"Results: {folder}")
         for path in written:
             print(f"Report:  {path}")
@@ -108,15 +108,23 @@ def _write(
     write(folder / TABLE, certificate_table(datasets))
     if not drawn:
         return ()
-    return write_certificates(folder, datasets, name, {label: _notes(entry) for label, entry in certificates.items()})
+    return write_certificates(
+        folder, datasets, name, {label: _notes(label, entry) for label, entry in certificates.items()}
+    )
 
 
-def _notes(certificate: Certificate) -> list[str]:
-    """Which runs diverged."""
+def _notes(label: str, certificate: Certificate) -> list[str]:
+    """Which runs diverged, and whether the control is flagged."""
+    from fljax.experiments.certify import CONTROL
     from fljax.games import diverged_cells
 
     words = diverged_cells(certificate.gains)
-    return [] if words is None else [f"{words}."]
+    notes = [] if words is None else [f"{words}."]
+    if label != CONTROL:
+        return notes
+    is_flagged = certificate.verdict == "VIOLATED"
+    missed = "The control is not flagged: reported sizes matter little here, or the seeds are too few."
+    return [*notes, "The control is flagged, as it should be." if is_flagged else missed]
 
 
 def _print(label: str, dataset: xr.Dataset, notes: Sequence[str]) -> None:

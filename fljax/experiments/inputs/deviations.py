@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fljax.config.builders import Offer, builder_arguments, checked_options
 from fljax.core.names import unknown
-from fljax.games.strategic.deviations import Messages, usual_deviations
+from fljax.games.strategic.deviations import Messages, numbers_of, usual_deviations
 from fljax.protocol.messages import Report
 from fljax.scenarios import Strategy
 
@@ -71,6 +71,10 @@ def read_deviations(path: pathlib.Path) -> dict[str, Strategy]:
             raise ValueError(f"expected a table of numbers for each deviation of {str(path)!r}, got {name} = {table!r}")
         checked = checked_options(name, Strategy, table, Offer(), "key")
         strategies[name] = Strategy(**builder_arguments(Strategy, checked))
+        try:
+            numbers_of(strategies[name])
+        except (TypeError, ValueError):  # a list, which is for several clients or rounds
+            raise ValueError(f"expected one number for each field of the deviation {name!r}, got {table}") from None
     if not strategies:
         raise ValueError(f"expected at least one deviation in {str(path)!r}, got none")
     return strategies
