@@ -143,7 +143,7 @@ def test_bad_options(fake: dict[str, Any], capsys: Any, option: list[str], words
 def test_few_seeds(capsys: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.toml").write_text(CONFIG)
-    code, _, err = call(capsys, "certify", "tiny.toml", "--out", "x", "--seeds", "4")
+    code, _, err = call(capsys, "certify", "tiny.toml", "--out", "x", "--quiet", "--seeds", "4")
     assert (code, err) == (2, "fljax: seeds: expected at least 5 for a certificate, got 4\n")
 
 

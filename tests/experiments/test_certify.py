@@ -14,6 +14,7 @@ from fljax.engine import RunsDone
 from fljax.experiments import certify
 from fljax.experiments.certify import CONTROL, Question
 from fljax.games import Utility
+from fljax.games.strategic.deviations import Messages
 from fljax.results.events import Event
 from fljax.results.folders import CERTIFICATES, claim
 from fljax.results.identity import begin_checkpoints
@@ -41,6 +42,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return games.certificate(unilateral(shifted), tolerance=arguments["tolerance"])
 
     monkeypatch.setattr(certify, "certify", certified)
+    monkeypatch.setattr(certify, "messages_of", lambda *_: Messages(("size",), True, True, True))  # takes a second
     return calls
 
 
@@ -65,6 +67,7 @@ def test_every_algorithm_is_certified_and_saved(played: list[dict[str, Any]], tm
     assert not (tmp_path / "certify").exists()
 
 
+@pytest.mark.in_turn
 def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     """Another tolerance needs no runs."""
     asked = Question(control=False)
@@ -117,6 +120,7 @@ def test_another_question_is_refused(
     certify.run(config(), directory=tmp_path, resume=True)  # what was refused changed nothing in the folder
 
 
+@pytest.mark.in_turn
 def test_other_data_are_refused_where_certificates_are_missing(
     played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +159,8 @@ def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> N
     assert not played
 
 
-def test_names_are_tried_where_they_are_read(played: list[dict[str, Any]]) -> None:
+def test_names_are_tried_where_they_are_read(played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certify, "messages_of", games.messages_of)
     events: list[Event] = []
     uniform = config(algorithms=[{"name": "fedavg"}, {"name": "fedavg", "label": "uniform", "weights": "uniform"}])
     asked = Question(deviations=("size times 10", "zero rider"), control=False)
