@@ -3,12 +3,15 @@
     python benchmarks/certificates.py --estimate
     python benchmarks/certificates.py --out runs/certificates
     python benchmarks/certificates.py --commit --out runs/certificates
+    python benchmarks/certificates.py --speed fedavg,incfl,iafl,ipfl --names fmnist_dirichlet --set seeds=5
 
 The configs ``certificates/fmnist_dirichlet`` and ``certificates/fmnist_groups`` have eleven mechanisms, 10 clients of
 12,000 rows of Fashion-MNIST, and 20 seeds. The first command says how many runs and client-steps that is, and how long
 it takes at a rate of plain runs (``--rate``); it runs nothing. The second one runs both configs, or what is missing of
 them. The third one writes what is finished into ``results/certificates``: ``NAME.json``, from which the documentation
-makes its page, and ``NAME.csv`` with the gain of every cell and seed. Judge individual rationality before all runs:
+makes its page, and ``NAME.csv`` with the gain of every cell and seed. The fourth one measures some mechanisms: the
+programs that a certificate compiles, and its runs by CPU-second beside ``simulate``. Judge individual rationality
+before all runs:
 
     fljax certify certificates/fmnist_groups --seeds 5 --deviations "no effort" --candidates 0 --no-control
 """
@@ -18,9 +21,12 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import functools
 import io
 import json
-from collections.abc import Mapping
+import statistics
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +175,69 @@ def certify(config: Config, folder: Path, tolerance: float) -> None:
     experiment.run(config, experiment.Question(tolerance=tolerance), directory=folder, resume=True, on_event=listen)
 
 
+def speed(config: Config, labels: Sequence[str], passes: int) -> None:
+    """Prints the programs of a certificate of each mechanism, and its speed beside ``simulate`` of the honest runs.
+
+    Two clients deviate, and an attacker has 20 candidates; values of standalone models are 0.5. The two forms take
+    turns, after a first call of each that compiles.
+    """
+    import jax
+
+    import fljax
+    from fljax import games
+    from fljax.experiments.inputs.setup import resolve_setup
+    from fljax.experiments.programs import check
+    from fljax.games.strategic.certifying import cost_of
+    from fljax.results.events import EventLog
+
+    compiled: list[float] = []
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    setup = resolve_setup(config, EventLog())
+    plans, federation = check(setup, rehearsed=False, swept=True), setup.federation
+    same: dict[str, Any] = {"rounds": setup.rounds, "seeds": setup.seeds}
+    asked: dict[str, Any] = {"tolerance": 0.0, "deviators": (0, 1), "candidates": 20, "controls": False}
+    for label in labels:
+        plan = plans[label]
+        cells = 2 * len(games.usual_deviations(games.messages_of(plan, federation)))
+        sizes = {"rounds": setup.rounds, "seeds": len(setup.seeds)}
+        costs = [
+            cost_of(plan, federation, cells=cells, candidates=20, **sizes),
+            cost_of(plan, federation, cells=0, outside=False, **sizes),
+        ]
+        forms = [
+            functools.partial(games.certify, plan, federation, **asked, **same),
+            functools.partial(fljax.simulate, plan, federation, evaluate_every=setup.rounds, **same),
+        ]
+        for name, form, cost in zip(("certify", "simulate"), forms, costs, strict=True):
+            compiled.clear()
+            began = time.perf_counter()
+            form()
+            longer = [round(seconds, 1) for seconds in compiled if seconds > 0.3]
+            print(
+                f"{label} {name}: {len(longer)} programs of {longer} s and {len(compiled) - len(longer)} small ones; "
+                f"{time.perf_counter() - began:.1f} s for {cost.runs:,} runs, {cost.client_steps:,} client-steps",
+                flush=True,
+            )
+        rates: list[list[float]] = [[], []]
+        for _ in range(passes):
+            for rate, form, cost in zip(rates, forms, costs, strict=True):
+                began = time.process_time()
+                form()
+                rate.append(cost.client_steps / (time.process_time() - began))
+        middle = [statistics.median(rate) for rate in rates]
+        in_runs = [rate * cost.runs / cost.client_steps for rate, cost in zip(middle, costs, strict=True)]
+        print(
+            f"{label}: certify {in_runs[0]:.2f} runs and {middle[0]:,.0f} client-steps by CPU-second, simulate "
+            f"{in_runs[1]:.2f} and {middle[1]:,.0f}; ratio of client-steps {middle[0] / middle[1]:.2f}",
+            flush=True,
+        )
+
+
 def commit(name: str, folder: Path) -> None:
     """Writes the files of a config that are committed."""
     from throughput import hardware
@@ -195,6 +264,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=30_000, help="client-steps per second, for --estimate")
     parser.add_argument("--estimate", action="store_true")
     parser.add_argument("--commit", action="store_true")
+    parser.add_argument("--speed", metavar="LABELS", help="mechanisms whose programs and speed are measured")
+    parser.add_argument("--passes", type=int, default=2, help="turns of each form, for --speed")
     chosen = parser.parse_args()
     names = [name.strip() for name in chosen.names.split(",")]
     if chosen.commit:
@@ -209,6 +280,8 @@ def main() -> None:
         config = load(f"certificates/{name}", chosen.set)
         if chosen.estimate:
             estimate(config, chosen.rate)
+        elif chosen.speed:
+            speed(config, [label.strip() for label in chosen.speed.split(",")], chosen.passes)
         else:
             certify(config, chosen.out / name, chosen.tolerance)
 

@@ -20,6 +20,8 @@ from fljax.results import net_cdf
 _BOUNDS = ("mean", "error", "low", "high")
 _NEEDED = ("payoff", "honest", "diverged", "honest_diverged", "deviator", "deviation", *_BOUNDS)
 _SETTINGS = ("tolerance", "confidence", "critical", "method")
+# Beside them, what ``certificate_of`` reads; the rest follows from these.
+_OPTIONAL = ("outside", "attack_", "control_")
 _OF_ATTACK = ("client", "candidates", "searched", "mean", "low", "high")
 
 
@@ -209,6 +211,8 @@ def save_certificates(
 ) -> None:
     """Writes certificates into one netCDF file, atomically, each in a group of its own.
 
+    A group has what ``certificate_of`` reads of a ``certificate_dataset``, and not what follows from it.
+
     Args:
       path: the file.
       certificates: by label, for example of the algorithm.
@@ -219,10 +223,17 @@ def save_certificates(
     Raises:
       OSError: if the disk has no room, or the folder does not exist.
     """
-    groups = {f"certificate_{place}": certificate_dataset(entry) for place, entry in enumerate(certificates.values())}
+    groups = {f"certificate_{place}": _necessary(entry) for place, entry in enumerate(certificates.values())}
     about = {"certificates": json.dumps(list(certificates)), "question": question, "data": data}
     root = net_cdf.origin(config).assign({name: ((), text) for name, text in about.items()})
     write(pathlib.Path(path), net_cdf.encoded(root, groups))
+
+
+def _necessary(certificate: Certificate) -> xr.Dataset:
+    """The variables that are saved: writing all of them takes three times as long."""
+    dataset = certificate_dataset(certificate)
+    names = [str(name) for name in dataset.data_vars]
+    return dataset[[name for name in names if name in (*_NEEDED, *_SETTINGS) or name.startswith(_OPTIONAL)]]
 
 
 def load_certificates(path: str | pathlib.Path) -> SavedCertificates:

@@ -6,8 +6,9 @@ first half of the seeds. The same half chooses among many strategies, and the ot
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from fljax.contributions.over_seeds import LEAST_SEEDS
 from fljax.core.names import unknown
 from fljax.core.signatures import is_whole
 from fljax.engine import Plan, RunsDone, plan_of
-from fljax.engine.checkpoints import Checkpoint
+from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.costs import estimate, in_words
 from fljax.games.strategic.controls import FEE, fee_for_honesty, known_mechanisms
@@ -106,15 +107,18 @@ def certify(
     stages = Stages(of_runs, cost.runs)
     same: dict[str, Any] = {"rounds": rounds, "seeds": numbers, "utility": utility, "max_runs": max_runs}
     first = stages.arguments("deviations", 0)
-    table = payoffs(chosen, federation, deviations=tried, deviators=deviators, outside=outside, **same, **first)
+    with stages.counted(0):
+        table = payoffs(chosen, federation, deviations=tried, deviators=deviators, outside=outside, **same, **first)
     result = certificate(table, tolerance=tolerance, confidence=confidence, method=method)
     attack = None
     if candidates:
         place = confirm(result.gains.gains, confidence).cell
         strategies = candidate_strategies(tried, result.gains.deviations[place], candidates)
         attacker = [int(result.gains.clients[place])]
-        second = stages.arguments("attack", _runs_of(table))
-        played = payoffs(chosen, federation, deviations=strategies, deviators=attacker, outside=False, **same, **second)
+        before, same["deviations"] = _runs_of(table), strategies
+        second = stages.arguments("attack", before)
+        with stages.counted(before):
+            played = payoffs(chosen, federation, deviators=attacker, outside=False, **same, **second)
         attack = best_attack(unilateral_gains(played), strategies, confidence)
     return judged(result, tolerance, attack=attack, known=controls)
 
@@ -224,6 +228,15 @@ class Stages(NamedTuple):
 
             settings["on_block"] = tell
         return settings
+
+    @contextlib.contextmanager
+    def counted(self, before: int) -> Iterator[None]:
+        """``Stopped`` of the runs inside counts all stages, with ``before`` runs before this one."""
+        try:
+            yield
+        except Stopped as stopped:
+            saved = None if stopped.saved is None else before + stopped.saved
+            raise Stopped(before + stopped.round, self.total, saved, stopped.unit) from None
 
 
 def _check(seeds: int, confidence: float, method: str, candidates: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fljax import games
 from fljax.engine import RunsDone
-from fljax.engine.checkpoints import Checkpoint
+from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.games.strategic.certifying import Stages, best_attack, cost_of, judged
 from fljax.games.strategic.controls import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
 from fljax.scenarios import Strategy
@@ -107,6 +107,12 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
     assert told == [RunsDone(40, 70, 1.0)]
     assert Stages({"checkpoint": "folder"}, 1).arguments("a", 0)["checkpoint"] == pathlib.Path("folder/a")
     assert Stages({}, 1).arguments("a", 0) == {}
+    with pytest.raises(Stopped, match="stopped after 43 of 70 runs") as raised, stages.counted(35):
+        raise Stopped(8, 35, 8, "runs")
+    assert (raised.value.saved, raised.value.unit) == (43, "runs")
+    with pytest.raises(Stopped, match="stopped after 8 of 70 runs") as raised, stages.counted(0):
+        raise Stopped(8, 35, None, "runs")
+    assert raised.value.saved is None
 
 
 @pytest.mark.unchecked
