@@ -38,7 +38,7 @@ from fljax.results.events import Event
 
 NAMES = ("fmnist_dirichlet", "fmnist_groups")
 COMMITTED = Path(__file__).parent / "results" / "certificates"
-SECONDS = "seconds.json"
+SECONDS = "seconds.json"  # by label: by the clock, and of the CPU
 DIGITS = 5
 # Columns of the whole table that are committed, with those of seeds.
 COLUMNS = ("algorithm", "client", "deviation", "gain", "low", "high", "verdict")
@@ -101,22 +101,27 @@ def _cell(certificate: Certificate, cell: int) -> dict[str, Any]:
     return {"deviation": gains.deviations[cell], "client": int(gains.clients[cell]), "gain": gain}
 
 
-def document(saved: SavedCertificates, about: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
+def document(
+    saved: SavedCertificates, about: Mapping[str, Any], seconds: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
     """The committed file of a config.
 
     Args:
       saved: its certificates.
       about: the setting: config, hardware, date and so on.
-      seconds: wall time by label, where it is known.
+      seconds: by the clock and of the CPU by label, where they are known.
     """
     first = next(iter(saved.certificates.values()))
     setting = {"seeds": len(first.gains.seeds), "tolerance": first.tolerance, "confidence": first.confidence}
     setting |= {"clients": first.gains.honest.shape[1], "method": first.method, "fljax": saved.fljax}
     mechanisms = {
-        label: {**summary_of(certificate), "seconds": None if label not in seconds else round(seconds[label], 1)}
+        label: {
+            **summary_of(certificate),
+            **dict(zip(("seconds", "cpu_seconds"), seconds.get(label, (None, None)), strict=True)),
+        }
         for label, certificate in saved.certificates.items()
     }
-    return {"setting": {**about, **setting}, "mechanisms": mechanisms}
+    return {"setting": {**about, **setting}, "mechanisms": rounded(mechanisms)}
 
 
 def cells_as_csv(saved: SavedCertificates) -> str:
@@ -145,7 +150,7 @@ def estimate(config: Config, rate: float) -> None:
 
     setup = resolve_setup(config, EventLog())
     plans, total = check(setup, rehearsed=False, swept=True), 0.0
-    sizes = {"rounds": setup.rounds, "seeds": len(config.seeds), "candidates": 50}
+    sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(config.seeds), "candidates": 50}
     for label, plan in plans.items():
         count = len(usual_deviations(messages_of(plan, setup.federation)))
         cost = cost_of(plan, setup.federation, cells=count * setup.clients, **sizes)
@@ -155,22 +160,26 @@ def estimate(config: Config, rate: float) -> None:
 
 
 def certify(config: Config, folder: Path, tolerance: float) -> None:
-    """Runs what a folder lacks, and adds the seconds of each algorithm to those of earlier processes."""
+    """Runs what a folder lacks. Seconds of algorithms, also of earlier processes, are in a file of the folder."""
     from fljax.experiments import certify as experiment
 
-    path, last = folder / SECONDS, 0.0
+    path = folder / SECONDS
     folder.mkdir(parents=True, exist_ok=True)
-    seconds: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+    spent: dict[str, list[float]] = json.loads(path.read_text()) if path.is_file() else {}
+    before = [0.0, time.process_time()]
 
     def listen(event: Event) -> None:
-        nonlocal last
+        nonlocal before
+        now = [event.seconds, time.process_time()]
+        if event.label:  # else it is of no algorithm, or of the data and models of all
+            known = spent.get(event.label, [0.0, 0.0])
+            spent[event.label] = [total + end - begin for total, end, begin in zip(known, now, before, strict=True)]
+        before = now
+        if event.stage in ("train", "saved"):
+            path.write_text(json.dumps(spent))
         if event.stage == "train" or event.message:
-            print(f"{event.seconds:8.0f} s {event.label} {event.round} of {event.rounds} {event.message}", flush=True)
-        if event.stage == "saved":
-            seconds[event.label] = seconds.get(event.label, 0.0) + event.seconds - last
-            path.write_text(json.dumps(seconds))
-        if event.stage in ("saved", "standalone"):
-            last = event.seconds
+            words = f"{event.label} {event.round} of {event.rounds} {event.message}"
+            print(f"{event.seconds:8.0f} s {now[1]:8.0f} CPU-s {words}", flush=True)
 
     experiment.run(config, experiment.Question(tolerance=tolerance), directory=folder, resume=True, on_event=listen)
 
@@ -192,9 +201,9 @@ def speed(config: Config, labels: Sequence[str], passes: int) -> None:
 
     compiled: list[float] = []
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(seconds)
+            compiled.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     setup = resolve_setup(config, EventLog())
@@ -204,7 +213,7 @@ def speed(config: Config, labels: Sequence[str], passes: int) -> None:
     for label in labels:
         plan = plans[label]
         cells = 2 * len(games.usual_deviations(games.messages_of(plan, federation)))
-        sizes = {"rounds": setup.rounds, "seeds": len(setup.seeds)}
+        sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(setup.seeds)}
         costs = [
             cost_of(plan, federation, cells=cells, candidates=20, **sizes),
             cost_of(plan, federation, cells=0, outside=False, **sizes),

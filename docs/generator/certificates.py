@@ -127,14 +127,14 @@ def _mechanisms(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
         "confirmed",
         "attack",
         "controls",
-        "minutes",
+        "CPU-minutes",
     )
     return table(head, [(f"`{label}`", *_mechanism(entry)) for label, entry in mechanisms.items()]) + "\n"
 
 
 def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
     share, epsilon, worst, confirmed = (entry[key] for key in ("irrational", "epsilon", "worst", "confirmed"))
-    attack, controls, seconds = entry["attack"], entry["controls"], entry["seconds"]
+    attack, controls, seconds = entry["attack"], entry["controls"], entry["cpu_seconds"]
     passed = sum(control["verdict"] == control["expected"] for control in controls)
     seeds = "" if entry["seeds_needed"] is None else f" ({entry['seeds_needed']:,} seeds would decide)"
     return (

@@ -240,7 +240,7 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
     if chosen.left_out:
         outputs.log.note(f"not tried, since it is never read: {', '.join(chosen.left_out)}", label)
     check_deviations(chosen.deviations, messages, algorithm_of(plan))
-    sizes = {"rounds": setup.rounds, "seeds": len(setup.seeds), "candidates": asked.candidates}
+    sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(setup.seeds), "candidates": asked.candidates}
     cost = cost_of(plan, setup.federation, cells=len(chosen.deviations) * setup.clients, **sizes)
     check_number(cost, asked.max_runs)
     outputs.log.note(f"{len(chosen.deviations)} deviations, {in_words(cost)}", label, 0, cost.runs)

@@ -42,10 +42,11 @@ def test_a_summary_has_each_deviation_with_its_worst_client(saved: games.SavedCe
 
 
 def test_the_committed_files(saved: games.SavedCertificates) -> None:
-    committed = json.loads(json.dumps(document(saved, {"config": "x"}, {"a": 60.04})))
+    committed = json.loads(json.dumps(document(saved, {"config": "x"}, {"a": [60.04, 90.5]})))
     setting = committed["setting"]
     assert (setting["config"], setting["seeds"], setting["clients"]) == ("x", 5, 3)
-    assert [entry["seconds"] for entry in committed["mechanisms"].values()] == [60.0, None]
+    spent = [(entry["seconds"], entry["cpu_seconds"]) for entry in committed["mechanisms"].values()]
+    assert spent == [(60.04, 90.5), (None, None)]
     lines = list(csv.DictReader(io.StringIO(cells_as_csv(saved))))
     assert len(lines) == 6
     assert [float(lines[0][f"seed_{seed}"]) for seed in range(5)] == pytest.approx(GAINS[:, 0].tolist())

@@ -30,7 +30,8 @@ def mechanism(share: float, *rows: dict[str, Any]) -> dict[str, Any]:
         "confirmed": confirmed,
         "attack": {**confirmed, "strategy": {"factor.size": 12.345}},
         "controls": [{"expected": "VIOLATED", "verdict": "VIOLATED"}],
-        "seconds": 600.0,
+        "seconds": 900.0,
+        "cpu_seconds": 600.0,
         "deviations": list(rows),
     }
 

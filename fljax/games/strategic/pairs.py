@@ -93,7 +93,9 @@ def pair_certificate(
     losses = (of_pair.sum(axis=2) - changes.sum(axis=2)) / max(changes.shape[2] - 2, 1)
     bounds, bounds_of_least = (simultaneous_bounds(values, confidence, method=method) for values in (gains, least))
     beyond = tolerance + _ROUNDING * float(np.abs(complete.payoffs).max())
-    verdicts = [verdict_of(float(b.low.max()), float(b.high.max()), beyond) for b in (bounds, bounds_of_least)]
+    shared, separate = (
+        verdict_of(float(ends.low.max()), float(ends.high.max()), beyond) for ends in (bounds, bounds_of_least)
+    )
     return PairCertificate(
         pairs,
         tuple(table.strategies[choice] for choice in table.choices[rows].max(axis=1)),
@@ -102,7 +104,8 @@ def pair_certificate(
         losses,
         bounds,
         bounds_of_least,
-        *verdicts,
+        shared,
+        separate,
         int(bounds.mean.argmax()),
         confirm(gains, confidence),
         float(tolerance),
