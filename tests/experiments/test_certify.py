@@ -132,6 +132,7 @@ def test_other_data_are_refused_where_certificates_are_missing(
     certify.run(config(), Question(control=False), directory=tmp_path, resume=True)
 
 
+@pytest.mark.in_turn
 def test_blocks_of_another_config_are_refused(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     with claim(tmp_path, dumps(config())):
         begin_checkpoints(tmp_path / "certify", dumps(config()), None)

@@ -41,6 +41,7 @@ def test_a_line_for_each_cell(datasets: dict[str, xr.Dataset]) -> None:
     assert (lines[3]["algorithm"], lines[3]["participation"], lines[3]["participation_low"]) == ("second", "", "")
 
 
+@pytest.mark.in_turn
 def test_a_page_and_a_picture_of_each(datasets: dict[str, xr.Dataset], tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.toml").write_text('name = "<x>"')
     paths = write_certificates(tmp_path, datasets, "a <heading>", {"second": ["1 run diverged."]})
