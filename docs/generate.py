@@ -13,7 +13,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # so that fljax and docs are those of this checkout
 
-from docs.generator import claims, methods, notebooks, reference  # noqa: E402
+from docs.generator import certificates, claims, methods, notebooks, reference  # noqa: E402
 from fljax import __version__, algorithms, scenarios  # noqa: E402
 
 # Pictures of results, by their path in the site.
@@ -26,7 +26,7 @@ PICTURES = {
 @functools.cache
 def pages() -> dict[str, str]:
     """All generated pages but the notebooks, by path."""
-    return methods.pages() | reference.pages() | claims.pages()
+    return methods.pages() | reference.pages() | claims.pages() | certificates.pages()
 
 
 def navigation(colab: str = "") -> dict[str, list[Any]]:
@@ -37,6 +37,7 @@ def navigation(colab: str = "") -> dict[str, list[Any]]:
             "methods/index.md",
             *({name: f"methods/{name}.md"} for name in algorithms.REGISTRY),
             {"Scenarios": ["methods/scenarios/index.md", *around]},
+            *({"Does it pay to lie?": path} for path in certificates.pages()),
         ],
         "Notebooks": [{each.title: f"notebooks/{name}.md"} for name, each in notebooks.pages(colab).items()],
         "Reference": [

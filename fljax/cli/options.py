@@ -167,6 +167,50 @@ class WorthOptions(NamedTuple):
         return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
 
 
+class CertifyOptions(NamedTuple):
+    """Options of ``fljax certify``: which deviations run and how they are judged, and what is kept and printed."""
+
+    overrides: Overrides = None
+    seeds: Seeds = None
+    tolerance: Annotated[float, typer.Option(help="Gains up to this do not count, in units of the utility.")] = 0.01
+    deviations: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES|FILE.toml",
+            help="Names of usual deviations with commas, or a file of strategies; all that are read if not given.",
+        ),
+    ] = None
+    metric: Annotated[
+        str | None,
+        typer.Option(help="What a client gets of its model on its test rows: test_accuracy or test_loss."),
+    ] = None
+    cost: Annotated[float, typer.Option(help="Of a client's whole effort, in units of the metric.")] = 0.0
+    price: Annotated[float, typer.Option(help="Of a token that a client has at the end.")] = 0.0
+    confidence: Annotated[float, typer.Option(help="Of the bounds, for all deviations of all clients at once.")] = 0.95
+    method: Annotated[str, typer.Option(help="Of the bounds: bonferroni or max_t.")] = "bonferroni"
+    candidates: Annotated[
+        int, typer.Option(metavar="N", help="Strategies that an attacker tries on half of the seeds; 0: no attack.")
+    ] = 50
+    control: Annotated[
+        bool, typer.Option("--control/--no-control", help="Certify FedAvg with inflated sizes on the same data, too.")
+    ] = True
+    max_runs: Annotated[int, typer.Option(metavar="N", help="Refuse more runs of one algorithm than this.")] = 20_000
+    out: Out = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with --out, or the latest run of this name, after its last block.")
+    ] = False
+    as_json: Json = False
+    cache: Cache = True
+    quiet: Quiet = False
+    no_report: NoReport = False
+    no_import: NoImport = False
+
+    @property
+    def changes(self) -> list[str]:
+        """What the options change in the config."""
+        return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
+
+
 class Together(NamedTuple):
     """Options of one run in several processes."""
 

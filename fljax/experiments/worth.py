@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,25 +17,32 @@ import xarray as xr
 
 from fljax.config import Config, dumps
 from fljax.core import processes
-from fljax.core.names import about_algorithm, duration
-from fljax.core.signatures import accepts
-from fljax.engine import Plan, RunsDone, checksum_of
+from fljax.core.names import about_algorithm
+from fljax.engine import Plan, checksum_of
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.programs import check
 from fljax.experiments.running import Saving
+from fljax.experiments.whole_runs import (
+    apart,
+    check_blocks,
+    check_start,
+    on_block,
+    reads_standalone,
+    tell_what_is_left_out,
+)
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
 from fljax.games.comparing import check_estimators
 from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, code_of, metrics_of, name_of_value
 from fljax.results import Reference
-from fljax.results.events import EventLog, OnEvent
-from fljax.results.folders import BLOCKS, OF_WORTH, OpenFolder
+from fljax.results.events import OnEvent
+from fljax.results.folders import OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
-from fljax.results.identity import ORIGIN, Origin, check_checkpoints, check_same_run
+from fljax.results.identity import Origin, check_same_run
 
 
 class Question(NamedTuple):
@@ -103,10 +110,10 @@ def run(
         where = f"{str(directory)!r}, which holds {TABLES}"
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
     _finished(directory, text)  # refuses another config before the folder gets it
-    _check_blocks(directory, text, resume)
+    check_blocks(directory, OF_WORTH, text, resume)
     opening = opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs")
     with opening as (outputs, folder):
-        outputs = _apart(outputs)
+        outputs = apart(outputs, OF_WORTH)
         finished = _finished(directory, text)
         tables = {} if finished is None else dict(finished.tables)
         labels = [entry.label for entry in config.algorithms]
@@ -140,20 +147,6 @@ def run(
     return Answer({label: tables[label] for label in labels}, compared)
 
 
-def _apart(outputs: Outputs) -> Outputs:
-    """With checkpoints in a folder that a run does not use, which removes its own when it is finished."""
-    files = outputs.files
-    if files.directory is None:
-        return outputs
-    return outputs._replace(files=files._replace(directory=files.directory / OF_WORTH))
-
-
-def _check_blocks(directory: pathlib.Path | None, text: str, resume: bool) -> None:
-    """Raises a ValueError if blocks that would go on are of another config or version."""
-    if directory is not None and resume and (directory / BLOCKS / ORIGIN).is_file():
-        check_checkpoints(directory / OF_WORTH, text, None)
-
-
 def _tables(
     setup: Setup, asked: Question, outputs: Outputs, folder: OpenFolder, finished: dict[str, CoalitionTable]
 ) -> Iterator[tuple[str, Plan, CoalitionTable]]:
@@ -162,10 +155,10 @@ def _tables(
     preparation.check_test_rows(setup.federation)
     for words in preparation.facts_to_tell(setup):
         log.note(words)
-    _tell_what_is_left_out(setup, log)
+    tell_what_is_left_out(setup, log, "coalition", "has no value")
     for entry in setup.algorithms:
         with about_algorithm(entry.label):
-            _check_start(entry)
+            check_start(entry, "coalitions")
     plans = check(setup, rehearsed=False, swept=True)  # errors of all algorithms, before anything is computed
     lacking: list[str] = []
     for entry in setup.algorithms:
@@ -204,7 +197,7 @@ def _tables(
                 max_runs=asked.max_runs,
                 execution=setup.execution,
                 checkpoint=outputs.files.checkpoint(label),
-                on_block=_on_block(log, label),
+                on_block=on_block(log, label),
             )
         if table.notes:
             log.note(table.notes, label, table.cost.runs, table.cost.runs)
@@ -221,22 +214,11 @@ def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> None:
     check_estimators(plan, setup.federation, name_of_value(asked.value), names)
 
 
-def _on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
-    """Tells the log of each block of runs, with the time that is left by the speed of the last one."""
-
-    def tell(block: RunsDone) -> None:
-        rest = (block.runs - block.done) * block.seconds / block.block
-        log.train(label, block.done, block.runs, f"about {duration(rest)} left" if rest >= 1 else "")
-
-    return tell
-
-
 def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Setup) -> bool:
     """Whether the algorithm, or the value, reads standalone models; raises a ValueError if there is no such value."""
     algorithm = algorithm_of(plan)
     check_value(value, algorithm, setup.federation, _ANY)
-    builders = (entry.build, *(wrap for wrap, _ in entry.scenarios))
-    if any(accepts(build, name) for build in builders for name in ("threshold", "reference", "contribution")):
+    if reads_standalone(entry):
         return True
     return isinstance(value, str) and value not in metrics_of(algorithm, setup.federation, None)
 
@@ -244,27 +226,6 @@ def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Se
 # Of which only the names of its numbers are read.
 _NONE = np.zeros((1, 1), np.float32)
 _ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
-
-
-def _check_start(entry: AlgorithmSetup) -> None:
-    if entry.pooled:
-        raise ValueError(
-            f"expected algorithms whose clients train for coalitions, got {entry.label} with pooled = true, which "
-            "trains on the rows of all clients at once"
-        )
-    if entry.clustering is not None:
-        raise ValueError(
-            f'expected clusters that are drawn (clustering = "random") for coalitions, got {entry.label}, whose '
-            "clusters are found by training all clients"
-        )
-
-
-def _tell_what_is_left_out(setup: Setup, log: EventLog) -> None:
-    left_out = [name for name, asked in (("callbacks", setup.callbacks), ("early stopping", setup.stop)) if asked]
-    if left_out:
-        log.note(f"without {' and '.join(left_out)} of the config: every coalition runs to its end")
-    if setup.non_finite != "freeze":
-        log.note(f'non_finite = "{setup.non_finite}" is not used: a coalition that diverges has no value')
 
 
 def _named(table: CoalitionTable, setup: Setup) -> CoalitionTable:

@@ -5,7 +5,8 @@
 it all at once. ``fljax worth CONFIG`` does so for the algorithms of a config.
 
 ``payoffs`` plays profiles of strategies, such as every client that deviates in turn. A ``PayoffTable`` has what clients
-get in each. ``certificate`` says whether deviating pays, and ``pure_equilibria``, ``best_response_graph``,
+get in each. ``certificate`` says whether deviating pays, and ``certify`` does both, with an attack and positive
+controls; ``fljax certify CONFIG`` does so for the algorithms of a config. ``pure_equilibria``, ``best_response_graph``,
 ``correlated_equilibria`` and ``mixed_equilibria`` say where play may end.
 ``blocking_coalitions`` and ``core_stable_partitions`` say which groups would leave, out of a ``CoalitionTable``.
 """
@@ -33,6 +34,7 @@ from fljax.games.strategic.certificates import (
     response_dataset,
     save_certificates,
 )
+from fljax.games.strategic.certifying import certify
 from fljax.games.strategic.deviations import messages_of, usual_deviations
 from fljax.games.strategic.equilibria import (
     BestResponseGraph,
@@ -48,6 +50,8 @@ from fljax.games.strategic.equilibria import (
     payoff_half_width,
     pure_equilibria,
 )
+from fljax.games.strategic.evidence import Attack, Control
+from fljax.games.strategic.ex_post import ExPost, ex_post
 from fljax.games.strategic.gains import (
     Certificate,
     Confirmed,
@@ -59,6 +63,7 @@ from fljax.games.strategic.gains import (
     replace_diverged,
     unilateral_gains,
 )
+from fljax.games.strategic.pairs import PairCertificate, pair_certificate
 from fljax.games.strategic.payoff_tables import PayoffTable
 from fljax.games.strategic.playing import payoffs
 from fljax.games.strategic.prices import (
@@ -85,15 +90,19 @@ from fljax.games.tables import (
 )
 
 __all__ = [
+    "Attack",
     "BestResponseGraph",
     "Blocking",
     "Certificate",
     "CoalitionTable",
     "Confirmed",
+    "Control",
     "CorrelatedEquilibria",
     "Cost",
+    "ExPost",
     "Gains",
     "MixedEquilibria",
+    "PairCertificate",
     "PayoffTable",
     "Potential",
     "Prices",
@@ -110,6 +119,7 @@ __all__ = [
     "certificate",
     "certificate_dataset",
     "certificate_of",
+    "certify",
     "coalitions",
     "coalitions_of",
     "compare_algorithms",
@@ -120,6 +130,7 @@ __all__ = [
     "diverged_cells",
     "divergences",
     "estimate",
+    "ex_post",
     "exact_potential",
     "from_dataset",
     "individual_rationality",
@@ -133,6 +144,7 @@ __all__ = [
     "mixed_equilibria",
     "mixed_regret",
     "monotonicity",
+    "pair_certificate",
     "payoff_half_width",
     "payoffs",
     "price_of_anarchy",

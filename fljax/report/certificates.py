@@ -43,18 +43,63 @@ def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
     return rows
 
 
+def deviation_rows(certificate: xr.Dataset, *, bounds: bool = False) -> list[list[str]]:
+    """The certificate as text: a row of headings, and a row for each deviation, with the client that gains most by it.
+
+    Args:
+      certificate: of ``fljax.games.certificate_dataset``.
+      bounds: whether losses of others, participation and welfare have their bounds, too.
+
+    Returns:
+      Rows with the largest mean gains first. The verdict is that of all clients: "VIOLATED" if it is violated for some
+      client, and "CERTIFIED" if it is certified for all.
+    """
+    beside = {"loss": "others lose", "participation": "participation", "welfare": "welfare"}
+    rows = [["deviation", "client", "gain", "from", "to", *beside.values(), "verdict"]]
+    names, means = certificate["deviation"].values.astype(str), certificate["mean"].values
+    worst = {name: max(np.flatnonzero(names == name), key=lambda cell: means[cell]) for name in dict.fromkeys(names)}
+    for name, cell in sorted(worst.items(), key=lambda pair: -means[pair[1]]):
+        entry = certificate.isel(cell=int(cell))
+        gain = [f"{float(entry[part]):+.4f}" for part in ("mean", "low", "high")]
+        others = [_with_bounds(entry, part, bounds) for part in beside]
+        verdicts = certificate["verdict_of_cell"].values[names == name].tolist()
+        rows.append([str(name), str(int(entry["deviator"])), *gain, *others, _of_all(verdicts)])
+    return rows
+
+
+def _with_bounds(entry: xr.Dataset, name: str, bounds: bool) -> str:
+    if name not in entry:
+        return "-"
+    mean = f"{float(entry[name].mean('seed')):+.4f}"
+    return f"{mean} ({float(entry[f'{name}_low']):+.4f} to {float(entry[f'{name}_high']):+.4f})" if bounds else mean
+
+
+def _of_all(verdicts: Sequence[str]) -> str:
+    """The verdict on a deviation of several clients."""
+    violated = verdicts.count("VIOLATED")
+    if violated:
+        return f"VIOLATED ({violated} of {len(verdicts)})" if len(verdicts) > 1 else "VIOLATED"
+    return "CERTIFIED" if set(verdicts) == {"CERTIFIED"} else "INCONCLUSIVE"
+
+
+def rationality_sentence(certificate: xr.Dataset) -> str | None:
+    """How many clients should not have joined; None if outside options are not known."""
+    if "irrational" not in certificate:
+        return None
+    share, low, high = (100 * float(certificate[f"irrational{end}"]) for end in ("", "_low", "_high"))
+    words = f"{share:.1f} % of the clients have less than without joining (from {low:.1f} to {high:.1f} %)."
+    return words + (" Where most do, it pays to contribute nothing." if share > 50 else "")
+
+
 def certificate_sentences(certificate: xr.Dataset) -> list[str]:
     """What a certificate says beside its cells: who should join, the verdict, the worst cell, and what it is about.
 
     Args:
       certificate: of ``fljax.games.certificate_dataset``.
     """
-    sentences: list[str] = []
+    first = rationality_sentence(certificate)
+    sentences: list[str] = [] if first is None else [first]
     sure = f"{100 * float(certificate['confidence']):g} %"
-    if "irrational" in certificate:
-        share, low, high = (100 * float(certificate[f"irrational{end}"]) for end in ("", "_low", "_high"))
-        words = f"{share:.1f} % of the clients have less than without joining (from {low:.1f} to {high:.1f} %)."
-        sentences.append(words + (" Where most do, it pays to contribute nothing." if share > 50 else ""))
     sentences.append(f"{_verdict_in_words(certificate)}.")
     if np.isfinite(certificate["seeds_needed"]):
         sentences.append(f"About {int(certificate['seeds_needed']):,} seeds would decide.")
@@ -65,6 +110,8 @@ def certificate_sentences(certificate: xr.Dataset) -> list[str]:
         f"Largest mean gain: {names[0]}, {float(certificate['mean'][cells[0]]):+.4f}. Chosen with {half} seeds and "
         f"reported with the others: {names[1]}, {ends[0]:+.4f} (from {ends[1]:+.4f} to {ends[2]:+.4f}, {sure})."
     )
+    sentences += [*_attack_in_words(certificate, half, sure), *_controls_in_words(certificate)]
+    sentences += _of_single_seeds(certificate, sure)
     lost = int(certificate["diverged"].sum() + certificate["honest_diverged"].sum())
     if lost:
         runs = "1 run diverged and counts" if lost == 1 else f"{lost} runs diverged and count"
@@ -76,6 +123,51 @@ def certificate_sentences(certificate: xr.Dataset) -> list[str]:
         "A client may gain more by a deviation that was not tried. Gains are means over seeds."
     )
     return sentences
+
+
+def _attack_in_words(certificate: xr.Dataset, half: int, sure: str) -> list[str]:
+    if "attack_client" not in certificate:
+        return []
+    mean, low, high = (float(certificate[f"attack_{name}"]) for name in ("mean", "low", "high"))
+    numbers = zip(certificate["attack_field"].values, certificate["attack_number"].values, strict=True)
+    strategy = ", ".join(f"{field} {float(number):.3g}" for field, number in numbers)
+    beyond = " It violates the tolerance." if low > float(certificate["tolerance"]) else ""
+    return [
+        f"Attack: the best of {int(certificate['attack_candidates'])} strategies of client "
+        f"{int(certificate['attack_client'])}, chosen with {half} seeds ({strategy}), gains {mean:+.4f} with the "
+        f"others (from {low:+.4f} to {high:+.4f}, {sure}).{beyond}"
+    ]
+
+
+def _controls_in_words(certificate: xr.Dataset) -> list[str]:
+    if "control_name" not in certificate:
+        return []
+    columns = (certificate[f"control_{part}"].values.tolist() for part in ("name", "expected", "verdict"))
+    controls = list(zip(*columns, strict=True))
+    failed = [
+        f"Control failed: {name} should be {expected} and is {verdict}, so the verdict says little."
+        for name, expected, verdict in controls
+        if expected != verdict
+    ]
+    named = "; ".join(f"{name}: {verdict}" for name, _, verdict in controls)
+    return failed or [f"Controls, all as they should be: {named}."]
+
+
+def _of_single_seeds(certificate: xr.Dataset, sure: str) -> list[str]:
+    """Gains ex post, and what could be seen: the smallest gain that is flagged, beside the noise of payoffs."""
+    if "violated_seeds" not in certificate:
+        return []
+    share, most = (100 * float(certificate[f"violated_seeds{end}"]) for end in ("", "_high"))
+    quantiles = zip(certificate["level"].values, certificate["largest_quantile"].values, strict=True)
+    shown = ", ".join(f"{float(gain):+.4f} (quantile {float(level):g})" for level, gain in quantiles)
+    seen = float(certificate["tolerance"]) + float((certificate["mean"] - certificate["low"]).max())
+    noise = float(certificate["honest"].std("seed", ddof=1).mean())
+    return [
+        f"With single seeds: in {share:.1f} % of them somebody gains more than the tolerance (at most {most:.1f} % of "
+        f"all draws, {sure}). Largest gain of a seed: {shown}.",
+        f"A mean gain above {seen:.4g} is flagged in every cell. Payoffs of an honest client have the standard "
+        f"deviation {noise:.4g} over seeds.",
+    ]
 
 
 def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:

@@ -15,8 +15,9 @@ A run folder contains
   have those that are one value for each seed and round (``fljax.results.stores``);
 - ``parts``: of a sweep in parts, the run folder of each, such as ``2-of-8`` (``fljax.experiments.sweep``);
 - ``worth.nc``: of ``fljax worth``, the values of all coalitions (``fljax.experiments.worth``);
+- ``certificates.nc``: of ``fljax certify``, the certificates of all algorithms (``fljax.experiments.certify``);
 - ``checkpoints``: until the run is finished, what is not in the results yet
-  (``fljax.experiments.running``); ``worth/checkpoints``: the same of ``fljax worth``.
+  (``fljax.experiments.running``); ``worth/checkpoints`` and ``certify/checkpoints``: the same of these commands.
 
 Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
 temporary name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
@@ -53,9 +54,11 @@ from fljax.results.identity import (
 RESULTS, TABLE, CONFIG, LOCK = "results.nc", "metrics.csv", "config.toml", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
 RECORDS, COMPARISON, PARTS, WORTH = "records", "comparison.toml", "parts", "worth.nc"
-# Where ``fljax worth`` has its checkpoints, apart from those of a run in the same folder.
-OF_WORTH = "worth"
-BLOCKS = f"{OF_WORTH}/{CHECKPOINTS}"
+CERTIFICATES = "certificates.nc"
+# Where ``fljax worth`` and ``fljax certify`` have their checkpoints, apart from those of a run in the same folder.
+OF_WORTH, OF_CERTIFY = "worth", "certify"
+# What whole runs leave in a folder.
+_OF_WHOLE_RUNS = (WORTH, CERTIFICATES, *(f"{folder}/{CHECKPOINTS}" for folder in (OF_WORTH, OF_CERTIFY)))
 PATIENCE = 60.0  # seconds that parts of a sweep, and who joins them, wait for others that begin in the same folder
 
 
@@ -121,7 +124,7 @@ def _claimed(
         if written is None or not resume or added(written, text) or added(text, written):
             write(directory / CONFIG, text.encode())
         earlier = bool(finished) or bool(begun)
-        earlier = earlier or (resume and any((directory / name).exists() for name in (CHECKPOINTS, WORTH, BLOCKS)))
+        earlier = earlier or (resume and any((directory / name).exists() for name in (CHECKPOINTS, *_OF_WHOLE_RUNS)))
         yield OpenFolder(finished, write_environment(directory / ENVIRONMENT, earlier) if computes else (), begun)
 
 
@@ -137,7 +140,7 @@ def is_used(directory: pathlib.Path) -> bool:
 
 def check_new(directory: pathlib.Path, used: bool, remedy: str = ", or --resume") -> None:
     """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
-    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS, WORTH, BLOCKS):
+    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS, *_OF_WHOLE_RUNS):
         if (directory / name).exists():
             raise ValueError(f"expected a folder without results{remedy}, got {str(directory)!r}, which holds {name}")
     if (directory / CONFIG).exists() and not used:

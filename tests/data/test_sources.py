@@ -184,6 +184,18 @@ def test_idx_files_of_a_folder_are_read(tmp_path, compressed, sign):
     assert not (tmp_path / "cache").exists()
 
 
+def test_some_rows_of_fashion_mnist(tmp_path):
+    write_family(tmp_path)
+    whole = load("fashion_mnist", folder=tmp_path)
+    some = load("fashion_mnist", folder=tmp_path, rows=4)
+    assert (some.train_size, len(some.y), some.classes) == (4, 7, whole.classes)
+    np.testing.assert_array_equal(some.y, np.r_[whole.y[:4], whole.y[6:]])
+    np.testing.assert_array_equal(some.x, np.concatenate([whole.x[:4], whole.x[6:]]))
+    for rows in (0, 7):
+        with pytest.raises(ValueError, match=f"expected rows from 1 to 6, the training rows, got {rows}"):
+            load("fashion_mnist", folder=tmp_path, rows=rows)
+
+
 def test_idx_types_are_read(tmp_path):
     for code, kind in ((0x09, "i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")):
         values = np.array([[1, -2], [3, 4]], kind)

@@ -14,6 +14,7 @@ from fljax.report.certificates import (
     certificate_picture,
     certificate_rows,
     certificate_sentences,
+    deviation_rows,
 )
 from tests.games.played import GAINS, effort, full, two_clients, unilateral
 
@@ -77,11 +78,62 @@ def test_the_table_of_cells_and_its_sentences() -> None:
     assert said[3].startswith(
         "Largest mean gain: client 0, lie, +0.0150. Chosen with 2 seeds and reported with the others:"
     )
-    assert said[4] == "1 run diverged and counts as the worst utility."
-    assert said[5].startswith("Tried: 1 deviation of 3 clients, each one alone")
+    assert said[4].startswith(
+        "With single seeds: in 60.0 % of them somebody gains more than the tolerance (at most 92.4 %"
+    )
+    assert said[4].endswith("(quantile 0.5), +0.0300 (quantile 0.9), +0.0300 (quantile 1).")
+    assert said[5].startswith("A mean gain above 0.02858 is flagged in every cell.")  # 3.186316 x .005831 of client 1
+    assert said[6] == "1 run diverged and counts as the worst utility."
+    assert said[7].startswith("Tried: 1 deviation of 3 clients, each one alone")
     alone = games.certificate_dataset(games.certificate(unilateral(np.full((5, 2), 0.1), outside=None), tolerance=1.0))
-    assert len(certificate_sentences(alone)) == 3
+    assert len(certificate_sentences(alone)) == 5
     assert certificate_rows(alone)[1][-1] == "CERTIFIED (no variation)"
+
+
+def test_a_row_for_each_deviation() -> None:
+    """The client that gains most by it, and the verdict on all clients."""
+    gains = np.hstack([GAINS + np.array([0.05, 0.0, 0.0]), GAINS])
+    table = unilateral(gains)
+    names = ("honest", "lie", "rest")
+    choices = table.choices.copy()
+    choices[4:] *= 2  # clients 3 to 5 play the second one
+    dataset = games.certificate_dataset(
+        games.certificate(table._replace(choices=choices, strategies=names), tolerance=0.02)
+    )
+    rows = deviation_rows(dataset)
+    assert rows[0] == [
+        "deviation",
+        "client",
+        "gain",
+        "from",
+        "to",
+        "others lose",
+        "participation",
+        "welfare",
+        "verdict",
+    ]
+    assert [row[:3] for row in rows[1:]] == [["lie", "0", "+0.0650"], ["rest", "3", "+0.0150"]]
+    assert [row[-1] for row in rows[1:]] == ["VIOLATED (1 of 3)", "INCONCLUSIVE"]
+    assert rows[1][5] == "+0.0065"
+    assert deviation_rows(dataset, bounds=True)[1][5].startswith("+0.0065 (+0.00")
+    alone = games.certificate_dataset(games.certificate(unilateral(GAINS, outside=None), tolerance=0.1))
+    assert deviation_rows(alone)[1][6:] == ["-", "+0.0120", "CERTIFIED"]
+
+
+def test_attack_and_controls_in_words() -> None:
+    attack = games.Attack(1, (("own", 2.5), ("factor.size", 12.345)), 50, 0.4, 0.3, 0.2, 0.4)
+    control = games.Control("a fee", "VIOLATED", "VIOLATED", 1.0, 0.9, 1.1)
+    result = games.certificate(unilateral(GAINS), tolerance=0.05)._replace(attack=attack, controls=(control,))
+    said = certificate_sentences(games.certificate_dataset(result))
+    assert said[3] == (
+        "Attack: the best of 50 strategies of client 1, chosen with 2 seeds (own 2.5, factor.size 12.3), gains +0.3000 "
+        "with the others (from +0.2000 to +0.4000, 95 %). It violates the tolerance."
+    )
+    assert said[4] == "Controls, all as they should be: a fee: VIOLATED."
+    failed = result._replace(controls=(control._replace(verdict="INCONCLUSIVE"),), attack=attack._replace(low=0.0))
+    said = certificate_sentences(games.certificate_dataset(failed))
+    assert said[3].endswith("(from +0.0000 to +0.4000, 95 %).")
+    assert said[4] == "Control failed: a fee should be VIOLATED and is INCONCLUSIVE, so the verdict says little."
 
 
 def test_a_graph_of_best_responses() -> None:

@@ -47,13 +47,16 @@ _EMNIST_ADVICE = (
 )
 
 
-def fashion_mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
+def fashion_mnist(
+    *, rows: int | None = None, folder: str | Path | None = None, cache: str | Path | None = None
+) -> Dataset:
     """Fashion-MNIST: 60000 training and 10000 test images, uint8 ``[n, 28, 28, 1]``, 10 classes.
 
     Read only from ``folder`` if given; otherwise from the cache, from the folder of Debian's package
     dataset-fashion-mnist, or else downloaded.
 
     Args:
+      rows: how many training images, the first ones, whose classes are mixed; None: all.
       folder: a folder with the four IDX files, plain or .gz; data read from it are not cached.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
 
@@ -61,9 +64,24 @@ def fashion_mnist(*, folder: str | Path | None = None, cache: str | Path | None 
     2017.
 
     Raises:
-      ValueError: if the files cannot be found or fetched, or are damaged.
+      ValueError: if the files cannot be found or fetched, or are damaged, or there are fewer training images.
     """
-    return FASHION_MNIST.load(folder, cache)
+    whole = FASHION_MNIST.load(folder, cache)
+    return whole if rows is None else with_fewer_rows(whole, rows)
+
+
+def with_fewer_rows(whole: Dataset, rows: int) -> Dataset:
+    """The data set with its first ``rows`` training rows, and all of its test rows.
+
+    Raises:
+      ValueError: if it has fewer training rows.
+    """
+    if not 1 <= rows <= whole.train_size:
+        raise ValueError(f"expected rows from 1 to {whole.train_size}, the training rows, got {rows}")
+    x, y = np.asarray(whole.x), np.asarray(whole.y)
+    chosen = np.r_[:rows, whole.train_size : len(y)]
+    made = dataset(x[chosen], y[chosen], classes=whole.classes, train_size=rows)
+    return made._replace(class_names=whole.class_names)
 
 
 def mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:

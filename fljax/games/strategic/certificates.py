@@ -9,15 +9,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.contributions import Bounds
+from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.core.files import write
 from fljax.games.strategic.equilibria import BestResponseGraph
+from fljax.games.strategic.evidence import Attack, Control
+from fljax.games.strategic.ex_post import ex_post
 from fljax.games.strategic.gains import Certificate, Gains, concluded
 from fljax.results import net_cdf
 
 _BOUNDS = ("mean", "error", "low", "high")
 _NEEDED = ("payoff", "honest", "diverged", "honest_diverged", "deviator", "deviation", *_BOUNDS)
 _SETTINGS = ("tolerance", "confidence", "critical", "method")
+# Beside them, what ``certificate_of`` reads; the rest follows from these.
+_OPTIONAL = ("outside", "attack_", "control_")
+_OF_ATTACK = ("client", "candidates", "searched", "mean", "low", "high")
 
 
 def certificate_dataset(certificate: Certificate) -> xr.Dataset:
@@ -26,12 +31,17 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
     Returns:
       By cell: ``deviator``, ``deviation``, ``verdict_of_cell``, and ``mean``, ``error``, ``low`` and ``high`` of the
       gain. By seed, too: ``gain``, ``loss`` (the mean loss of another client), ``welfare`` (its change) and, with
-      outside options, ``participation``. ``payoff`` is by client, too. ``honest`` and ``outside`` are payoffs by seed
-      and client. Single numbers: ``verdict``, ``epsilon_low``, ``epsilon_high``, ``worst``, ``seeds_needed`` (NaN:
+      outside options, ``participation``; of each of these three ``..._low`` and ``..._high`` by cell, Bonferroni's
+      bounds that hold for all cells at once. ``payoff`` is by client, too. ``honest`` and ``outside`` are payoffs by
+      seed and client. Single numbers: ``verdict``, ``epsilon_low``, ``epsilon_high``, ``worst``, ``seeds_needed`` (NaN:
       none), ``confirmed_...``, and with outside options ``irrational``, the share of clients with less than theirs,
       with ``irrational_low``, ``irrational_high``, and ``surplus`` by client with ``surplus_low``, ``surplus_high``.
+      Of single seeds (``ex_post``): ``quantile`` by ``level`` and cell, ``largest_quantile`` by level, ``above`` by
+      cell, ``violated_seeds`` and ``violated_seeds_high``. With an attack ``attack_...``, with its numbers by
+      ``attack_field``; with controls ``control_...`` by ``control``.
     """
     gains, cells = certificate.gains, ("seed", "cell")
+    single = ex_post(certificate)
     variables: dict[str, Any] = {
         "gain": (cells, gains.gains),
         "loss": (cells, gains.losses),
@@ -47,6 +57,13 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
         "seeds_needed": ((), np.nan if certificate.seeds_needed is None else float(certificate.seeds_needed)),
         **{f"confirmed_{name}": ((), value) for name, value in certificate.confirmed._asdict().items()},
         **{name: ((), getattr(certificate, name)) for name in ("tolerance", "confidence", "method")},
+        "quantile": (("level", "cell"), single.quantiles),
+        "largest_quantile": ("level", single.largest),
+        "above": ("cell", single.above),
+        "violated_seeds": ((), single.violated),
+        "violated_seeds_high": ((), single.violated_high),
+        **_bounds_of_others(certificate),
+        **_evidence(certificate),
     }
     if gains.outside is not None:
         variables["outside"] = ("seed", "client"), gains.outside
@@ -60,10 +77,36 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
     coordinates = {
         "seed": list(gains.seeds),
         "client": np.arange(gains.honest.shape[1]),
+        "level": list(single.levels),
         "deviator": ("cell", gains.clients),
         "deviation": ("cell", np.asarray(gains.deviations, dtype=str)),
     }
     return xr.Dataset(variables, coordinates)
+
+
+def _bounds_of_others(certificate: Certificate) -> dict[str, Any]:
+    """Bounds by cell of what a deviation does beside the gain."""
+    gains, variables = certificate.gains, dict[str, Any]()
+    changes = {"loss": gains.losses, "welfare": gains.welfare, "participation": gains.participation}
+    for name, values in changes.items():
+        if values is not None:
+            bounds = simultaneous_bounds(values, certificate.confidence)
+            variables |= {f"{name}_low": ("cell", bounds.low), f"{name}_high": ("cell", bounds.high)}
+    return variables
+
+
+def _evidence(certificate: Certificate) -> dict[str, Any]:
+    """The attack and the controls; what there is none of has no variables."""
+    variables: dict[str, Any] = {}
+    if certificate.attack is not None:
+        fields, numbers = zip(*certificate.attack.strategy, strict=True)
+        variables |= {f"attack_{name}": ((), getattr(certificate.attack, name)) for name in _OF_ATTACK}
+        variables |= {"attack_field": ("attack_field", np.asarray(fields, dtype=str))}
+        variables |= {"attack_number": ("attack_field", np.asarray(numbers, float))}
+    if certificate.controls:
+        columns = zip(Control._fields, zip(*certificate.controls, strict=True), strict=True)
+        variables |= {f"control_{name}": ("control", np.asarray(values)) for name, values in columns}
+    return variables
 
 
 def certificate_of(dataset: xr.Dataset) -> Certificate:
@@ -93,6 +136,27 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
         tolerance=float(arrays["tolerance"]),
         confidence=float(arrays["confidence"]),
         method=str(arrays["method"].values),
+        attack=_attack_of(arrays),
+        controls=_controls_of(arrays),
+    )
+
+
+def _attack_of(arrays: xr.Dataset) -> Attack | None:
+    if "attack_client" not in arrays:
+        return None
+    fields, numbers = arrays["attack_field"].values.tolist(), arrays["attack_number"].values.tolist()
+    ends = [float(arrays[f"attack_{name}"]) for name in ("searched", "mean", "low", "high")]
+    strategy = tuple(zip(map(str, fields), map(float, numbers), strict=True))
+    return Attack(int(arrays["attack_client"]), strategy, int(arrays["attack_candidates"]), *ends)
+
+
+def _controls_of(arrays: xr.Dataset) -> tuple[Control, ...]:
+    if "control_name" not in arrays:
+        return ()
+    columns = [arrays[f"control_{name}"].values.tolist() for name in Control._fields]
+    return tuple(
+        Control(str(name), str(expected), str(verdict), *map(float, numbers))
+        for name, expected, verdict, *numbers in zip(*columns, strict=True)
     )
 
 
@@ -126,27 +190,50 @@ class SavedCertificates(NamedTuple):
       certificates: by label, for example of the algorithm.
       config: the text of the config that they are of; "" without one.
       fljax: the version that wrote them.
+      question: what was asked, as text; "" if it is not known.
+      data: a checksum of the data that they are of; "" if it is not known.
     """
 
     certificates: dict[str, Certificate]
     config: str
     fljax: str
+    question: str = ""
+    data: str = ""
 
 
-def save_certificates(path: str | pathlib.Path, certificates: dict[str, Certificate], config: str = "") -> None:
+def save_certificates(
+    path: str | pathlib.Path,
+    certificates: dict[str, Certificate],
+    config: str = "",
+    *,
+    question: str = "",
+    data: str = "",
+) -> None:
     """Writes certificates into one netCDF file, atomically, each in a group of its own.
+
+    A group has what ``certificate_of`` reads of a ``certificate_dataset``, and not what follows from it.
 
     Args:
       path: the file.
       certificates: by label, for example of the algorithm.
       config: the text of the config that they are of.
+      question: what was asked, as text.
+      data: a checksum of the data.
 
     Raises:
       OSError: if the disk has no room, or the folder does not exist.
     """
-    groups = {f"certificate_{place}": certificate_dataset(entry) for place, entry in enumerate(certificates.values())}
-    root = net_cdf.origin(config).assign(certificates=((), json.dumps(list(certificates))))
+    groups = {f"certificate_{place}": _necessary(entry) for place, entry in enumerate(certificates.values())}
+    about = {"certificates": json.dumps(list(certificates)), "question": question, "data": data}
+    root = net_cdf.origin(config).assign({name: ((), text) for name, text in about.items()})
     write(pathlib.Path(path), net_cdf.encoded(root, groups))
+
+
+def _necessary(certificate: Certificate) -> xr.Dataset:
+    """The variables that are saved: writing all of them takes three times as long."""
+    dataset = certificate_dataset(certificate)
+    names = [str(name) for name in dataset.data_vars]
+    return dataset[[name for name in names if name in (*_NEEDED, *_SETTINGS) or name.startswith(_OPTIONAL)]]
 
 
 def load_certificates(path: str | pathlib.Path) -> SavedCertificates:
@@ -161,4 +248,5 @@ def load_certificates(path: str | pathlib.Path) -> SavedCertificates:
     labels: list[str] = json.loads(str(root["certificates"].values))
     _, *datasets = net_cdf.read(pathlib.Path(path), [f"certificate_{place}" for place in range(len(labels))])
     certificates = dict(zip(labels, map(certificate_of, datasets), strict=True))
-    return SavedCertificates(certificates, str(root["config"].values), str(root["fljax"].values))
+    texts = {name: str(root[name].values) if name in root else "" for name in ("config", "fljax", "question", "data")}
+    return SavedCertificates(certificates, **texts)

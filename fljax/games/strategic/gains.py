@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
+from fljax.games.strategic.evidence import CERTIFIED, INCONCLUSIVE, VIOLATED, Attack, Control
 from fljax.games.strategic.payoff_tables import PayoffTable
 
-CERTIFIED, VIOLATED, INCONCLUSIVE = "CERTIFIED", "VIOLATED", "INCONCLUSIVE"
 _SHOWN = 8  # runs in a sentence
 _ROUNDING = 1e-12  # relative to the largest payoff
 
@@ -117,7 +117,7 @@ class Certificate(NamedTuple):
       gains: of all cells by seed.
       bounds: of the mean gains of cells, which hold for all cells at once.
       verdict: "CERTIFIED" if ``epsilon_high <= tolerance``, "VIOLATED" if ``epsilon_low > tolerance``, up to rounding,
-        or else "INCONCLUSIVE".
+        or else "INCONCLUSIVE". It is "VIOLATED", too, if the attack's lower bound is above the tolerance.
       verdicts: the same for each cell.
       epsilon_low: the largest lower bound of a cell.
       epsilon_high: the largest upper bound of a cell, the empirical epsilon of incentive compatibility.
@@ -129,6 +129,8 @@ class Certificate(NamedTuple):
       tolerance: gains up to it do not count, in units of payoffs.
       confidence: of bounds and intervals.
       method: of the bounds.
+      attack: the best of many strategies of one client; None: none was searched for.
+      controls: what the same functions say where the answer is known; empty: there are none.
     """
 
     gains: Gains
@@ -144,6 +146,8 @@ class Certificate(NamedTuple):
     tolerance: float
     confidence: float
     method: str
+    attack: Attack | None = None
+    controls: tuple[Control, ...] = ()
 
     def __repr__(self) -> str:
         """The verdict, the bounds of the largest gain, and the worst cell."""
@@ -250,23 +254,32 @@ def certificate(
     return concluded(gains, bounds, tolerance=tolerance, confidence=confidence, method=method)
 
 
-def concluded(gains: Gains, bounds: Bounds, *, tolerance: float, confidence: float, method: str) -> Certificate:
-    """The certificate of gains and their bounds.
+def concluded(
+    gains: Gains,
+    bounds: Bounds,
+    *,
+    tolerance: float,
+    confidence: float,
+    method: str,
+    attack: Attack | None = None,
+    controls: tuple[Control, ...] = (),
+) -> Certificate:
+    """The certificate of gains and their bounds, with what stands beside them.
 
     Raises:
       ValueError: if ``tolerance`` is negative or NaN.
     """
-    if not 0 <= tolerance < np.inf:
-        raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
+    check_tolerance(tolerance)
     low, high = float(bounds.low.max()), float(bounds.high.max())
-    largest = max(float(np.abs(gains.payoffs).max()), float(np.abs(gains.honest).max()))
-    beyond = tolerance + _ROUNDING * largest  # a gain that is the tolerance by definition may differ in its last bits
-    verdict = _verdict(low, high, beyond)
+    beyond = with_rounding(tolerance, gains)
+    verdict = verdict_of(low, high, beyond)
+    if attack is not None and attack.low > beyond:
+        verdict = VIOLATED
     return Certificate(
         gains,
         bounds,
         verdict,
-        tuple(_verdict(*ends, beyond) for ends in zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)),
+        tuple(verdict_of(*ends, beyond) for ends in zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)),
         low,
         high,
         int(bounds.mean.argmax()),
@@ -276,7 +289,20 @@ def concluded(gains: Gains, bounds: Bounds, *, tolerance: float, confidence: flo
         float(tolerance),
         float(confidence),
         method,
+        attack,
+        controls,
     )
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raises a ValueError if the tolerance is negative, infinite or NaN."""
+    if not 0 <= tolerance < np.inf:
+        raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
+
+
+def with_rounding(tolerance: float, gains: Gains) -> float:
+    """The tolerance, and a little more: a gain that is the tolerance by definition may differ in its last bits."""
+    return tolerance + _ROUNDING * max(float(np.abs(gains.payoffs).max()), float(np.abs(gains.honest).max()))
 
 
 def confirm(gains: Float[np.ndarray, "seed cell"], confidence: float = 0.95) -> Confirmed:
@@ -333,7 +359,8 @@ def diverged_cells(gains: Gains) -> str | None:
     return f"{runs} as the worst utility: {', '.join(named[:_SHOWN])}{more}"
 
 
-def _verdict(low: float, high: float, tolerance: float) -> str:
+def verdict_of(low: float, high: float, tolerance: float) -> str:
+    """The verdict on a gain that is from ``low`` to ``high``."""
     return CERTIFIED if high <= tolerance else VIOLATED if low > tolerance else INCONCLUSIVE
 
 

@@ -27,8 +27,8 @@ from fljax.games.values import algorithm_of, code_of
 from fljax.protocol import Algorithm, Federation
 from fljax.scenarios import Strategy, strategic
 
-Shape = Literal["unilateral", "join", "symmetric", "full"]
-_SHAPES = ("unilateral", "join", "symmetric", "full")
+Shape = Literal["unilateral", "pairs", "join", "symmetric", "full"]
+_SHAPES = ("unilateral", "pairs", "join", "symmetric", "full")
 JOINING = ("joins", "stays away")
 
 
@@ -57,15 +57,17 @@ def payoffs(
 ) -> PayoffTable:
     """What every client gets in each profile of strategies: ``u_i(a_1, ..., a_N)`` by seed, profile and client.
 
-    ==============  ====================================================  =======================
+    ==============  ====================================================  =========================
     shape           profiles of N clients and K strategies                number
-    ==============  ====================================================  =======================
+    ==============  ====================================================  =========================
     unilateral      everybody is honest, or everybody but one client      1 + N (K - 1)
+    pairs           everybody is honest, or everybody but two clients,    1 + N (N - 1) (K - 1) / 2
+                    who play the same strategy
     join            every set of clients that join                        2^N
     symmetric       how many clients play each strategy; the first ids    C(N + K - 1, K - 1)
                     play the first strategies
     full            every choice of every client                          K^N
-    ==============  ====================================================  =======================
+    ==============  ====================================================  =========================
 
     Args:
       plan: an ``Algorithm``, or a ``Plan`` whose floats change without recompiling.
@@ -192,6 +194,11 @@ def profiles(
         for client, strategy in itertools.product(ids, range(1, strategies)):
             rows.append(np.where(np.arange(clients) == client, strategy, 0))
         return np.array(rows)
+    if shape == "pairs":
+        rows = [np.zeros(clients, int)]
+        for pair, strategy in itertools.product(itertools.combinations(range(clients), 2), range(1, strategies)):
+            rows.append(np.where(np.isin(np.arange(clients), pair), strategy, 0))
+        return np.array(rows)
     if shape == "symmetric":
         return np.array(list(itertools.combinations_with_replacement(range(strategies), clients)))
     return np.array(list(itertools.product(range(strategies), repeat=clients)))
@@ -222,6 +229,7 @@ def _check_number(
     deviating = clients if deviators is None else len(deviators)
     count = {
         "unilateral": 1 + deviating * (strategies - 1),
+        "pairs": 1 + math.comb(clients, 2) * (strategies - 1),
         "join": 2**clients,
         "symmetric": math.comb(clients + strategies - 1, clients),
         "full": strategies**clients,

@@ -32,14 +32,19 @@ CLIENTS = len(TARGETS)
 # --- Which profiles ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", ["unilateral", "join", "symmetric", "full"])
+@pytest.mark.parametrize("shape", ["unilateral", "pairs", "join", "symmetric", "full"])
 def test_profiles(shape: Any) -> None:
     """Their number, each once, and everybody honest in the first."""
     found = profiles(shape, 4, 2 if shape == "join" else 3)
-    count = {"unilateral": 9, "join": 16, "symmetric": math.comb(6, 2), "full": 81}[shape]
+    count = {"unilateral": 9, "pairs": 13, "join": 16, "symmetric": math.comb(6, 2), "full": 81}[shape]
     assert found.shape == (count, 4)
     assert len(np.unique(found, axis=0)) == count
     assert not found[0].any()
+
+
+def test_two_clients_play_the_same_strategy() -> None:
+    rows = [[0, 0, 0], [1, 1, 0], [2, 2, 0], [1, 0, 1], [2, 0, 2], [0, 1, 1], [0, 2, 2]]
+    assert profiles("pairs", 3, 3).tolist() == rows
 
 
 def test_deviators_are_some_clients() -> None:
@@ -164,7 +169,7 @@ def test_all_default_deviations_are_runs_of_one_program(tmp_path: pathlib.Path) 
             "in what the algorithm reads, got 'a', which changes the size: the algorithm asks for no report",
         ),
         ({"deviations": {"a": Strategy(flip=0.5)}}, "got 'a', which flips labels: the task has no classes"),
-        ({"shape": "pairs"}, "expected shape to be unilateral, join, symmetric or full, got 'pairs'"),
+        ({"shape": "triples"}, "expected shape to be unilateral, pairs, join, symmetric or full, got 'triples'"),
         ({"shape": "join"}, 'expected no deviations for the shape "join"'),
         ({"shape": "full", "deviators": [0]}, 'deviators for the shape "unilateral" alone'),
         ({"deviators": [0, 0]}, "different ids of clients for deviators"),

@@ -1,0 +1,209 @@
+"""The page about lying: committed certificates of mechanisms, and what papers say that can be read off them.
+
+``benchmarks/certificates.py --commit`` writes the certificates. Without any there is no page.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from docs.generator.markdown import table
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMMITTED = ROOT / "benchmarks" / "results" / "certificates"
+CLAIMS = ROOT / "docs" / "certificate_claims.toml"
+PAGE = "methods/certificates.md"
+HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "fails", "undecided", "not run"
+# Marks of verdicts on a deviation of all clients.
+_MARKS = {"VIOLATED": "**", "INCONCLUSIVE": "?", "CERTIFIED": ""}
+
+OPENING = """# Does it pay to lie?
+
+Each client in turn deviates from each of these mechanisms, while the others are honest: it trains less, rides free,
+scales or flips its update, or reports false values of all that the mechanism asks for. A gain is what the client then
+gets more, in the same draw of data, initial weights and batches. [How to read a certificate](../howto/certificates.md),
+and how to make one.
+
+- **Individual rationality comes first**: where most clients have less than alone, it pays to contribute nothing,
+  whatever the mechanism.
+- Bounds hold for all clients and deviations of a mechanism at once. Only the deviations below were tried, and an attack
+  that was searched for: a client may gain more by another one.
+- This page is generated from `benchmarks/results/certificates`, which `benchmarks/certificates.py` writes.
+"""
+
+DEVIATIONS = """### Mechanism by deviation
+
+The mean gain of the client that gains most. **Bold**: more than the tolerance for some client (violated). ?: it cannot
+be said for some client. Plain: at most the tolerance for all clients (certified). –: the mechanism never reads it.
+"""
+
+
+class Claim(NamedTuple):
+    """What a paper says.
+
+    Attributes:
+      paper: its name.
+      printed: where.
+      statement: in our words.
+      mechanism: the label that it is about.
+      kind: "loses", "no_gain" or "joined".
+      deviations: names, for the first two kinds.
+      other: the label of another mechanism, for "joined".
+    """
+
+    paper: str
+    printed: str
+    statement: str
+    mechanism: str
+    kind: str
+    deviations: tuple[str, ...] = ()
+    other: str = ""
+
+
+def pages() -> dict[str, str]:
+    """The page by its path; empty without committed certificates."""
+    documents = {path.stem: json.loads(path.read_text()) for path in sorted(COMMITTED.glob("*.json"))}
+    return {PAGE: page(documents, read_claims())} if documents else {}
+
+
+def read_claims() -> list[Claim]:
+    """The claims of the file.
+
+    Raises:
+      ValueError: if one has an unknown kind, or lacks what its kind needs.
+    """
+    claims = [
+        Claim(**{**entry, "deviations": tuple(entry.get("deviations", ()))})
+        for entry in tomllib.loads(CLAIMS.read_text())["claims"]
+    ]
+    for claim in claims:
+        needed = {"loses": claim.deviations, "no_gain": claim.deviations, "joined": claim.other}
+        if not needed.get(claim.kind):
+            raise ValueError(f"expected a claim with its deviations or another mechanism, got {claim}")
+    return claims
+
+
+def page(documents: Mapping[str, Mapping[str, Any]], claims: Sequence[Claim]) -> str:
+    """The page as Markdown.
+
+    Args:
+      documents: committed files by name.
+      claims: that are judged with each of them.
+    """
+    parts = [OPENING]
+    for document in documents.values():
+        setting, mechanisms = document["setting"], document["mechanisms"]
+        parts += [_heading(setting), _mechanisms(mechanisms), DEVIATIONS, _deviations(mechanisms)]
+        rows = [
+            (claim.paper, claim.statement, claim.printed, f"`{claim.mechanism}`", f"**{judge(claim, document)}**")
+            for claim in claims
+        ]
+        head = ("paper", "what it says", "where", "mechanism", "here")
+        parts.append(f"### What papers say\n\n{table(head, rows)}\n")
+    return "\n".join(parts)
+
+
+def _heading(setting: Mapping[str, Any]) -> str:
+    name, hardware = setting["config"], setting.get("hardware", {})
+    where = f" on {hardware['cores']} cores of {hardware['cpu']}" if "cpu" in hardware else ""
+    return (
+        f"## `{name}`\n\n{setting['clients']} clients, {setting['seeds']} seeds, tolerance {setting['tolerance']:g}, "
+        f"confidence {100 * setting['confidence']:g} %; fljax {setting['fljax']}, {setting['date']}{where}. "
+        f"`fljax certify {name}` does it again.\n"
+    )
+
+
+def _mechanisms(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
+    head = (
+        "mechanism",
+        "less than alone",
+        "verdict",
+        "largest gain",
+        "worst",
+        "confirmed",
+        "attack",
+        "controls",
+        "CPU-minutes",
+    )
+    return table(head, [(f"`{label}`", *_mechanism(entry)) for label, entry in mechanisms.items()]) + "\n"
+
+
+def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    share, epsilon, worst, confirmed = (entry[key] for key in ("irrational", "epsilon", "worst", "confirmed"))
+    attack, controls, seconds = entry["attack"], entry["controls"], entry["cpu_seconds"]
+    passed = sum(control["verdict"] == control["expected"] for control in controls)
+    seeds = "" if entry["seeds_needed"] is None else f" ({entry['seeds_needed']:,} seeds would decide)"
+    return (
+        "–" if share is None else f"{share['share']:.0%} ({share['low']:.0%} to {share['high']:.0%})",
+        f"{entry['verdict']}{seeds}",
+        f"{epsilon['low']:+.4f} to {epsilon['high']:+.4f}",
+        f"{worst['deviation']}, client {worst['client']}: {worst['gain']:+.4f}",
+        f"{confirmed['deviation']}: {_interval(confirmed)}",
+        "–" if attack is None else f"{_in_words(attack['strategy'])}: {_interval(attack)}",
+        f"{passed} of {len(controls)}" if controls else "–",
+        "–" if seconds is None else f"{seconds / 60:.0f}",
+    )
+
+
+def _interval(entry: Mapping[str, Any]) -> str:
+    return f"{entry['mean']:+.4f} ({entry['low']:+.4f} to {entry['high']:+.4f})"
+
+
+def _in_words(strategy: Mapping[str, float]) -> str:
+    return ", ".join(f"{field} {number:.3g}" for field, number in strategy.items())
+
+
+def _deviations(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
+    """Rows are deviations, and columns mechanisms."""
+    by_label = {label: {row["deviation"]: row for row in entry["deviations"]} for label, entry in mechanisms.items()}
+    names = dict.fromkeys(name for rows in by_label.values() for name in rows)
+    rows = [(name, *(_gain(of_label.get(name)) for of_label in by_label.values())) for name in names]
+    return table(("deviation", *(f"`{label}`" for label in by_label)), rows) + "\n"
+
+
+def _gain(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    number, verdict = f"{row['gain']:+.3f}", verdict_of(row)
+    return f"{number} ?" if verdict == "INCONCLUSIVE" else f"{_MARKS[verdict]}{number}{_MARKS[verdict]}"
+
+
+def verdict_of(row: Mapping[str, Any]) -> str:
+    """The verdict on a deviation of all clients: violated for some, certified for all, or neither."""
+    return next(verdict for verdict in _MARKS if verdict in row["verdicts"])
+
+
+def judge(claim: Claim, document: Mapping[str, Any]) -> str:
+    """Whether a claim holds in a setting: "holds", "fails", "undecided", or "not run".
+
+    - "loses": it holds if the upper bounds of all clients are below 0, and fails if a lower bound is above 0.
+    - "no_gain": it holds if each deviation is certified, and fails if one is violated.
+    - "joined": by intervals of the share of clients with less than alone.
+
+    Args:
+      claim: of a paper.
+      document: a committed file.
+    """
+    mechanisms = document["mechanisms"]
+    if claim.mechanism not in mechanisms or (claim.kind == "joined" and claim.other not in mechanisms):
+        return NOT_RUN
+    entry = mechanisms[claim.mechanism]
+    if claim.kind == "joined":
+        here, there = entry["irrational"], mechanisms[claim.other]["irrational"]
+        if here is None or there is None:
+            return NOT_RUN
+        return HOLDS if here["high"] < there["low"] else FAILS if here["low"] > there["high"] else UNDECIDED
+    rows = {row["deviation"]: row for row in entry["deviations"]}
+    if not set(claim.deviations) <= rows.keys():
+        return NOT_RUN
+    chosen = [rows[name] for name in claim.deviations]
+    if claim.kind == "no_gain":
+        verdicts = {verdict_of(row) for row in chosen}
+        return FAILS if "VIOLATED" in verdicts else HOLDS if verdicts == {"CERTIFIED"} else UNDECIDED
+    if any(row["any_client"]["low"] > 0 for row in chosen):
+        return FAILS
+    return HOLDS if all(row["any_client"]["high"] < 0 for row in chosen) else UNDECIDED

@@ -1,0 +1,191 @@
+"""``fljax certify``: whether it pays to lie to the algorithms of a config, by playing every deviation."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from fljax.cli.options import CertifyOptions, ConfigFile
+from fljax.cli.printing import console, print_json
+from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
+from fljax.experiments.progress_bars import listener, progress_bars
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from fljax.experiments.certify import Question
+    from fljax.games import Certificate
+
+
+def certify(context: Context, config: ConfigFile, options: CertifyOptions) -> int:
+    """Say whether it pays to lie to the algorithms of CONFIG: every client plays every deviation, alone."""
+    from fljax.config import load
+
+    chosen = load(config, options.changes, imports=not options.no_import)
+    _check(options)
+    start_jax(options.cache)
+    from fljax import games
+    from fljax.experiments import certify as experiment
+
+    question, saving = _question(options), saving_of(context, 30.0, 2)
+    folder = folder_of(chosen, options.out, options.resume)
+    with resumable(folder, context):
+        with progress_bars(options.quiet) as progress:
+            certificates = experiment.run(
+                chosen,
+                question,
+                directory=folder,
+                resume=options.resume,
+                on_event=listener(progress, "runs"),
+                saving=saving,
+            )
+        datasets = {label: games.certificate_dataset(certificate) for label, certificate in certificates.items()}
+        written = _write(folder, chosen.name, certificates, datasets, drawn=not options.no_report)
+    if options.as_json:
+        algorithms = {label: _plain(certificates[label], dataset) for label, dataset in datasets.items()}
+        report = [str(path) for path in written]
+        print_json({"directory": str(folder), "algorithms": algorithms, "report": report})
+    elif not options.quiet:
+        for label, dataset in datasets.items():
+            _print(label, dataset, _notes(label, certificates[label]))
+        print(f"Results: {folder}")
+        for path in written:
+            print(f"Report:  {path}")
+    return 0
+
+
+def _check(options: CertifyOptions) -> None:
+    """Raises a ValueError for a number that is out of range, before JAX starts."""
+    if not 0 <= options.tolerance < float("inf"):
+        raise ValueError(f"expected --tolerance to be at least 0, got {options.tolerance}")
+    if not 0 < options.confidence < 1:
+        raise ValueError(f"expected --confidence to be between 0 and 1, got {options.confidence}")
+    if options.candidates < 0:
+        raise ValueError(f"expected --candidates to be at least 0, got {options.candidates}")
+    if options.max_runs < 1:
+        raise ValueError(f"expected --max-runs to be at least 1, got {options.max_runs}")
+    valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}
+    for name, names in valid.items():
+        if (got := getattr(options, name)) not in names:
+            words = " or ".join(text for text in names if text)
+            raise ValueError(f"expected --{name} to be {words}, got {got!r}")
+
+
+def _question(options: CertifyOptions) -> Question:
+    """What the options ask."""
+    from fljax.experiments.certify import Question
+    from fljax.experiments.inputs.deviations import deviations_of
+    from fljax.games import Utility
+
+    metric: Any = options.metric
+    return Question(
+        tolerance=options.tolerance,
+        deviations=deviations_of(options.deviations),
+        utility=Utility(metric, options.cost, options.price),
+        confidence=options.confidence,
+        method=options.method,
+        candidates=options.candidates,
+        control=options.control,
+        max_runs=options.max_runs,
+    )
+
+
+def _write(
+    folder: pathlib.Path,
+    name: str,
+    certificates: Mapping[str, Certificate],
+    datasets: Mapping[str, xr.Dataset],
+    *,
+    drawn: bool,
+) -> Sequence[pathlib.Path]:
+    """Writes the table of cells, and pictures and a page if they are drawn; returns the paths of these."""
+    from fljax.core.files import write
+    from fljax.report.games.certified import TABLE, certificate_table, write_certificates
+
+    write(folder / TABLE, certificate_table(datasets))
+    if not drawn:
+        return ()
+    return write_certificates(
+        folder, datasets, name, {label: _notes(label, entry) for label, entry in certificates.items()}
+    )
+
+
+def _notes(label: str, certificate: Certificate) -> list[str]:
+    """Which runs diverged, and whether the control is flagged."""
+    from fljax.experiments.certify import CONTROL
+    from fljax.games import diverged_cells
+
+    words = diverged_cells(certificate.gains)
+    notes = [] if words is None else [f"{words}."]
+    if label != CONTROL:
+        return notes
+    is_flagged = certificate.verdict == "VIOLATED"
+    missed = "The control is not flagged: reported sizes matter little here, or the seeds are too few."
+    return [*notes, "The control is flagged, as it should be." if is_flagged else missed]
+
+
+def _print(label: str, dataset: xr.Dataset, notes: Sequence[str]) -> None:
+    """Who should have joined, then the table of deviations, then the verdict and what stands beside it."""
+    from fljax.report.certificates import certificate_sentences, deviation_rows, rationality_sentence
+
+    shown, said = console(110), certificate_sentences(dataset)
+    first = rationality_sentence(dataset)
+    if first is not None:
+        shown.print(f"{label}: {first}", highlight=False)
+        said = said[1:]
+    head, *rows = deviation_rows(dataset)
+    table = Table(title=f"{label}: does it pay to deviate?")
+    for place, column in enumerate(head):
+        table.add_column(column, justify="right" if 0 < place < len(head) - 1 else "left")
+    for row in rows:
+        table.add_row(*row)
+    shown.print(table)
+    for sentence in (*said, *notes):
+        shown.print(sentence, highlight=False)
+    shown.print()
+
+
+def _plain(certificate: Certificate, dataset: xr.Dataset) -> dict[str, Any]:
+    """One algorithm for JSON."""
+    gains, rationality = certificate.gains, certificate.rationality
+    cells: list[dict[str, Any]] = []
+    for cell, (client, deviation) in enumerate(zip(gains.clients.tolist(), gains.deviations, strict=True)):
+        entry = dataset.isel(cell=cell)
+        numbers = {"gain": {key: float(entry[key]) for key in ("mean", "low", "high")}}
+        for name in ("loss", "participation", "welfare"):
+            if name in entry:
+                ends = {end: float(entry[f"{name}_{end}"]) for end in ("low", "high")}
+                numbers[name] = {"mean": float(entry[name].mean("seed")), **ends}
+        cells.append(
+            {
+                "client": client,
+                "deviation": deviation,
+                **numbers,
+                "by_seed": gains.gains[:, cell].tolist(),
+                "above": float(entry["above"]),
+                "verdict": certificate.verdicts[cell],
+            }
+        )
+    shares = None if rationality is None else {name: getattr(rationality, name) for name in ("share", "low", "high")}
+    single = ("violated_seeds", "violated_seeds_high")
+    attack = certificate.attack
+    return {
+        "irrational": shares,
+        "verdict": certificate.verdict,
+        "tolerance": certificate.tolerance,
+        "confidence": certificate.confidence,
+        "method": certificate.method,
+        "epsilon": {"low": certificate.epsilon_low, "high": certificate.epsilon_high},
+        "seeds": list(gains.seeds),
+        "seeds_needed": certificate.seeds_needed,
+        "worst": certificate.worst,
+        "confirmed": certificate.confirmed._asdict(),
+        "attack": None if attack is None else {**attack._asdict(), "strategy": dict(attack.strategy)},
+        "controls": [control._asdict() for control in certificate.controls],
+        **{name: float(dataset[name]) for name in single},
+        "cells": cells,
+        "diverged": int(gains.diverged.sum() + gains.honest_diverged.sum()),
+    }

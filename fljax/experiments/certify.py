@@ -1,0 +1,304 @@
+"""Whether it pays to lie to the algorithms of a config: every deviation of every client (``fljax certify``).
+
+The folder has the files of a run folder that say what ran, and ``certificates.nc`` with the certificates of all
+algorithms that are finished. Blocks of runs are saved in ``certify/checkpoints``, so a process that was killed goes on
+after them. Another tolerance needs no further runs.
+
+Beside the algorithms stands a control on the same data: FedAvg by size, to which clients report ten times their size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax import algorithms
+from fljax.config import Config, dumps
+from fljax.contributions.over_seeds import LEAST_SEEDS
+from fljax.core import processes
+from fljax.core.names import about_algorithm
+from fljax.engine import Plan, checksum_of
+from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
+from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.deviations import Deviations, chosen_of
+from fljax.experiments.inputs.preparation import build_plan
+from fljax.experiments.inputs.setup import Setup, resolve_setup
+from fljax.experiments.programs import check
+from fljax.experiments.running import Saving
+from fljax.experiments.whole_runs import (
+    apart,
+    check_blocks,
+    check_start,
+    on_block,
+    reads_standalone,
+    tell_what_is_left_out,
+)
+from fljax.games import (
+    Certificate,
+    SavedCertificates,
+    Utility,
+    certify,
+    diverged_cells,
+    load_certificates,
+    messages_of,
+    save_certificates,
+)
+from fljax.games.costs import in_words
+from fljax.games.strategic.certifying import check_number, cost_of, judged
+from fljax.games.strategic.deviations import check_deviations, numbers_of
+from fljax.games.strategic.utilities import check_utility
+from fljax.games.values import algorithm_of
+from fljax.results.events import OnEvent
+from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
+from fljax.results.identity import Origin, check_same_run
+from fljax.scenarios import ByReport, Strategy
+
+CONTROL = "fedavg by size (control)"
+_INFLATED = {"size times 10": Strategy(factor=ByReport(size=10.0))}
+
+
+class Question(NamedTuple):
+    """What is asked, as for ``fljax.games.certify``.
+
+    Attributes:
+      tolerance: gains up to it do not count.
+      deviations: names of usual ones, strategies by name, or None for all usual ones that an algorithm reads.
+      utility: what a client gets. A price of tokens counts for algorithms whose server keeps tokens.
+      confidence: of bounds.
+      method: of bounds.
+      candidates: strategies that an attacker tries; 0: there is no attack.
+      control: whether FedAvg by size is certified beside the algorithms.
+      max_runs: of one algorithm; more are refused.
+    """
+
+    tolerance: float = 0.01
+    deviations: Deviations = None
+    utility: Utility = Utility()
+    confidence: float = 0.95
+    method: str = "bonferroni"
+    candidates: int = 50
+    control: bool = True
+    max_runs: int = 20_000
+
+
+class _Ahead(NamedTuple):
+    """What an algorithm will play.
+
+    Attributes:
+      deviations: by name.
+      utility: without a price where there are no tokens.
+    """
+
+    deviations: Mapping[str, Strategy]
+    utility: Utility
+
+
+def run(
+    config: Config,
+    question: Question | None = None,
+    *,
+    directory: pathlib.Path | None = None,
+    resume: bool = False,
+    on_event: OnEvent | None = None,
+    saving: Saving | None = None,
+) -> dict[str, Certificate]:
+    """Certifies every algorithm of a config, and saves after each block of runs and each algorithm.
+
+    Callbacks and early stopping of the config are not used: every run goes to its end, and is judged there.
+
+    Args:
+      config: validated; with at least 5 seeds.
+      question: what is asked; None: the defaults.
+      directory: the folder of the results, locked against other processes; None: nothing is saved.
+      resume: go on after the blocks and algorithms that the folder has. If False, it must not have results.
+      on_event: called with an ``Event`` for each step; rounds are runs there.
+      saving: as for ``fljax run``; its numbers of checkpoints do not count here.
+
+    Returns:
+      Certificates by label of the algorithm, and behind them that of the control.
+
+    Raises:
+      ValueError: as ``fljax.games.certify``; if the folder has certificates of another config or question, or, where
+        some are missing, of other data; or if an algorithm is pooled, or needs models of all clients before it starts.
+      OSError: if the disk has no room for the results.
+      Stopped: if ``saving.stop`` asks for it, after a block.
+    """
+    asked = Question() if question is None else question
+    if len(config.seeds) < LEAST_SEEDS:
+        raise ValueError(f"seeds: expected at least {LEAST_SEEDS} for a certificate, got {len(config.seeds)}")
+    text = "" if directory is None else dumps(config)
+    if directory is not None and not resume and (directory / CERTIFICATES).exists():
+        where = f"{str(directory)!r}, which holds {CERTIFICATES}"
+        raise ValueError(f"expected a folder without results, or --resume, got {where}")
+    _finished(directory, text, asked)  # refuses another config before the folder gets it
+    check_blocks(directory, OF_CERTIFY, text, resume)
+    with opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs") as (outputs, folder):
+        outputs = apart(outputs, OF_CERTIFY)
+        finished = _finished(directory, text, asked)
+        certificates = {} if finished is None else dict(finished.certificates)
+        labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
+        data = "" if finished is None else finished.data
+        for label in [label for label in labels if label in certificates]:
+            outputs.log.note("already in the results, not repeated", label)
+            if certificates[label].tolerance != asked.tolerance:
+                certificates[label] = judged(certificates[label], asked.tolerance)
+        if not set(labels) <= certificates.keys():  # else the data are not read
+            setup = resolve_setup(config, outputs.log)
+            data = "" if directory is None else str(checksum_of(setup.federation))
+            _check_data(finished, folder, data, directory)
+            for label, certificate in _certificates(setup, asked, outputs, folder, [*certificates]):
+                certificates[label] = certificate
+                _save(directory, certificates, text, asked, data)
+                runs = certificate.gains.diverged.size + len(certificate.gains.seeds)
+                outputs.log.tell("saved", label, runs, runs, "")
+                outputs.files.finished(label)
+        elif finished is not None and any(certificates[label] is not finished.certificates[label] for label in labels):
+            _save(directory, certificates, text, asked, data)
+        outputs.files.all_finished()
+        if directory is not None and processes.is_first():
+            with contextlib.suppress(OSError):
+                (directory / OF_CERTIFY).rmdir()
+    return {label: certificates[label] for label in labels}
+
+
+def _save(
+    directory: pathlib.Path | None, certificates: dict[str, Certificate], text: str, asked: Question, data: str
+) -> None:
+    if directory is not None and processes.is_first():
+        save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
+
+
+def _certificates(
+    setup: Setup, asked: Question, outputs: Outputs, folder: OpenFolder, finished: list[str]
+) -> Iterator[tuple[str, Certificate]]:
+    """The certificates of the algorithms that are not finished, one after another."""
+    log = outputs.log
+    preparation.check_test_rows(setup.federation)
+    for words in preparation.facts_to_tell(setup):
+        log.note(words)
+    tell_what_is_left_out(setup, log, "run", "counts as the worst utility")
+    for entry in setup.algorithms:
+        with about_algorithm(entry.label):
+            check_start(entry, "certificates")
+    plans = check(setup, rehearsed=False, swept=True)  # errors of all algorithms, before anything is computed
+    ahead: dict[str, _Ahead] = {}
+    for entry in setup.algorithms:
+        if entry.label not in finished:
+            with about_algorithm(entry.label):
+                ahead[entry.label] = _ahead(plans[entry.label], setup, asked, outputs, entry.label)
+    if asked.utility.price and not any(entry.utility.price for entry in ahead.values()) and ahead:
+        raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got none")
+    lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
+    reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
+    same: dict[str, Any] = {"rounds": setup.rounds, "seeds": setup.seeds, "tolerance": asked.tolerance}
+    same |= {"confidence": asked.confidence, "method": asked.method, "max_runs": asked.max_runs}
+    for entry in setup.algorithms:
+        label = entry.label
+        if label not in ahead:
+            continue
+        with about_algorithm(label):
+            certificate = certify(
+                plans[label] if reference is None else build_plan(setup, entry, reference),
+                setup.federation,
+                deviations=ahead[label].deviations,
+                utility=ahead[label].utility,
+                candidates=asked.candidates,
+                **same,
+                **_of_runs(setup, outputs, label),
+            )
+        if (words := diverged_cells(certificate.gains)) is not None:
+            log.note(words, label)
+        yield label, certificate
+    if asked.control and CONTROL not in finished:
+        with about_algorithm(CONTROL):
+            certificate = certify(
+                _control(setup),
+                setup.federation,
+                deviations=_INFLATED,
+                utility=asked.utility._replace(cost=0.0, price=0.0),
+                outside=False,
+                candidates=0,
+                controls=False,
+                **same,
+                **_of_runs(setup, outputs, CONTROL),
+            )
+        yield CONTROL, certificate
+
+
+def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: str) -> _Ahead:
+    """What the algorithm will play; raises a ValueError for what cannot be played, and tells what it costs."""
+    messages = messages_of(plan, setup.federation)
+    chosen, utility = chosen_of(asked.deviations, messages), asked.utility
+    if not messages.tokens:
+        utility = utility._replace(price=0.0)
+    check_utility(utility, algorithm_of(plan), setup.federation)
+    if chosen.left_out:
+        outputs.log.note(f"not tried, since it is never read: {', '.join(chosen.left_out)}", label)
+    check_deviations(chosen.deviations, messages, algorithm_of(plan))
+    sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(setup.seeds), "candidates": asked.candidates}
+    cost = cost_of(plan, setup.federation, cells=len(chosen.deviations) * setup.clients, **sizes)
+    check_number(cost, asked.max_runs)
+    outputs.log.note(f"{len(chosen.deviations)} deviations, {in_words(cost)}", label, 0, cost.runs)
+    return _Ahead(chosen.deviations, utility)
+
+
+def _control(setup: Setup) -> Plan:
+    """FedAvg by size, whose clients train as those of the first algorithm."""
+    cohort = min(setup.clients_per_round, setup.clients)
+    arguments = {"task": setup.task, "local": setup.algorithms[0].local, "clients_per_round": cohort, "weights": "size"}
+    return Plan(algorithms.fedavg, arguments)
+
+
+def _of_runs(setup: Setup, outputs: Outputs, label: str) -> dict[str, Any]:
+    return {
+        "execution": setup.execution,
+        "checkpoint": outputs.files.checkpoint(label),
+        "on_block": on_block(outputs.log, label),
+    }
+
+
+def in_json(asked: Question) -> str:
+    """What is asked that another answer would need other runs for, as text; not the tolerance."""
+    deviations: Any = asked.deviations
+    if isinstance(deviations, Mapping):
+        deviations = {name: numbers_of(strategy) for name, strategy in deviations.items()}
+    utility = asked.utility._replace(cost=np.asarray(asked.utility.cost, float).tolist())._asdict()
+    settings = {"confidence": asked.confidence, "method": asked.method, "candidates": asked.candidates}
+    return json.dumps({"deviations": deviations, **utility, **settings})
+
+
+def _finished(directory: pathlib.Path | None, text: str, asked: Question) -> SavedCertificates | None:
+    """The certificates of a folder; None if it has none.
+
+    Raises:
+      ValueError: if they are of another config, version or question.
+    """
+    if directory is None or not (directory / CERTIFICATES).is_file():
+        return None
+    saved = load_certificates(directory / CERTIFICATES)
+    check_same_run(Origin(saved.config, saved.fljax, None), text, None, "certificates", directory)
+    earlier, now = json.loads(saved.question or "{}"), json.loads(in_json(asked))
+    for name, value in now.items():
+        if name in earlier and earlier[name] != value:
+            raise ValueError(
+                f"expected the {name} of the certificates in {str(directory)!r} to resume them, got "
+                f"{json.dumps(value)} in place of {json.dumps(earlier[name])}"
+            )
+    return saved
+
+
+def _check_data(
+    finished: SavedCertificates | None, folder: OpenFolder, data: str, directory: pathlib.Path | None
+) -> None:
+    """Raises a ValueError if the finished certificates, or those of a run in the folder, are of other data."""
+    check_data(folder, int(data) if data else None)
+    if finished is not None and finished.data not in ("", data):
+        raise ValueError(
+            f"expected the data of the certificates in {str(directory)!r} to resume them, got other data (with "
+            "another folder fljax certify begins anew)"
+        )

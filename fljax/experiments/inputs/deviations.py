@@ -1,0 +1,100 @@
+"""Deviations that a command asks for: names of usual ones, or a file of strategies; and those that an algorithm reads.
+
+A file of strategies is a TOML file with a table for each deviation, as the option ``strategy`` of the scenario
+``strategic``: ``["double update"]`` and ``own = 2.0``.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import tomllib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fljax.config.builders import Offer, builder_arguments, checked_options
+from fljax.core.names import unknown
+from fljax.games.strategic.deviations import Messages, numbers_of, usual_deviations
+from fljax.protocol.messages import Report
+from fljax.scenarios import Strategy
+
+# Names of usual deviations, strategies by name, or None for all usual ones.
+Deviations = tuple[str, ...] | Mapping[str, Strategy] | None
+
+_ALL = Messages(Report._fields, True, True, True, True)
+
+
+class Chosen(NamedTuple):
+    """What is tried of an algorithm.
+
+    Attributes:
+      deviations: by name.
+      left_out: names that were asked for, of deviations in what the algorithm never reads.
+    """
+
+    deviations: Mapping[str, Strategy]
+    left_out: tuple[str, ...] = ()
+
+
+def deviations_of(text: str | None) -> Deviations:
+    """What an option says: a file that ends in ``.toml``, or names with commas between them; None: all usual ones.
+
+    Raises:
+      ValueError: if there is no such file or name, or the file has something else than strategies.
+    """
+    if text is None:
+        return None
+    if text.endswith(".toml"):
+        return read_deviations(pathlib.Path(text))
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    valid = usual_deviations(_ALL)
+    for name in names:
+        if name not in valid:
+            raise ValueError(unknown("deviation", name, valid))
+    return names
+
+
+def read_deviations(path: pathlib.Path) -> dict[str, Strategy]:
+    """The strategies of a file by name.
+
+    Raises:
+      ValueError: if the file cannot be read, or a table is no strategy of numbers.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror}") from None
+    except ValueError as error:  # of TOML, or of UTF-8
+        raise ValueError(f"expected {str(path)!r} to be a TOML file, got: {error}") from None
+    strategies: dict[str, Strategy] = {}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise ValueError(f"expected a table of numbers for each deviation of {str(path)!r}, got {name} = {table!r}")
+        checked = checked_options(name, Strategy, table, Offer(), "key")
+        strategies[name] = Strategy(**builder_arguments(Strategy, checked))
+        try:
+            numbers_of(strategies[name])
+        except (TypeError, ValueError):  # a list, which is for several clients or rounds
+            raise ValueError(f"expected one number for each field of the deviation {name!r}, got {table}") from None
+    if not strategies:
+        raise ValueError(f"expected at least one deviation in {str(path)!r}, got none")
+    return strategies
+
+
+def chosen_of(asked: Deviations, messages: Messages) -> Chosen:
+    """What is tried of an algorithm with these messages. Of names, those that it reads; of strategies, all.
+
+    Raises:
+      ValueError: if it reads none of the names.
+    """
+    usual = usual_deviations(messages)
+    if asked is None:
+        return Chosen(usual)
+    if isinstance(asked, Mapping):
+        return Chosen(asked)
+    tried = {name: usual[name] for name in asked if name in usual}
+    if not tried:
+        raise ValueError(
+            f"expected deviations in what the algorithm reads, got {', '.join(asked)}; valid names are "
+            f"{', '.join(usual)}"
+        )
+    return Chosen(tried, tuple(name for name in asked if name not in usual))

@@ -1,0 +1,86 @@
+"""What commands share that compute thousands of whole runs of each algorithm: ``fljax worth`` and ``fljax certify``.
+
+Their checkpoints are in a folder of their own, since a run in the same run folder removes its own when it is finished.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+from fljax.core.names import duration
+from fljax.core.signatures import accepts
+from fljax.engine import RunsDone
+from fljax.experiments.conductor import Outputs
+from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
+from fljax.results.events import EventLog
+from fljax.results.identity import CHECKPOINTS, ORIGIN, check_checkpoints
+
+
+def apart(outputs: Outputs, folder: str) -> Outputs:
+    """With checkpoints in a folder of this name in the run folder."""
+    files = outputs.files
+    if files.directory is None:
+        return outputs
+    return outputs._replace(files=files._replace(directory=files.directory / folder))
+
+
+def check_blocks(directory: pathlib.Path | None, folder: str, text: str, resume: bool) -> None:
+    """Raises a ValueError if blocks that would go on are of another config or version."""
+    if directory is not None and resume and (directory / folder / CHECKPOINTS / ORIGIN).is_file():
+        check_checkpoints(directory / folder, text, None)
+
+
+def on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
+    """Tells the log of each block of runs, with the time that is left by the speed of the last one."""
+
+    before = 0
+
+    def tell(block: RunsDone) -> None:
+        nonlocal before
+        rest = (block.runs - block.done) * block.seconds / max(block.done - before, 1)
+        before = block.done
+        log.train(label, block.done, block.runs, f"about {duration(rest)} left" if rest >= 1 else "")
+
+    return tell
+
+
+def reads_standalone(entry: AlgorithmSetup) -> bool:
+    """Whether the algorithm, or a scenario around it, reads standalone models."""
+    builders = (entry.build, *(wrap for wrap, _ in entry.scenarios))
+    return any(accepts(build, name) for build in builders for name in ("threshold", "reference", "contribution"))
+
+
+def check_start(entry: AlgorithmSetup, purpose: str) -> None:
+    """Raises a ValueError for an algorithm without clients, or with models of all clients before it starts.
+
+    Args:
+      entry: the algorithm.
+      purpose: what the runs are for, in the plural.
+    """
+    if entry.pooled:
+        raise ValueError(
+            f"expected algorithms whose clients train for {purpose}, got {entry.label} with pooled = true, which "
+            "trains on the rows of all clients at once"
+        )
+    if entry.clustering is not None:
+        raise ValueError(
+            f'expected clusters that are drawn (clustering = "random") for {purpose}, got {entry.label}, whose '
+            "clusters are found by training all clients"
+        )
+
+
+def tell_what_is_left_out(setup: Setup, log: EventLog, run: str, lost: str) -> None:
+    """Notes what whole runs do not use of a config.
+
+    Args:
+      setup: the experiment.
+      log: gets the notes.
+      run: what a run is called.
+      lost: what becomes of one that diverges.
+    """
+    left_out = [name for name, asked in (("callbacks", setup.callbacks), ("early stopping", setup.stop)) if asked]
+    if left_out:
+        log.note(f"without {' and '.join(left_out)} of the config: every {run} runs to its end")
+    if setup.non_finite != "freeze":
+        log.note(f'non_finite = "{setup.non_finite}" is not used: a {run} that diverges {lost}')

@@ -1,0 +1,251 @@
+"""The certificate of a mechanism: every client deviates in turn, one attacks, and controls show that lies are seen.
+
+The attack is searched for after the deviations: its client and its first strategy are those that gain most with the
+first half of the seeds. The same half chooses among many strategies, and the other half says what the best one gains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax.contributions.over_seeds import LEAST_SEEDS
+from fljax.core.names import unknown
+from fljax.core.signatures import is_whole
+from fljax.engine import Plan, RunsDone, plan_of
+from fljax.engine.checkpoints import Checkpoint, Stopped
+from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.games.costs import estimate, in_words
+from fljax.games.strategic.controls import FEE, fee_for_honesty, known_mechanisms
+from fljax.games.strategic.deviations import check_deviations, messages_of, numbers_of, usual_deviations
+from fljax.games.strategic.evidence import Attack
+from fljax.games.strategic.gains import (
+    Certificate,
+    Gains,
+    certificate,
+    check_tolerance,
+    concluded,
+    confirm,
+    unilateral_gains,
+)
+from fljax.games.strategic.payoff_tables import PayoffTable
+from fljax.games.strategic.playing import payoffs
+from fljax.games.strategic.searching import candidate_strategies, differing
+from fljax.games.strategic.utilities import Utility, UtilityFunction
+from fljax.games.tables import Cost
+from fljax.games.values import algorithm_of
+from fljax.protocol import Algorithm, Federation
+from fljax.scenarios import Strategy
+
+METHODS = ("bonferroni", "max_t")
+
+
+def certify(
+    plan: Algorithm | Plan,
+    federation: Federation,
+    *,
+    rounds: int,
+    tolerance: float,
+    seeds: Seeds = 20,
+    deviations: Mapping[str, Strategy] | None = None,
+    deviators: Sequence[int] | None = None,
+    utility: Utility | UtilityFunction | None = None,
+    confidence: float = 0.95,
+    method: str = "bonferroni",
+    outside: bool = True,
+    candidates: int = 50,
+    controls: bool = True,
+    max_runs: int = 20_000,
+    **of_runs: Any,
+) -> Certificate:
+    """Whether a client gains more than ``tolerance`` by lying to a mechanism, training less or sending another update.
+
+    Every client plays each deviation in turn while the others are honest. Then the client that gains most with the
+    first half of the seeds tries ``candidates`` other strategies, and the best of them is reported with the other half.
+
+    Args:
+      plan: an ``Algorithm``, or a ``Plan`` whose floats change without recompiling.
+      federation: of N clients, shared by all seeds or one per seed (``fljax.data.stack``).
+      rounds: of every run.
+      tolerance: gains up to it do not count, at least 0, in units of the utility.
+      seeds: integers that key all randomness of a run; 20 means the seeds 0 to 19. At least 5.
+      deviations: strategies of one client by name; None: those of ``usual_deviations``, for what the algorithm reads.
+      deviators: ids of the clients that deviate; None: each in turn.
+      utility: what a client gets, as for ``payoffs``.
+      confidence: of the bounds, for all cells at once.
+      method: "bonferroni", or "max_t", which takes the correlation of cells into account.
+      outside: whether each client also trains alone, for individual rationality.
+      candidates: strategies that the attacker tries; 0: there is no attack.
+      controls: whether mechanisms with known gains are certified beside it.
+      max_runs: more runs are refused.
+      **of_runs: further arguments of ``fljax.runs``: ``execution``, ``block``, ``checkpoint``, ``on_block``. With
+        ``checkpoint`` the same call goes on with the runs that are missing.
+
+    Returns:
+      The certificate. Read ``rationality`` first, then ``controls``: where one has not passed, the verdict says little.
+
+    Raises:
+      ValueError: for fewer than 5 seeds, or a number that is out of range, before anything runs; or as ``payoffs``.
+
+    Source: Balcan, Sandholm and Vitercik, "Estimating approximate incentive compatibility" (EC 2019); Duetting et al.,
+    "Optimal auctions through deep learning" (ICML 2019), for regret.
+    """
+    chosen, numbers = plan_of(plan), seeds_of(seeds)
+    check_tolerance(tolerance)
+    _check(len(numbers), confidence, method, candidates)
+    messages = messages_of(chosen, federation)
+    tried = usual_deviations(messages) if deviations is None else deviations
+    check_deviations(tried, messages, algorithm_of(chosen))
+    cells = len(tried) * (federation.clients.id.shape[-1] if deviators is None else len(deviators))
+    sizes = {"rounds": rounds, "seeds": len(numbers), "cells": cells, "candidates": candidates}
+    cost = cost_of(chosen, federation, outside=outside, **sizes)
+    check_number(cost, max_runs)
+    stages = Stages(of_runs, cost.runs)
+    same: dict[str, Any] = {"rounds": rounds, "seeds": numbers, "utility": utility, "max_runs": max_runs}
+    first = stages.arguments("deviations", 0)
+    with stages.counted(0):
+        table = payoffs(chosen, federation, deviations=tried, deviators=deviators, outside=outside, **same, **first)
+    result = certificate(table, tolerance=tolerance, confidence=confidence, method=method)
+    attack = None
+    if candidates:
+        place = confirm(result.gains.gains, confidence).cell
+        strategies = candidate_strategies(tried, result.gains.deviations[place], candidates)
+        attacker = [int(result.gains.clients[place])]
+        before, same["deviations"] = _runs_of(table), strategies
+        second = stages.arguments("attack", before)
+        with stages.counted(before):
+            played = payoffs(chosen, federation, deviators=attacker, outside=False, **same, **second)
+        attack = best_attack(unilateral_gains(played), strategies, confidence)
+    return judged(result, tolerance, attack=attack, known=controls)
+
+
+def cost_of(
+    plan: Plan,
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: int,
+    cells: int,
+    outside: bool = True,
+    candidates: int = 0,
+) -> Cost:
+    """What all runs of a certificate cost, but for the controls, whose programs are small; nothing is computed.
+
+    Args:
+      plan: of the mechanism.
+      federation: its clients.
+      rounds: of each run.
+      seeds: their number.
+      cells: number of deviations, counted for each client that deviates.
+      outside: whether each client also trains alone.
+      candidates: strategies that the attacker tries.
+    """
+    clients = federation.clients.id.shape[-1]
+    together = 1 + cells + (1 + candidates if candidates else 0)
+    members = np.concatenate([np.ones((together, clients), bool), np.eye(clients, dtype=bool)[: clients * outside]])
+    return estimate(plan, federation, members, rounds, seeds)
+
+
+def check_number(cost: Cost, max_runs: int) -> None:
+    """Raises a ValueError if there are more runs than ``max_runs``."""
+    if cost.runs > max_runs:
+        raise ValueError(
+            f"expected at most {max_runs:,} runs, got {in_words(cost)}; max_runs allows more, and fewer seeds, "
+            "deviations or candidates need fewer"
+        )
+
+
+def judged(result: Certificate, tolerance: float, *, attack: Attack | None = None, known: bool = False) -> Certificate:
+    """The certificate at a tolerance, with an attack and controls; nothing of the mechanism runs again.
+
+    Args:
+      result: of the same runs, with any tolerance.
+      tolerance: gains up to it do not count.
+      attack: that was searched for; None: that of ``result``.
+      known: whether mechanisms with known gains are certified now. If not, those of ``result`` stay.
+
+    Raises:
+      ValueError: if ``tolerance`` is negative or NaN.
+    """
+    check_tolerance(tolerance)
+    controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)
+    if controls:
+        controls += (fee_for_honesty(result.gains, tolerance, result.confidence, result.method),)
+    return concluded(
+        result.gains,
+        result.bounds,
+        tolerance=tolerance,
+        confidence=result.confidence,
+        method=result.method,
+        attack=result.attack if attack is None else attack,
+        controls=controls,
+    )
+
+
+def best_attack(gains: Gains, strategies: Mapping[str, Strategy], confidence: float) -> Attack:
+    """The strategy that gains most with the first half of the seeds, and its gain with the other half.
+
+    Args:
+      gains: of one client that plays each strategy.
+      strategies: by name.
+      confidence: of the interval.
+    """
+    chosen = confirm(gains.gains, confidence)
+    strategy = differing(numbers_of(strategies[gains.deviations[chosen.cell]]))
+    searched = float(gains.gains[: len(gains.seeds) // 2, chosen.cell].mean())
+    client = int(gains.clients[chosen.cell])
+    return Attack(client, tuple(strategy.items()), len(strategies), searched, chosen.mean, chosen.low, chosen.high)
+
+
+def _runs_of(table: PayoffTable) -> int:
+    """The number of runs that made a table."""
+    seeds, profiles, clients = table.payoffs.shape
+    return seeds * (profiles + (0 if table.outside is None else clients))
+
+
+class Stages(NamedTuple):
+    """The arguments of ``fljax.runs`` in the calls that share a checkpoint and a count of runs."""
+
+    of_runs: Mapping[str, Any]
+    total: int
+
+    def arguments(self, name: str, before: int) -> dict[str, Any]:
+        """Those of the stage ``name``, with ``before`` runs before it."""
+        settings = dict(self.of_runs)
+        place, told = settings.get("checkpoint"), settings.get("on_block")
+        if isinstance(place, Checkpoint):
+            settings["checkpoint"] = place._replace(folder=pathlib.Path(place.folder) / name)
+        elif place is not None:
+            settings["checkpoint"] = pathlib.Path(place) / name
+        if told is not None:
+
+            def tell(block: RunsDone) -> Any:
+                return told(block._replace(done=before + block.done, runs=self.total))
+
+            settings["on_block"] = tell
+        return settings
+
+    @contextlib.contextmanager
+    def counted(self, before: int) -> Iterator[None]:
+        """``Stopped`` of the runs inside counts all stages, with ``before`` runs before this one."""
+        try:
+            yield
+        except Stopped as stopped:
+            saved = None if stopped.saved is None else before + stopped.saved
+            raise Stopped(before + stopped.round, self.total, saved, stopped.unit) from None
+
+
+def _check(seeds: int, confidence: float, method: str, candidates: int) -> None:
+    """Raises a ValueError for a setting with which there would be no certificate at the end of all runs."""
+    if seeds < LEAST_SEEDS:
+        raise ValueError(f"expected at least {LEAST_SEEDS} seeds for a certificate, got {seeds}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"expected a confidence between 0 and 1, got {confidence}")
+    if method not in METHODS:
+        raise ValueError(unknown("method", method, METHODS))
+    if not is_whole(candidates) or candidates < 0:
+        raise ValueError(f"expected candidates to be a whole number of at least 0, got {candidates!r}")

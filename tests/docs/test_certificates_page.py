@@ -1,0 +1,98 @@
+"""The page about lying: what committed certificates say, and claims that are judged with them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from docs import generate
+from docs.generator import certificates as generator
+from docs.generator.certificates import Claim, judge, verdict_of
+from fljax import algorithms
+from fljax.config import load
+
+
+def row(name: str, low: float, high: float, **verdicts: int) -> dict[str, Any]:
+    ends = {"low": low, "high": high}
+    return {"deviation": name, "client": 0, "gain": (low + high) / 2, **ends, "any_client": ends, "verdicts": verdicts}
+
+
+def mechanism(share: float, *rows: dict[str, Any]) -> dict[str, Any]:
+    confirmed = {"deviation": "lie", "client": 1, "mean": 0.1, "low": 0.0, "high": 0.2}
+    return {
+        "irrational": {"share": share, "low": share - 0.1, "high": share + 0.1},
+        "verdict": "INCONCLUSIVE",
+        "epsilon": {"low": -0.01, "high": 0.05},
+        "seeds_needed": 1200,
+        "worst": {"deviation": "lie", "client": 1, "gain": 0.1},
+        "confirmed": confirmed,
+        "attack": {**confirmed, "strategy": {"factor.size": 12.345}},
+        "controls": [{"expected": "VIOLATED", "verdict": "VIOLATED"}],
+        "seconds": 900.0,
+        "cpu_seconds": 600.0,
+        "deviations": list(rows),
+    }
+
+
+SETTING = {"config": "certificates/x", "clients": 3, "seeds": 20, "tolerance": 0.02, "confidence": 0.95}
+DOCUMENT: dict[str, Any] = {
+    "setting": {**SETTING, "fljax": "1.0", "date": "2026-11-27", "hardware": {"cores": 2, "cpu": "a CPU"}},
+    "mechanisms": {
+        "a": mechanism(0.2, row("lie", 0.03, 0.05, VIOLATED=1, CERTIFIED=2), row("rest", -0.2, -0.1, CERTIFIED=3)),
+        "b": mechanism(0.6, row("rest", -0.1, 0.1, INCONCLUSIVE=1, CERTIFIED=2)),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "kind", "deviations", "other", "expected"),
+    [
+        ("a", "loses", ("rest",), "", "holds"),
+        ("a", "loses", ("rest", "lie"), "", "fails"),
+        ("b", "loses", ("rest",), "", "undecided"),
+        ("b", "loses", ("lie",), "", "not run"),
+        ("c", "loses", ("lie",), "", "not run"),
+        ("a", "no_gain", ("rest",), "", "holds"),
+        ("a", "no_gain", ("rest", "lie"), "", "fails"),
+        ("b", "no_gain", ("rest",), "", "undecided"),
+        ("a", "joined", (), "b", "holds"),
+        ("b", "joined", (), "a", "fails"),
+        ("a", "joined", (), "a", "undecided"),
+        ("a", "joined", (), "c", "not run"),
+    ],
+)
+def test_claims_are_judged(mechanism: str, kind: str, deviations: tuple[str, ...], other: str, expected: str) -> None:
+    assert judge(Claim("p", "s", "w", mechanism, kind, deviations, other), DOCUMENT) == expected
+
+
+def test_the_page() -> None:
+    claim = Claim("INCFL", "Abstract", "Clients are better off.", "a", "joined", other="b")
+    text = generator.page({"x": DOCUMENT}, [claim])
+    assert "| deviation | `a` | `b` |" in text
+    assert "| lie | **+0.040** | – |" in text
+    assert "| rest | -0.150 | +0.000 ? |" in text
+    first = next(line for line in text.splitlines() if line.startswith("| `a` | 20% (10% to 30%) |"))
+    assert "INCONCLUSIVE (1,200 seeds would decide)" in first
+    assert "factor.size 12.3: +0.1000 (+0.0000 to +0.2000)" in first
+    assert first.endswith("| 1 of 1 | 10 |")
+    assert "| INCFL | Clients are better off. | Abstract | `a` | **holds** |" in text
+    assert text.index("less than alone") < text.index("Mechanism by deviation")
+    assert [verdict_of(entry) for entry in DOCUMENT["mechanisms"]["a"]["deviations"]] == ["VIOLATED", "CERTIFIED"]
+
+
+def test_claims_are_about_the_committed_configs() -> None:
+    labels = [entry.label for entry in load("certificates/fmnist_dirichlet").algorithms]
+    for claim in generator.read_claims():
+        assert {claim.mechanism, claim.other} - {""} <= set(labels), claim
+    assert set(labels) - set(algorithms.REGISTRY) == {"fedavg_uniform", "iafl_measured"}
+
+
+def test_there_is_a_page_if_there_are_certificates() -> None:
+    committed = sorted(generator.COMMITTED.glob("*.json"))
+    assert set(generator.pages()) == ({generator.PAGE} if committed else set())
+    for path in committed:
+        assert json.loads(path.read_text())["setting"]["config"] == f"certificates/{path.stem}"
+    shown = [entry for entry in generate.navigation()["Methods"] if isinstance(entry, dict)]
+    assert ({"Does it pay to lie?": generator.PAGE} in shown) == bool(committed)

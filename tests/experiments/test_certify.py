@@ -1,0 +1,171 @@
+"""The certificates of a config's algorithms: what is played, saved and resumed; deviations take no time here."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fljax import games
+from fljax.config import Config, dumps, parse
+from fljax.engine import RunsDone
+from fljax.experiments import certify
+from fljax.experiments.certify import CONTROL, Question
+from fljax.games import Utility
+from fljax.games.strategic.deviations import Messages
+from fljax.results.events import Event
+from fljax.results.folders import CERTIFICATES, claim
+from fljax.results.identity import begin_checkpoints
+from fljax.scenarios import ByReport, Strategy
+from tests.experiments.test_worth import RAW
+from tests.games.played import GAINS, unilateral
+
+LABELS = ["fedavg", "fedprox"]
+
+
+def config(**changes: Any) -> Config:
+    return parse(RAW | {"seeds": 5} | changes, name="tiny")
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each call that would play deviations."""
+    calls: list[dict[str, Any]] = []
+
+    def certified(plan: Any, federation: Any, **arguments: Any) -> games.Certificate:
+        calls.append({"plan": plan, **arguments})
+        for done in (2, 8):
+            arguments["on_block"](RunsDone(done, 8, 4.0))
+        shifted = GAINS + 0.001 * len(calls)
+        return games.certificate(unilateral(shifted), tolerance=arguments["tolerance"])
+
+    monkeypatch.setattr(certify, "certify", certified)
+    monkeypatch.setattr(certify, "messages_of", lambda *_: Messages(("size",), True, True, True))  # takes a second
+    return calls
+
+
+def test_every_algorithm_is_certified_and_saved(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    events: list[Event] = []
+    certificates = certify.run(config(), Question(tolerance=0.02), directory=tmp_path, on_event=events.append)
+    assert list(certificates) == [*LABELS, CONTROL]
+    saved = games.load_certificates(tmp_path / CERTIFICATES)
+    assert list(saved.certificates) == [*LABELS, CONTROL]
+    np.testing.assert_array_equal(saved.certificates["fedprox"].gains.gains, certificates["fedprox"].gains.gains)
+    assert 'name = "tiny"' in saved.config
+    first, _, control = played
+    assert (first["seeds"], first["tolerance"], first["candidates"]) == ((0, 1, 2, 3, 4), 0.02, 50)
+    assert {"zero rider", "size times 10"} <= first["deviations"].keys()
+    assert control["deviations"] == {"size times 10": Strategy(factor=ByReport(size=10.0))}
+    assert (control["candidates"], control["outside"], control["controls"]) == (0, False, False)
+    assert control["plan"].arguments["weights"] == "size"
+    told = {event.message for event in events if event.label == "fedavg"}
+    assert "about 12 s left" in told
+    assert any(message.startswith(f"{len(first['deviations'])} deviations, ") for message in told)
+    assert [event.label for event in events if event.stage == "saved"] == [*LABELS, CONTROL]
+    assert not (tmp_path / "certify").exists()
+
+
+@pytest.mark.in_turn
+def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    """Another tolerance needs no runs."""
+    asked = Question(control=False)
+    certificates = certify.run(config(), asked, directory=tmp_path)
+    saved = games.load_certificates(tmp_path / CERTIFICATES)
+    games.save_certificates(
+        tmp_path / CERTIFICATES,
+        {"fedavg": certificates["fedavg"]},
+        saved.config,
+        question=saved.question,
+        data=saved.data,
+    )
+    again = certify.run(config(), asked, directory=tmp_path, resume=True)
+    assert (len(played), list(again)) == (3, LABELS)
+    wide = certify.run(config(), asked._replace(tolerance=0.5), directory=tmp_path, resume=True)
+    assert [wide[label].verdict for label in LABELS] == ["CERTIFIED"] * 2
+    assert {entry.tolerance for entry in games.load_certificates(tmp_path / CERTIFICATES).certificates.values()} == {
+        0.5
+    }
+    assert len(played) == 3
+    assert list(certify.run(config(), asked._replace(control=True), directory=tmp_path, resume=True))[-1] == CONTROL
+    assert len(played) == 4
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        (
+            Question(deviations=("zero rider",)),
+            r"the deviations of the certificates .* got .*zero rider",
+        ),
+        (Question(candidates=3), "the candidates of the certificates in .* got 3 in place of 50"),
+        (Question(utility=Utility(cost=0.5)), "the cost of the certificates in .* got 0.5 in place of 0.0"),
+        (Question(confidence=0.9), "the confidence of the certificates in .* got 0.9 in place of 0.95"),
+    ],
+)
+def test_another_question_is_refused(
+    played: list[dict[str, Any]], tmp_path: pathlib.Path, question: Question, words: str
+) -> None:
+    certify.run(config(), directory=tmp_path)
+    with pytest.raises(ValueError, match=words):
+        certify.run(config(), question, directory=tmp_path, resume=True)
+    with pytest.raises(ValueError, match="expected a folder without results, or --resume"):
+        certify.run(config(), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"got a changed one: rounds is"):
+        certify.run(config(rounds=9), directory=tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"which holds certificates\.nc"), claim(tmp_path, dumps(config(rounds=9))):
+        pass
+    certify.run(config(), directory=tmp_path, resume=True)  # what was refused changed nothing in the folder
+
+
+@pytest.mark.in_turn
+def test_other_data_are_refused_where_certificates_are_missing(
+    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify.run(config(), directory=tmp_path, question=Question(control=False))
+    saved = games.load_certificates(tmp_path / CERTIFICATES)
+    monkeypatch.setattr(certify, "checksum_of", lambda _: int(saved.data) + 1)
+    with pytest.raises(ValueError, match=r"expected the data of the certificates in .* got other data"):
+        certify.run(config(), directory=tmp_path, resume=True)  # the control is missing
+    certify.run(config(), Question(control=False), directory=tmp_path, resume=True)
+
+
+@pytest.mark.in_turn
+def test_blocks_of_another_config_are_refused(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    with claim(tmp_path, dumps(config())):
+        begin_checkpoints(tmp_path / "certify", dumps(config()), None)
+    with pytest.raises(ValueError, match=r"or --resume, got .* which holds certify/checkpoints"):
+        certify.run(config(), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"the config of the checkpoints in .* got a changed one: rounds is"):
+        certify.run(config(rounds=9), directory=tmp_path, resume=True)
+    certify.run(config(), directory=tmp_path, resume=True)
+    places = [pathlib.Path(call["checkpoint"].folder) for call in played[:2]]
+    assert places == [tmp_path / "certify" / "checkpoints" / label for label in LABELS]
+
+
+def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError, match="seeds: expected at least 5 for a certificate, got 4"):
+        certify.run(config(seeds=4))
+    with pytest.raises(ValueError, match=r"expected at most 7 runs, got [0-9,]+ runs, .*; max_runs allows more"):
+        certify.run(config(), Question(max_runs=7))
+    with pytest.raises(ValueError, match="an algorithm whose server keeps tokens for a price of tokens, got none"):
+        certify.run(config(), Question(utility=Utility(price=1.0)))
+    with pytest.raises(ValueError, match="in what the algorithm reads, got loss times 2; valid names are"):
+        certify.run(config(), Question(deviations=("loss times 2",)))
+    pooled = config(algorithms=[{"name": "fedavg", "pooled": True}])
+    with pytest.raises(ValueError, match="whose clients train for certificates, got fedavg with pooled = true"):
+        certify.run(pooled)
+    assert not played
+
+
+def test_names_are_tried_where_they_are_read(played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certify, "messages_of", games.messages_of)
+    events: list[Event] = []
+    uniform = config(algorithms=[{"name": "fedavg"}, {"name": "fedavg", "label": "uniform", "weights": "uniform"}])
+    asked = Question(deviations=("size times 10", "zero rider"), control=False)
+    certify.run(uniform, asked, on_event=events.append)
+    assert [list(call["deviations"]) for call in played] == [["size times 10", "zero rider"], ["zero rider"]]
+    told = [event.message for event in events if event.label == "uniform"]
+    assert "not tried, since it is never read: size times 10" in told

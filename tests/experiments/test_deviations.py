@@ -1,0 +1,62 @@
+"""Deviations that a command asks for."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from fljax.config.errors import ConfigError
+from fljax.experiments.inputs.deviations import chosen_of, deviations_of, read_deviations
+from fljax.games.strategic.deviations import Messages, usual_deviations
+from fljax.scenarios import ByReport, Strategy
+
+READS = Messages(("loss",), True, False, True)
+
+
+def test_names_are_those_of_usual_deviations() -> None:
+    assert deviations_of(None) is None
+    assert deviations_of("zero rider, bid plus 1,zero rider") == ("zero rider", "bid plus 1")
+    with pytest.raises(ValueError, match=r"expected one of the deviations no effort, .*, got '' *"):
+        deviations_of("")
+
+
+def test_a_file_of_strategies(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "lies.toml"
+    path.write_text('["double update"]\nown = 2.0\n[both]\neffort = 0.5\nfactor = {loss = 0.5, size = 10.0}\n')
+    expected = {
+        "double update": Strategy(own=2.0),
+        "both": Strategy(effort=0.5, factor=ByReport(loss=0.5, size=10.0)),
+    }
+    assert read_deviations(path) == expected == deviations_of(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("", ValueError, "expected at least one deviation in .*, got none"),
+        ("own = 2.0", ValueError, "expected a table of numbers for each deviation of .*, got own = 2.0"),
+        ("[a", ValueError, "to be a TOML file, got"),
+        ("[a]\nowned = 2.0", ConfigError, "a: .*owned"),
+        ("[a]\nown = 'two'", ConfigError, "a.own"),
+        ("[a]\nown = [1.0, 2.0]", ValueError, "expected one number for each field of the deviation 'a', got"),
+        ("[a.factor]\nsizes = 2.0", ConfigError, "a.factor: .*sizes"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: pathlib.Path, text: str, error: type[Exception], words: str) -> None:
+    path = tmp_path / "lies.toml"
+    path.write_text(text)
+    with pytest.raises(error, match=words):
+        read_deviations(path)
+
+
+def test_what_is_tried_of_an_algorithm() -> None:
+    usual = usual_deviations(READS)
+    assert chosen_of(None, READS) == (usual, ())
+    some = chosen_of(("size times 10", "zero rider", "loss times 0"), READS)
+    assert list(some.deviations) == ["zero rider", "loss times 0"]
+    assert some.left_out == ("size times 10",)
+    lies = {"lie": Strategy(factor=ByReport(size=2.0))}
+    assert chosen_of(lies, READS) == (lies, ())  # games.certify says what is wrong with it
+    with pytest.raises(ValueError, match="in what the algorithm reads, got size times 10; valid names are no effort,"):
+        chosen_of(("size times 10",), READS)
