@@ -304,6 +304,7 @@ def test_a_result_is_no_state() -> None:
 
 
 @pytest.mark.in_turn
+@pytest.mark.unchecked
 def test_what_predict_refuses() -> None:
     found = engine.simulate(fedavg(logistic_regression(), Local(0.1, 2, steps=1)), tiny_federation(), rounds=1)
     wrong: tuple[tuple[Any, Any, str], ...] = (
