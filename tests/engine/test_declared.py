@@ -45,6 +45,17 @@ def test_a_number_that_is_declared_float_is_one_program() -> None:
     assert groups(rates) == [[0, 1, 2]]
 
 
+def test_plans_that_run_together_share_the_federation() -> None:
+    plans = [plan(threshold=number) for number in (0.5, 0.7)]
+    parts, alone = (
+        program.partition_plans(plans, tiny_federation()),
+        program.partition_plan(plans[1], tiny_federation()),
+    )
+    assert parts[0][1].federation is parts[1][1].federation
+    assert parts[1][0] == alone[0]
+    assert parts[1][1].traced == alone[1].traced
+
+
 def test_whole_numbers_stay_static() -> None:
     assert groups([plan(build=fedavg, clients_per_round=each) for each in (2, 3)]) == [[0], [1]]
     assert groups([plan(LOCAL._replace(steps=each)) for each in (2, 3)]) == [[0], [1]]

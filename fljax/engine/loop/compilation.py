@@ -234,7 +234,7 @@ def _prepared(plans: Sequence[Algorithm | Plan], federation: Federation, schedul
     capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every)
     program.check_seeds(seeds, federation)
     stored = by_id(federation)
-    spec, inputs = program.stack_plans([program.partition_plan(plan, stored) for plan in plans], len(seeds))
+    spec, inputs = program.stack_plans(program.partition_plans(plans, stored), len(seeds))
     runs = list(seeds) * len(plans)
     spec = spec._replace(non_finite=schedule.non_finite, extra=schedule.needs(spec.valid))
     if GRADIENT_NORM in spec.extra:  # of the numbers that the run will have, only the shape matters

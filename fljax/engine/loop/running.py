@@ -71,7 +71,7 @@ def run_plans(
         capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every)
         program.check_seeds(seeds, federation)
         features, federation = federation.features, by_id(federation)
-        parts = [program.partition_plan(plan, federation) for plan in plans]
+        parts = program.partition_plans(plans, federation)
         for (_, inputs), reference in zip(parts, references, strict=True):
             check_rows(seeds, inputs, reference)
         references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]

@@ -29,6 +29,7 @@ from fljax.engine.programs.program import (
     map_runs,
     on_devices,
     partition_plan,
+    partition_plans,
     same_numbers,
     stack_plans,
 )
@@ -164,7 +165,7 @@ def standalone_sweep(
         stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
         federation = by_id(federation)
         plans = [Plan(StandalonePlan, _arguments(task, local, initial, stop, valid)) for local in locals]
-        parts = [partition_plan(plan, federation) for plan in plans]
+        parts = partition_plans(plans, federation)
         numbers = jnp.asarray(seeds, jnp.uint32)
         for spec, inputs in parts:  # processes that compute something else would mix their results
             _check_same(spec, inputs, numbers, keep_models, execution)

@@ -124,12 +124,20 @@ def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec
     Raises:
       ValueError: if ``plan`` is neither an Algorithm nor a Plan.
     """
-    spec, traced, by_seed = _parted(plan)
+    return partition_plans([plan], federation)[0]
+
+
+def partition_plans(plans: Sequence[Algorithm | Plan], federation: Federation) -> list[tuple[Spec, Inputs]]:
+    """``partition_plan`` of several plans; what the federation says is found once for all of them."""
+    parts = list(map(_parted, plans))
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
     common = same_tests(federation)
     everybody = bool(np.all(np.asarray(federation.clients.train.size) > 0))
     stored = with_least(by_id(federation))
-    return spec._replace(valid=valid, common=common, everybody=everybody), Inputs(traced, by_seed, stored)
+    return [
+        (spec._replace(valid=valid, common=common, everybody=everybody), Inputs(traced, by_seed, stored))
+        for spec, traced, by_seed in parts
+    ]
 
 
 def plan_of(plan: Algorithm | Plan) -> Plan:
