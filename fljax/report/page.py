@@ -136,9 +136,11 @@ def _page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, 
 
 def _clients(metrics: xr.Dataset) -> str:
     """The section about which clients gain; nothing without standalone models."""
-    figure = gains_picture(metrics)
-    if figure is None:
-        return ""
+    with fonts_for(texts_of(metrics)):
+        figure = gains_picture(metrics)
+        if figure is None:
+            return ""
+        content = png(figure)
     words, about = "The gain of each client over its standalone model", ""
     if axes_of(metrics):
         told = (
@@ -146,7 +148,7 @@ def _clients(metrics: xr.Dataset) -> str:
             "better off there than with its standalone model; fljax export --gains has all cells."
         )
         about = f'<p class="note">{html.escape(told)}</p>'
-    return f'<h2>Clients</h2>{about}<div class="wide">{shown(png(figure), words)}</div>{gains_table(metrics)}'
+    return f'<h2>Clients</h2>{about}<div class="wide">{shown(content, words)}</div>{gains_table(metrics)}'
 
 
 def _panels(figure: Figure, content: bytes) -> str:

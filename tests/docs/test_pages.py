@@ -116,6 +116,8 @@ def test_configs_are_valid(path: pathlib.Path, tmp_path: pathlib.Path, monkeypat
         "owners": np.arange(1000),
     }.items():
         np.save(tmp_path / f"{name}.npy", values)  # of large_data.md
+    patients = [f"{number % 90},{number % 7}.5,hospital {number % 4},{int(number % 33 == 0)}" for number in range(800)]
+    (tmp_path / "patients.csv").write_text("\n".join(["age,pulse,hospital,ill", *patients]))  # of scores.md
     write_own_data(tmp_path)
     for text in blocks(path.read_text(encoding="utf-8"), "toml"):
         if '"my_' not in text:

@@ -47,7 +47,8 @@ def test_a_line_for_each_method_seed_and_client(results: Results) -> None:
 def test_a_sweep_has_the_table_of_every_cell(results: Results) -> None:
     named = results.metrics.assign_coords(client_name=("client", list("abcde")))
     cells = [results._replace(metrics=named), results._replace(metrics=named.assign(test_loss=named["test_loss"] + 9))]
-    metrics, records = (xr.concat(part, "mu", data_vars="all") for part in zip(*cells, strict=True))
+    metrics = xr.concat([cell.metrics for cell in cells], "mu", data_vars="all")
+    records = xr.concat([cell.records for cell in cells], "mu", data_vars="all")
     metrics = metrics.assign_coords(mu=[0.1, 0.2]).assign_attrs(grid='{"mu": "local.mu"}')
     table: Any = report.leaving(Results(metrics, records))
     assert table.columns[1] == "mu"

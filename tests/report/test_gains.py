@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from typing import cast
 
@@ -11,6 +12,7 @@ from matplotlib.container import ErrorbarContainer
 
 from fljax.protocol import Names
 from fljax.report.clients import MOST_CLIENTS, gains_picture, gains_table
+from fljax.report.page import write_page
 from fljax.results.clients import with_names
 from tests.results.test_clients import made_up, made_up_sweep
 
@@ -31,6 +33,12 @@ def test_long_names_that_differ_at_their_end_stay_different() -> None:
     ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert [tick[:10] + tick[-10:] for tick in ticks] == [name[:10] + name[-10:] for name in names[::-1]]
     assert [len(tick) for tick in ticks] == [24, 24]
+
+
+def test_names_that_no_font_has_are_boxes_without_a_warning(tmp_path: pathlib.Path) -> None:
+    metrics = with_names(made_up(), [Names(clients=("北京", "Ivy"))] * 2)
+    write_page(tmp_path / "page.html", metrics.drop_vars("test_loss"), xr.Dataset(), "names", {})
+    assert "北京" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_many_clients_are_curves_and_no_gains_no_picture() -> None:
