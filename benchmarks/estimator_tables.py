@@ -41,7 +41,9 @@ TITLES = (
     "evaluations",
     "gradients",
 )
-RETRAINED = "retrained"
+RETRAINED, WITHOUT = "retrained", ", without "
+ANSWERS = ("more than between seeds", "less than between seeds", "not decided")
+EXACT = 0.01  # accuracy by which values of rounds may miss the gain of their run
 
 
 class Found(NamedTuple):
@@ -137,14 +139,21 @@ def lines_of_algorithms(compared: xr.Dataset) -> list[str]:
 
 
 def worths_of(found: Found) -> dict[str, np.ndarray]:
-    """``[A, R, N]`` by how the values were computed: retrained, and by estimators of one run."""
+    """``[A, R, N]`` by how values were computed: retrained, and by estimators of one run.
+
+    Then the same without the algorithms whose step is no mean of updates, if there are some: of these, models that are
+    put together out of updates are not those of the run.
+    """
     if found.algorithms is None or found.of_one_run is None:
         return {}
-    single = found.of_one_run
-    names = single["estimator"].values.tolist()
-    of_runs = {name: single["worth"].sel(estimator=name).transpose("algorithm", "seed", "client") for name in names}
-    retrained = found.algorithms["worth"].transpose("algorithm", "seed", "client")
-    return {RETRAINED: retrained.values, **{name: values.values for name, values in of_runs.items()}}
+    single, axes = found.of_one_run, ("algorithm", "seed", "client")
+    values = {RETRAINED: found.algorithms["worth"].transpose(*axes).values}
+    for name in single["estimator"].values.tolist():
+        values[f"`{name}`"] = single["worth"].sel(estimator=name).transpose(*axes).values
+    exact = single["gap"].values <= EXACT
+    others = ", ".join(single["algorithm"].values[~exact])
+    restricted = {f"{name}{WITHOUT}{others}": worth[exact] for name, worth in values.items()}
+    return values | (restricted if others and exact.sum() > 1 else {})
 
 
 class Question(NamedTuple):
@@ -162,9 +171,8 @@ class Question(NamedTuple):
     @property
     def answer(self) -> str:
         """In words."""
-        if self.difference.low > 0:
-            return "more than seeds"
-        return "less than seeds" if self.difference.high < 0 else "not decided"
+        more, less, undecided = ANSWERS
+        return more if self.difference.low > 0 else less if self.difference.high < 0 else undecided
 
 
 def asked(values: np.ndarray) -> Question:
@@ -182,7 +190,7 @@ def lines_of_spread(worths: Mapping[str, np.ndarray]) -> list[str]:
         cells = [number(mean(numbers.order)), number(numbers.order_of_seeds)]
         cells += [percent(mean(numbers.moved)), percent(numbers.moved_of_seeds)]
         cells += [f"{100 * bars.mean:+.1f} ({100 * bars.low:+.1f} to {100 * bars.high:+.1f})", question.answer]
-        rows.append(_row([name if name == RETRAINED else f"`{name}`", *cells, percent(1 - numbers.unknown, 0)]))
+        rows.append(_row([name, *cells, percent(1 - numbers.unknown, 0)]))
     return rows
 
 
@@ -208,28 +216,24 @@ def verdict(known: Mapping[str, Found]) -> str:
     if not done:
         return ""
     sentences = ["**Does the published finding hold?**"]
-    for name in next(iter(done.values())):
-        questions = {kind: asked(values[name]) for kind, values in done.items()}
+    for name in dict.fromkeys(name for values in done.values() for name in values):
+        questions = {kind: asked(values[name]) for kind, values in done.items() if name in values}
         moved = [mean(question.numbers.moved) for question in questions.values()]
         seeds = [question.numbers.moved_of_seeds for question in questions.values()]
-        more = [kind for kind, question in questions.items() if question.difference.low > 0]
-        open_ = [kind for kind, question in questions.items() if question.answer == "not decided"]
-        what = "Shapley values by retraining" if name == RETRAINED else f"values by `{name}`"
-        words = (
-            f"Of {what}, {_range(moved)} of the rewards move between algorithms, and {_range(seeds)} between seeds of "
+        kinds = {
+            answer: [kind for kind, question in questions.items() if question.answer == answer] for answer in ANSWERS
+        }
+        words = "; ".join(f"{answer} in {', '.join(kinds[answer])}" for answer in ANSWERS if kinds[answer])
+        sentences.append(
+            f"{name[:1].upper()}{name[1:]}: {_range(moved)} of the rewards move between algorithms, {_range(seeds)} "
+            f"between seeds of one algorithm; {words}."
         )
-        words += f"one algorithm: beyond seeds in {_listed(more)}"
-        sentences.append(f"{words}{f', not decided in {_listed(open_)}' if open_ else ''}.")
     return " ".join(sentences)
 
 
 def _range(values: list[float]) -> str:
     low, high = (percent(bound) for bound in (min(values), max(values)))
     return low if low == high else f"{low.removesuffix(' %')} to {high}"
-
-
-def _listed(kinds: list[str]) -> str:
-    return ", ".join(kinds) if kinds else "no federation"
 
 
 def worths(truth: games.CoalitionTable) -> list[str]:
@@ -292,9 +296,9 @@ def _draw_spread(axes: Axes, known: Mapping[str, Mapping[str, np.ndarray]]) -> N
     """Filled: between algorithms, a point for each seed; hollow: between seeds."""
     labels: list[str] = []
     for colour, (kind, values) in zip(COLOURS, known.items(), strict=False):
-        for name, worth in values.items():
+        for name, worth in ((name, worth) for name, worth in values.items() if WITHOUT not in name):
             numbers, place = spread(worth), len(labels)
-            labels.append(f"{kind}, {name}")
+            labels.append(f"{kind}, {name.strip('`')}")
             axes.plot(numbers.moved, [place] * len(numbers.moved), "o", color=colour, alpha=0.6)
             axes.plot([numbers.moved_of_seeds], [place], "D", color=colour, markerfacecolor="white", markersize=8)
     axes.set_yticks(range(len(labels)), labels)
