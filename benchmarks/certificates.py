@@ -229,7 +229,7 @@ def speed(config: Config, labels: Sequence[str], passes: int) -> None:
             longer = [round(seconds, 1) for seconds in compiled if seconds > 0.3]
             print(
                 f"{label} {name}: {len(longer)} programs of {longer} s and {len(compiled) - len(longer)} small ones; "
-                f"{time.perf_counter() - began:.1f} s for {cost.runs:,} runs, {cost.client_steps:,} client-steps",
+                f"{time.perf_counter() - began:.1f} s for {cost.runs:,} runs, {cost.client_steps:,.0f} client-steps",
                 flush=True,
             )
         rates: list[list[float]] = [[], []]
