@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=0.02)
     parser.add_argument("--set", action="append", default=[], help="a key of the configs; may be repeated")
     parser.add_argument("--devices", type=int, default=2, help="cores of the CPU that JAX sees as devices")
-    parser.add_argument("--rate", type=float, default=23_000, help="client-steps per second of two cores, for --estimate")
+    parser.add_argument("--rate", type=float, default=23_000, help="client-steps by second, for --estimate")
     parser.add_argument("--estimate", action="store_true")
     parser.add_argument("--commit", action="store_true")
     parser.add_argument("--speed", metavar="LABELS", help="mechanisms whose programs and speed are measured")
