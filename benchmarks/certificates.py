@@ -6,7 +6,7 @@
     python benchmarks/certificates.py --speed fedavg,incfl,iafl,ipfl --names fmnist_dirichlet --set seeds=5
 
 The configs ``certificates/fmnist_dirichlet`` and ``certificates/fmnist_groups`` have eleven mechanisms, 10 clients of
-12,000 rows of Fashion-MNIST, and 20 seeds. The first command says how many runs and client-steps that is, and how long
+12,000 rows of Fashion-MNIST, and 16 seeds. The first command says how many runs and client-steps that is, and how long
 it takes at a rate of plain runs (``--rate``); it runs nothing. The second one runs both configs, or what is missing of
 them. The third one writes what is finished into ``results/certificates``: ``NAME.json``, from which the documentation
 makes its page, and ``NAME.csv`` with the gain of every cell and seed. The fourth one measures some mechanisms: the
@@ -229,7 +229,7 @@ def speed(config: Config, labels: Sequence[str], passes: int) -> None:
             longer = [round(seconds, 1) for seconds in compiled if seconds > 0.3]
             print(
                 f"{label} {name}: {len(longer)} programs of {longer} s and {len(compiled) - len(longer)} small ones; "
-                f"{time.perf_counter() - began:.1f} s for {cost.runs:,} runs, {cost.client_steps:,} client-steps",
+                f"{time.perf_counter() - began:.1f} s for {cost.runs:,} runs, {cost.client_steps:,.0f} client-steps",
                 flush=True,
             )
         rates: list[list[float]] = [[], []]
@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=0.02)
     parser.add_argument("--set", action="append", default=[], help="a key of the configs; may be repeated")
     parser.add_argument("--devices", type=int, default=2, help="cores of the CPU that JAX sees as devices")
-    parser.add_argument("--rate", type=float, default=30_000, help="client-steps per second, for --estimate")
+    parser.add_argument("--rate", type=float, default=23_000, help="client-steps by second, for --estimate")
     parser.add_argument("--estimate", action="store_true")
     parser.add_argument("--commit", action="store_true")
     parser.add_argument("--speed", metavar="LABELS", help="mechanisms whose programs and speed are measured")
