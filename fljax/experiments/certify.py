@@ -131,6 +131,8 @@ def run(
     asked = Question() if question is None else question
     if len(config.seeds) < LEAST_SEEDS:
         raise ValueError(f"seeds: expected at least {LEAST_SEEDS} for a certificate, got {len(config.seeds)}")
+    if any(entry.label == CONTROL for entry in config.algorithms):
+        raise ValueError(f"expected labels other than {CONTROL!r}, which is that of the control, got it")
     text = "" if directory is None else dumps(config)
     if directory is not None and not resume and (directory / CERTIFICATES).exists():
         where = f"{str(directory)!r}, which holds {CERTIFICATES}"
@@ -191,7 +193,8 @@ def _certificates(
         if entry.label not in finished:
             with about_algorithm(entry.label):
                 ahead[entry.label] = _ahead(plans[entry.label], setup, asked, outputs, entry.label)
-    if asked.utility.price and not any(entry.utility.price for entry in ahead.values()) and ahead:
+    # Where some are finished, one of them may be that with tokens.
+    if asked.utility.price and len(ahead) == len(setup.algorithms) and not any(e.utility.price for e in ahead.values()):
         raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got none")
     lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None

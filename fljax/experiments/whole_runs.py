@@ -34,12 +34,8 @@ def check_blocks(directory: pathlib.Path | None, folder: str, text: str, resume:
 def on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
     """Tells the log of each block of runs, with the time that is left by the speed of the last one."""
 
-    before = 0
-
     def tell(block: RunsDone) -> None:
-        nonlocal before
-        rest = (block.runs - block.done) * block.seconds / max(block.done - before, 1)
-        before = block.done
+        rest = (block.runs - block.done) * block.seconds / block.block
         log.train(label, block.done, block.runs, f"about {duration(rest)} left" if rest >= 1 else "")
 
     return tell

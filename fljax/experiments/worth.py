@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -169,7 +170,7 @@ def _tables(
                 asked.among,
                 rounds=setup.rounds,
                 seeds=len(setup.seeds),
-                max_runs=asked.max_runs,
+                max_runs=sys.maxsize if entry.label in finished else asked.max_runs,
             )
             if _needs_standalone(plans[entry.label], entry, asked.value, setup):
                 lacking.append(entry.label)

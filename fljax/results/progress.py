@@ -177,7 +177,9 @@ def _progress(
 ) -> Progress:
     of_label = [event for event in events if event.label == label]
     trained = [event for event in now if event.label == label and event.stage == "train"]
-    saved = any(event.stage == "saved" or event.message.startswith("already in the results") for event in of_label)
+    # Of runs, other commands may have finished others in the same folder; the last process names what is finished.
+    told_of = [event for event in now if event.label == label] if now and now[-1].unit == "runs" else of_label
+    saved = any(event.stage == "saved" or event.message.startswith("already in the results") for event in told_of)
     early = any(event.message.startswith("stopped after round") for event in of_label)
     last = trained[-1] if trained else None
     told = next((event.rounds for event in reversed(of_label) if event.rounds), rounds)

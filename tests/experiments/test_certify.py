@@ -36,8 +36,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def certified(plan: Any, federation: Any, **arguments: Any) -> games.Certificate:
         calls.append({"plan": plan, **arguments})
-        for done in (2, 8):
-            arguments["on_block"](RunsDone(done, 8, 4.0))
+        for done in (4, 8):  # the folder had two of them
+            arguments["on_block"](RunsDone(done, 8, 4.0, 2))
         shifted = GAINS + 0.001 * len(calls)
         return games.certificate(unilateral(shifted), tolerance=arguments["tolerance"])
 
@@ -61,7 +61,7 @@ def test_every_algorithm_is_certified_and_saved(played: list[dict[str, Any]], tm
     assert (control["candidates"], control["outside"], control["controls"]) == (0, False, False)
     assert control["plan"].arguments["weights"] == "size"
     told = {event.message for event in events if event.label == "fedavg"}
-    assert "about 12 s left" in told
+    assert "about 8 s left" in told
     assert any(message.startswith(f"{len(first['deviations'])} deviations, ") for message in told)
     assert [event.label for event in events if event.stage == "saved"] == [*LABELS, CONTROL]
     assert not (tmp_path / "certify").exists()
@@ -169,3 +169,28 @@ def test_names_are_tried_where_they_are_read(played: list[dict[str, Any]], monke
     assert [list(call["deviations"]) for call in played] == [["size times 10", "zero rider"], ["zero rider"]]
     told = [event.message for event in events if event.label == "uniform"]
     assert "not tried, since it is never read: size times 10" in told
+
+
+@pytest.mark.in_turn
+def test_a_price_is_no_fault_where_the_algorithm_with_tokens_is_finished(
+    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two algorithms, of which the second one keeps no tokens, a process was killed after the first."""
+
+    def messages(plan: Any, _: Any) -> Messages:
+        return Messages(("size",), True, True, True, tokens="mu" not in str(plan.arguments))
+
+    monkeypatch.setattr(certify, "messages_of", messages)
+    asked = Question(utility=Utility(price=1.0), control=False)
+    certificates = certify.run(config(), asked, directory=tmp_path)
+    saved = games.load_certificates(tmp_path / CERTIFICATES)
+    first = {"fedavg": certificates["fedavg"]}
+    games.save_certificates(tmp_path / CERTIFICATES, first, saved.config, question=saved.question, data=saved.data)
+    assert list(certify.run(config(), asked, directory=tmp_path, resume=True)) == LABELS
+    assert [call["utility"].price for call in played] == [1.0, 0.0, 0.0]
+
+
+def test_no_algorithm_has_the_label_of_the_control(played: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError, match="expected labels other than 'fedavg by size \\(control\\)'"):
+        certify.run(config(algorithms=[{"name": "fedavg", "label": CONTROL}]))
+    assert not played

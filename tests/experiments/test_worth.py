@@ -247,3 +247,13 @@ def test_tables_are_of_these_coalitions(retrained: list[dict[str, Any]], tmp_pat
     games.save(tmp_path / TABLES, some, saved.config)
     tables = worth.run(config(), Question(among=[(), (0, 1, 2)]), directory=tmp_path, resume=True).tables
     assert tables["fedavg"].members.shape == (2, 3)
+
+
+@pytest.mark.in_turn
+def test_estimators_of_a_finished_folder_need_no_runs(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    single = config(algorithms=[{"name": "fedavg"}])
+    worth.run(single, Question(max_runs=8), directory=tmp_path)
+    asked = Question(max_runs=7, estimators=["ipss"])
+    assert list(worth.run(single, asked, directory=tmp_path, resume=True).estimators) == ["fedavg"]
+    with pytest.raises(ValueError, match="expected at most 7 runs, got 8 runs"):
+        worth.run(single, Question(max_runs=7), directory=tmp_path / "new")

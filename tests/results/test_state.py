@@ -245,3 +245,21 @@ def test_lines_of_the_folder(folder: pathlib.Path):
         ("incfl", 0),
         ("incfl", 40),
     ]
+
+
+def test_runs_of_another_command_in_the_same_folder_are_not_taken_for_those_of_this_one(tmp_path: pathlib.Path):
+    """``fljax worth`` has finished here, and ``fljax certify`` begins."""
+    (tmp_path / "config.toml").write_text(TEXT)
+    write_log(
+        tmp_path,
+        ("train", "fedavg", 8, 8, 5.0, "", "runs"),
+        ("saved", "fedavg", 8, 8, 5.1, "", "runs"),
+        ("saved", "incfl", 8, 8, 9.1, "", "runs"),
+        ("note", "fedavg", 0, 700, 0.1, "14 deviations, 700 runs", "runs"),
+        ("note", "incfl", 0, 900, 0.2, "18 deviations, 900 runs", "runs"),
+        ("train", "fedavg", 100, 700, 2.0, "", "runs"),
+    )
+    with folders.claim(tmp_path, TEXT, resume=True):
+        first, second = read_state(tmp_path).algorithms
+    assert (first.state, first.round, first.rounds) == ("training", 100, 700)
+    assert (second.state, second.round, second.rounds) == ("waiting", 0, 900)

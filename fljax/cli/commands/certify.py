@@ -39,7 +39,7 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions) -> in
                 question,
                 directory=folder,
                 resume=options.resume,
-                on_event=listener(progress, "runs"),
+                on_event=listener(progress),
                 saving=saving,
             )
         datasets = {label: games.certificate_dataset(certificate) for label, certificate in certificates.items()}

@@ -103,8 +103,8 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
     arguments = stages.arguments("attack", 35)
     assert arguments["checkpoint"] == Checkpoint(pathlib.Path("folder/attack"), 3.0)
     assert arguments["block"] == 7
-    arguments["on_block"](RunsDone(5, 35, 1.0))
-    assert told == [RunsDone(40, 70, 1.0)]
+    arguments["on_block"](RunsDone(5, 35, 1.0, 5))
+    assert told == [RunsDone(40, 70, 1.0, 5)]
     assert Stages({"checkpoint": "folder"}, 1).arguments("a", 0)["checkpoint"] == pathlib.Path("folder/a")
     assert Stages({}, 1).arguments("a", 0) == {}
     with pytest.raises(Stopped, match="stopped after 43 of 70 runs") as raised, stages.counted(35):
