@@ -97,15 +97,16 @@ def main() -> None:
     names = list(CASES) if options.only is None else options.only.split(",")
     if unknown := [name for name in names if name not in CASES]:
         parser.error(f"expected cases among {', '.join(CASES)}, got {unknown[0]!r}")
+    work: Path | None = options.work
     done: dict[str, Line] = {}
-    if options.work is not None and options.work.exists():
-        done = {line.name: line for line in (Line(*json.loads(text)) for text in options.work.read_text().splitlines())}
+    if work is not None and work.exists():
+        done = {line.name: line for line in (Line(*json.loads(text)) for text in work.read_text().splitlines())}
     began = time.perf_counter()
     for name in names:
         if name not in done:
             done[name] = line_of(name)
-            if options.work is not None:
-                with options.work.open("a") as file:
+            if work is not None:
+                with work.open("a") as file:
                     file.write(json.dumps(done[name]) + "\n")
         print(*done[name], sep=" | ", flush=True)
     text = table([done[name] for name in names], time.perf_counter() - began)
