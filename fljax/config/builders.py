@@ -26,6 +26,7 @@ from fljax.contributions.measures import FACTS, MEASURES, Measure
 from fljax.core.names import resolve, unknown, with_article
 from fljax.core.signatures import (
     annotations_of,
+    code_of,
     is_definition,
     parameters_of,
     plain_type,
@@ -118,7 +119,8 @@ def checked_options(
     overridable: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """The options, checked against the builder's signature; those that are records, against their fields."""
-    form = (_form_of if is_definition(builder) else _form_of.__wrapped__)(builder, offer, tuple(overridable.items()))
+    form_of = _form_of if is_definition(builder) else _form_of.__wrapped__
+    form = form_of(builder, offer, tuple(overridable.items()), code_of(builder))
     try:
         checked = form.model.model_validate(dict(options))
     except pydantic.ValidationError as error:
@@ -147,7 +149,7 @@ class _Form(NamedTuple):
 @functools.lru_cache(
     maxsize=512
 )  # pydantic takes milliseconds to make a model, and the cells of a sweep share builders
-def _form_of(builder: Callable[..., Any], offer: Offer, overridable: tuple[tuple[str, Any], ...]) -> _Form:
+def _form_of(builder: Callable[..., Any], offer: Offer, overridable: tuple[tuple[str, Any], ...], code: Any) -> _Form:
     """The options in a builder's signature. Parameters that an experiment gives are none, unless ``overridable``."""
     replaceable, annotations = dict(overridable), annotations_of(builder)
     fields: dict[str, Any] = {}

@@ -131,7 +131,7 @@ def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict
     """
     if is_definition(builder):
         try:
-            return dict(_resolved_annotations(builder, extras))
+            return dict(_resolved_annotations(builder, extras, code_of(builder)))
         except Exception:  # a user's annotation may raise anything, and may be resolved later
             pass
     resolve = _resolver_of(builder, extras)
@@ -146,12 +146,23 @@ def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict
 
 
 def is_definition(builder: Callable[..., Any]) -> bool:
-    """Whether a builder is a function or a class, which is equal to itself alone, and not an object that is called."""
-    return inspect.isroutine(builder) or inspect.isclass(builder)
+    """Whether a builder is a function or a class, which is equal to itself alone, and not an object that is called.
+
+    Those of a notebook or a script are none: the types that their annotations name may be defined anew.
+    """
+    known = inspect.isroutine(builder) or inspect.isclass(builder)
+    return known and getattr(builder, "__module__", None) != "__main__"
+
+
+def code_of(builder: Callable[..., Any]) -> Any:
+    """What says that a definition has changed in its place, as IPython's autoreload changes it."""
+    function: Any = inspect.unwrap(builder)
+    defaults = getattr(function, "__defaults__", None) or ()
+    return getattr(function, "__code__", None), len(defaults), getattr(function, "_fields", None)
 
 
 @functools.lru_cache(maxsize=1024)  # cells of a sweep and entries of a config share builders
-def _resolved_annotations(builder: Callable[..., Any], extras: bool) -> Mapping[str, Any]:
+def _resolved_annotations(builder: Callable[..., Any], extras: bool, code: Any) -> Mapping[str, Any]:
     resolve = _resolver_of(builder, extras)
     return {name: resolve(annotation) for name, annotation in _written_annotations(builder).items()}
 

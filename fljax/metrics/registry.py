@@ -322,11 +322,11 @@ METRICS = SCALARS | _with_unseen(PER_CLIENT) | PER_SEEN_CLIENT | OTHERS
 
 
 def is_lower_better(name: str) -> bool:
-    """Whether lower values of a metric are better: of losses, costs, norms of gradients, and those with ``lower``."""
+    """Whether lower values are better: losses, costs, norms of gradients, what is dropped, and those with ``lower``."""
     plain = name.removeprefix("unseen_")
     if plain in OVER_CLIENTS:
         return OVER_CLIENTS[plain].lower
-    return plain.endswith(("loss", "gradient_norm", "gradient_steps", "forward_passes"))
+    return plain.endswith(("loss", "gradient_norm", "gradient_steps", "forward_passes", "dropped_messages"))
 
 
 def needs_of(names: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from fljax.metrics.registry import is_lower_better
 from fljax.metrics.scores import score_name
 from fljax.metrics.summaries import main_columns, over_seeds
 from fljax.metrics.targets import rounds_to_target
-from fljax.results.endings import end_of
+from fljax.results.endings import at_end, end_of
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.scores import is_lower
 from fljax.results.sweeps import VALIDATION, Best, axes_of, best
@@ -296,30 +296,44 @@ def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | 
     return rows
 
 
-def best_cell_rows(metrics: xr.Dataset) -> tuple[list[Row], dict[str, str]]:
+def best_cell_rows(metrics: xr.Dataset, shown: Collection[str] = ()) -> tuple[list[Row], dict[str, str]]:
     """``summary`` of each algorithm in its best cell, which its label names: ``fedavg (learning_rate = 0.1)``.
 
     The second result says by label which seeds diverged there (``fljax.results.non_finite.diverged_seeds``).
 
-    The cell is the best one by validation rows, if clients have some, or else by the sweep's metric.
+    The cell is the best one by validation rows, if clients have some, or else by the sweep's metric. Along an axis that
+    makes no difference to these it is the first one, and the label names it if another metric differs.
 
     Args:
       metrics: of a sweep.
+      shown: the metrics that are read of the rows; none: all of them.
     """
     chosen = {choice.algorithm: choice for choice in best(metrics, str(metrics.attrs["metric"]))}
-    rows, diverged = list[Row](), dict[str, str]()
+    last, rows, diverged = at_end(metrics), list[Row](), dict[str, str]()
     for label, choice in chosen.items():
         at = {
             name: 0 if value is None else metrics[name].values.tolist().index(value)
             for name, value in choice.cell.items()
         }
-        told = ", ".join(f"{name} = {number(value)}" for name, value in choice.cell.items() if value is not None)
-        name = f"{label} ({told})" if told else label
         cell_of_label = metrics.isel(at).assign_attrs(grid="{}")
-        rows += [row._replace(algorithm=name) for row in summary(cell_of_label) if row.algorithm == label]
+        of_label = [row for row in summary(cell_of_label) if row.algorithm == label]
+        read = [last[row.metric].sel(algorithm=label) for row in of_label if not shown or row.metric in shown]
+        differing = [name for name in choice.cell if any(_differs(values, name) for values in read)]
+        cell = choice.cell | {name: metrics[name].values.tolist()[at[name]] for name in differing}
+        told = ", ".join(f"{name} = {number(value)}" for name, value in cell.items() if value is not None)
+        name = f"{label} ({told})" if told else label
+        rows += [row._replace(algorithm=name) for row in of_label]
         if (words := diverged_seeds(cell_of_label).get(label)) is not None:
             diverged[name] = words
     return rows, diverged
+
+
+def _differs(values: xr.DataArray, axis: str) -> bool:
+    """Whether values differ along an axis."""
+    if axis not in values.dims:
+        return False
+    numbers = np.asarray(values.transpose(axis, ...).values, float)
+    return not np.array_equal(numbers, np.broadcast_to(numbers[:1], numbers.shape), equal_nan=True)
 
 
 def number(value: Any) -> str:

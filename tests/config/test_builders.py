@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 
 from fljax import algorithms, contributions, data, models, scenarios
 from fljax import config as configuration
-from fljax.config.builders import OFFERS
+from fljax.config.builders import OFFERS, Offer, checked_options
 from fljax.experiments import run
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
@@ -37,6 +37,44 @@ def asking(names: Any, seen: dict[str, Any], build: Callable[..., Any], position
 
 def build(**changes: Any) -> configuration.Config:
     return configuration.parse(BASE | changes, name="tiny")
+
+
+def source(clients: int, rows: int = 3) -> None: ...
+
+
+def longer_source(clients: int, rows: int = 3, noise: float = 0.1) -> None: ...
+
+
+def test_a_function_that_autoreload_changes_has_its_new_options() -> None:
+    """IPython puts another code into the same function."""
+    assert checked_options("data", source, {"rows": 4}, OFFERS["dataset"]) == {"rows": 4}
+    before = source.__code__, source.__defaults__
+    try:
+        source.__code__, source.__defaults__ = longer_source.__code__, longer_source.__defaults__
+        options = {"rows": 4, "noise": 0.5}
+        assert checked_options("data", source, options, OFFERS["dataset"]) == options
+    finally:
+        source.__code__, source.__defaults__ = before
+
+
+class Tokens(NamedTuple):
+    share: float = 1.0
+
+
+class MoreTokens(NamedTuple):
+    share: float = 1.0
+    price: float = 2.0
+
+
+def builder_of_a_notebook(tokens: Tokens = Tokens()) -> None: ...  # noqa: B008
+
+
+def test_a_class_of_a_notebook_may_be_defined_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder_of_a_notebook, "__module__", "__main__")
+    checked_options("a", builder_of_a_notebook, {"tokens": {"share": 0.5}}, Offer())
+    monkeypatch.setitem(globals(), "Tokens", MoreTokens)
+    options = {"tokens": {"share": 0.5, "price": 3.0}}
+    assert checked_options("a", builder_of_a_notebook, options, Offer()) == options
 
 
 def checked(config: configuration.Config) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def test_lower_is_better_for_losses():
     assert answers(stop_early("average_loss", patience=1, lower=False), [3.0, 2.0]) == [False, True]
     assert is_lower_better("unseen_opt_outs")
     assert is_lower_better("server_test_loss")
+    assert is_lower_better("dropped_messages")  # a table has its least number in bold
     assert not is_lower_better("unseen_incentivised_participation_rate")
 
 

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from fljax import report
 from fljax.report import drawing
 from fljax.report.style import percent, printable, styles
-from fljax.report.tables import COUNTS, TITLES, cell
+from fljax.report.tables import COUNTS, TITLES, best_cell_rows, cell
 from fljax.results import Results
 from tests.report.test_fit import results as made_up
 
@@ -76,6 +76,25 @@ def test_summary_by_hand():
     assert row == report.Row("a", "average_accuracy", 2.0, math.sqrt(2), 2, 3, 9)
     assert cell(row) == "2.000 ± 1.414 (2 of 3)"
     assert report.pivot([row], ["average_accuracy", "other"]) == {"a": [row, None]}
+
+
+def test_the_best_cell_names_an_axis_that_only_other_metrics_depend_on() -> None:
+    """As of FedAvg in a sweep over what clients require."""
+    dims = ("algorithm", "level", "seed", "evaluated_round")
+    rate = np.array([0.9, 0.2]).reshape(1, 2, 1, 1)
+    metrics = xr.Dataset(
+        {
+            "average_accuracy": (dims, np.full((1, 2, 1, 1), 0.5)),
+            "incentivised_participation_rate": (dims, rate),
+            "diverged": (dims[:3], np.full((1, 2, 1), -1)),
+        },
+        {"algorithm": ["fedavg"], "level": [0.3, 0.6], "seed": [0], "evaluated_round": [2]},
+        {"grid": '{"level": "requirement.level"}', "metric": "average_accuracy"},
+    )
+    assert [row.algorithm for row in best_cell_rows(metrics, ["average_accuracy"])[0]] == ["fedavg"] * 2
+    rows, _ = best_cell_rows(metrics, ["incentivised_participation_rate"])
+    assert [(row.algorithm, row.mean) for row in rows] == [("fedavg (level = 0.3)", 0.9), ("fedavg (level = 0.3)", 0.5)]
+    assert {row.algorithm for row in best_cell_rows(metrics)[0]} == {"fedavg (level = 0.3)"}
 
 
 def test_numbers_of_clients_are_counts():

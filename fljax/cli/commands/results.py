@@ -189,7 +189,7 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
             return exporting.csv_cells(metrics, chosen)
         metric = str(metrics.attrs["metric"])
         if chosen:
-            rows, diverged = best_cell_rows(metrics)
+            rows, diverged = best_cell_rows(metrics, chosen)
             rows = [row for row in rows if row.seeds]
             columns = columns_of({row.metric for row in rows}, chosen)
             lower = {name: is_lower(metrics[name]) for name in columns}
