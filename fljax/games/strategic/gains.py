@@ -22,7 +22,7 @@ from fljax.games.strategic.evidence import CERTIFIED, INCONCLUSIVE, VIOLATED, At
 from fljax.games.strategic.payoff_tables import PayoffTable
 
 _SHOWN = 8  # runs in a sentence
-_ROUNDING = 1e-12  # relative to the largest payoff
+_ROUNDING = 2.0**-22  # relative to the largest payoff: runs have payoffs in single precision
 
 
 class Gains(NamedTuple):
