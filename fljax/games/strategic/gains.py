@@ -182,8 +182,7 @@ def replace_diverged(table: PayoffTable, worst: float | None = None) -> PayoffTa
         never = np.zeros(0, int) if values is None else np.flatnonzero(np.isnan(values).all(axis=0))
         if len(never):
             raise ValueError(f"expected a finite {words}, got none of client {never[0]}")
-    known = [rows.ravel(), np.zeros(0) if outside is None else outside.ravel()]
-    smallest = float(np.nanmin(np.concatenate(known))) if worst is None else float(worst)
+    smallest = table.smallest if worst is None else float(worst)
     return table._replace(
         payoffs=np.where(np.isnan(payoffs), smallest, payoffs),
         outside=None if outside is None else np.where(np.isnan(outside), smallest, outside),
