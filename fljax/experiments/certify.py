@@ -156,7 +156,7 @@ def run(
             for label, certificate in _certificates(setup, asked, outputs, folder, [*certificates]):
                 certificates[label] = certificate
                 _save(directory, certificates, text, asked, data)
-                runs = certificate.gains.diverged.size + len(certificate.gains.seeds)
+                runs = _runs_of(certificate)
                 outputs.log.tell("saved", label, runs, runs, "")
                 outputs.files.finished(label)
         elif finished is not None and any(certificates[label] is not finished.certificates[label] for label in labels):
@@ -173,6 +173,13 @@ def _save(
 ) -> None:
     if directory is not None and processes.is_first():
         save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
+
+
+def _runs_of(certificate: Certificate) -> int:
+    """How many runs a certificate took, as ``cost_of`` counts them."""
+    seeds, cells, clients = certificate.gains.payoffs.shape
+    alone = 0 if certificate.gains.outside is None else clients
+    return seeds * (1 + cells + alone + (0 if certificate.attack is None else 1 + certificate.attack.candidates))
 
 
 def _certificates(

@@ -244,7 +244,9 @@ def _verdict_in_words(certificate: xr.Dataset) -> str:
     cells, seeds = certificate.sizes["cell"], certificate.sizes["seed"]
     sure = f"{100 * float(certificate['confidence']):g} %, {cells} cells at once, {seeds} seeds"
     verdict = f"{certificate['verdict'].item()} at {float(certificate['tolerance']):g}"
-    return f"{verdict}: the largest gain is from {low:.4g} to {high:.4g} ({sure})"
+    attacked = certificate["verdict"] == "VIOLATED" and not (certificate["verdict_of_cell"] == "VIOLATED").any()
+    gain = " by the attack: the largest gain of the cells" if attacked else ": the largest gain"
+    return f"{verdict}{gain} is from {low:.4g} to {high:.4g} ({sure})"
 
 
 def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:

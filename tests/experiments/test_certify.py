@@ -39,7 +39,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         for done in (4, 8):  # the folder had two of them
             arguments["on_block"](RunsDone(done, 8, 4.0, 2))
         shifted = GAINS + 0.001 * len(calls)
-        return games.certificate(unilateral(shifted), tolerance=arguments["tolerance"])
+        attack = games.Attack(0, (("own", 2.0),), 6, 0.0, 0.0, 0.0, 0.0)
+        return games.certificate(unilateral(shifted), tolerance=arguments["tolerance"])._replace(attack=attack)
 
     monkeypatch.setattr(certify, "certify", certified)
     monkeypatch.setattr(certify, "messages_of", lambda *_: Messages(("size",), True, True, True))  # takes a second
@@ -64,6 +65,8 @@ def test_every_algorithm_is_certified_and_saved(played: list[dict[str, Any]], tm
     assert "about 8 s left" in told
     assert any(message.startswith(f"{len(first['deviations'])} deviations, ") for message in told)
     assert [event.label for event in events if event.stage == "saved"] == [*LABELS, CONTROL]
+    # With 5 seeds: honest, 3 cells, 3 clients alone, and the attack's honest run and 6 candidates.
+    assert [event.rounds for event in events if event.stage == "saved"] == [5 * (1 + 3 + 3 + 1 + 6)] * 3
     assert not (tmp_path / "certify").exists()
 
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from fljax import games
+from fljax.games.strategic.certifying import judged
 from fljax.report.certificates import (
     best_response_picture,
     certificate_picture,
@@ -174,3 +175,13 @@ def test_a_large_graph_shows_where_play_leads() -> None:
     figure.draw_without_rendering()
     nothing = best_response_picture(graph_of(full(lambda amount: amount, (1, 0), 2)))
     assert legend_of(nothing)[0] == "equilibrium"
+
+
+def test_a_verdict_by_the_attack_alone_says_so() -> None:
+    """All cells are certified."""
+    cells = games.certificate(unilateral(GAINS), tolerance=0.05)
+    attack = games.Attack(0, (("own", 2.0),), 10, 0.3, 0.2, 0.1, 0.3)
+    by_attack = judged(cells, 0.05, attack=attack)
+    words = "VIOLATED at 0.05 by the attack: the largest gain of the cells is from -0.0009316 to 0.03093"
+    assert any(each.startswith(words) for each in certificate_sentences(games.certificate_dataset(by_attack)))
+    assert "VIOLATED at 0.05 by the attack, largest gain in" in repr(by_attack)

@@ -119,7 +119,8 @@ def certify(
         second = stages.arguments("attack", before)
         with stages.counted(before):
             played = payoffs(chosen, federation, deviators=attacker, outside=False, **same, **second)
-        attack = best_attack(unilateral_gains(played), strategies, confidence)
+        # A run that diverged counts the same in both.
+        attack = best_attack(unilateral_gains(played, worst=table.smallest), strategies, confidence)
     return judged(result, tolerance, attack=attack, known=controls)
 
 

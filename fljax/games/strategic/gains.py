@@ -22,7 +22,7 @@ from fljax.games.strategic.evidence import CERTIFIED, INCONCLUSIVE, VIOLATED, At
 from fljax.games.strategic.payoff_tables import PayoffTable
 
 _SHOWN = 8  # runs in a sentence
-_ROUNDING = 1e-12  # relative to the largest payoff
+_ROUNDING = 2.0**-22  # relative to the largest payoff: runs have payoffs in single precision
 
 
 class Gains(NamedTuple):
@@ -152,7 +152,8 @@ class Certificate(NamedTuple):
     def __repr__(self) -> str:
         """The verdict, the bounds of the largest gain, and the worst cell."""
         ends = f"[{self.epsilon_low:.4g}, {self.epsilon_high:.4g}]"
-        words = f"{self.verdict} at {self.tolerance:g}, largest gain in {ends}"
+        attacked = " by the attack" * (self.verdict == VIOLATED and VIOLATED not in self.verdicts)
+        words = f"{self.verdict} at {self.tolerance:g}{attacked}, largest gain in {ends}"
         count = f"{len(self.verdicts)} cells, {len(self.gains.seeds)} seeds"
         return f"Certificate({words}, worst {name_of_cell(self.gains, self.worst)}, {count})"
 
@@ -181,8 +182,7 @@ def replace_diverged(table: PayoffTable, worst: float | None = None) -> PayoffTa
         never = np.zeros(0, int) if values is None else np.flatnonzero(np.isnan(values).all(axis=0))
         if len(never):
             raise ValueError(f"expected a finite {words}, got none of client {never[0]}")
-    known = [rows.ravel(), np.zeros(0) if outside is None else outside.ravel()]
-    smallest = float(np.nanmin(np.concatenate(known))) if worst is None else float(worst)
+    smallest = table.smallest if worst is None else float(worst)
     return table._replace(
         payoffs=np.where(np.isnan(payoffs), smallest, payoffs),
         outside=None if outside is None else np.where(np.isnan(outside), smallest, outside),
@@ -284,7 +284,7 @@ def concluded(
         high,
         int(bounds.mean.argmax()),
         confirm(gains.gains, confidence),
-        _seeds_needed(bounds, tolerance, len(gains.seeds)) if verdict == INCONCLUSIVE else None,
+        _seeds_needed(bounds, tolerance, beyond - tolerance, len(gains.seeds)) if verdict == INCONCLUSIVE else None,
         None if gains.outside is None else rationality_of(gains.honest, gains.outside, confidence),
         float(tolerance),
         float(confidence),
@@ -364,12 +364,13 @@ def verdict_of(low: float, high: float, tolerance: float) -> str:
     return CERTIFIED if high <= tolerance else VIOLATED if low > tolerance else INCONCLUSIVE
 
 
-def _seeds_needed(bounds: Bounds, tolerance: float, seeds: int) -> int | None:
+def _seeds_needed(bounds: Bounds, tolerance: float, rounding: float, seeds: int) -> int | None:
     """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or else of all cells. None if no number is.
 
     The c of more seeds is smaller, so that fewer may do.
     """
     gap, half = tolerance - bounds.mean, bounds.high - bounds.mean
+    gap = np.where(np.abs(gap) <= rounding, 0.0, gap)
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = np.where(half > 0, seeds * (half / gap) ** 2, 0.0)
     above = gap < 0

@@ -15,7 +15,7 @@ from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.games.strategic.gains import Confirmed, check_tolerance, confirm, replace_diverged, verdict_of
 from fljax.games.strategic.payoff_tables import PayoffTable
 
-_ROUNDING = 1e-12  # relative to the largest payoff
+_ROUNDING = 2.0**-22  # relative to the largest payoff: runs have payoffs in single precision
 
 
 class PairCertificate(NamedTuple):

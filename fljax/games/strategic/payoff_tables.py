@@ -35,3 +35,8 @@ class PayoffTable(NamedTuple):
         if not len(places):
             raise ValueError("expected the profile in which everybody is honest, got a table without it")
         return int(places[0])
+
+    @property
+    def smallest(self) -> float:
+        """The smallest payoff or outside option that is known."""
+        return min(float(np.nanmin(values)) for values in (self.payoffs, self.outside) if values is not None)

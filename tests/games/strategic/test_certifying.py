@@ -11,6 +11,7 @@ import pytest
 from fljax import games
 from fljax.engine import RunsDone
 from fljax.engine.checkpoints import Checkpoint, Stopped
+from fljax.games.strategic import certifying
 from fljax.games.strategic.certifying import Stages, best_attack, cost_of, judged
 from fljax.games.strategic.controls import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
 from fljax.scenarios import Strategy
@@ -87,6 +88,20 @@ def test_the_best_attack_is_reported_with_other_seeds() -> None:
     assert (attack.client, attack.strategy, attack.candidates) == (0, (("effort", 0.25),), 2)
     assert (attack.searched, attack.mean) == (pytest.approx(0.8), pytest.approx(0.1))
     assert attack.low < 0.1 < attack.high
+
+
+def test_an_honest_run_that_diverged_counts_the_same_in_the_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest payoff of all is that of client 0 while client 2 lies; no candidate does as much harm."""
+    payoffs = np.zeros((5, 2, 3))
+    payoffs[4, 0] = np.nan
+    choices = np.array([[0, 0, 0], [0, 0, 1]])
+    tables = [games.PayoffTable(payoffs, choices, ("honest", name), tuple(range(5))) for name in (*LIES, "candidate 0")]
+    tables[0] = tables[0]._replace(payoffs=np.where(np.arange(10).reshape(5, 2, 1) == 1, [-10.0, 0, 0], payoffs))
+    monkeypatch.setattr(certifying, "payoffs", lambda *_, **__: tables.pop(0))
+    found = certify(candidates=1, controls=False)
+    assert found.gains.gains[4].tolist() == [10]
+    assert found.attack is not None
+    assert found.attack.mean == pytest.approx(10 / 3)  # with the last three seeds
 
 
 def test_what_it_costs() -> None:

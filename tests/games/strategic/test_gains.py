@@ -55,6 +55,31 @@ def test_the_certificate_of_three_cells() -> None:
     assert "worst client 0: lie, 3 cells, 5 seeds" in repr(result)
 
 
+def test_accuracies_in_single_precision_that_differ_by_the_tolerance() -> None:
+    """Of 40 test rows a client gains two with each seed, 0.05; in single precision that is a little more or less."""
+    honest = np.arange(20, 30)
+    payoffs = np.stack([honest, honest + 2], axis=1)[..., None].astype(np.float32) / np.float32(40)
+    table = PayoffTable(payoffs.astype(float), np.array([[0], [1]]), ("honest", "lie"), tuple(range(10)))
+    result = games.certificate(table, tolerance=0.05)
+    assert 0 < np.abs(result.gains.gains - 0.05).max() < 1e-7
+    assert result.verdict == "CERTIFIED"
+    single = games.ex_post(result)
+    assert (single.violated, single.above.tolist()) == (0, [0])
+    assert games.certificate(table, tolerance=0.049).verdict == "VIOLATED"
+
+
+def test_a_gain_that_is_the_tolerance_up_to_rounding_asks_for_no_seeds() -> None:
+    """Client 0 gains 0.3 - 0.2, a bit more than 0.1 in floats and the same with all seeds; client 1 is undecided."""
+    payoffs = np.full((20, 3, 2), 0.2)
+    payoffs[:, 1, 0] = 0.1 + 0.2
+    payoffs[:, 2, 1] += np.where(np.arange(20) % 2, 0.3, -0.14)
+    table = PayoffTable(payoffs, np.array([[0, 0], [1, 0], [0, 1]]), ("honest", "lie"), tuple(range(20)))
+    result = games.certificate(table, tolerance=0.1)
+    assert (result.verdict, result.verdicts) == ("INCONCLUSIVE", ("CERTIFIED", "INCONCLUSIVE"))
+    assert result.seeds_needed is not None
+    assert result.seeds_needed > 20
+
+
 def test_the_number_of_seeds_that_would_decide() -> None:
     """``(c sd / (tolerance - mean))^2`` with sd = .01118 of cell 0, whose mean .015 is on either side."""
     result = games.certificate(unilateral(GAINS), tolerance=0.01)
