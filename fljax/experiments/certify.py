@@ -21,6 +21,7 @@ from fljax import algorithms
 from fljax.config import Config, dumps
 from fljax.contributions.over_seeds import LEAST_SEEDS
 from fljax.core import processes
+from fljax.core.files import write
 from fljax.core.names import about_algorithm
 from fljax.engine import Plan, checksum_of
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
@@ -55,10 +56,11 @@ from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of
 from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
-from fljax.results.identity import Origin, check_same_run
+from fljax.results.identity import CHECKPOINTS, Origin, check_same_run
 from fljax.scenarios import ByReport, Strategy
 
 CONTROL = "fedavg by size (control)"
+QUESTION = "question.json"  # beside the blocks of runs: what they are for
 _INFLATED = {"size times 10": Strategy(factor=ByReport(size=10.0))}
 
 
@@ -139,8 +141,14 @@ def run(
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
     _finished(directory, text, asked)  # refuses another config before the folder gets it
     check_blocks(directory, OF_CERTIFY, text, resume)
+    blocks = None if directory is None else directory / OF_CERTIFY / QUESTION
+    if blocks is not None and resume and blocks.is_file() and any(blocks.parent.glob(f"{CHECKPOINTS}/*/*")):
+        _check_question(blocks.read_text(), asked, f"saved runs in {str(directory)!r}")
     with opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs") as (outputs, folder):
         outputs = apart(outputs, OF_CERTIFY)
+        if blocks is not None and processes.is_first():
+            blocks.parent.mkdir(exist_ok=True)
+            write(blocks, in_json(asked).encode())
         finished = _finished(directory, text, asked)
         certificates = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
@@ -164,6 +172,7 @@ def run(
         outputs.files.all_finished()
         if directory is not None and processes.is_first():
             with contextlib.suppress(OSError):
+                (directory / OF_CERTIFY / QUESTION).unlink()
                 (directory / OF_CERTIFY).rmdir()
     return {label: certificates[label] for label in labels}
 
@@ -292,14 +301,19 @@ def _finished(directory: pathlib.Path | None, text: str, asked: Question) -> Sav
         return None
     saved = load_certificates(directory / CERTIFICATES)
     check_same_run(Origin(saved.config, saved.fljax, None), text, None, "certificates", directory)
-    earlier, now = json.loads(saved.question or "{}"), json.loads(in_json(asked))
-    for name, value in now.items():
-        if name in earlier and earlier[name] != value:
-            raise ValueError(
-                f"expected the {name} of the certificates in {str(directory)!r} to resume them, got "
-                f"{json.dumps(value)} in place of {json.dumps(earlier[name])}"
-            )
+    _check_question(saved.question, asked, f"certificates in {str(directory)!r}")
     return saved
+
+
+def _check_question(earlier: str, asked: Question, of_what: str) -> None:
+    """Raises a ValueError if something else was asked earlier, in the form of ``in_json``."""
+    before, now = json.loads(earlier or "{}"), json.loads(in_json(asked))
+    for name, value in now.items():
+        if name in before and before[name] != value:
+            raise ValueError(
+                f"expected the {name} of the {of_what} to resume them, got {json.dumps(value)} in place of "
+                f"{json.dumps(before[name])}"
+            )
 
 
 def _check_data(

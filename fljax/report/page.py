@@ -144,8 +144,9 @@ def _clients(metrics: xr.Dataset) -> str:
     words, about = "The gain of each client over its standalone model", ""
     if axes_of(metrics):
         told = (
-            "Accuracies and gains are those in each algorithm's best cell. A client gains in a cell and seed if it is "
-            "better off there than with its standalone model; fljax export --gains has all cells."
+            "Accuracies and gains are those in each algorithm's best cell by the sweep's metric; along an axis that "
+            "makes no difference to it, in the first cell. A client gains in a cell and seed if it is better "
+            "off there than with its standalone model; fljax export --gains has all cells."
         )
         about = f'<p class="note">{html.escape(told)}</p>'
     return f'<h2>Clients</h2>{about}<div class="wide">{shown(content, words)}</div>{gains_table(metrics)}'

@@ -120,7 +120,9 @@ def gains(metrics: xr.Dataset) -> list[ClientGain]:
 def gains_at_best(metrics: xr.Dataset) -> list[ClientGain]:
     """The gain of every client by every algorithm of a sweep, in the algorithm's best cell by the sweep's metric.
 
-    ``over_baseline`` compares with the first algorithm in the same cell.
+    Along an axis that makes no difference to the metric, such as the learning rate of standalone models, this is the
+    first cell; ``gain_shares`` and ``gains_frame`` have all cells. ``over_baseline`` compares with the first
+    algorithm in the same cell.
     """
     metric, lines = str(metrics.attrs["metric"]), list[ClientGain]()
     for choice in best(metrics, metric) if _has_clients(metrics) else ():

@@ -39,9 +39,14 @@ def test_one_call_keeps_programs_and_prints_their_place(
 
 
 def test_the_environment_chooses_the_folder(
-    changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    changed: dict[str, Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert fljax.use_cache() == pathlib.Path.home() / ".cache" / "fljax" / "xla"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert fljax.use_cache() == tmp_path / ".cache" / "fljax" / "xla"
     changed.clear()
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "of_jax")
     assert fljax.use_cache() == pathlib.Path("of_jax")
@@ -68,6 +73,15 @@ def test_a_file_is_refused(changed: dict[str, Any], tmp_path: pathlib.Path) -> N
     with pytest.raises(ValueError, match="expected a folder for compiled programs, got the file "):
         fljax.use_cache(tmp_path / "file")
     assert not changed
+
+
+def test_a_folder_that_cannot_be_made_is_said(
+    changed: dict[str, Any], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert fljax.use_cache(tmp_path / "file" / "programs") is None
+    assert capsys.readouterr().out.startswith("compiled programs are not kept: [Errno")
+    assert changed["jax_enable_compilation_cache"] is False
 
 
 @pytest.mark.in_turn

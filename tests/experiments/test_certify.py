@@ -136,6 +136,19 @@ def test_other_data_are_refused_where_certificates_are_missing(
 
 
 @pytest.mark.in_turn
+def test_blocks_of_another_question_are_refused(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    with claim(tmp_path, dumps(config())):
+        begin_checkpoints(tmp_path / "certify", dumps(config()), None)
+    (tmp_path / "certify" / "question.json").write_text(certify.in_json(Question(candidates=3)))
+    place = tmp_path / "certify" / "checkpoints" / LABELS[0] / "attack"
+    place.mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"expected the candidates of the saved runs in .* got 50 in place of 3"):
+        certify.run(config(), directory=tmp_path, resume=True)
+    certify.run(config(), Question(candidates=3), directory=tmp_path, resume=True)
+    assert not (tmp_path / "certify").exists()
+
+
+@pytest.mark.in_turn
 def test_blocks_of_another_config_are_refused(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     with claim(tmp_path, dumps(config())):
         begin_checkpoints(tmp_path / "certify", dumps(config()), None)

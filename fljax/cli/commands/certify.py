@@ -123,7 +123,7 @@ def _notes(label: str, certificate: Certificate) -> list[str]:
     if label != CONTROL:
         return notes
     is_flagged = certificate.verdict == "VIOLATED"
-    missed = "The control is not flagged: reported sizes matter little here, or the seeds are too few."
+    missed = "The control is not flagged: sizes matter little here, the tolerance is wide, or the seeds are too few."
     return [*notes, "The control is flagged, as it should be." if is_flagged else missed]
 
 

@@ -25,7 +25,7 @@ def use_cache(folder: str | os.PathLike[str] | None = None) -> pathlib.Path | No
         ``~/.cache/fljax/xla``.
 
     Returns:
-      The folder; None if FLJAX_COMPILATION_CACHE is "off", which keeps no programs.
+      The folder; None if no programs are kept: FLJAX_COMPILATION_CACHE is "off", or the folder cannot be made.
 
     Raises:
       ValueError: if ``folder`` is no path, or the path of a file.
@@ -40,10 +40,17 @@ def use_cache(folder: str | os.PathLike[str] | None = None) -> pathlib.Path | No
         _keep_in(place)
     else:
         raise ValueError(f"expected the path of a folder for compiled programs, got {folder!r}")
+    words = "compiled programs are not kept"
     if place is not None:
-        jax.config.update("jax_enable_compilation_cache", True)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            place, words = None, f"{words}: {error}"
+        else:
+            words = f"compiled programs are kept in {place}"
+        jax.config.update("jax_enable_compilation_cache", place is not None)
     compilation_cache.reset_cache()  # JAX looks for its folder once, when it first compiles
-    print("compiled programs are not kept" if place is None else f"compiled programs are kept in {place}")
+    print(words)
     return place
 
 

@@ -5,7 +5,7 @@
   mechanism must be flagged. If all clients have the same c, nobody gains, and it must be certified. Both are runs, of
   one small program.
 - A fee for honesty: the runs of the certificate itself, where a client that does not deviate pays a fee beyond all
-  differences between payoffs. Every deviation pays then. If it is not flagged, seeds are too few for their noise.
+  differences between payoffs. Every deviation pays then. If one is not flagged, seeds are too few for its noise.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def _mean_estimation_control(words: str, targets: tuple[float, ...], expected: s
 def fee_for_honesty(gains: Gains, tolerance: float, confidence: float, method: str) -> Control:
     """``g + fee`` of all cells, with ``fee = tolerance + 2 (max u - min u)``: above the tolerance with every seed.
 
+    It is flagged if every cell is, so ``low`` is the smallest lower bound.
+
     Args:
       gains: of the mechanism.
       tolerance: of the certificate.
@@ -94,6 +96,6 @@ def fee_for_honesty(gains: Gains, tolerance: float, confidence: float, method: s
     least = min(float(gains.payoffs.min()), float(gains.honest.min()))
     fee = tolerance + (2 * (most - least) or 1.0)  # 1 where all payoffs are equal
     bounds = simultaneous_bounds(gains.gains + fee, confidence, method=method)
-    low, high = float(bounds.low.max()), float(bounds.high.max())
+    low, high = float(bounds.low.min()), float(bounds.high.max())
     verdict = verdict_of(low, high, with_rounding(tolerance, gains))
     return Control(FEE, VIOLATED, verdict, fee - (most - least), low, high)

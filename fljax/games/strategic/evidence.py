@@ -15,7 +15,7 @@ class Control(NamedTuple):
       expected: the verdict that is right.
       verdict: the verdict.
       known: the largest gain that a client has by definition, or what it is at least.
-      low: the largest lower bound of a cell.
+      low: the largest lower bound of a cell; of a fee for honesty the smallest.
       high: the largest upper bound of a cell.
     """
 

@@ -52,3 +52,10 @@ def test_too_few_seeds_for_their_noise_are_told() -> None:
     gains = np.tile(np.array([1.0, -1.0, 1.0, -1.0, 1.0])[:, None], (1, 400))
     result = fee_for_honesty(games.unilateral_gains(unilateral(gains)), 0.0, 0.999, "bonferroni")
     assert not result.passed
+
+
+def test_one_quiet_deviation_does_not_speak_for_noisy_ones() -> None:
+    gains = np.tile(np.array([1.0, -1.0, 1.0, -1.0, 1.0])[:, None], (1, 400))
+    gains[:, 7] = 0  # a deviation without effect, whose bounds are narrow
+    result = fee_for_honesty(games.unilateral_gains(unilateral(gains)), 0.0, 0.999, "bonferroni")
+    assert not result.passed
