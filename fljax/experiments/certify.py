@@ -25,19 +25,16 @@ from fljax.core.files import write
 from fljax.core.names import about_algorithm
 from fljax.engine import Plan, checksum_of
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
-from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.deviations import Deviations, chosen_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
-from fljax.experiments.programs import check
 from fljax.experiments.running import Saving
 from fljax.experiments.whole_runs import (
     apart,
+    begin,
     check_blocks,
-    check_start,
     on_block,
     reads_standalone,
-    tell_what_is_left_out,
 )
 from fljax.games import (
     Certificate,
@@ -196,14 +193,7 @@ def _certificates(
 ) -> Iterator[tuple[str, Certificate]]:
     """The certificates of the algorithms that are not finished, one after another."""
     log = outputs.log
-    preparation.check_test_rows(setup.federation)
-    for words in preparation.facts_to_tell(setup):
-        log.note(words)
-    tell_what_is_left_out(setup, log, "run", "counts as the worst utility")
-    for entry in setup.algorithms:
-        with about_algorithm(entry.label):
-            check_start(entry, "certificates")
-    plans = check(setup, rehearsed=False, swept=True)  # errors of all algorithms, before anything is computed
+    plans = begin(setup, log, purpose="certificates", run="run", lost="counts as the worst utility")
     ahead: dict[str, _Ahead] = {}
     for entry in setup.algorithms:
         if entry.label not in finished:

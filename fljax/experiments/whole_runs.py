@@ -8,11 +8,13 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from fljax.core.names import duration
+from fljax.core.names import about_algorithm, duration
 from fljax.core.signatures import accepts
-from fljax.engine import RunsDone
+from fljax.engine import Plan, RunsDone
 from fljax.experiments.conductor import Outputs
+from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
+from fljax.experiments.programs import check
 from fljax.results.events import EventLog
 from fljax.results.identity import CHECKPOINTS, ORIGIN, check_checkpoints
 
@@ -41,13 +43,36 @@ def on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
     return tell
 
 
+def begin(setup: Setup, log: EventLog, *, purpose: str, run: str, lost: str) -> dict[str, Plan]:
+    """The plans of all algorithms by label, after what can be checked and told before anything is computed.
+
+    Args:
+      setup: the experiment.
+      log: gets the notes.
+      purpose: what the runs are for, in the plural.
+      run: what a run is called.
+      lost: what becomes of one that diverges.
+
+    Raises:
+      ValueError: if the clients have no test rows, or an algorithm cannot be built or be run on some clients alone.
+    """
+    preparation.check_test_rows(setup.federation)
+    for words in preparation.facts_to_tell(setup):
+        log.note(words)
+    _tell_what_is_left_out(setup, log, run, lost)
+    for entry in setup.algorithms:
+        with about_algorithm(entry.label):
+            _check_start(entry, purpose)
+    return check(setup, rehearsed=False, swept=True)
+
+
 def reads_standalone(entry: AlgorithmSetup) -> bool:
     """Whether the algorithm, or a scenario around it, reads standalone models."""
     builders = (entry.build, *(wrap for wrap, _ in entry.scenarios))
     return any(accepts(build, name) for build in builders for name in ("threshold", "reference", "contribution"))
 
 
-def check_start(entry: AlgorithmSetup, purpose: str) -> None:
+def _check_start(entry: AlgorithmSetup, purpose: str) -> None:
     """Raises a ValueError for an algorithm without clients, or with models of all clients before it starts.
 
     Args:
@@ -66,7 +91,7 @@ def check_start(entry: AlgorithmSetup, purpose: str) -> None:
         )
 
 
-def tell_what_is_left_out(setup: Setup, log: EventLog, run: str, lost: str) -> None:
+def _tell_what_is_left_out(setup: Setup, log: EventLog, run: str, lost: str) -> None:
     """Notes what whole runs do not use of a config.
 
     Args:

@@ -21,18 +21,15 @@ from fljax.core import processes
 from fljax.core.names import about_algorithm
 from fljax.engine import Plan, checksum_of
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
-from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
-from fljax.experiments.programs import check
 from fljax.experiments.running import Saving
 from fljax.experiments.whole_runs import (
     apart,
+    begin,
     check_blocks,
-    check_start,
     on_block,
     reads_standalone,
-    tell_what_is_left_out,
 )
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
 from fljax.games.comparing import check_estimators
@@ -153,14 +150,7 @@ def _tables(
 ) -> Iterator[tuple[str, Plan, CoalitionTable]]:
     """Label, plan and table of the algorithms, one after another; those that are finished are not computed."""
     log = outputs.log
-    preparation.check_test_rows(setup.federation)
-    for words in preparation.facts_to_tell(setup):
-        log.note(words)
-    tell_what_is_left_out(setup, log, "coalition", "has no value")
-    for entry in setup.algorithms:
-        with about_algorithm(entry.label):
-            check_start(entry, "coalitions")
-    plans = check(setup, rehearsed=False, swept=True)  # errors of all algorithms, before anything is computed
+    plans = begin(setup, log, purpose="coalitions", run="coalition", lost="has no value")
     lacking: list[str] = []
     for entry in setup.algorithms:
         with about_algorithm(entry.label):

@@ -62,6 +62,12 @@ def run(path: pathlib.Path) -> dict[str, Any]:
     return names
 
 
+def write_patients(folder: pathlib.Path) -> None:
+    """The file of scores.md."""
+    rows = [f"{number % 90},{number % 7}.5,hospital {number % 4},{int(number % 33 == 0)}" for number in range(800)]
+    (folder / "patients.csv").write_text("\n".join(["age,pulse,hospital,ill", *rows]))
+
+
 @pytest.mark.parametrize("path", with_blocks("python"))
 def test_python_runs(
     path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, modules: dict[str, types.ModuleType]
@@ -70,6 +76,7 @@ def test_python_runs(
     monkeypatch.setattr("fljax.use_cores", lambda count=None: 2, raising=False)  # JAX has started in tests
     names = run(path)
     write_own_data(tmp_path)
+    write_patients(tmp_path)
     # Import paths in configs of the page name what its Python blocks define.
     for text in blocks(path.read_text(encoding="utf-8"), "toml"):
         for module, function in re.findall(r'"(my_\w+):(\w+)"', text):
@@ -116,9 +123,8 @@ def test_configs_are_valid(path: pathlib.Path, tmp_path: pathlib.Path, monkeypat
         "owners": np.arange(1000),
     }.items():
         np.save(tmp_path / f"{name}.npy", values)  # of large_data.md
-    patients = [f"{number % 90},{number % 7}.5,hospital {number % 4},{int(number % 33 == 0)}" for number in range(800)]
-    (tmp_path / "patients.csv").write_text("\n".join(["age,pulse,hospital,ill", *patients]))  # of scores.md
     write_own_data(tmp_path)
+    write_patients(tmp_path)
     for text in blocks(path.read_text(encoding="utf-8"), "toml"):
         if '"my_' not in text:
             check_config(text)
@@ -141,7 +147,8 @@ def commands() -> list[Any]:
     found = []
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
-        lines = [line for block in blocks(text, "bash") for line in block.splitlines()]
+        whole = [block.replace("\\\n", " ") for block in blocks(text, "bash")]  # a command may have several lines
+        lines = [line for block in whole for line in block.splitlines()]
         found += [pytest.param(line, id=line) for line in dict.fromkeys(lines) if re.match(r"fljax\b", line)]
     assert found
     return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -22,6 +21,8 @@ _NEEDED = ("payoff", "honest", "diverged", "honest_diverged", "deviator", "devia
 _SETTINGS = ("tolerance", "confidence", "critical", "method")
 # Beside them, what ``certificate_of`` reads; the rest follows from these.
 _OPTIONAL = ("outside", "attack_", "control_")
+# Where labels and certificates stand in a file.
+_IN_FILE: Final = {"listed": "certificates", "group": "certificate"}
 _OF_ATTACK = ("client", "candidates", "searched", "mean", "low", "high")
 
 
@@ -223,10 +224,9 @@ def save_certificates(
     Raises:
       OSError: if the disk has no room, or the folder does not exist.
     """
-    groups = {f"certificate_{place}": _necessary(entry) for place, entry in enumerate(certificates.values())}
-    about = {"certificates": json.dumps(list(certificates)), "question": question, "data": data}
-    root = net_cdf.origin(config).assign({name: ((), text) for name, text in about.items()})
-    write(pathlib.Path(path), net_cdf.encoded(root, groups))
+    root = net_cdf.origin(config).assign(question=((), question), data=((), data))
+    datasets = {label: _necessary(entry) for label, entry in certificates.items()}
+    write(pathlib.Path(path), net_cdf.encoded_by_label(root, datasets, **_IN_FILE))
 
 
 def _necessary(certificate: Certificate) -> xr.Dataset:
@@ -242,11 +242,7 @@ def load_certificates(path: str | pathlib.Path) -> SavedCertificates:
     Raises:
       ValueError: if the file cannot be read, is damaged, or has no certificates.
     """
-    (root,) = net_cdf.read(pathlib.Path(path), ())
-    if "certificates" not in root:
-        raise ValueError(f"expected a file with certificates, got {str(path)!r}, which has none")
-    labels: list[str] = json.loads(str(root["certificates"].values))
-    _, *datasets = net_cdf.read(pathlib.Path(path), [f"certificate_{place}" for place in range(len(labels))])
-    certificates = dict(zip(labels, map(certificate_of, datasets), strict=True))
+    root, datasets = net_cdf.read_by_label(pathlib.Path(path), "certificates", **_IN_FILE)
+    certificates = {label: certificate_of(dataset) for label, dataset in datasets.items()}
     texts = {name: str(root[name].values) if name in root else "" for name in ("config", "fljax", "question", "data")}
     return SavedCertificates(certificates, **texts)
