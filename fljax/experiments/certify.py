@@ -25,7 +25,7 @@ from fljax.core.files import write
 from fljax.core.names import about_algorithm
 from fljax.engine import Plan, checksum_of
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
-from fljax.experiments.inputs.deviations import Deviations, chosen_of
+from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.running import Saving
@@ -48,7 +48,8 @@ from fljax.games import (
 )
 from fljax.games.costs import in_words
 from fljax.games.strategic.certifying import check_number, cost_of, judged
-from fljax.games.strategic.deviations import check_deviations, numbers_of
+from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
+from fljax.games.strategic.evidence import left_out_sentences
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of
 from fljax.results.events import OnEvent
@@ -66,7 +67,8 @@ class Question(NamedTuple):
 
     Attributes:
       tolerance: gains up to it do not count.
-      deviations: names of usual ones, strategies by name, or None for all usual ones that an algorithm reads.
+      deviations: names of usual ones, strategies by name, or None for all usual ones that an algorithm reads. What an
+        algorithm never reads is left out of its certificate; what no algorithm of the config reads is refused.
       utility: what a client gets. A price of tokens counts for algorithms whose server keeps tokens.
       confidence: of bounds.
       method: of bounds.
@@ -89,12 +91,16 @@ class _Ahead(NamedTuple):
     """What an algorithm will play.
 
     Attributes:
-      deviations: by name.
+      deviations: by name; empty if it reads none of those that were asked for.
       utility: without a price where there are no tokens.
+      left_out: deviations that were asked for, by name why the algorithm does not play them.
+      usual: names of the usual deviations that it reads.
     """
 
     deviations: Mapping[str, Strategy]
     utility: Utility
+    left_out: Mapping[str, str]
+    usual: tuple[str, ...]
 
 
 def run(
@@ -119,7 +125,8 @@ def run(
       saving: as for ``fljax run``; its numbers of checkpoints do not count here.
 
     Returns:
-      Certificates by label of the algorithm, and behind them that of the control.
+      Certificates by label of the algorithm, and behind them that of the control. An algorithm that reads none of the
+      deviations that were asked for has none.
 
     Raises:
       ValueError: as ``fljax.games.certify``; if the folder has certificates of another config or question, or, where
@@ -158,20 +165,20 @@ def run(
             setup = resolve_setup(config, outputs.log)
             data = "" if directory is None else str(checksum_of(setup.federation))
             _check_data(finished, folder, data, directory)
-            for label, certificate in _certificates(setup, asked, outputs, folder, [*certificates]):
+            for label, certificate in _certificates(setup, asked, outputs, folder, dict(certificates)):
                 certificates[label] = certificate
                 _save(directory, certificates, text, asked, data)
                 runs = _runs_of(certificate)
                 outputs.log.tell("saved", label, runs, runs, "")
                 outputs.files.finished(label)
-        elif finished is not None and any(certificates[label] is not finished.certificates[label] for label in labels):
+        if finished is not None and any(certificates[label] is not old for label, old in finished.certificates.items()):
             _save(directory, certificates, text, asked, data)
         outputs.files.all_finished()
         if directory is not None and processes.is_first():
             with contextlib.suppress(OSError):
                 (directory / OF_CERTIFY / QUESTION).unlink()
                 (directory / OF_CERTIFY).rmdir()
-    return {label: certificates[label] for label in labels}
+    return {label: certificates[label] for label in labels if label in certificates}
 
 
 def _save(
@@ -189,7 +196,7 @@ def _runs_of(certificate: Certificate) -> int:
 
 
 def _certificates(
-    setup: Setup, asked: Question, outputs: Outputs, folder: OpenFolder, finished: list[str]
+    setup: Setup, asked: Question, outputs: Outputs, folder: OpenFolder, finished: Mapping[str, Certificate]
 ) -> Iterator[tuple[str, Certificate]]:
     """The certificates of the algorithms that are not finished, one after another."""
     log = outputs.log
@@ -199,9 +206,11 @@ def _certificates(
         if entry.label not in finished:
             with about_algorithm(entry.label):
                 ahead[entry.label] = _ahead(plans[entry.label], setup, asked, outputs, entry.label)
+    _check_read(asked, ahead, finished)
     # Where some are finished, one of them may be that with tokens.
     if asked.utility.price and len(ahead) == len(setup.algorithms) and not any(e.utility.price for e in ahead.values()):
         raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got none")
+    ahead = {label: entry for label, entry in ahead.items() if entry.deviations}
     lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
     same: dict[str, Any] = {"rounds": setup.rounds, "seeds": setup.seeds, "tolerance": asked.tolerance}
@@ -222,7 +231,7 @@ def _certificates(
             )
         if (words := diverged_cells(certificate.gains)) is not None:
             log.note(words, label)
-        yield label, certificate
+        yield label, certificate._replace(left_out=tuple(ahead[label].left_out.items()))
     if asked.control and CONTROL not in finished:
         with about_algorithm(CONTROL):
             certificate = certify(
@@ -243,17 +252,42 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
     """What the algorithm will play; raises a ValueError for what cannot be played, and tells what it costs."""
     messages = messages_of(plan, setup.federation)
     chosen, utility = chosen_of(asked.deviations, messages), asked.utility
+    check_numbers(
+        chosen.deviations if asked.deviations is None else strategies_of(asked.deviations), algorithm_of(plan)
+    )
     if not messages.tokens:
         utility = utility._replace(price=0.0)
     check_utility(utility, algorithm_of(plan), setup.federation)
-    if chosen.left_out:
-        outputs.log.note(f"not tried, since it is never read: {', '.join(chosen.left_out)}", label)
-    check_deviations(chosen.deviations, messages, algorithm_of(plan))
+    ahead = _Ahead(chosen.deviations, utility, chosen.left_out, tuple(usual_deviations(messages)))
+    for words in left_out_sentences(label, chosen.left_out.items()):
+        outputs.log.note(words, label)
+    if not chosen.deviations:
+        outputs.log.note("no certificate: it reads none of the deviations", label)
+        return ahead
     sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(setup.seeds), "candidates": asked.candidates}
     cost = cost_of(plan, setup.federation, cells=len(chosen.deviations) * setup.clients, **sizes)
     check_number(cost, asked.max_runs)
     outputs.log.note(f"{len(chosen.deviations)} deviations, {in_words(cost)}", label, 0, cost.runs)
-    return _Ahead(chosen.deviations, utility)
+    return ahead
+
+
+def _check_read(asked: Question, ahead: Mapping[str, _Ahead], finished: Mapping[str, Certificate]) -> None:
+    """Raises a ValueError for a deviation that no algorithm reads, so that it would certify nothing.
+
+    Args:
+      asked: what is asked.
+      ahead: of the algorithms that are not finished.
+      finished: certificates by label, also of the control, which plays a deviation of its own.
+    """
+    played = {name for entry in ahead.values() for name in entry.deviations}
+    played |= {name for label, entry in finished.items() if label != CONTROL for name in entry.gains.deviations}
+    for label, entry in ahead.items():
+        for name, reason in entry.left_out.items():
+            if name not in played:
+                told = f"{label}, {reason}" + (f" (likewise of {len(ahead) - 1} more)" if len(ahead) > 1 else "")
+                usual = dict.fromkeys(valid for other in ahead.values() for valid in other.usual)
+                names = "" if isinstance(asked.deviations, Mapping) else f"; valid names are {', '.join(usual)}"
+                raise ValueError(f"expected deviations in what the algorithms read, got {name!r} of {told}{names}")
 
 
 def _control(setup: Setup) -> Plan:

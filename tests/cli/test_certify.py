@@ -67,6 +67,21 @@ def test_the_control_says_whether_it_is_flagged(fake: dict[str, Any], capsys: An
         assert "less than without joining" not in out
 
 
+def test_what_was_left_out_is_said(fake: dict[str, Any], capsys: Any) -> None:
+    """Of a deviation, and of an algorithm that reads none."""
+    why = "which never reads size (it asks for no report)"
+    fake["found"] = {"fedavg": fake["found"]["fedavg"]._replace(left_out=(("inflated", why),))}
+    _, out, _ = call(capsys, "certify", "tiny.toml", "--out", "x")
+    words = " ".join(out.split())
+    assert f"Deviation 'inflated' is left out for fedavg, {why}." in words
+    assert "incfl has no certificate: it reads none of the deviations." in words
+    page = pathlib.Path("x", "certificates.html").read_text()
+    assert "is left out for fedavg" in page
+    assert "incfl has no certificate" in page
+    _, out, _ = call(capsys, "certify", "tiny.toml", "--out", "x", "--json", "--no-report")
+    assert json.loads(out)["algorithms"]["fedavg"]["left_out"] == {"inflated": why}
+
+
 def test_the_question(fake: dict[str, Any], capsys: Any) -> None:
     asked = ["--tolerance", "0.02", "--deviations", "zero rider, update times 2", "--metric", "test_loss", "--cost"]
     asked += ["0.1", "--price", "0.5", "--confidence", "0.9", "--method", "max_t", "--candidates", "0", "--no-control"]

@@ -38,9 +38,10 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         calls.append({"plan": plan, **arguments})
         for done in (4, 8):  # the folder had two of them
             arguments["on_block"](RunsDone(done, 8, 4.0, 2))
-        shifted = GAINS + 0.001 * len(calls)
+        lie = next(iter(arguments["deviations"]))
+        table = unilateral(GAINS + 0.001 * len(calls))._replace(strategies=("honest", lie))
         attack = games.Attack(0, (("own", 2.0),), 6, 0.0, 0.0, 0.0, 0.0)
-        return games.certificate(unilateral(shifted), tolerance=arguments["tolerance"])._replace(attack=attack)
+        return games.certificate(table, tolerance=arguments["tolerance"])._replace(attack=attack)
 
     monkeypatch.setattr(certify, "certify", certified)
     monkeypatch.setattr(certify, "messages_of", lambda *_: Messages(("size",), True, True, True))  # takes a second
@@ -168,23 +169,65 @@ def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> N
         certify.run(config(), Question(max_runs=7))
     with pytest.raises(ValueError, match="an algorithm whose server keeps tokens for a price of tokens, got none"):
         certify.run(config(), Question(utility=Utility(price=1.0)))
-    with pytest.raises(ValueError, match="in what the algorithm reads, got loss times 2; valid names are"):
-        certify.run(config(), Question(deviations=("loss times 2",)))
+    words = r"in what the algorithms read, got '{}' of fedavg, which never reads loss \(.*\) \(likewise of 1 more\)"
+    with pytest.raises(ValueError, match=words.format("loss times 2") + "; valid names are no effort, "):
+        certify.run(config(), Question(deviations=("zero rider", "loss times 2")))
+    lies = {"lie": Strategy(factor=ByReport(loss=2.0)), "double": Strategy(own=2.0)}
+    with pytest.raises(ValueError, match=words.format("lie") + "$"):
+        certify.run(config(), Question(deviations=lies))
+    with pytest.raises(ValueError, match="got 'lie', which is honest"):
+        certify.run(config(), Question(deviations=lies | {"lie": Strategy(own=1.0)}))
     pooled = config(algorithms=[{"name": "fedavg", "pooled": True}])
     with pytest.raises(ValueError, match="whose clients train for certificates, got fedavg with pooled = true"):
         certify.run(pooled)
     assert not played
 
 
-def test_names_are_tried_where_they_are_read(played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certify, "messages_of", games.messages_of)
+LIES = {"inflated": Strategy(factor=ByReport(size=3.0)), "double": Strategy(own=2.0)}
+
+
+@pytest.mark.parametrize("deviations", [("size times 10", "zero rider"), LIES])
+def test_deviations_are_tried_where_they_are_read(
+    played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, deviations: Any
+) -> None:
+    """What is left out is told, saved, and remembered at another tolerance."""
+    monkeypatch.setattr(certify, "messages_of", reading(fedprox=()))
     events: list[Event] = []
-    uniform = config(algorithms=[{"name": "fedavg"}, {"name": "fedavg", "label": "uniform", "weights": "uniform"}])
-    asked = Question(deviations=("size times 10", "zero rider"), control=False)
-    certify.run(uniform, asked, on_event=events.append)
-    assert [list(call["deviations"]) for call in played] == [["size times 10", "zero rider"], ["zero rider"]]
-    told = [event.message for event in events if event.label == "uniform"]
-    assert "not tried, since it is never read: size times 10" in told
+    asked, (first, second) = Question(deviations=deviations, control=False), deviations
+    certificates = certify.run(config(), asked, directory=tmp_path, on_event=events.append)
+    assert [list(call["deviations"]) for call in played] == [[first, second], [second]]
+    why = "which never reads size (it asks for no report)"
+    told = [event.message for event in events if event.label == "fedprox"]
+    assert f"deviation '{first}' is left out for fedprox, {why}" in told
+    assert [certificates[label].left_out for label in LABELS] == [(), ((first, why),)]
+    again = certify.run(config(), asked._replace(tolerance=0.5), directory=tmp_path, resume=True)
+    saved = games.load_certificates(tmp_path / CERTIFICATES).certificates
+    assert again["fedprox"].left_out == saved["fedprox"].left_out == ((first, why),)
+
+
+def test_an_algorithm_that_reads_no_deviation_has_no_certificate(
+    played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(certify, "messages_of", reading(fedprox=()))
+    events: list[Event] = []
+    asked = Question(deviations=("size times 10",), control=False)
+    certificates = certify.run(config(), asked, directory=tmp_path, on_event=events.append)
+    assert (list(certificates), len(played)) == (["fedavg"], 1)
+    told = [event.message for event in events if event.label == "fedprox"]
+    assert "no certificate: it reads none of the deviations" in told
+    wide = certify.run(config(), asked._replace(tolerance=0.5), directory=tmp_path, resume=True)
+    saved = games.load_certificates(tmp_path / CERTIFICATES).certificates
+    assert (wide["fedavg"].tolerance, saved["fedavg"].tolerance, len(played)) == (0.5, 0.5, 1)
+
+
+def reading(**reports: tuple[str, ...]) -> Any:
+    """``messages_of`` in which algorithms, by the name of their builder, read these reports, and others sizes."""
+
+    def messages(plan: Any, _: Any) -> Messages:
+        name = "fedprox" if "'mu'" in str(plan.arguments) else "fedavg"
+        return Messages(reports.get(name, ("size",)), True, True, True)
+
+    return messages
 
 
 @pytest.mark.in_turn

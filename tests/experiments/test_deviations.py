@@ -52,11 +52,10 @@ def test_other_files_are_refused(tmp_path: pathlib.Path, text: str, error: type[
 
 def test_what_is_tried_of_an_algorithm() -> None:
     usual = usual_deviations(READS)
-    assert chosen_of(None, READS) == (usual, ())
+    assert chosen_of(None, READS) == (usual, {})
     some = chosen_of(("size times 10", "zero rider", "loss times 0"), READS)
     assert list(some.deviations) == ["zero rider", "loss times 0"]
-    assert some.left_out == ("size times 10",)
-    lies = {"lie": Strategy(factor=ByReport(size=2.0))}
-    assert chosen_of(lies, READS) == (lies, ())  # games.certify says what is wrong with it
-    with pytest.raises(ValueError, match="in what the algorithm reads, got size times 10; valid names are no effort,"):
-        chosen_of(("size times 10",), READS)
+    why = "which never reads size (it asks for loss)"
+    assert some.left_out == {"size times 10": why}
+    lies = {"lie": Strategy(factor=ByReport(size=2.0)), "double": Strategy(own=2.0)}
+    assert chosen_of(lies, READS) == ({"double": Strategy(own=2.0)}, {"lie": why})

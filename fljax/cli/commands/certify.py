@@ -43,14 +43,19 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions) -> in
                 saving=saving,
             )
         datasets = {label: games.certificate_dataset(certificate) for label, certificate in certificates.items()}
-        written = _write(folder, chosen.name, certificates, datasets, drawn=not options.no_report)
+        notes = {label: _notes(label, certificate) for label, certificate in certificates.items()}
+        without = [entry.label for entry in chosen.algorithms if entry.label not in certificates]
+        notes |= {label: [f"{label} has no certificate: it reads none of the deviations."] for label in without}
+        written = _write(folder, chosen.name, datasets, notes, drawn=not options.no_report)
     if options.as_json:
         algorithms = {label: _plain(certificates[label], dataset) for label, dataset in datasets.items()}
         report = [str(path) for path in written]
         print_json({"directory": str(folder), "algorithms": algorithms, "report": report})
     elif not options.quiet:
         for label, dataset in datasets.items():
-            _print(label, dataset, _notes(label, certificates[label]))
+            _print(label, dataset, notes[label])
+        for label in without:
+            console(110).print(*notes[label], highlight=False)
         print(f"Results: {folder}")
         for path in written:
             print(f"Report:  {path}")
@@ -96,8 +101,8 @@ def _question(options: CertifyOptions) -> Question:
 def _write(
     folder: pathlib.Path,
     name: str,
-    certificates: Mapping[str, Certificate],
     datasets: Mapping[str, xr.Dataset],
+    notes: Mapping[str, Sequence[str]],
     *,
     drawn: bool,
 ) -> Sequence[pathlib.Path]:
@@ -108,18 +113,18 @@ def _write(
     write(folder / TABLE, certificate_table(datasets))
     if not drawn:
         return ()
-    return write_certificates(
-        folder, datasets, name, {label: _notes(label, entry) for label, entry in certificates.items()}
-    )
+    return write_certificates(folder, datasets, name, notes)
 
 
 def _notes(label: str, certificate: Certificate) -> list[str]:
-    """Which runs diverged, and whether the control is flagged."""
+    """Which deviations were left out, which runs diverged, and whether the control is flagged."""
     from fljax.experiments.certify import CONTROL
     from fljax.games import diverged_cells
+    from fljax.games.strategic.evidence import left_out_sentences
 
     words = diverged_cells(certificate.gains)
-    notes = [] if words is None else [f"{words}."]
+    notes = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in left_out_sentences(label, certificate.left_out)]
+    notes += [] if words is None else [f"{words}."]
     if label != CONTROL:
         return notes
     is_flagged = certificate.verdict == "VIOLATED"
@@ -185,6 +190,7 @@ def _plain(certificate: Certificate, dataset: xr.Dataset) -> dict[str, Any]:
         "confirmed": certificate.confirmed._asdict(),
         "attack": None if attack is None else {**attack._asdict(), "strategy": dict(attack.strategy)},
         "controls": [control._asdict() for control in certificate.controls],
+        "left_out": dict(certificate.left_out),
         **{name: float(dataset[name]) for name in single},
         "cells": cells,
         "diverged": int(gains.diverged.sum() + gains.honest_diverged.sum()),

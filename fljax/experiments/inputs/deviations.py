@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fljax.config.builders import Offer, builder_arguments, checked_options
 from fljax.core.names import unknown
-from fljax.games.strategic.deviations import Messages, numbers_of, usual_deviations
+from fljax.games.strategic.deviations import Messages, numbers_of, unread, usual_deviations
 from fljax.protocol.messages import Report
 from fljax.scenarios import Strategy
 
@@ -27,12 +27,12 @@ class Chosen(NamedTuple):
     """What is tried of an algorithm.
 
     Attributes:
-      deviations: by name.
-      left_out: names that were asked for, of deviations in what the algorithm never reads.
+      deviations: by name; empty if it reads none of those that were asked for.
+      left_out: by name of the others why, as a clause about the algorithm.
     """
 
     deviations: Mapping[str, Strategy]
-    left_out: tuple[str, ...] = ()
+    left_out: Mapping[str, str]
 
 
 def deviations_of(text: str | None) -> Deviations:
@@ -81,20 +81,17 @@ def read_deviations(path: pathlib.Path) -> dict[str, Strategy]:
 
 
 def chosen_of(asked: Deviations, messages: Messages) -> Chosen:
-    """What is tried of an algorithm with these messages. Of names, those that it reads; of strategies, all.
-
-    Raises:
-      ValueError: if it reads none of the names.
-    """
-    usual = usual_deviations(messages)
+    """What is tried of an algorithm with these messages: of the deviations that are asked for those that it reads."""
     if asked is None:
-        return Chosen(usual)
+        return Chosen(usual_deviations(messages), {})
+    named = strategies_of(asked)
+    left_out = unread(named, messages)
+    return Chosen({name: strategy for name, strategy in named.items() if name not in left_out}, left_out)
+
+
+def strategies_of(asked: tuple[str, ...] | Mapping[str, Strategy]) -> Mapping[str, Strategy]:
+    """The strategies that are asked for by name."""
     if isinstance(asked, Mapping):
-        return Chosen(asked)
-    tried = {name: usual[name] for name in asked if name in usual}
-    if not tried:
-        raise ValueError(
-            f"expected deviations in what the algorithm reads, got {', '.join(asked)}; valid names are "
-            f"{', '.join(usual)}"
-        )
-    return Chosen(tried, tuple(name for name in asked if name not in usual))
+        return asked
+    usual = usual_deviations(_ALL)
+    return {name: usual[name] for name in asked}

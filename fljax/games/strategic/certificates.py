@@ -20,7 +20,7 @@ _BOUNDS = ("mean", "error", "low", "high")
 _NEEDED = ("payoff", "honest", "diverged", "honest_diverged", "deviator", "deviation", *_BOUNDS)
 _SETTINGS = ("tolerance", "confidence", "critical", "method")
 # Beside them, what ``certificate_of`` reads; the rest follows from these.
-_OPTIONAL = ("outside", "attack_", "control_")
+_OPTIONAL = ("outside", "attack_", "control_", "left_out")
 # Where labels and certificates stand in a file.
 _IN_FILE: Final = {"listed": "certificates", "group": "certificate"}
 _OF_ATTACK = ("client", "candidates", "searched", "mean", "low", "high")
@@ -39,7 +39,8 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
       with ``irrational_low``, ``irrational_high``, and ``surplus`` by client with ``surplus_low``, ``surplus_high``.
       Of single seeds (``ex_post``): ``quantile`` by ``level`` and cell, ``largest_quantile`` by level, ``above`` by
       cell, ``violated_seeds`` and ``violated_seeds_high``. With an attack ``attack_...``, with its numbers by
-      ``attack_field``; with controls ``control_...`` by ``control``.
+      ``attack_field``; with controls ``control_...`` by ``control``; ``left_out_name`` and
+      ``left_out_reason`` of deviations that were not played.
     """
     gains, cells = certificate.gains, ("seed", "cell")
     single = ex_post(certificate)
@@ -97,7 +98,7 @@ def _bounds_of_others(certificate: Certificate) -> dict[str, Any]:
 
 
 def _evidence(certificate: Certificate) -> dict[str, Any]:
-    """The attack and the controls; what there is none of has no variables."""
+    """The attack, the controls, and what was not played; what there is none of has no variables."""
     variables: dict[str, Any] = {}
     if certificate.attack is not None:
         fields, numbers = zip(*certificate.attack.strategy, strict=True)
@@ -107,6 +108,10 @@ def _evidence(certificate: Certificate) -> dict[str, Any]:
     if certificate.controls:
         columns = zip(Control._fields, zip(*certificate.controls, strict=True), strict=True)
         variables |= {f"control_{name}": ("control", np.asarray(values)) for name, values in columns}
+    if certificate.left_out:
+        names, reasons = zip(*certificate.left_out, strict=True)
+        variables |= {"left_out_name": ("left_out", np.asarray(names, dtype=str))}
+        variables |= {"left_out_reason": ("left_out", np.asarray(reasons, dtype=str))}
     return variables
 
 
@@ -131,7 +136,7 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
         seeds=tuple(arrays["seed"].values.tolist()),
     )
     bounds = Bounds(*(np.asarray(arrays[name].values, float) for name in _BOUNDS), critical=float(arrays["critical"]))
-    return concluded(
+    result = concluded(
         gains,
         bounds,
         tolerance=float(arrays["tolerance"]),
@@ -140,6 +145,10 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
         attack=_attack_of(arrays),
         controls=_controls_of(arrays),
     )
+    if "left_out_name" not in arrays:
+        return result
+    columns = (map(str, arrays[f"left_out_{part}"].values.tolist()) for part in ("name", "reason"))
+    return result._replace(left_out=tuple(zip(*columns, strict=True)))
 
 
 def _attack_of(arrays: xr.Dataset) -> Attack | None:

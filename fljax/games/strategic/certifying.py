@@ -176,7 +176,7 @@ def judged(result: Certificate, tolerance: float, *, attack: Attack | None = Non
     controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)
     if controls:
         controls += (fee_for_honesty(result.gains, tolerance, result.confidence, result.method),)
-    return concluded(
+    again = concluded(
         result.gains,
         result.bounds,
         tolerance=tolerance,
@@ -185,6 +185,7 @@ def judged(result: Certificate, tolerance: float, *, attack: Attack | None = Non
         attack=result.attack if attack is None else attack,
         controls=controls,
     )
+    return again._replace(left_out=result.left_out)
 
 
 def best_attack(gains: Gains, strategies: Mapping[str, Strategy], confidence: float) -> Attack:

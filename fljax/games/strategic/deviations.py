@@ -34,6 +34,7 @@ _FACTORS = (0.5, 2.0, 4.0)
 _OF_REPORTS = (0.0, 0.5, 2.0, 10.0)
 _SHIFTED = ("contribution", "bid")  # of a client that has nothing, a multiple is nothing
 _OF_UPDATES = ("own", "stale", "echo", "noise")
+_NO_MODEL = "whose clients do not receive one model of the shape of their update"
 
 
 class Messages(NamedTuple):
@@ -110,9 +111,15 @@ def usual_deviations(messages: Messages) -> dict[str, Strategy]:
 
 def check_deviations(deviations: Mapping[str, Strategy], messages: Messages, algorithm: Algorithm) -> None:
     """Raises a ValueError unless each deviation is numbers of one client, of fields that the algorithm reads."""
+    check_numbers(deviations, algorithm)
+    for name, reason in unread(deviations, messages).items():
+        raise ValueError(f"expected deviations in what the algorithm reads, got {name!r} of one {reason}")
+
+
+def check_numbers(deviations: Mapping[str, Strategy], algorithm: Algorithm) -> None:
+    """Raises a ValueError unless each deviation is numbers of one client that are in range, and not all honest."""
     if not deviations:
         raise ValueError("expected at least one deviation, got none")
-    honest, fields = numbers_of(HONEST), set[str]()
     for name, strategy in deviations.items():
         if name == HONESTY or not isinstance(strategy, Strategy):
             raise ValueError(
@@ -123,41 +130,46 @@ def check_deviations(deviations: Mapping[str, Strategy], messages: Messages, alg
             if as_number(value) is None:
                 raise ValueError(f"expected one number for {field} of the deviation {name!r}, got {value!r}")
         strategic(algorithm, strategy=strategy)  # refuses numbers out of their range
-        numbers = numbers_of(strategy)
-        differ = {field for field, value in numbers.items() if value != honest[field]}
-        if not differ - {"noise_decay"}:
+        if not _differing(strategy) - {"noise_decay"}:
             raise ValueError(f"expected deviations from honest behaviour, got {name!r}, which is honest")
-        for field in sorted(differ):
-            _check_read(field, name, messages)
-        fields |= numbers.keys()
-    keeps = fields & {"stale", "echo"} or {"noise", "own"} <= fields
-    if keeps and not messages.one_model:
-        raise ValueError(
-            "expected an algorithm whose clients receive one model and send an update of its shape, for deviations "
-            "with stale, with echo or with noise beside own, got one that sends something else"
-        )
 
 
-def _check_read(field: str, name: str, messages: Messages) -> None:
-    """Raises a ValueError if the algorithm never reads the field, so that the deviation would certify nothing."""
-    kind, _, report = field.partition(".")
-    if kind in ("factor", "shift") and report not in messages.reports:
-        valid = messages.reports
-        asks = f"asks for {', '.join(valid)}" if valid else "asks for no report"
-        raise ValueError(
-            f"expected deviations in what the algorithm reads, got {name!r}, which changes the {report}: the algorithm "
-            f"{asks}"
-        )
-    if kind in _OF_UPDATES and not messages.update:
-        raise ValueError(
-            f"expected deviations in what the algorithm reads, got {name!r}, which changes the update: clients send "
-            "none"
-        )
-    if kind == "flip" and not messages.classes:
-        raise ValueError(
-            f"expected deviations in what the algorithm reads, got {name!r}, which flips labels: the task has no "
-            "classes"
-        )
+def unread(deviations: Mapping[str, Strategy], messages: Messages) -> dict[str, str]:
+    """The deviations that would certify nothing of an algorithm with these messages, or cannot be played beside others.
+
+    Returns:
+      By name why, as a clause about the algorithm: ``"which never reads size"``.
+    """
+    reasons = {name: _reason(strategy, messages) for name, strategy in deviations.items()}
+    left_out = {name: reason for name, reason in reasons.items() if reason}
+    rest = {name: numbers_of(strategy).keys() for name, strategy in deviations.items() if name not in left_out}
+    # All deviations are runs of one program, whose fields are those of all of them.
+    if not messages.one_model and {"noise", "own"} <= {field for fields in rest.values() for field in fields}:
+        left_out |= {
+            name: f"{_NO_MODEL}, as noise beside own needs" for name, fields in rest.items() if "noise" in fields
+        }
+    return left_out
+
+
+def _reason(strategy: Strategy, messages: Messages) -> str:
+    """Why the deviation changes nothing that the algorithm reads; empty: it does."""
+    for field in sorted(_differing(strategy)):
+        kind, _, report = field.partition(".")
+        if report and report not in messages.reports:
+            asks = f"it asks for {', '.join(messages.reports) or 'no report'}"
+            return f"which never reads {report} ({asks})"
+        if kind in _OF_UPDATES and not messages.update:
+            return "which never reads an update (clients send none)"
+        if kind == "flip" and not messages.classes:
+            return "which never reads labels of classes (the task has none)"
+    fields = numbers_of(strategy).keys()
+    return _NO_MODEL if {"stale", "echo"} & fields and not messages.one_model else ""
+
+
+def _differing(strategy: Strategy) -> set[str]:
+    """The fields that are not honest, by dotted names."""
+    honest = numbers_of(HONEST)
+    return {field for field, value in numbers_of(strategy).items() if value != honest[field]}
 
 
 def _fields(strategy: Strategy) -> dict[str, Any]:

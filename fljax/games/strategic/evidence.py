@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 CERTIFIED, VIOLATED, INCONCLUSIVE = "CERTIFIED", "VIOLATED", "INCONCLUSIVE"
@@ -52,3 +53,13 @@ class Attack(NamedTuple):
     mean: float
     low: float
     high: float
+
+
+def left_out_sentences(label: str, left_out: Iterable[tuple[str, str]]) -> list[str]:
+    """A sentence for each deviation that was asked for and not played, without a full stop.
+
+    Args:
+      label: of the algorithm.
+      left_out: names of deviations with a clause about the algorithm.
+    """
+    return [f"deviation {name!r} is left out for {label}, {reason}" for name, reason in left_out]

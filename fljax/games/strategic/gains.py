@@ -131,6 +131,7 @@ class Certificate(NamedTuple):
       method: of the bounds.
       attack: the best of many strategies of one client; None: none was searched for.
       controls: what the same functions say where the answer is known; empty: there are none.
+      left_out: deviations that were asked for and not played, with a clause that says why.
     """
 
     gains: Gains
@@ -148,6 +149,7 @@ class Certificate(NamedTuple):
     method: str
     attack: Attack | None = None
     controls: tuple[Control, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         """The verdict, the bounds of the largest gain, and the worst cell."""

@@ -77,7 +77,7 @@ def write_certificates(
       folder: of the run.
       certificates: by label.
       heading: of the page.
-      notes: further sentences by label: which runs diverged.
+      notes: further sentences by label: which runs diverged. Those of a label without a certificate stand alone.
     """
     paths: list[pathlib.Path] = []
     parts: list[str] = []
@@ -98,6 +98,8 @@ def write_certificates(
             f"<details><summary>All cells of {html.escape(label)}</summary>"
             f'<div class="wide">{_as_html(certificate_rows(dataset))}</div></details>',
         ]
+    for label in [label for label in notes if label not in certificates]:
+        parts += [f"<h2>{html.escape(label)}</h2>", lines_of(list(notes[label]))]
     page = folder / PAGE
     write(page, whole_page(heading, parts, attached_to(folder)).encode())
     return (*paths, page)

@@ -28,7 +28,9 @@ def certificates() -> dict[str, games.Certificate]:
     payoffs = table.payoffs.copy()
     payoffs[1, 2] = np.nan
     return {
-        "a/b µ": games.certificate(table._replace(payoffs=payoffs), tolerance=0.05),
+        "a/b µ": games.certificate(table._replace(payoffs=payoffs), tolerance=0.05)._replace(
+            left_out=(("flip", "which never reads labels"), ("b", "which never reads size"))
+        ),
         "other": games.certificate(
             unilateral(GAINS, outside=None), tolerance=0.01, confidence=0.9, method="hoeffding", span=(-1, 1)
         ),

@@ -141,7 +141,7 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
         ({"candidates": -1}, "expected candidates to be a whole number of at least 0, got -1"),
         ({"candidates": 2.5}, "expected candidates to be a whole number of at least 0, got 2.5"),
         ({"max_runs": 10}, "expected at most 10 runs, got 70 runs, .*; max_runs allows more, and fewer seeds"),
-        ({"deviations": {"a": Strategy(flip=0.5)}}, "got 'a', which flips labels: the task has no classes"),
+        ({"deviations": {"a": Strategy(flip=0.5)}}, "got 'a' of one which never reads labels of classes"),
     ],
 )
 def test_bad_questions_are_refused_before_anything_runs(changes: dict[str, Any], words: str) -> None:

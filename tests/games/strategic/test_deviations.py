@@ -10,7 +10,7 @@ import pytest
 from fljax import algorithms
 from fljax.engine import Plan
 from fljax.games import messages_of, usual_deviations
-from fljax.games.strategic.deviations import Messages, check_deviations, numbers_of, strategies_played
+from fljax.games.strategic.deviations import Messages, check_deviations, numbers_of, strategies_played, unread
 from fljax.games.values import algorithm_of
 from fljax.scenarios import ByReport, Strategy
 from tests.games.test_retraining import LOCAL, few
@@ -68,8 +68,28 @@ def test_usual_deviations_are_allowed(name: str) -> None:
 )
 def test_deviations_of_earlier_rounds_need_one_model(deviations: dict[str, Strategy]) -> None:
     plan = plan_of("ipfl", clients_per_cluster=2)
-    with pytest.raises(ValueError, match="expected an algorithm whose clients receive one model"):
+    with pytest.raises(ValueError, match="whose clients do not receive one model"):
         check_deviations(deviations, messages_of(plan, FEDERATION), algorithm_of(plan))
+
+
+def test_what_is_never_read_is_named_with_the_reason() -> None:
+    few = Messages(("loss", "bid"), False, False, False)
+    one = Messages(("size",), True, False, True)
+    lies = {
+        "both": Strategy(own=2.0, factor=ByReport(size=2.0)),
+        "flip": Strategy(flip=0.5),
+        "lazy": Strategy(effort=0),
+    }
+    assert unread(lies, few) == {
+        "both": "which never reads size (it asks for loss, bid)",
+        "flip": "which never reads labels of classes (the task has none)",
+    }
+    assert unread(lies, one) == {}
+    assert unread({"own": Strategy(own=2.0)}, few) == {"own": "which never reads an update (clients send none)"}
+    assert list(unread({"echo": Strategy(own=0.0, echo=1.0), "double": Strategy(own=2.0)}, one)) == ["echo"]
+    noisy = {"noise": Strategy(noise=1.0), "double": Strategy(own=2.0)}
+    assert list(unread(noisy, one)) == ["noise"]
+    assert unread({"noise": Strategy(noise=1.0)}, one) == unread(noisy, one._replace(one_model=True)) == {}
 
 
 def test_strategies_of_profiles() -> None:
