@@ -164,8 +164,8 @@ def _tables(
             )
             if _needs_standalone(plans[entry.label], entry, asked.value, setup):
                 lacking.append(entry.label)
-            if asked.estimators is not None:
-                _check_estimators(plans[entry.label], setup, asked)
+            if asked.estimators is not None and (words := _check_estimators(plans[entry.label], setup, asked)):
+                log.note(words, entry.label)
             log.note(f"{len(members):,} coalitions, {in_words(cost)}", entry.label, 0, cost.runs)
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
     for entry in setup.algorithms:
@@ -197,12 +197,12 @@ def _tables(
         yield label, plan, _named(table, setup)
 
 
-def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> None:
-    """Raises a ValueError if estimators cannot be compared, before anything is retrained."""
+def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> str:
+    """Which of all estimators are left out, in one line; raises a ValueError if some that are asked for have to be."""
     if asked.among is not None:
         raise ValueError("expected all coalitions to compare estimators with, got a choice of them (among)")
     names = None if asked.estimators == "all" else asked.estimators
-    check_estimators(plan, setup.federation, name_of_value(asked.value), names)
+    return check_estimators(plan, setup.federation, name_of_value(asked.value), names)
 
 
 def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Setup) -> bool:

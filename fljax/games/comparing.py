@@ -32,6 +32,7 @@ from fljax.games.values import algorithm_of
 from fljax.protocol import Algorithm, Federation, Subset
 
 _JUDGED = ("kendall", "spearman", "share_error", "best_found", "worst_found", "compared")
+_ROWS = "validation"  # of the server, by which models are judged
 _SPENT = ("trainings", "evaluations", "gradients")
 # Options that are taken from the task and the federation, where these have them.
 _OFFERED = {"shapfed": "head", "fedce": "client_metric"}
@@ -43,7 +44,7 @@ def compare_estimators(
     table: CoalitionTable,
     *,
     rounds: int,
-    rows: str = "validation",
+    rows: str = _ROWS,
     estimators: Sequence[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     budget: int | None = None,
@@ -61,8 +62,8 @@ def compare_estimators(
       rounds: of the runs of the table.
       rows: the name of the server's rows that judge models for estimators that look at rounds.
       estimators: names; None: all, but those without what they need. "shapfed" needs a task with a head of classes or
-        the option ``head``, "fedce" validation rows of all clients and an accuracy or the option ``client_metric``, and
-        "cffl_reputation" an accuracy.
+        the option ``head``, "fedce" validation rows of all clients and an accuracy or the option ``client_metric``,
+        "cffl_reputation" an accuracy, and those that look at rounds the server's rows and one model.
       options: of estimators, by name.
       budget: the largest number of trainings; None: a quarter of all coalitions, and at least 2 N.
       server_rate: the server's learning rate, for estimators that repeat its step.
@@ -75,7 +76,8 @@ def compare_estimators(
       ``trainings``, ``evaluations``, ``gradients`` and ``seconds`` for each seed, compiling included, and
       ``stability``, the mean tau-b between seeds. ``truth`` has the Shapley values, and ``ceiling`` their stability.
       With estimators that look at rounds, ``gain`` over ``seed`` is what the recorded run gained on the server's rows:
-      values by ``multi_round`` add up to it where the server's step is the weighted mean of updates.
+      values by ``multi_round`` add up to it where the server's step is the weighted mean of updates. The attribute
+      ``left_out`` says in one line which estimators lack what they need; it is empty if none does.
 
     Raises:
       ValueError: if the table lacks a coalition, an estimator or the server's rows do not exist, an estimator lacks
@@ -84,12 +86,16 @@ def compare_estimators(
     chosen, truth = plan_of(plan), shapley(table)
     algorithm, settings = algorithm_of(chosen), dict(options or {})
     by_accuracy = _is_by_accuracy(algorithm, table.metric)
-    names = _names(estimators, settings, _lacking(algorithm, federation, by_accuracy))
-    looking = [name for name in names if not ESTIMATORS[name].on_host]
-    _check_rows(rows if looking else None, federation)
     clients = table.members.shape[1]
     if (here := federation.clients.id.shape[-1]) != clients:
         raise ValueError(f"expected the federation of the table, of {clients} clients, got one of {here}")
+    lacking = _lacking(algorithm, federation, by_accuracy)
+    if estimators is None:
+        _check_rows(None if rows == _ROWS else rows, federation)  # another name was chosen, and may be misspelt
+        lacking |= _blind(chosen, federation, rows)
+    names = _names(estimators, settings, lacking)
+    looking = [name for name in names if not ESTIMATORS[name].on_host]
+    _check_rows(rows if looking else None, federation)
     most = max(2**clients // 4, 2 * clients) if budget is None else budget
     look, gain = None, None
     if looking:
@@ -108,13 +114,13 @@ def compare_estimators(
         else:
             estimates[name] = look(name, settings.get(name, {}), clients, table.seeds)
         seconds[name] = (time.perf_counter() - began) / len(table.seeds)
-    found = _dataset(estimates, seconds, truth, table)
+    found = _dataset(estimates, seconds, truth, table).assign_attrs(left_out=_in_words(names, lacking))
     return found if gain is None else found.assign(gain=("seed", gain))
 
 
 def check_estimators(
     plan: Algorithm | Plan, federation: Federation, metric: str, estimators: Sequence[str] | None = None
-) -> None:
+) -> str:
     """Refuses what ``compare_estimators`` will refuse, before a table is there; nothing is computed.
 
     Args:
@@ -123,16 +129,22 @@ def check_estimators(
       metric: by which coalitions will be judged.
       estimators: names; None: all, but those without what they need.
 
+    Returns:
+      Which estimators will be left out and why, in one line; empty if none is, or names are asked for.
+
     Raises:
       ValueError: as ``compare_estimators``.
     """
     chosen = plan_of(plan)
     algorithm = algorithm_of(chosen)
-    names = _names(estimators, {}, _lacking(algorithm, federation, _is_by_accuracy(algorithm, metric)))
-    if all(ESTIMATORS[name].on_host for name in names):
-        return
-    _check_rows("validation", federation)
-    jax.eval_shape(lambda: record_runs(chosen, federation, rounds=1, seeds=(0,)))
+    lacking = _lacking(algorithm, federation, _is_by_accuracy(algorithm, metric))
+    if estimators is None:
+        lacking |= _blind(chosen, federation, _ROWS)
+        return _in_words(_names(None, {}, lacking), lacking)
+    if not all(ESTIMATORS[name].on_host for name in _names(estimators, {}, lacking)):
+        _check_rows(_ROWS, federation)
+        _check_record(chosen, federation)
+    return ""
 
 
 def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
@@ -208,6 +220,36 @@ def _check_rows(rows: str | None, federation: Federation) -> None:
     if rows is not None and rows not in federation.held:
         valid = f"valid names are {', '.join(federation.held)}" if federation.held else "the server has none"
         raise ValueError(f"expected rows of the server, got {rows!r}; {valid} (held_fraction above 0 gives it rows)")
+
+
+def _check_record(plan: Plan, federation: Federation) -> None:
+    """Raises a ValueError if estimators that look at rounds see nothing of the algorithm; nothing is computed."""
+    first = {name: jax.tree.map(lambda rows: rows[:1], values) for name, values in plan.by_seed.items()}
+    jax.eval_shape(lambda: record_runs(plan._replace(by_seed=first), federation, rounds=1, seeds=(0,)))
+
+
+def _blind(plan: Plan, federation: Federation, rows: str) -> dict[str, str]:
+    """The estimators that look at rounds, with what they need, if the server or the algorithm lacks it."""
+    if rows not in federation.held:
+        need = f"rows of the server named {rows!r} (held_fraction above 0 gives it rows)"
+    else:
+        try:
+            _check_record(plan, federation)
+        except ValueError as error:
+            need = str(error).removeprefix("expected ").partition(", got ")[0]
+        else:
+            return {}
+    return {name: need for name, entry in ESTIMATORS.items() if not entry.on_host}
+
+
+def _in_words(names: Sequence[str], lacking: Mapping[str, str]) -> str:
+    """Which estimators are not among the names, and what they need, in one line; empty: all are."""
+    left_out = {name: need.rstrip(",") for name, need in lacking.items() if name not in names}
+    told: list[str] = []
+    for need in dict.fromkeys(left_out.values()):
+        of_need = [name for name in ESTIMATORS if left_out.get(name) == need]
+        told.append(f"{', '.join(of_need)} ({'needs' if len(of_need) == 1 else 'need'} {need})")
+    return f"estimators left out: {'; '.join(told)}" if told else ""
 
 
 def _names(estimators: Sequence[str] | None, options: Mapping[str, Any], lacking: Mapping[str, str]) -> list[str]:

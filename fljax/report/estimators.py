@@ -63,6 +63,8 @@ def estimator_sentences(compared: xr.Dataset) -> list[str]:
         sentences.append(
             f"stability: tau-b between seeds; of the Shapley values it is {float(compared['ceiling']):.2f}."
         )
+    if words := compared.attrs.get("left_out"):
+        sentences.append(f"{words[0].upper()}{words[1:]}.")
     return sentences
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from fljax import games
 from fljax.config import Config, dumps, parse
+from fljax.contributions import ESTIMATORS
 from fljax.engine import RunsDone
 from fljax.experiments import worth
 from fljax.experiments.worth import TABLES, Question
 from fljax.games.values import code_of, name_of_value
+from fljax.report.estimators import estimator_sentences
 from fljax.results.events import Event
 from fljax.results.folders import claim
 from fljax.results.identity import begin_checkpoints
@@ -218,15 +220,25 @@ def test_estimators_are_compared_with_the_table(retrained: list[dict[str, Any]],
     assert len(retrained) == 1
     for question, words in (
         (Question(among="leave_one_out", estimators="all"), "expected all coalitions to compare estimators with, got"),
-        (
-            Question(estimators="all"),
-            r"expected rows of the server, got 'validation'; .* \(held_fraction above 0",
-        ),
+        (Question(estimators=["digfl"]), r"expected rows of the server, got 'validation'; .* \(held_fraction above 0"),
         (Question("average_loss", estimators=["cffl_reputation"]), "expected a table of accuracies for the estimator"),
     ):
         with pytest.raises(ValueError, match=words):
             worth.run(single, question)
     assert len(retrained) == 1
+
+
+def test_all_estimators_are_those_that_the_config_admits(retrained: list[dict[str, Any]]) -> None:
+    """Without rows of the server they ask for values of coalitions alone."""
+    events: list[Event] = []
+    single = config(algorithms=[{"name": "fedavg"}])
+    compared = worth.run(single, Question(estimators="all"), on_event=events.append).estimators["fedavg"]
+    assert set(compared["estimator"].values) == {name for name, entry in ESTIMATORS.items() if entry.on_host}
+    words = compared.attrs["left_out"]
+    assert words.startswith("estimators left out: ")
+    assert "(need rows of the server named 'validation' (held_fraction above 0 gives it rows))" in words
+    assert words in [event.message for event in events if event.label == "fedavg"]
+    assert estimator_sentences(compared)[-1] == f"E{words[1:]}."
 
 
 def test_what_a_config_has_beside(retrained: list[dict[str, Any]]) -> None:

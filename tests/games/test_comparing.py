@@ -126,6 +126,11 @@ def test_what_will_be_refused_is_refused_before_retraining() -> None:
         check_estimators(clustered, few(3), "average_accuracy", ["cosine"])
     with pytest.raises(ValueError, match="expected a table of accuracies for the estimator"):
         check_estimators(plan(), few(3), "average_loss", ["cffl_reputation"])
+    assert check_estimators(plan(), few(3), "average_accuracy") == ""
+    words = check_estimators(clustered, few(3), "average_accuracy")
+    assert words.endswith("(need an algorithm whose server has one model)")
+    assert words.count("(") == 1
+    assert not any(f" {name}," in words for name, entry in ESTIMATORS.items() if entry.on_host)
 
 
 def test_the_servers_rows_must_exist() -> None:

@@ -184,6 +184,7 @@ def _print_json(folder: pathlib.Path, pictures: Sequence[pathlib.Path], known: _
     algorithms = {label: _plain(known.tables[label], dataset) for label, dataset in known.worths.items()}
     for label, compared in known.comparisons.items():
         algorithms[label]["estimators"] = _estimators_plain(compared)
+        algorithms[label]["estimators_left_out"] = compared.attrs.get("left_out", "")
     print_json({"directory": str(folder), "algorithms": algorithms, "report": [str(path) for path in pictures]})
 
 
