@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from fljax.config import Config, load
+from fljax.core.files import write
 from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_post, load_certificates
 from fljax.results.events import Event
 
@@ -176,7 +177,7 @@ def certify(config: Config, folder: Path, tolerance: float) -> None:
             spent[event.label] = [total + end - begin for total, end, begin in zip(known, now, before, strict=True)]
         before = now
         if event.stage in ("train", "saved"):
-            path.write_text(json.dumps(spent))
+            write(path, json.dumps(spent).encode())
         if event.stage == "train" or event.message:
             words = f"{event.label} {event.round} of {event.rounds} {event.message}"
             print(f"{event.seconds:8.0f} s {now[1]:8.0f} CPU-s {words}", flush=True)

@@ -20,6 +20,7 @@ import jax
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fljax.core.files import write
 from fljax.testing.coalitions import CLOSE, OTHERS, ROUNDS, compare_with_members_alone, equals_its_members_alone
 from tests.laws.coalition_cases import CASES, DRAWN, IN_ORDER, WITHOUT_DRAWS, whole, without_draws
 
@@ -62,8 +63,9 @@ def line_of(name: str) -> Line:
     return Line(name, outcome(name, False), second, ", ".join([*options, *(["rows in order"] * (name in IN_ORDER))]))
 
 
-def table(lines: list[Line], seconds: float) -> str:
-    """The report as Markdown."""
+def table(lines: list[Line], seconds: float | None) -> str:
+    """The report as Markdown; ``seconds`` are those of the cases of this process, None if it computed none."""
+    spent = "" if seconds is None else f", {seconds:.0f} s in the last process"
     equal = [sum(getattr(line, form) == "equal" for line in lines) for form in ("first", "second")]
     rows = [f"| `{line.name}` | {line.first} | {line.second} | {line.options} |" for line in lines]
     return "\n".join(
@@ -72,8 +74,8 @@ def table(lines: list[Line], seconds: float) -> str:
             "",
             *[part.strip() for part in (__doc__ or "").split("\n\n")[1:]],
             "",
-            f"{ROUNDS} rounds of five clients, JAX {jax.__version__}, {jax.default_backend()}, {seconds:.0f} s in the "
-            f"last process. Equal: to {CLOSE:g} of the largest entry, all scores of members, unseen clients and server "
+            f"{ROUNDS} rounds of five clients, JAX {jax.__version__}, {jax.default_backend()}{spent}. "
+            f"Equal: to {CLOSE:g} of the largest entry, all scores of members, unseen clients and server "
             "models, and measured contributions.",
             "",
             f"Equal in the first form: {equal[0]} of {len(lines)}; in the second: {equal[1]} of {len(lines)}, of which "
@@ -101,15 +103,14 @@ def main() -> None:
     done: dict[str, Line] = {}
     if work is not None and work.exists():
         done = {line.name: line for line in (Line(*json.loads(text)) for text in work.read_text().splitlines())}
-    began = time.perf_counter()
+    began, missing = time.perf_counter(), not set(names) <= done.keys()
     for name in names:
         if name not in done:
             done[name] = line_of(name)
             if work is not None:
-                with work.open("a") as file:
-                    file.write(json.dumps(done[name]) + "\n")
+                write(work, "".join(f"{json.dumps(line)}\n" for line in done.values()).encode())
         print(*done[name], sep=" | ", flush=True)
-    text = table([done[name] for name in names], time.perf_counter() - began)
+    text = table([done[name] for name in names], time.perf_counter() - began if missing else None)
     print(text)
     if options.out is not None:
         options.out.write_text(text)

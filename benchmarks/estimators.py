@@ -28,6 +28,7 @@ from throughput import hardware
 
 import fljax
 from fljax import algorithms, data, games, models
+from fljax.core.files import write as write_file
 
 FEDERATIONS = ("even", "groups", "broken")
 NOISY, CLONE, CLONED = 0, 2, 1  # clients of the federation "broken"
@@ -142,9 +143,9 @@ def table_of(
 
 
 def once(path: Path, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-    """A dataset from the disk, or a new one, which is saved."""
+    """A dataset from the disk, or a new one, which is saved as a whole."""
     if not path.exists():
-        path.write_text(json.dumps(make().to_dict()))
+        write_file(path, json.dumps(make().to_dict()).encode())
     return xr.Dataset.from_dict(json.loads(path.read_text()))
 
 

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pathlib
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 FOLDER = pathlib.Path(__file__).parent.parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the benchmark."""
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    return importlib.import_module("estimators")
+
+
+def test_a_dataset_is_saved_as_a_whole(main: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while it writes leaves no part of the file."""
+    made = xr.Dataset({"a": ("seed", [1.0, 2.0])})
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            main.once(tmp_path / "a.json", lambda: made)
+    assert not list(tmp_path.iterdir())
+    for make in (lambda: made, lambda: 1 / 0):  # the second time from the disk
+        xr.testing.assert_equal(main.once(tmp_path / "a.json", make), made)
 
 
 @pytest.fixture
