@@ -83,7 +83,7 @@ def claim(
     """Locks a run folder for this process, prepares it, and unlocks it at the end; of several processes, 0 does.
 
     The folder is created if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
-    rewritten from existing results.
+    rewritten from existing results. If who goes on is refused before it computes anything, these files are as before.
 
     Args:
       directory: the run folder; None: nothing is saved or locked.
@@ -114,7 +114,8 @@ def _claimed(
         return
     used = is_used(directory)
     # Who joins waits for parts of a sweep that begin in this moment.
-    with locked(directory / LOCK) if computes else locked(directory / LOCK, PATIENCE):
+    lock = locked(directory / LOCK) if computes else locked(directory / LOCK, PATIENCE)
+    with lock, _as_before_if_refused(directory) if resume else contextlib.nullcontext():
         if not resume:
             check_new(directory, used)
         elif grid is None and (directory / PARTS).is_dir():
@@ -126,6 +127,41 @@ def _claimed(
         earlier = bool(finished) or bool(begun)
         earlier = earlier or (resume and any((directory / name).exists() for name in (CHECKPOINTS, *_OF_WHOLE_RUNS)))
         yield OpenFolder(finished, write_environment(directory / ENVIRONMENT, earlier) if computes else (), begun)
+
+
+# What a process writes about itself, before it computes anything.
+_ABOUT = (CONFIG, ENVIRONMENT, LOG, TABLE)
+
+
+@contextlib.contextmanager
+def _as_before_if_refused(directory: pathlib.Path) -> Iterator[None]:
+    """Puts back what a process wrote about itself, if a ValueError ends it before anything else in the folder changed.
+
+    For example, a method that is added to a run and refused, because the data are others now.
+    """
+    texts, others = {name: _bytes_of(directory / name) for name in _ABOUT}, _times_of_others(directory)
+    try:
+        yield
+    except ValueError:
+        if _times_of_others(directory) == others:
+            with contextlib.suppress(OSError):
+                for name, content in texts.items():
+                    if content is None:
+                        (directory / name).unlink(missing_ok=True)
+                    elif content != _bytes_of(directory / name):
+                        write(directory / name, content)
+        raise
+
+
+def _bytes_of(path: pathlib.Path) -> bytes | None:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return None
+
+
+def _times_of_others(directory: pathlib.Path) -> dict[str, int]:
+    """By name when results, checkpoints and whatever else is in a folder changed."""
+    return {path.name: path.stat().st_mtime_ns for path in directory.iterdir() if path.name not in (*_ABOUT, LOCK)}
 
 
 def read_finished(directory: pathlib.Path, text: str, grid: str | None = None) -> Parts:

@@ -13,6 +13,7 @@ from fljax import config as configuration
 from fljax.experiments import run, sweep
 from fljax.experiments.conductor import check_data
 from fljax.results import Results, folders
+from fljax.results.events import EventLog
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import added
 from tests.experiments.test_run import BASE
@@ -55,6 +56,35 @@ def test_a_folder_of_fewer_algorithms_is_resumed_and_its_config_grows(tmp_path: 
         folders.claim(tmp_path, text(TWO, rounds=6), resume=True),
     ):
         pass
+
+
+@pytest.mark.parametrize("grid", [None, '{"learning_rate": "local.learning_rate"}'])
+def test_a_refused_method_leaves_the_folder_as_it_was(tmp_path: pathlib.Path, grid: str | None) -> None:
+    """Of a run and of a sweep, whose data turn out to be others after the folder is claimed."""
+    metrics, records = results("fedavg")
+    with folders.claim(tmp_path, text(ONE), grid=grid):
+        told = {} if grid is None else {"grid": grid}
+        folders.save(tmp_path, Results(metrics.assign_attrs(told), records), text(ONE))
+    (tmp_path / "environment.json").write_text('{"versions": {"jax": "0.1"}}')
+
+    def contents() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def refused(begins: bool) -> None:
+        with folders.claim(tmp_path, text(TWO), True, grid):
+            assert folders.config_of(tmp_path) == text(TWO)
+            EventLog(tmp_path).note("about to be refused")
+            if begins:
+                (tmp_path / "checkpoints").mkdir()
+            raise ValueError("other data")
+
+    before = contents()
+    with pytest.raises(ValueError, match="other data"):
+        refused(begins=False)
+    assert contents() == before
+    with pytest.raises(ValueError, match="other data"):
+        refused(begins=True)
+    assert folders.config_of(tmp_path) == text(TWO)  # its checkpoints may go on
 
 
 def test_a_sweep_gets_a_method_and_nothing_else(tmp_path: pathlib.Path) -> None:
