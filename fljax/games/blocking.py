@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import simultaneous_bounds
 from fljax.contributions.over_seeds import LEAST_SEEDS
-from fljax.games.strategic.payoff_tables import PayoffTable
+from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
 from fljax.games.tables import CoalitionTable, codes_of, is_complete
 
 MOST_PARTITIONED = 8  # 4,140 partitions
@@ -152,7 +152,7 @@ def join_or_leave(table: CoalitionTable, *, cost: float = 0.0) -> PayoffTable:
     outside = None
     if all(map(len, alone)):
         outside = np.stack([table.payoffs[:, places[0], client] for client, places in enumerate(alone)], axis=1)
-    payoffs = table.payoffs - cost * table.members
+    payoffs = as_precise_as(table.payoffs - cost * table.members, table.payoffs)
     return PayoffTable(payoffs, (~table.members).astype(int), ("join", "leave"), table.seeds, outside)
 
 

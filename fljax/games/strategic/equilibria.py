@@ -2,7 +2,7 @@
 
 A table is full if it has every profile of K strategies and N clients, K^N of them. Payoffs are means over seeds. A
 diverged run counts as the worst utility (``replace_diverged`` can say which). Arrays over profiles are in the order of
-the table.
+the table. Differences of payoffs up to 64 times their precision, relative to the largest payoff, are rounding.
 
 Gains are paired by seed, and bounds of all of them at once say which profiles are equilibria for certain, and which
 are possible. Or else payoffs are off by up to a half-width h. Then every equilibrium of the true payoffs is a
@@ -20,9 +20,10 @@ from jaxtyping import Bool, Float, Int
 from fljax.contributions import simultaneous_bounds
 from fljax.core.graphs import cycles_of
 from fljax.games.strategic.gains import replace_diverged
-from fljax.games.strategic.payoff_tables import PayoffTable
+from fljax.games.strategic.payoff_tables import PayoffTable, precision_of
 
-_ROUNDING = 1e-12  # relative to the largest payoff
+# How far payoffs are rounded, relative to the largest one: in units of their precision, but at least so far.
+_LAST_BITS, _ROUNDING = 64.0, 1e-12
 
 
 class PureEquilibria(NamedTuple):
@@ -147,7 +148,7 @@ def pure_equilibria(
     else:
         low, high = gains - 2 * half_width, gains + 2 * half_width
     regret, least, most = (values.max(axis=(0, 2))[grid.order] for values in (gains, low, high))
-    beyond = tolerance + _ROUNDING * np.abs(grid.payoffs).max()
+    beyond = tolerance + grid.rounding
     return PureEquilibria(regret, least, most, most <= beyond, least <= beyond)
 
 
@@ -181,7 +182,7 @@ def best_response_graph(table: PayoffTable, *, margin: float = 0.0) -> BestRespo
     if not 0 <= margin < np.inf:
         raise ValueError(f"expected a margin of at least 0, got {margin}")
     grid = _grid(table)
-    rounding, count = _ROUNDING * np.abs(grid.payoffs).max(), len(grid.order)
+    rounding, count = grid.rounding, len(grid.order)
     place = np.empty(count, int)
     place[grid.order] = np.arange(count)
     source, target, client, gain = [], [], [], []
@@ -232,7 +233,7 @@ def exact_potential(table: PayoffTable) -> Potential:
             along = np.take(difference, second, axis=i) - np.take(difference, first, axis=i)
             around = np.take(along, second, axis=j) - np.take(along, first, axis=j)
             defect = max(defect, float(np.abs(around).max()))
-    exact = defect <= 8 * _ROUNDING * np.abs(payoffs).max()
+    exact = defect <= 8 * grid.rounding
     if not exact:
         return Potential(defect, False, np.full(len(grid.order), np.nan))
     # From the honest profile, clients change one after another: each adds its own gain.
@@ -348,12 +349,13 @@ def mixed_regret(table: PayoffTable, mixtures: Float[np.ndarray, "client strateg
 
 
 class _Grid(NamedTuple):
-    """Mean payoffs ``[K, ..., K, N]``, and ``[P]`` the code of each profile of the table."""
+    """Mean payoffs ``[K, ..., K, N]``, ``[P]`` the code of each profile of the table, and what counts as rounding."""
 
     payoffs: np.ndarray
     order: np.ndarray
     strategies: int
     clients: int
+    rounding: float
 
 
 def _grid(table: PayoffTable, payoffs: np.ndarray | None = None) -> _Grid:
@@ -368,7 +370,8 @@ def _grid(table: PayoffTable, payoffs: np.ndarray | None = None) -> _Grid:
         raise ValueError(f"expected a table of all {wanted} profiles, got {len(np.unique(table.choices, axis=0)):,}")
     by_code = np.empty_like(mean)
     by_code[order] = mean
-    return _Grid(by_code.reshape(*[strategies] * clients, clients), order, strategies, clients)
+    rounding = max(_ROUNDING, _LAST_BITS * precision_of(table.payoffs)) * float(np.abs(mean).max())
+    return _Grid(by_code.reshape(*[strategies] * clients, clients), order, strategies, clients, rounding)
 
 
 def _all_gains(grid: _Grid) -> np.ndarray:

@@ -40,3 +40,20 @@ class PayoffTable(NamedTuple):
     def smallest(self) -> float:
         """The smallest payoff or outside option that is known."""
         return min(float(np.nanmin(values)) for values in (self.payoffs, self.outside) if values is not None)
+
+
+def precision_of(payoffs: Float[np.ndarray, "*shape"]) -> float:
+    """The precision ``eps`` of payoffs: that of single precision if all of them are such numbers, whatever their dtype.
+
+    Runs compute in single precision by default, and tables have their results in double precision.
+    """
+    single = payoffs.astype(np.float32)
+    return float(np.finfo(single.dtype if np.array_equal(single, payoffs, equal_nan=True) else payoffs.dtype).eps)
+
+
+def as_precise_as(
+    changed: Float[np.ndarray, "*shape"], payoffs: Float[np.ndarray, "*shape"]
+) -> Float[np.ndarray, "*shape"]:
+    """Payoffs ``changed`` by costs, rounded to single precision if ``payoffs`` are such numbers."""
+    single = precision_of(payoffs) == float(np.finfo(np.float32).eps)
+    return changed.astype(np.float32).astype(changed.dtype) if single else changed

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fljax.core.values import as_number
 from fljax.engine import State
+from fljax.games.strategic.payoff_tables import as_precise_as
 from fljax.protocol import Algorithm, Federation, Labelled
 
 # ``(algorithm, state, scores) -> [N]``, traced: the state after the last round, and the scores of all clients by name.
@@ -101,7 +102,8 @@ def utilities_of_runs(
         return values[EARNED]
     metric = utility.metric or ("test_accuracy" if "test_accuracy" in values else "test_loss")
     earned = -values[metric] if metric == "test_loss" else values[metric]
-    return utilities_of(earned, effort, values[TOKENS] if utility.price else None, utility)
+    net = utilities_of(earned, effort, values[TOKENS] if utility.price else None, utility)
+    return as_precise_as(net, earned)
 
 
 def check_utility(utility: Utility | UtilityFunction, algorithm: Algorithm, federation: Federation) -> None:

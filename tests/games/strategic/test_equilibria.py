@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import t as student
 
 from fljax import games
 from fljax.games import PayoffTable
+from fljax.games.strategic.payoff_tables import as_precise_as
 from tests.games.played import effort, full, mean_estimation, two_clients
 
 EFFORT = full(effort, (1, 0), 3)
@@ -123,6 +126,31 @@ def test_the_potential_of_the_effort_game() -> None:
     np.testing.assert_allclose(result.values, expected - expected[0], atol=1e-12)
     assert result.exact
     assert result.defect == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_payoffs_of_single_precision_have_a_potential_up_to_their_precision(dtype: Any) -> None:
+    """Also where a table has them in double precision, as those of runs, and with a cost that was subtracted since."""
+    exact = full(lambda efforts: effort(efforts) - np.array([0.0, 0.07, 0.13]) * efforts, (1, 0), 3)
+    single, largest = exact.payoffs.astype(np.float32), float(np.abs(exact.payoffs).max())
+    table = exact._replace(payoffs=single.astype(dtype))
+    result = games.exact_potential(table)
+    assert 8e-12 * largest < result.defect < 8 * 2.0**-23 * largest  # beyond rounding in double precision
+    assert result.exact
+    np.testing.assert_allclose(result.values, games.exact_potential(exact).values, atol=1e-6)
+    off = 0.01 * np.eye(8)[:, :3]
+    assert not games.exact_potential(table._replace(payoffs=(table.payoffs + off).astype(dtype))).exact
+    assert not games.exact_potential(exact._replace(payoffs=exact.payoffs + 1e-5 * off)).exact
+    charged = as_precise_as(single - 0.1, single)
+    np.testing.assert_array_equal(charged, charged.astype(np.float32))
+    np.testing.assert_array_equal(as_precise_as(exact.payoffs - 0.1, exact.payoffs), exact.payoffs - 0.1)
+
+
+def test_a_tie_in_single_precision_is_an_equilibrium() -> None:
+    first = np.float32([[0.3, 0.0], [0.3 + 1e-7, 0.0]])
+    table = two_clients(first, [[1.0, 1.0], [0.0, 0.0]])
+    assert table.payoffs[0, 0, 0] < table.payoffs[0, 2, 0]
+    assert games.pure_equilibria(table, half_width=0).certain[0]
 
 
 def test_a_game_without_a_potential() -> None:
