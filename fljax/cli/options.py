@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
@@ -86,7 +86,7 @@ class RunOptions(NamedTuple):
     @property
     def changes(self) -> list[str]:
         """What the options change in the config."""
-        return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
+        return _changes(self.overrides, self.seeds)
 
 
 class FigureOptions(NamedTuple):
@@ -125,11 +125,34 @@ class ReproduceOptions(NamedTuple):
     keep_checkpoints: KeepCheckpoints = 2
 
 
-class WorthOptions(NamedTuple):
-    """Options of ``fljax worth``: which coalitions run and how they are judged, and what is kept and printed."""
+class WholeRunOptions(NamedTuple):
+    """Options of ``fljax worth`` and ``fljax certify``: what the config is, and what is kept and printed."""
 
     overrides: Overrides = None
     seeds: Seeds = None
+    out: Out = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with --out, or the latest run of this name, after its last block.")
+    ] = False
+    as_json: Json = False
+    cache: Cache = True
+    quiet: Quiet = False
+    no_report: NoReport = False
+    no_import: NoImport = False
+
+    @property
+    def changes(self) -> list[str]:
+        """What the options change in the config."""
+        return _changes(self.overrides, self.seeds)
+
+
+def _changes(overrides: Sequence[str] | None, seeds: int | None) -> list[str]:
+    return [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
+
+
+class WorthOptions(NamedTuple):
+    """Options of ``fljax worth`` alone: which coalitions run and how they are judged."""
+
     value: Annotated[
         str,
         typer.Option(help="Value of a coalition: a metric of fljax list metrics, or module:function of one's own."),
@@ -151,27 +174,11 @@ class WorthOptions(NamedTuple):
             metavar="NAME,...", help="Compare estimators with retraining: names, or all that have what they need."
         ),
     ] = None
-    out: Out = None
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with --out, or the latest run of this name, after its last block.")
-    ] = False
-    as_json: Json = False
-    cache: Cache = True
-    quiet: Quiet = False
-    no_report: NoReport = False
-    no_import: NoImport = False
-
-    @property
-    def changes(self) -> list[str]:
-        """What the options change in the config."""
-        return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
 
 
 class CertifyOptions(NamedTuple):
-    """Options of ``fljax certify``: which deviations run and how they are judged, and what is kept and printed."""
+    """Options of ``fljax certify`` alone: which deviations run and how they are judged."""
 
-    overrides: Overrides = None
-    seeds: Seeds = None
     tolerance: Annotated[float, typer.Option(help="Gains up to this do not count, in units of the utility.")] = 0.01
     deviations: Annotated[
         str | None,
@@ -195,20 +202,6 @@ class CertifyOptions(NamedTuple):
         bool, typer.Option("--control/--no-control", help="Certify FedAvg with inflated sizes on the same data, too.")
     ] = True
     max_runs: Annotated[int, typer.Option(metavar="N", help="Refuse more runs of one algorithm than this.")] = 20_000
-    out: Out = None
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with --out, or the latest run of this name, after its last block.")
-    ] = False
-    as_json: Json = False
-    cache: Cache = True
-    quiet: Quiet = False
-    no_report: NoReport = False
-    no_import: NoImport = False
-
-    @property
-    def changes(self) -> list[str]:
-        """What the options change in the config."""
-        return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
 
 
 class Together(NamedTuple):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.engine.checkpoints import Stopped
 from fljax.experiments import certify as experiment
 from fljax.games import Utility
 from fljax.results import folders
@@ -118,41 +117,6 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     assert algorithms["b"]["irrational"] is None
     assert algorithms["b"]["attack"]["strategy"] == {"own": 2.5}
     assert algorithms["b"]["controls"][0]["name"] == "known"
-
-
-def test_interrupted(fake: dict[str, Any], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*_: Any, **__: Any) -> Any:
-        raise Stopped(8, 16, 8, "runs")
-
-    monkeypatch.setattr(experiment, "run", run)
-    code, _, err = call(capsys, "certify", "tiny.toml", "--quiet", "--out", "x")
-    assert code == 143
-    how = "to go on: fljax certify tiny.toml --quiet --out x --resume"
-    assert err == f"fljax: interrupted; saved after 8 of 16 runs; {how}\n"
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        (["--tolerance", "-1"], "expected --tolerance to be at least 0, got -1.0"),
-        (["--confidence", "1"], "expected --confidence to be between 0 and 1, got 1.0"),
-        (["--method", "hoeffding"], "expected --method to be bonferroni or max_t, got 'hoeffding'"),
-        (["--metric", "accuracy"], "expected --metric to be test_accuracy or test_loss, got 'accuracy'"),
-        (["--candidates", "-1"], "expected --candidates to be at least 0, got -1"),
-        (["--max-runs", "0"], "expected --max-runs to be at least 1, got 0"),
-        (["--deviations", "zero ridr"], "got 'zero ridr' (did you mean 'zero rider'?)"),
-        (["--deviations", "none.toml"], "expected 'none.toml' to be readable, got: No such file or directory"),
-        (["--deviations", "bad.toml"], "expected a table of numbers for each deviation of 'bad.toml', got own = 2"),
-        (["--deviations", "key.toml"], "lie"),
-    ],
-)
-def test_bad_options(fake: dict[str, Any], capsys: Any, option: list[str], words: str) -> None:
-    pathlib.Path("bad.toml").write_text("own = 2\n")
-    pathlib.Path("key.toml").write_text("[lie]\nowns = 2.0\n")
-    code, out, err = call(capsys, "certify", "tiny.toml", "--out", "x", *option)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert words in err
-    assert "question" not in fake
 
 
 def test_few_seeds(capsys: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

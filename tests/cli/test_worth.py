@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from fljax import cli, games
-from fljax.engine.checkpoints import Stopped
 from fljax.experiments import worth as experiment
 from fljax.results import folders
 from fljax.results.events import Event
@@ -126,35 +125,6 @@ def test_estimators(fake: dict[str, Any], capsys: Any) -> None:
     entry = json.loads(out)["algorithms"]["fedavg"]["estimators"]["ipss"]
     assert (entry["kendall"], entry["trainings"]) == ([1, 1, 1], 7)
     assert len(entry["worth"]) == 3
-
-
-def test_interrupted(fake: dict[str, Any], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*_: Any, **__: Any) -> Any:
-        raise Stopped(8, 16, 8, "runs")
-
-    monkeypatch.setattr(experiment, "run", run)
-    code, _, err = call(capsys, "worth", "tiny.toml", "--quiet", "--out", "x")
-    assert code == 143
-    how = "to go on: fljax worth tiny.toml --quiet --out x --resume"
-    assert err == f"fljax: interrupted; saved after 8 of 16 runs; {how}\n"
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        (["--among", "0-1"], "expected --among to be leave_one_out, or coalitions of client numbers"),
-        (["--among", ""], "expected --among to be leave_one_out, or coalitions of client numbers"),
-        (["--baseline", "zero"], "expected --baseline to be initial, chance or a number, got 'zero'"),
-        (["--max-runs", "0"], "expected --max-runs to be at least 1, got 0"),
-        (["--value", "no_module:f"], "no_module"),
-        (["--estimators", "shaply"], "expected one of the estimators"),
-    ],
-)
-def test_bad_options(fake: dict[str, Any], capsys: Any, option: list[str], words: str) -> None:
-    code, out, err = call(capsys, "worth", "tiny.toml", "--out", "x", *option)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert words in err
-    assert "question" not in fake
 
 
 # --- A run of its own --------------------------------------------------------------------------------------------

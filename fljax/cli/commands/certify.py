@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fljax.cli.options import CertifyOptions, ConfigFile
+from fljax.cli.options import CertifyOptions, ConfigFile, WholeRunOptions
 from fljax.cli.printing import console, print_json
 from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
 from fljax.experiments.progress_bars import listener, progress_bars
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from fljax.games import Certificate
 
 
-def certify(context: Context, config: ConfigFile, options: CertifyOptions) -> int:
+def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs: WholeRunOptions) -> int:
     """Say whether it pays to lie to the algorithms of CONFIG: every client plays every deviation, alone."""
     from fljax.config import load
 
-    chosen = load(config, options.changes, imports=not options.no_import)
+    chosen = load(config, runs.changes, imports=not runs.no_import)
     _check(options)
-    start_jax(options.cache)
+    start_jax(runs.cache)
     from fljax import games
     from fljax.experiments import certify as experiment
 
     question, saving = _question(options), saving_of(context, 30.0, 2)
-    folder = folder_of(chosen, options.out, options.resume)
+    folder = folder_of(chosen, runs.out, runs.resume)
     with resumable(folder, context):
-        with progress_bars(options.quiet) as progress:
+        with progress_bars(runs.quiet) as progress:
             certificates = experiment.run(
                 chosen,
                 question,
                 directory=folder,
-                resume=options.resume,
+                resume=runs.resume,
                 on_event=listener(progress),
                 saving=saving,
             )
@@ -46,12 +46,12 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions) -> in
         notes = {label: _notes(label, certificate) for label, certificate in certificates.items()}
         without = [entry.label for entry in chosen.algorithms if entry.label not in certificates]
         notes |= {label: [f"{label} has no certificate: it reads none of the deviations."] for label in without}
-        written = _write(folder, chosen.name, datasets, notes, drawn=not options.no_report)
-    if options.as_json:
+        written = _write(folder, chosen.name, datasets, notes, drawn=not runs.no_report)
+    if runs.as_json:
         algorithms = {label: _plain(certificates[label], dataset) for label, dataset in datasets.items()}
         report = [str(path) for path in written]
         print_json({"directory": str(folder), "algorithms": algorithms, "report": report})
-    elif not options.quiet:
+    elif not runs.quiet:
         for label, dataset in datasets.items():
             _print(label, dataset, notes[label])
         for label in without:

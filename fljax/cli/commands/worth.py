@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table
 
-from fljax.cli.options import ConfigFile, WorthOptions
+from fljax.cli.options import ConfigFile, WholeRunOptions, WorthOptions
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
 from fljax.experiments.progress_bars import listener, progress_bars
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 _NOBODY = "none"
 
 
-def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
+def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: WholeRunOptions) -> int:
     """Say what each client of CONFIG is worth: retrain every coalition of clients, for each algorithm."""
     from fljax.config import load
 
-    chosen = load(config, options.changes, imports=not options.no_import)
-    question = _question(options)
-    start_jax(options.cache)
+    chosen = load(config, runs.changes, imports=not runs.no_import)
+    question = _question(options, imports=not runs.no_import)
+    start_jax(runs.cache)
     from fljax import games
     from fljax.experiments import worth as experiment
 
     saving = saving_of(context, 30.0, 2)
-    folder = folder_of(chosen, options.out, options.resume)
+    folder = folder_of(chosen, runs.out, runs.resume)
     with resumable(folder, context):
-        with progress_bars(options.quiet) as progress:
+        with progress_bars(runs.quiet) as progress:
             tables, comparisons = experiment.run(
                 chosen,
                 question,
                 directory=folder,
-                resume=options.resume,
+                resume=runs.resume,
                 on_event=listener(progress),
                 saving=saving,
             )
         worths = {label: games.worth(table) for label, table in tables.items()}
-        pictures = _write(folder, chosen.name, _Shown(tables, worths, comparisons), drawn=not options.no_report)
+        pictures = _write(folder, chosen.name, _Shown(tables, worths, comparisons), drawn=not runs.no_report)
     gone = {label: words for label, table in tables.items() if (words := games.divergences(table)) is not None}
-    if options.as_json:
+    if runs.as_json:
         _print_json(folder, pictures, _Shown(tables, worths, comparisons))
-    elif not options.quiet:
+    elif not runs.quiet:
         from fljax.report.estimators import estimator_rows, estimator_sentences
         from fljax.report.worth import worth_rows, worth_sentences
 
@@ -75,14 +75,14 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions) -> int:
     return 0
 
 
-def _question(options: WorthOptions) -> Question:
+def _question(options: WorthOptions, *, imports: bool) -> Question:
     """What the options ask; names are checked when the data are there."""
     from fljax.core.names import resolve
     from fljax.experiments.worth import Question
 
     value: Any = options.value
     if ":" in options.value:
-        value = resolve(options.value, {}, "value", imports=not options.no_import)
+        value = resolve(options.value, {}, "value", imports=imports)
     if options.max_runs < 1:
         raise ValueError(f"expected --max-runs to be at least 1, got {options.max_runs}")
     return Question(
