@@ -74,6 +74,7 @@ from fljax.games.strategic.prices import (
     prices_of,
     welfare,
 )
+from fljax.games.strategic.splitting import split_payoffs
 from fljax.games.strategic.utilities import Utility
 from fljax.games.tables import (
     CoalitionTable,
@@ -157,6 +158,7 @@ __all__ = [
     "save",
     "save_certificates",
     "shapley",
+    "split_payoffs",
     "superadditivity",
     "to_dataset",
     "unilateral_gains",

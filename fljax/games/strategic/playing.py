@@ -20,7 +20,14 @@ from fljax.core import values
 from fljax.core.signatures import is_whole
 from fljax.engine import Over, Plan, as_declared, plan_of, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.games.strategic.deviations import HONESTY, check_deviations, messages_of, strategies_played, usual_deviations
+from fljax.games.strategic.deviations import (
+    HONESTY,
+    Messages,
+    check_deviations,
+    messages_of,
+    strategies_played,
+    usual_deviations,
+)
 from fljax.games.strategic.payoff_tables import PayoffTable
 from fljax.games.strategic.utilities import Earnings, Utility, UtilityFunction, check_utility, utilities_of_runs
 from fljax.games.values import algorithm_of, code_of
@@ -102,10 +109,7 @@ def payoffs(
     values.check_arguments(chosen.build, chosen.arguments, chosen.by_seed)
     algorithm, clients = algorithm_of(chosen), federation.clients.id.shape[-1]
     asked: Utility | UtilityFunction = Utility() if utility is None else utility
-    check_utility(asked, algorithm, federation)
-    messages = messages_of(chosen, federation)
-    if isinstance(asked, Utility) and asked.price and not messages.tokens:
-        raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got one without")
+    messages = checked_messages(chosen, federation, asked)
     if shape == "join":
         tried: Mapping[str, Strategy] = {}
         if deviations is not None:
@@ -113,7 +117,7 @@ def payoffs(
     else:
         tried = usual_deviations(messages) if deviations is None else deviations
         check_deviations(tried, messages, algorithm)
-    _check_number(shape, clients, len(tried) + 1, deviators, outside, len(numbers), max_runs)
+    check_profiles(shape, clients, len(tried) + 1, deviators, outside, len(numbers), max_runs)
     choices = profiles(shape, clients, len(tried) + 1, deviators)
     game = _Game(chosen, federation, choices, tried, shape == "join", outside or shape == "join", asked)
     return _table(game, numbers, rounds, {"max_runs": max_runs, **of_runs})
@@ -204,7 +208,16 @@ def profiles(
     return np.array(list(itertools.product(range(strategies), repeat=clients)))
 
 
-def _check_number(
+def checked_messages(plan: Plan, federation: Federation, utility: Utility | UtilityFunction) -> Messages:
+    """What clients send; raises a ValueError for a utility that they cannot have."""
+    check_utility(utility, algorithm_of(plan), federation)
+    messages = messages_of(plan, federation)
+    if isinstance(utility, Utility) and utility.price and not messages.tokens:
+        raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got one without")
+    return messages
+
+
+def check_profiles(
     shape: Shape,
     clients: int,
     strategies: int,

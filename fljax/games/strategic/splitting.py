@@ -1,0 +1,114 @@
+"""Whether it pays to join as several identities (false names): one client deals its rows to places behind the others.
+
+Honest runs and those of clients alone have the same empty places, which are no members there. So all runs share one
+program, and those of a seed share initial weights and random keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float
+
+from fljax.core import values
+from fljax.data import split_identities
+from fljax.engine import Over, Plan, plan_of, runs
+from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.games.strategic.certifying import Stages
+from fljax.games.strategic.deviations import HONESTY
+from fljax.games.strategic.payoff_tables import PayoffTable
+from fljax.games.strategic.playing import check_finite, check_profiles, checked_messages, profiles
+from fljax.games.strategic.utilities import TOKENS, Earnings, Utility, UtilityFunction, utilities_of_runs
+from fljax.games.values import code_of
+from fljax.protocol import Algorithm, Federation
+
+
+def split_payoffs(
+    plan: Algorithm | Plan,
+    federation: Federation,
+    *,
+    rounds: int,
+    identities: int = 2,
+    seeds: Seeds = (0,),
+    deviators: Sequence[int] | None = None,
+    utility: Utility | UtilityFunction | None = None,
+    outside: bool = True,
+    max_runs: int = 4096,
+    **of_runs: Any,
+) -> PayoffTable:
+    """What every client gets if everybody is honest, and if one client joins as several identities.
+
+    The identities deal the client's training and validation rows among them (``fljax.data.split_identities``), and are
+    honest. Its utility is that of the model of its first identity on all of its test rows, minus the cost of its whole
+    effort, plus the price of the tokens of all identities. ``fljax.games.certificate`` says whether it pays.
+
+    Args:
+      plan: an ``Algorithm`` or a ``Plan``, in which no argument has a number for each client.
+      federation: of N clients, shared by all seeds or one per seed (``fljax.data.stack``).
+      rounds: of every run.
+      identities: K, at least 2; cohorts are drawn among all identities.
+      seeds: as for ``payoffs``.
+      deviators: ids of the clients that split; None: each in turn.
+      utility: what a client gets, as for ``payoffs``; a function gets N + K - 1 clients.
+      outside: whether ``PayoffTable.outside`` is played, in N more runs.
+      max_runs: more runs are refused.
+      **of_runs: further arguments of ``fljax.runs``, as for ``payoffs``.
+
+    Returns:
+      The table of N clients, with the strategies "honest" and "split in K".
+
+    Raises:
+      ValueError: as ``payoffs``; if ``identities`` is below 2; or as the algorithm, for an argument of N numbers.
+
+    Source: Yokoo, Sakurai and Matsubara, "The effect of false-name bids in combinatorial auctions" (Games and Economic
+    Behavior 2004), for mechanisms against several identities.
+    """
+    chosen, numbers, clients = plan_of(plan), seeds_of(seeds), federation.clients.id.shape[-1]
+    asked: Utility | UtilityFunction = Utility() if utility is None else utility
+    values.check_arguments(chosen.build, chosen.arguments, chosen.by_seed)
+    checked_messages(chosen, federation, asked)
+    check_profiles("unilateral", clients, 2, deviators, outside, len(numbers), max_runs)
+    choices = profiles("unilateral", clients, 2, deviators)
+    empty, further = split_identities(federation, None, identities), identities - 1
+    together = np.concatenate([np.ones((1, clients), bool), np.eye(clients, dtype=bool)[: clients * outside]])
+    stages = Stages(of_runs, (len(choices) - 1 + len(together)) * len(numbers))
+    earnings = Earnings() if isinstance(asked, Utility) else Earnings(asked, code_of(asked))
+
+    def play(name: str, before: int, data: Federation, member: Bool[np.ndarray, "run N"]) -> xr.Dataset:
+        with stages.counted(before):
+            same: dict[str, Any] = {"rounds": rounds, "seeds": numbers, "measure": earnings, "max_runs": max_runs}
+            return runs(chosen, data, Over({}, member), **same, **stages.arguments(name, before))
+
+    measured = play("honest", 0, empty, np.pad(together, ((0, 0), (0, further))))
+    honest = _earned(measured, together, asked)
+    outside_options = None
+    if outside:
+        free = asked._replace(cost=0.0, price=0.0) if isinstance(asked, Utility) else asked
+        outside_options = _earned(measured, together, free)[:, 1 + np.arange(clients), np.arange(clients)]
+    columns = [honest[:, 0]]
+    for place, client in enumerate(choices[1:].argmax(axis=1).tolist()):
+        before = (len(together) + place) * len(numbers)
+        data = split_identities(federation, client, identities)
+        split = play(f"client_{client}", before, data, np.ones((1, clients + further), bool))
+        earned = _earned(split, np.ones((1, clients)), asked)[:, 0]
+        if isinstance(asked, Utility) and asked.price:
+            tokens = split[TOKENS].transpose("seed", "run", "client").values[:, 0, clients:]
+            earned[:, client] += asked.price * tokens.astype(float).sum(axis=-1)
+        columns.append(earned)
+    strategies = (HONESTY, f"split in {identities}")
+    table = PayoffTable(np.stack(columns, axis=1), choices, strategies, tuple(map(int, numbers)), outside_options)
+    check_finite(table, measured["diverged"].transpose("seed", "run").values[:, 0].astype(bool))
+    # A loss may be beyond the largest float where the model is not yet.
+    lost = [None if array is None else np.where(np.isneginf(array), np.nan, array) for array in (table[0], table[4])]
+    return table._replace(payoffs=lost[0], outside=lost[1])
+
+
+def _earned(
+    measured: xr.Dataset, effort: Float[np.ndarray, "run N"] | Bool[np.ndarray, "run N"], utility: Any
+) -> Float[np.ndarray, "seed run N"]:
+    """The utilities of the N clients, without those of places behind them."""
+    clients = effort.shape[1]
+    return utilities_of_runs(measured.isel(client=slice(clients)), effort.astype(float), utility)

@@ -1,0 +1,107 @@
+"""Whether it pays to join as several identities, beside the same rounds in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import games
+from fljax.protocol import ClientData, Examples, Federation, Rows
+from fljax.training import Local
+from tests.games.mean_estimation import PLAN
+
+ROWS = ([0.0, 2.0, 1.0, 3.0], [5.0, 7.0], [-1.0, -2.0])
+ROUNDS, RATE = 3, 0.25
+
+
+def federation() -> Federation:
+    """Clients with 4, 2 and 2 rows, which are their test rows, too."""
+    size = np.array([len(rows) for rows in ROWS])
+    index = np.zeros((3, 4), np.int32)
+    for client, begin in enumerate(np.cumsum(size) - size):
+        index[client, : size[client]] = begin + np.arange(size[client])
+    rows = Rows(jnp.asarray(index), jnp.asarray(size, jnp.int32))
+    none = rows._replace(size=jnp.zeros(3, jnp.int32))
+    examples = Examples(jnp.zeros((8, 1)), jnp.asarray(np.concatenate(ROWS), jnp.float32))
+    return Federation(examples, ClientData(jnp.arange(3, dtype=jnp.int32), rows, none, rows))
+
+
+def model_of(clients: list[list[float]], weights: str) -> float:
+    """``w <- w - rate sum_i a_i (w - mean_i)`` from 0, one full batch each round."""
+    sizes = np.array([len(rows) if weights == "size" else 1 for rows in clients], float)
+    means, model = np.array([np.mean(rows) for rows in clients]), 0.0
+    for _ in range(ROUNDS):
+        model -= RATE * float(sizes / sizes.sum() @ (model - means))
+    return model
+
+
+def payoffs_of(model: float) -> list[float]:
+    return [-float(np.mean(np.square(np.array(rows) - model) / 2)) for rows in ROWS]
+
+
+def played(weights: str, **changes: Any) -> games.PayoffTable:
+    local = Local(RATE, 4, steps=1)
+    plan = PLAN._replace(arguments={**PLAN.arguments, "local": local, "weights": weights})
+    return games.split_payoffs(plan, federation(), rounds=ROUNDS, **changes)
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+def test_fedavg_is_that_of_all_identities(weights: str) -> None:
+    """By size a split changes nothing; uniform weights give a client with two identities 2/4 in place of 1/3."""
+    table = played(weights)
+    assert (table.strategies, table.choices.tolist()) == (
+        ("honest", "split in 2"),
+        [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    )
+    expected = [payoffs_of(model_of(list(ROWS), weights))]
+    for client, rows in enumerate(ROWS):
+        half = len(rows) // 2
+        identities = [*ROWS[:client], rows[:half], *ROWS[client + 1 :], rows[half:]]
+        expected.append(payoffs_of(model_of(identities, weights)))
+    np.testing.assert_allclose(table.payoffs[0], expected, rtol=2e-6)
+    outside = [payoffs_of(model_of([rows], weights))[client] for client, rows in enumerate(ROWS)]
+    assert table.outside is not None
+    np.testing.assert_allclose(table.outside[0], outside, rtol=2e-6)
+    gains = games.unilateral_gains(table).gains[0]
+    if weights == "size":
+        np.testing.assert_allclose(gains, 0, atol=1e-5)
+    else:
+        assert gains[1] > 0.1
+
+
+def test_the_owner_pays_for_its_whole_effort_once() -> None:
+    free, paid = (
+        played("size", deviators=[1], outside=False, utility=games.Utility(cost=cost))
+        for cost in (0.0, [0.0, 0.5, 2.0])
+    )
+    np.testing.assert_allclose(free.payoffs - paid.payoffs, np.tile([0, 0.5, 2.0], (1, 2, 1)), atol=1e-5)
+    assert free.outside is None
+
+
+def test_saved_runs_go_on(tmp_path: Any) -> None:
+    """A second call computes nothing; the number of runs is that of all calls."""
+    told: list[Any] = []
+    same: dict[str, Any] = {"checkpoint": tmp_path, "on_block": told.append}
+    first = played("uniform", **same)
+    assert [(block.done, block.runs) for block in told] == [(4, 7), (5, 7), (6, 7), (7, 7)]
+    told.clear()
+    np.testing.assert_array_equal(played("uniform", **same).payoffs, first.payoffs)
+    assert not told
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"identities": 1}, "identities"),
+        ({"deviators": [3]}, "ids of the clients 0 to 2, got 3"),
+        ({"max_runs": 3}, "expected at most 3 runs, got 7"),
+        ({"utility": games.Utility(price=1.0)}, "whose server keeps tokens for a price of tokens"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        played("size", **changes)
