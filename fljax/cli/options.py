@@ -195,6 +195,9 @@ class CertifyOptions(NamedTuple):
     price: Annotated[float, typer.Option(help="Of a token that a client has at the end.")] = 0.0
     confidence: Annotated[float, typer.Option(help="Of the bounds, for all deviations of all clients at once.")] = 0.95
     method: Annotated[str, typer.Option(help="Of the bounds: bonferroni or max_t.")] = "bonferroni"
+    identities: Annotated[
+        int, typer.Option(metavar="K", help="Each client also joins as K clients that share its rows; 1: it does not.")
+    ] = 1
     candidates: Annotated[
         int, typer.Option(metavar="N", help="Strategies that an attacker tries on half of the seeds; 0: no attack.")
     ] = 50

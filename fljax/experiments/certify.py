@@ -50,6 +50,7 @@ from fljax.games.costs import in_words
 from fljax.games.strategic.certifying import check_number, cost_of, judged
 from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
 from fljax.games.strategic.evidence import left_out_sentences
+from fljax.games.strategic.splitting import check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of
 from fljax.results.events import OnEvent
@@ -72,6 +73,8 @@ class Question(NamedTuple):
       utility: what a client gets. A price of tokens counts for algorithms whose server keeps tokens.
       confidence: of bounds.
       method: of bounds.
+      identities: as how many each client also joins; 1: no client splits. An algorithm with an argument of one number
+        for each client plays no splits.
       candidates: strategies that an attacker tries; 0: there is no attack.
       control: whether FedAvg by size is certified beside the algorithms.
       max_runs: of one algorithm; more are refused.
@@ -82,6 +85,7 @@ class Question(NamedTuple):
     utility: Utility = Utility()
     confidence: float = 0.95
     method: str = "bonferroni"
+    identities: int = 1
     candidates: int = 50
     control: bool = True
     max_runs: int = 20_000
@@ -95,12 +99,14 @@ class _Ahead(NamedTuple):
       utility: without a price where there are no tokens.
       left_out: deviations that were asked for, by name why the algorithm does not play them.
       usual: names of the usual deviations that it reads.
+      identities: as how many a client joins; 1: it cannot split.
     """
 
     deviations: Mapping[str, Strategy]
     utility: Utility
     left_out: Mapping[str, str]
     usual: tuple[str, ...]
+    identities: int
 
 
 def run(
@@ -225,6 +231,7 @@ def _certificates(
                 setup.federation,
                 deviations=ahead[label].deviations,
                 utility=ahead[label].utility,
+                identities=ahead[label].identities,
                 candidates=asked.candidates,
                 **same,
                 **_of_runs(setup, outputs, label),
@@ -258,16 +265,25 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
     if not messages.tokens:
         utility = utility._replace(price=0.0)
     check_utility(utility, algorithm_of(plan), setup.federation)
-    ahead = _Ahead(chosen.deviations, utility, chosen.left_out, tuple(usual_deviations(messages)))
-    for words in left_out_sentences(label, chosen.left_out.items()):
+    identities, left_out = asked.identities, dict(chosen.left_out)
+    if identities > 1:
+        try:
+            check_splits(plan, setup.federation, identities)
+        except ValueError:
+            left_out[split_name(identities)] = "which has an argument of one number for each client"
+            identities = 1
+    ahead = _Ahead(chosen.deviations, utility, left_out, tuple(usual_deviations(messages)), identities)
+    for words in left_out_sentences(label, left_out.items()):
         outputs.log.note(words, label)
     if not chosen.deviations:
         outputs.log.note("no certificate: it reads none of the deviations", label)
         return ahead
     sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(setup.seeds), "candidates": asked.candidates}
+    sizes["splits"] = setup.clients * (identities > 1)
     cost = cost_of(plan, setup.federation, cells=len(chosen.deviations) * setup.clients, **sizes)
     check_number(cost, asked.max_runs)
-    outputs.log.note(f"{len(chosen.deviations)} deviations, {in_words(cost)}", label, 0, cost.runs)
+    count = len(chosen.deviations) + (identities > 1)
+    outputs.log.note(f"{count} deviations, {in_words(cost)}", label, 0, cost.runs)
     return ahead
 
 
@@ -280,6 +296,7 @@ def _check_read(asked: Question, ahead: Mapping[str, _Ahead], finished: Mapping[
       finished: certificates by label, also of the control, which plays a deviation of its own.
     """
     played = {name for entry in ahead.values() for name in entry.deviations}
+    played |= {split_name(entry.identities) for entry in ahead.values()}
     played |= {name for label, entry in finished.items() if label != CONTROL for name in entry.gains.deviations}
     for label, entry in ahead.items():
         for name, reason in entry.left_out.items():
@@ -311,7 +328,8 @@ def in_json(asked: Question) -> str:
     if isinstance(deviations, Mapping):
         deviations = {name: numbers_of(strategy) for name, strategy in deviations.items()}
     utility = asked.utility._replace(cost=np.asarray(asked.utility.cost, float).tolist())._asdict()
-    settings = {"confidence": asked.confidence, "method": asked.method, "candidates": asked.candidates}
+    names = ("confidence", "method", "identities", "candidates")
+    settings = {name: getattr(asked, name) for name in names}
     return json.dumps({"deviations": deviations, **utility, **settings})
 
 
@@ -332,6 +350,7 @@ def _finished(directory: pathlib.Path | None, text: str, asked: Question) -> Sav
 def _check_question(earlier: str, asked: Question, of_what: str) -> None:
     """Raises a ValueError if something else was asked earlier, in the form of ``in_json``."""
     before, now = json.loads(earlier or "{}"), json.loads(in_json(asked))
+    before = {"identities": 1} | before if before else before  # an older version plays no splits
     for name, value in now.items():
         if name in before and before[name] != value:
             raise ValueError(

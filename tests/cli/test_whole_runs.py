@@ -54,6 +54,7 @@ def test_interrupted(command: str, capsys: Any) -> None:
         ("certify", ["--method", "hoeffding"], "expected --method to be bonferroni or max_t, got 'hoeffding'"),
         ("certify", ["--metric", "accuracy"], "expected --metric to be test_accuracy or test_loss, got 'accuracy'"),
         ("certify", ["--candidates", "-1"], "expected --candidates to be at least 0, got -1"),
+        ("certify", ["--identities", "0"], "expected --identities to be at least 1, got 0"),
         ("certify", ["--max-runs", "0"], "expected --max-runs to be at least 1, got 0"),
         ("certify", ["--deviations", "zero ridr"], "got 'zero ridr' (did you mean 'zero rider'?)"),
         ("certify", ["--deviations", "none.toml"], "expected 'none.toml' to be readable, got: No such file"),

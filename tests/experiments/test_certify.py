@@ -105,6 +105,7 @@ def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_
             r"the deviations of the certificates .* got .*zero rider",
         ),
         (Question(candidates=3), "the candidates of the certificates in .* got 3 in place of 50"),
+        (Question(identities=2), "the identities of the certificates in .* got 2 in place of 1"),
         (Question(utility=Utility(cost=0.5)), "the cost of the certificates in .* got 0.5 in place of 0.0"),
         (Question(confidence=0.9), "the confidence of the certificates in .* got 0.9 in place of 0.95"),
     ],
@@ -218,6 +219,18 @@ def test_an_algorithm_that_reads_no_deviation_has_no_certificate(
     wide = certify.run(config(), asked._replace(tolerance=0.5), directory=tmp_path, resume=True)
     saved = games.load_certificates(tmp_path / CERTIFICATES).certificates
     assert (wide["fedavg"].tolerance, saved["fedavg"].tolerance, len(played)) == (0.5, 0.5, 1)
+
+
+def test_clients_split_where_no_argument_is_for_each_client(played: list[dict[str, Any]]) -> None:
+    """FedAvg's clients do, and those of IAFL with contributions given by hand do not."""
+    chosen = config(algorithms=[{"name": "fedavg"}, {"name": "iafl", "contribution": [1.0, 2.0, 3.0]}])
+    certificates = certify.run(chosen, Question(identities=2, control=False))
+    assert [call["identities"] for call in played] == [2, 1]
+    why = "which has an argument of one number for each client"
+    assert [entry.left_out for entry in certificates.values()] == [(), (("split in 2", why),)]
+    alone = config(algorithms=[{"name": "iafl", "contribution": [1.0, 2.0, 3.0]}])
+    with pytest.raises(ValueError, match="got 'split in 2' of iafl, which has an argument of one number for each"):
+        certify.run(alone, Question(identities=2))
 
 
 def reading(**reports: tuple[str, ...]) -> Any:

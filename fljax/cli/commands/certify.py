@@ -68,6 +68,8 @@ def _check(options: CertifyOptions) -> None:
         raise ValueError(f"expected --tolerance to be at least 0, got {options.tolerance}")
     if not 0 < options.confidence < 1:
         raise ValueError(f"expected --confidence to be between 0 and 1, got {options.confidence}")
+    if options.identities < 1:
+        raise ValueError(f"expected --identities to be at least 1, got {options.identities}")
     if options.candidates < 0:
         raise ValueError(f"expected --candidates to be at least 0, got {options.candidates}")
     if options.max_runs < 1:
@@ -92,6 +94,7 @@ def _question(options: CertifyOptions) -> Question:
         utility=Utility(metric, options.cost, options.price),
         confidence=options.confidence,
         method=options.method,
+        identities=options.identities,
         candidates=options.candidates,
         control=options.control,
         max_runs=options.max_runs,

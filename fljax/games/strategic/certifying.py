@@ -6,18 +6,15 @@ first half of the seeds. The same half chooses among many strategies, and the ot
 
 from __future__ import annotations
 
-import contextlib
-import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fljax.contributions.over_seeds import LEAST_SEEDS
 from fljax.core.names import unknown
 from fljax.core.signatures import is_whole
-from fljax.engine import Plan, RunsDone, plan_of
-from fljax.engine.checkpoints import Checkpoint, Stopped
+from fljax.engine import Plan, plan_of
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.costs import estimate, in_words
 from fljax.games.strategic.controls import FEE, fee_for_honesty, known_mechanisms
@@ -33,8 +30,9 @@ from fljax.games.strategic.gains import (
     unilateral_gains,
 )
 from fljax.games.strategic.payoff_tables import PayoffTable
-from fljax.games.strategic.playing import payoffs
+from fljax.games.strategic.playing import Stages, payoffs
 from fljax.games.strategic.searching import candidate_strategies, differing
+from fljax.games.strategic.splitting import check_splits, split_payoffs, with_splits
 from fljax.games.strategic.utilities import Utility, UtilityFunction
 from fljax.games.tables import Cost
 from fljax.games.values import algorithm_of
@@ -57,6 +55,7 @@ def certify(
     confidence: float = 0.95,
     method: str = "bonferroni",
     outside: bool = True,
+    identities: int = 1,
     candidates: int = 50,
     controls: bool = True,
     max_runs: int = 20_000,
@@ -79,6 +78,7 @@ def certify(
       confidence: of the bounds, for all cells at once.
       method: "bonferroni", or "max_t", which takes the correlation of cells into account.
       outside: whether each client also trains alone, for individual rationality.
+      identities: as how many each deviator also joins, as for ``split_payoffs``; 1: no client splits.
       candidates: strategies that the attacker tries; 0: there is no attack.
       controls: whether mechanisms with known gains are certified beside it.
       max_runs: more runs are refused.
@@ -97,25 +97,36 @@ def certify(
     chosen, numbers = plan_of(plan), seeds_of(seeds)
     check_tolerance(tolerance)
     _check(len(numbers), confidence, method, candidates)
+    if not is_whole(identities) or identities < 1:
+        raise ValueError(f"expected identities to be a whole number of at least 1, got {identities!r}")
     messages = messages_of(chosen, federation)
     tried = usual_deviations(messages) if deviations is None else deviations
     check_deviations(tried, messages, algorithm_of(chosen))
-    cells = len(tried) * (federation.clients.id.shape[-1] if deviators is None else len(deviators))
-    sizes = {"rounds": rounds, "seeds": len(numbers), "cells": cells, "candidates": candidates}
-    cost = cost_of(chosen, federation, outside=outside, **sizes)
+    if identities > 1:
+        check_splits(chosen, federation, identities)
+    deviating = federation.clients.id.shape[-1] if deviators is None else len(deviators)
+    sizes = {"rounds": rounds, "seeds": len(numbers), "cells": len(tried) * deviating, "candidates": candidates}
+    cost = cost_of(chosen, federation, outside=outside, splits=deviating * (identities > 1), **sizes)
     check_number(cost, max_runs)
     stages = Stages(of_runs, cost.runs)
     same: dict[str, Any] = {"rounds": rounds, "seeds": numbers, "utility": utility, "max_runs": max_runs}
     first = stages.arguments("deviations", 0)
     with stages.counted(0):
         table = payoffs(chosen, federation, deviations=tried, deviators=deviators, outside=outside, **same, **first)
+    played_alone, before = unilateral_gains(table), _runs_of(table)
+    if identities > 1:
+        with stages.counted(before):
+            others = {"deviators": deviators, "outside": False, **stages.arguments("splits", before)}
+            splits = split_payoffs(chosen, federation, identities=identities, **same, **others)
+        before += _runs_of(splits)
+        table = with_splits(table, splits)
     result = certificate(table, tolerance=tolerance, confidence=confidence, method=method)
     attack = None
     if candidates:
-        place = confirm(result.gains.gains, confidence).cell
-        strategies = candidate_strategies(tried, result.gains.deviations[place], candidates)
-        attacker = [int(result.gains.clients[place])]
-        before, same["deviations"] = _runs_of(table), strategies
+        place = confirm(played_alone.gains, confidence).cell  # a split has no numbers to search around
+        strategies = candidate_strategies(tried, played_alone.deviations[place], candidates)
+        attacker = [int(played_alone.clients[place])]
+        same["deviations"] = strategies
         second = stages.arguments("attack", before)
         with stages.counted(before):
             played = payoffs(chosen, federation, deviators=attacker, outside=False, **same, **second)
@@ -133,6 +144,7 @@ def cost_of(
     cells: int,
     outside: bool = True,
     candidates: int = 0,
+    splits: int = 0,
 ) -> Cost:
     """What all runs of a certificate cost, but for the controls, whose programs are small; nothing is computed.
 
@@ -144,9 +156,10 @@ def cost_of(
       cells: number of deviations, counted for each client that deviates.
       outside: whether each client also trains alone.
       candidates: strategies that the attacker tries.
+      splits: number of clients that split.
     """
     clients = federation.clients.id.shape[-1]
-    together = 1 + cells + (1 + candidates if candidates else 0)
+    together = 1 + cells + (1 + candidates if candidates else 0) + (1 + splits if splits else 0)
     members = np.concatenate([np.ones((together, clients), bool), np.eye(clients, dtype=bool)[: clients * outside]])
     return estimate(plan, federation, members, rounds, seeds)
 
@@ -207,38 +220,6 @@ def _runs_of(table: PayoffTable) -> int:
     """The number of runs that made a table."""
     seeds, profiles, clients = table.payoffs.shape
     return seeds * (profiles + (0 if table.outside is None else clients))
-
-
-class Stages(NamedTuple):
-    """The arguments of ``fljax.runs`` in the calls that share a checkpoint and a count of runs."""
-
-    of_runs: Mapping[str, Any]
-    total: int
-
-    def arguments(self, name: str, before: int) -> dict[str, Any]:
-        """Those of the stage ``name``, with ``before`` runs before it."""
-        settings = dict(self.of_runs)
-        place, told = settings.get("checkpoint"), settings.get("on_block")
-        if isinstance(place, Checkpoint):
-            settings["checkpoint"] = place._replace(folder=pathlib.Path(place.folder) / name)
-        elif place is not None:
-            settings["checkpoint"] = pathlib.Path(place) / name
-        if told is not None:
-
-            def tell(block: RunsDone) -> Any:
-                return told(block._replace(done=before + block.done, runs=self.total))
-
-            settings["on_block"] = tell
-        return settings
-
-    @contextlib.contextmanager
-    def counted(self, before: int) -> Iterator[None]:
-        """``Stopped`` of the runs inside counts all stages, with ``before`` runs before this one."""
-        try:
-            yield
-        except Stopped as stopped:
-            saved = None if stopped.saved is None else before + stopped.saved
-            raise Stopped(before + stopped.round, self.total, saved, stopped.unit) from None
 
 
 def _check(seeds: int, confidence: float, method: str, candidates: int) -> None:

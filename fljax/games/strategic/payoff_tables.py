@@ -52,7 +52,7 @@ def precision_of(payoffs: Float[np.ndarray, "*shape"]) -> float:
 
 
 def as_precise_as(
-    changed: Float[np.ndarray, "*shape"], payoffs: Float[np.ndarray, "*shape"]
+    changed: Float[np.ndarray, "*shape"], payoffs: Float[np.ndarray, "*others"]
 ) -> Float[np.ndarray, "*shape"]:
     """Payoffs ``changed`` by costs, rounded to single precision if ``payoffs`` are such numbers."""
     single = precision_of(payoffs) == float(np.finfo(np.float32).eps)

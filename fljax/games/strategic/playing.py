@@ -6,9 +6,11 @@ and never on what clients do. So differences between profiles are paired by seed
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -18,7 +20,8 @@ from jaxtyping import Bool, Int
 from fljax.contributions.coalitions import LARGEST, members_of
 from fljax.core import values
 from fljax.core.signatures import is_whole
-from fljax.engine import Over, Plan, as_declared, plan_of, runs
+from fljax.engine import Over, Plan, RunsDone, as_declared, plan_of, runs
+from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.strategic.deviations import (
     HONESTY,
@@ -275,3 +278,35 @@ def check_finite(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> Non
             f"expected finite utilities of honest clients, got {honest[seed, client]:g} of client {client} with seed "
             f"{table.seeds[seed]}"
         )
+
+
+class Stages(NamedTuple):
+    """The arguments of ``fljax.runs`` in the calls that share a checkpoint and a count of runs."""
+
+    of_runs: Mapping[str, Any]
+    total: int
+
+    def arguments(self, name: str, before: int) -> dict[str, Any]:
+        """Those of the stage ``name``, with ``before`` runs before it."""
+        settings = dict(self.of_runs)
+        place, told = settings.get("checkpoint"), settings.get("on_block")
+        if isinstance(place, Checkpoint):
+            settings["checkpoint"] = place._replace(folder=pathlib.Path(place.folder) / name)
+        elif place is not None:
+            settings["checkpoint"] = pathlib.Path(place) / name
+        if told is not None:
+
+            def tell(block: RunsDone) -> Any:
+                return told(block._replace(done=before + block.done, runs=self.total))
+
+            settings["on_block"] = tell
+        return settings
+
+    @contextlib.contextmanager
+    def counted(self, before: int) -> Iterator[None]:
+        """``Stopped`` of the runs inside counts all stages, with ``before`` runs before this one."""
+        try:
+            yield
+        except Stopped as stopped:
+            saved = None if stopped.saved is None else before + stopped.saved
+            raise Stopped(before + stopped.round, self.total, saved, stopped.unit) from None

@@ -17,10 +17,9 @@ from fljax.core import values
 from fljax.data import split_identities
 from fljax.engine import Over, Plan, plan_of, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.games.strategic.certifying import Stages
-from fljax.games.strategic.deviations import HONESTY
-from fljax.games.strategic.payoff_tables import PayoffTable
-from fljax.games.strategic.playing import check_finite, check_profiles, checked_messages, profiles
+from fljax.games.strategic.deviations import HONESTY, messages_of
+from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
+from fljax.games.strategic.playing import Stages, check_finite, check_profiles, checked_messages, profiles
 from fljax.games.strategic.utilities import TOKENS, Earnings, Utility, UtilityFunction, utilities_of_runs
 from fljax.games.values import code_of
 from fljax.protocol import Algorithm, Federation
@@ -73,6 +72,7 @@ def split_payoffs(
     check_profiles("unilateral", clients, 2, deviators, outside, len(numbers), max_runs)
     choices = profiles("unilateral", clients, 2, deviators)
     empty, further = split_identities(federation, None, identities), identities - 1
+    check_splits(chosen, federation, identities)
     together = np.concatenate([np.ones((1, clients), bool), np.eye(clients, dtype=bool)[: clients * outside]])
     stages = Stages(of_runs, (len(choices) - 1 + len(together)) * len(numbers))
     earnings = Earnings() if isinstance(asked, Utility) else Earnings(asked, code_of(asked))
@@ -98,12 +98,48 @@ def split_payoffs(
             tokens = split[TOKENS].transpose("seed", "run", "client").values[:, 0, clients:]
             earned[:, client] += asked.price * tokens.astype(float).sum(axis=-1)
         columns.append(earned)
-    strategies = (HONESTY, f"split in {identities}")
+    strategies = (HONESTY, split_name(identities))
     table = PayoffTable(np.stack(columns, axis=1), choices, strategies, tuple(map(int, numbers)), outside_options)
     check_finite(table, measured["diverged"].transpose("seed", "run").values[:, 0].astype(bool))
     # A loss may be beyond the largest float where the model is not yet.
     lost = [None if array is None else np.where(np.isneginf(array), np.nan, array) for array in (table[0], table[4])]
     return table._replace(payoffs=lost[0], outside=lost[1])
+
+
+def check_splits(plan: Plan, federation: Federation, identities: int) -> None:
+    """Raises a ValueError if the algorithm cannot have further clients; nothing is computed."""
+    empty = split_identities(federation, None, identities)
+    try:
+        messages_of(plan, empty)
+    except ValueError as error:
+        raise ValueError(
+            f"expected an algorithm without an argument of one number for each client, to split clients, got: {error}"
+        ) from None
+
+
+def split_name(identities: int) -> str:
+    """The name of the strategy."""
+    return f"split in {identities}"
+
+
+def with_splits(table: PayoffTable, splits: PayoffTable) -> PayoffTable:
+    """The table with the profiles in which one client splits, as one more strategy.
+
+    Their payoffs are ``u(honest) + u_s(split) - u_s(honest)``. In ``splits`` there are empty places, so that sums over
+    clients may differ in their last bits, and gains are those beside honest runs of the same form.
+
+    Args:
+      table: of payoffs with the honest profile.
+      splits: of ``split_payoffs``, with the same clients and seeds.
+    """
+    alone = splits.choices.any(axis=1)
+    changes = splits.payoffs[:, alone] - splits.payoffs[:, [splits.honest]]
+    payoffs = as_precise_as(table.payoffs[:, [table.honest]] + changes, table.payoffs)
+    return table._replace(
+        payoffs=np.concatenate([table.payoffs, payoffs], axis=1),
+        choices=np.concatenate([table.choices, len(table.strategies) * splits.choices[alone]]),
+        strategies=(*table.strategies, splits.strategies[1]),
+    )
 
 
 def _earned(

@@ -12,8 +12,9 @@ from fljax import games
 from fljax.engine import RunsDone
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.games.strategic import certifying
-from fljax.games.strategic.certifying import Stages, best_attack, cost_of, judged
+from fljax.games.strategic.certifying import best_attack, cost_of, judged
 from fljax.games.strategic.controls import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
+from fljax.games.strategic.playing import Stages
 from fljax.scenarios import Strategy
 from tests.games.played import GAINS, unilateral
 from tests.games.strategic.test_certificates import assert_equal
@@ -110,6 +111,7 @@ def test_what_it_costs() -> None:
     assert (cost.runs, cost.client_steps) == (5 * (1 + 3 + 3 + 1 + 6), 2 * 5 * (3 * 11 + 3))
     some = cost_of(PLAN, FEDERATION, rounds=2, seeds=5, cells=14, outside=False)
     assert some.runs == 5 * (1 + 14)
+    assert cost_of(PLAN, FEDERATION, rounds=2, seeds=5, cells=14, outside=False, splits=3).runs == 5 * (1 + 14 + 1 + 3)
 
 
 def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
@@ -139,6 +141,7 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
         ({"confidence": 1.0}, "expected a confidence between 0 and 1, got 1.0"),
         ({"method": "hoeffding"}, "expected one of the methods bonferroni, max_t, got 'hoeffding'"),
         ({"candidates": -1}, "expected candidates to be a whole number of at least 0, got -1"),
+        ({"identities": 0}, "expected identities to be a whole number of at least 1, got 0"),
         ({"candidates": 2.5}, "expected candidates to be a whole number of at least 0, got 2.5"),
         ({"max_runs": 10}, "expected at most 10 runs, got 70 runs, .*; max_runs allows more, and fewer seeds"),
         ({"deviations": {"a": Strategy(flip=0.5)}}, "got 'a' of one which never reads labels of classes"),

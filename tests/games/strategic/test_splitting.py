@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from fljax import games
+from fljax.engine import Plan
 from fljax.protocol import ClientData, Examples, Federation, Rows
+from fljax.scenarios import Strategy, strategic
 from fljax.training import Local
 from tests.games.mean_estimation import PLAN
 
@@ -90,6 +92,31 @@ def test_saved_runs_go_on(tmp_path: Any) -> None:
     told.clear()
     np.testing.assert_array_equal(played("uniform", **same).payoffs, first.payoffs)
     assert not told
+
+
+def test_splits_are_cells_of_a_certificate(tmp_path: Any) -> None:
+    """Beside the deviations, with gains beside honest runs of the same form; the attack is of the others."""
+    told: list[Any] = []
+    plan = PLAN._replace(arguments={**PLAN.arguments, "local": Local(RATE, 4, steps=1)})
+    same: dict[str, Any] = {"rounds": ROUNDS, "seeds": 5, "deviations": {"double": Strategy(own=2.0)}}
+    same |= {"tolerance": 0.1, "controls": False, "candidates": 2, "outside": False, "deviators": [1]}
+    found = games.certify(plan, federation(), identities=2, checkpoint=tmp_path, on_block=told.append, **same)
+    assert found.gains.deviations == ("double", "split in 2")
+    expected = games.unilateral_gains(played("uniform", seeds=5, deviators=[1], outside=False))
+    np.testing.assert_allclose(found.gains.gains[:, 1], expected.gains[:, 0], atol=1e-6)
+    assert found.attack is not None
+    assert (told[-1].done, told[-1].runs) == (5 * (2 + 2 + 3), 35)
+
+
+def test_an_argument_of_one_number_for_each_client_is_refused() -> None:
+    scaled = PLAN._replace(arguments={**PLAN.arguments, "local": Local(RATE, 4, steps=1)})
+
+    def build(shares: Any, **arguments: Any) -> Any:
+        return strategic(scaled.build(**arguments), strategy=Strategy(own=shares))
+
+    plan = Plan(build, {**scaled.arguments, "shares": (1.0, 1.0, 2.0)})
+    with pytest.raises(ValueError, match=r"without an argument of one number for each client, .* each of 4 clients"):
+        games.split_payoffs(plan, federation(), rounds=1)
 
 
 @pytest.mark.unchecked
