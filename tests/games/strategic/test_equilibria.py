@@ -147,7 +147,7 @@ def test_payoffs_of_single_precision_have_a_potential_up_to_their_precision(dtyp
 
 
 def test_a_tie_in_single_precision_is_an_equilibrium() -> None:
-    first = np.float32([[0.3, 0.0], [0.3 + 1e-7, 0.0]])
+    first = np.array([[0.3, 0.0], [0.3 + 1e-7, 0.0]], np.float32)
     table = two_clients(first, [[1.0, 1.0], [0.0, 0.0]])
     assert table.payoffs[0, 0, 0] < table.payoffs[0, 2, 0]
     assert games.pure_equilibria(table, half_width=0).certain[0]
