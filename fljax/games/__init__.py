@@ -6,7 +6,8 @@ it all at once. ``fljax worth CONFIG`` does so for the algorithms of a config.
 
 ``payoffs`` plays profiles of strategies, such as every client that deviates in turn. A ``PayoffTable`` has what clients
 get in each. ``certificate`` says whether deviating pays, and ``certify`` does both, with an attack and positive
-controls; ``fljax certify CONFIG`` does so for the algorithms of a config. ``pure_equilibria``, ``best_response_graph``,
+controls; ``fljax certify CONFIG`` does so for the algorithms of a config. ``split_payoffs`` plays clients that join as
+several. ``pure_equilibria``, ``best_response_graph``,
 ``correlated_equilibria`` and ``mixed_equilibria`` say where play may end.
 ``blocking_coalitions`` and ``core_stable_partitions`` say which groups would leave, out of a ``CoalitionTable``.
 """
