@@ -42,7 +42,7 @@ def _names(text: str, valid: tuple[str, ...], what: str) -> list[str]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="fljax beside its peers, interleaved in one run.")
-    parser.add_argument("--workloads", default="W1b,W1a,W2,W3,W4,W5,W6,W7,BL,PF", help="comma-separated")
+    parser.add_argument("--workloads", default="W1b,W1a,W2,W3,W3r,W4,W5,W6,W7,BL,PF", help="comma-separated")
     parser.add_argument("--contestants", default=",".join(FAMILIES), help="comma-separated families")
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="of fljax; comma-separated")
     parser.add_argument("--make-environments", action="store_true", help="make the peers' virtual environments first")

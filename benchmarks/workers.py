@@ -44,7 +44,8 @@ class Contestant(NamedTuple):
 
 
 _PLAIN = ("W1a", "W1b", "W2", "W3", "BL", "PF")
-_ALL = ("W1a", "W1b", "W2", "W3", "W4", "W5", "W6", "W7", "BL", "PF")
+_ALL = ("W1a", "W1b", "W2", "W3", "W3r", "W4", "W5", "W6", "W7", "BL", "PF")
+_STRATEGIES = tuple(("--clients", c, "--devices", d) for c in ("vmap", "scan") for d in ("1", "all"))
 _CORES = len(os.sched_getaffinity(0))
 _THREADS = tuple(("--threads", str(n)) for n in dict.fromkeys((1, _CORES)))
 
@@ -66,8 +67,16 @@ LINE_UP = (
         "bare",
         OWN,
         "bare_jax.py",
-        tuple(("--clients", c, "--devices", d) for c in ("vmap", "scan") for d in ("1", "all")),
-        (*_PLAIN, "W5"),
+        _STRATEGIES,
+        (*_PLAIN, "W3r", "W5"),
+    ),
+    Contestant(
+        "bare JAX that draws",
+        "draws",
+        OWN,
+        "bare_jax.py",
+        tuple(("--draws", *strategy) for strategy in _STRATEGIES),
+        ("W3", "W3r"),
     ),
     Contestant(
         "torch.func vmap, compiled",
@@ -165,6 +174,11 @@ class Worker:
         """Bytes of memory that the process itself has at present."""
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def processor_seconds(self) -> float:
+        """CPU-seconds that the process itself has taken so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def halt(self) -> None:
         """Stops the process and its children where they stand."""

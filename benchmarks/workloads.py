@@ -234,3 +234,8 @@ _ALL = (
     ),
 )
 WORKLOADS = {workload.name: workload for workload in _ALL}
+WORKLOADS["W3r"] = WORKLOADS["W3"]._replace(
+    name="W3r",
+    title="as W3, but clients' shares of the rows are drawn from Dirichlet(0.5): 5 steps on average",
+    spread=0.5,
+)

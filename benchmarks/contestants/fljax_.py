@@ -9,7 +9,7 @@ from typing import Any
 from protocol import Driver, arguments, read, serve
 
 driver = Driver()
-options = arguments(clients="auto", devices="auto", fused=False, unfused=False, host=False, source="")
+options = arguments(clients="auto", devices="auto", unfused=False, host=False, source="")
 if options.source:  # the fljax of another checkout
     sys.path.insert(0, options.source)
 
@@ -23,10 +23,8 @@ import parts  # noqa: E402
 
 from fljax.engine.programs import jit  # noqa: E402
 
-if options.fused:  # YNNPACK's kernels in all programs
-    jit.UNFUSED = {}
-if options.unfused:  # and in none of several devices
-    jit.LONG = 0
+if options.unfused:  # no program of several devices has YNNPACK's kernels
+    jit.UNSPLIT = jit.UNSPLIT | jit.UNFUSED
 
 work = read(options.workload)
 meta = work.meta

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 import fljax
 from fljax import engine
-from fljax.algorithms import ditto, fedfomo, iafl, rank
+from fljax.algorithms import ditto, fedavg, fedfomo, iafl, rank
 from fljax.core import trees
 from fljax.core.trees import take
 from fljax.engine.devices import client_mapping as mapping
@@ -22,6 +22,7 @@ from fljax.engine.devices.client_mapping import Picked, Spread, fold_lanes, map_
 from fljax.engine.devices.jaxprs import arguments_read
 from fljax.engine.devices.layout import division, replicate
 from fljax.engine.loop.compilation import compile_all
+from fljax.engine.programs import program
 from fljax.engine.programs.execution import Execution, resolve
 from fljax.engine.programs.program import Plan, partition_plan
 from fljax.engine.programs.shapes import measure, state_bytes
@@ -116,6 +117,22 @@ def test_results_do_not_depend_on_devices(build: Any, seeds: tuple[int, ...]) ->
     for name in one.metrics:
         if not str(name).startswith(("seconds", "execution", "memory")):
             np.testing.assert_allclose(one.metrics[name], two.metrics[name], rtol=2e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.thorough
+def test_rounds_in_several_short_programs_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, and the records of all rounds."""
+    whole, short = (_five_rounds(monkeypatch, longest) for longest in (31, 2))
+    for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(short.state), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert whole.records.sizes["round"] == short.records.sizes["round"] == 5
+    assert whole.records.equals(short.records)
+
+
+def _five_rounds(monkeypatch: pytest.MonkeyPatch, longest: int) -> fljax.Result:
+    monkeypatch.setattr(program, "LONGEST_ON_CORES", longest)
+    algorithm = fedavg(TASK, LOCAL, clients_per_round=3)
+    return engine.simulate(algorithm, _federation(), rounds=5, execution=Execution(2, devices=2))
 
 
 def _wide(build: Any) -> Any:

@@ -16,8 +16,9 @@ from jax.sharding import PartitionSpec as P
 from fljax.core import platforms
 from fljax.engine.devices.layout import Layout, mesh
 from fljax.engine.loop.standalone_models import _run
+from fljax.engine.offload.programs import train_block
 from fljax.engine.programs import jit
-from fljax.engine.programs.program import evaluate, run_rounds
+from fljax.engine.programs.program import capacity_of, evaluate, run_rounds
 from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.devices
@@ -91,7 +92,7 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
     known = jit.is_accepted(tuple(jit.UNFUSED.items()))
     one, two, none = {"layout": ONE}, {"layout": TWO}, {"layout": None}
     names = ("spec", "layout")
-    long = jit.Program(lambda spec, layout, x: x, static_argnames=names, is_long=lambda static: static["layout"] is TWO)
+    long = jit.Program(lambda spec, layout, x: x, static_argnames=names, is_long=True)
     assert long.options(two) == jit.UNSPLIT | (jit.UNFUSED if known else {})
     assert pointwise.options(two) == jit.UNSPLIT  # a short one
     assert long.options(one) == long.options(none) == pointwise.options(one) == {}
@@ -101,11 +102,22 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
 
 
 def test_which_programs_are_long() -> None:
-    """A run of many rounds in one block, and standalone training; an evaluation is short."""
-    rounds = lambda capacity: run_rounds.options({"layout": TWO, "capacity": capacity})  # noqa: E731
-    long = jit.UNSPLIT | (jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {})
-    assert rounds(jit.LONG) == _run.options({"layout": TWO}) == long
-    assert rounds(jit.LONG - 1) == evaluate.options({"layout": TWO}) == jit.UNSPLIT
+    """Standalone training is one program; rounds, evaluations and blocks of clients are short ones."""
+    unfused = jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {}
+    assert _run.options({"layout": TWO}) == jit.UNSPLIT | unfused
+    assert run_rounds.options({"layout": TWO}) == evaluate.options({"layout": TWO}) == jit.UNSPLIT
+    assert train_block.options({"layout": TWO}) == jit.UNSPLIT
+
+
+@pytest.mark.parametrize(("rounds", "every", "expected"), [(1000, None, 31), (1000, 40, 31), (1000, 30, 30), (0, 5, 1)])
+def test_programs_of_several_devices_of_a_cpu_have_at_most_31_rounds(
+    rounds: int, every: int | None, expected: int
+) -> None:
+    """The heap grows while they run. On one device, on accelerators and with data on the host it does not."""
+    assert capacity_of(rounds, every, TWO) == expected
+    others = (ONE, TWO._replace(platform="gpu"), TWO._replace(client_states="host"))
+    usual = max(1, min(rounds, rounds if every is None else every))
+    assert [capacity_of(rounds, every, layout) for layout in others] == [usual] * 3
 
 
 def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:

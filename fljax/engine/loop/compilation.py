@@ -231,7 +231,7 @@ def compile_ahead(
 def _prepared(plans: Sequence[Algorithm | Plan], federation: Federation, schedule: Schedule) -> PreparedRun:
     seeds = seeds_of(schedule.seeds)
     check_mode(schedule.non_finite)
-    capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every)
+    program.check_lengths(schedule.rounds, schedule.evaluate_every)
     program.check_seeds(seeds, federation)
     stored = by_id(federation)
     spec, inputs = program.stack_plans(program.partition_plans(plans, stored), len(seeds))
@@ -242,6 +242,7 @@ def _prepared(plans: Sequence[Algorithm | Plan], federation: Federation, schedul
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(runs))
     layout = resolve_together(schedule.execution, shapes.sizes)
+    capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every, layout)
     return PreparedRun(spec, layout, capacity, inputs, jnp.asarray(runs, jnp.uint32), shapes)
 
 

@@ -68,7 +68,7 @@ def run_plans(
         # A user may give anything.
         if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
-        capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every)
+        program.check_lengths(schedule.rounds, schedule.evaluate_every)
         program.check_seeds(seeds, federation)
         features, federation = federation.features, by_id(federation)
         parts = program.partition_plans(plans, federation)
@@ -122,6 +122,7 @@ def run_plans(
         layout = resolve_together(execution, shapes.sizes) if layout is None else layout
         if counts:
             compute.check_counted(layout.is_offloaded)
+        capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every, layout)
         prepared = PreparedRun(spec, layout, capacity, inputs, numbers, shapes)
         if execution.clients == "trial" and not layout.is_offloaded and not is_known:
             prepared = prepared._replace(inputs=on_devices(inputs, layout))

@@ -271,7 +271,7 @@ def _step_bytes(spec: Spec, inputs: Inputs, platform: str) -> int:
     return step_bytes(jax.make_jaxpr(one)(client, traced, by_seed, data).jaxpr, platform)
 
 
-@jit.program(static_argnames=("spec", "layout", "keep_models"), is_long=lambda static: True)
+@jit.program(static_argnames=("spec", "layout", "keep_models"), is_long=True)
 def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
     def one_run(plan: Any, data: Federation, layout: Layout, seed: Array) -> Reference:
         params = shared_model(plan, seed)

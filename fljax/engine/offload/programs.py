@@ -163,7 +163,7 @@ def select(
     return ballots, seen[0], filled._replace(row=seen[1], trains=seen[2])
 
 
-@jit.program(static_argnames=("spec", "layout"), is_long=lambda static: True)
+@jit.program(static_argnames=("spec", "layout"))
 def train_block(
     spec: Spec,
     layout: Layout,

@@ -24,7 +24,7 @@ from fljax.protocol import Federation
 from fljax.results import Reference
 
 
-@jit.program(static_argnames=("spec", "layout", "keep_models", "purpose"), is_long=lambda static: True)
+@jit.program(static_argnames=("spec", "layout", "keep_models", "purpose"), is_long=True)
 def train_block_alone(
     spec: Spec,
     layout: Layout,

@@ -2,8 +2,7 @@
 
 XLA's time to compile follows the number of kernels; each random hash costs 20 ms
 (``benchmarks/results/2026-11-24-first-round.md``). What a loop repeats is under ``jit`` where its shapes are asked for
-first, so JAX traces it once. The last bits of a result on several CPU devices depend on whether blocks are long
-(``LONG``).
+first, so JAX traces it once.
 """
 
 from __future__ import annotations
@@ -27,14 +26,13 @@ from fljax.engine.devices.layout import Layout, products_of
 # XLA's pass that splits loops over the threads of a CPU; XLA parses these as it does XLA_FLAGS.
 UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 # Matrix products that XLA fuses into YNNPACK's kernels leave helper tasks in the queues of threads that lead devices:
-# the heap grows as long as a program runs. Earlier releases of XLA have neither the kernels nor the option. Without the
-# kernels small networks are 11 to 20 % slower (benchmarks/pairs.py), so short programs keep the kernels.
+# the heap grows while a program runs, by some MB a second, and is given back at its end. Without the kernels small
+# networks are 11 to 20 % slower (benchmarks/pairs.py), so only programs that cannot be cut into short ones leave them
+# out. Earlier releases of XLA have neither the kernels nor the option.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
 # The number of programs that a process keeps; a run has three. Each uses about 100 of the 65,530 memory maps that Linux
 # allows per process; large networks use several times as many.
 PROGRAMS = 64
-# Programs of this many rounds or more are long.
-LONG = 32
 
 
 class Store:
@@ -89,15 +87,15 @@ class Program:
     piece for every thread, but each thread leads a device and does not take the pieces. After some thousand loops the
     queues are full, and jaxlib 0.10 then computes wrong large matrix products. (A ResNet18 on two devices was right for
     six local steps.) With one device per core nothing is lost by not splitting; with fewer devices than cores, loops
-    use as many cores as there are devices. YNNPACK's kernels share their work in the same way, so long programs on
-    several devices also disable the kernels, if XLA has the option.
+    use as many cores as there are devices. YNNPACK's kernels share their work in the same way (``UNFUSED``), so long
+    programs on several devices also disable the kernels, if XLA has the option.
 
     Args:
       function: the function to compile.
       static_argnames: as for ``jax.jit``.
       donate_argnames: as for ``jax.jit``.
       compiler_options: XLA's options for any number of devices.
-      is_long: ``{static name: value} -> bool``, whether the program runs for long; None: never.
+      is_long: whether a call may run for minutes.
       store: keeps the programs.
     """
 
@@ -108,7 +106,7 @@ class Program:
         static_argnames: Sequence[str],
         donate_argnames: Sequence[str] = (),
         compiler_options: dict[str, Any] | None = None,
-        is_long: Callable[[Mapping[str, Any]], bool] | None = None,
+        is_long: bool = False,
         store: Store = STORE,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -135,8 +133,8 @@ class Program:
         apart = layout is not None and layout.devices > 1 and layout.platform == "cpu"
         if not apart:
             return self._options
-        long = self._is_long is not None and self._is_long(static)
-        return self._options | UNSPLIT | (UNFUSED if long and is_accepted(tuple(UNFUSED.items())) else {})
+        unfused = self._is_long and is_accepted(tuple(UNFUSED.items()))
+        return self._options | UNSPLIT | (UNFUSED if unfused else {})
 
     def _fresh(self, options: dict[str, Any]) -> Any:
         @functools.wraps(self._function)

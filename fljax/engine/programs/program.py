@@ -277,11 +277,7 @@ def start(spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
     return run(inputs, seeds)
 
 
-@jit.program(
-    static_argnames=("spec", "layout", "capacity"),
-    donate_argnames=("state",),
-    is_long=lambda static: static["capacity"] >= jit.LONG,
-)
+@jit.program(static_argnames=("spec", "layout", "capacity"), donate_argnames=("state",))
 def run_rounds(
     spec: Spec, layout: Layout, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
 ) -> tuple[State, Info]:
@@ -340,10 +336,12 @@ def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Ar
 
 # Rounds of the longest program; their records are on the device until the program ends.
 LONGEST = 1024
+# The same on several CPU devices, where the heap grows until the program ends (``jit.UNFUSED``).
+LONGEST_ON_CORES = 31
 
 
-def capacity_of(rounds: int, evaluate_every: int | None) -> int:
-    """Rounds of the longest program of a run. A longer block between two evaluations takes several programs.
+def check_lengths(rounds: int, evaluate_every: int | None = None) -> None:
+    """Checks the numbers of rounds of a run, and between two of its evaluations.
 
     Raises:
       ValueError: if one of the numbers is out of range.
@@ -352,7 +350,13 @@ def capacity_of(rounds: int, evaluate_every: int | None) -> int:
         raise ValueError(f"expected rounds to be zero or more, got {rounds}")
     if evaluate_every is not None and evaluate_every < 1:
         raise ValueError(f"expected evaluate_every to be positive, got {evaluate_every}")
-    return max(1, min(rounds, evaluate_every or rounds, LONGEST))
+
+
+def capacity_of(rounds: int, evaluate_every: int | None, layout: Layout) -> int:
+    """Rounds of the longest program of a run. A longer block between two evaluations takes several calls of it."""
+    on_cores = layout.devices > 1 and layout.platform == "cpu" and not layout.is_offloaded
+    longest = LONGEST_ON_CORES if on_cores else LONGEST
+    return max(1, min(rounds, evaluate_every or rounds, longest))
 
 
 def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:

@@ -66,7 +66,6 @@ class _Run(NamedTuple):
     member: Any
 
 
-# Never "long": blocks end before the heap has grown much, so small networks keep the fast kernels (``jit.LONG``).
 @jit.program(static_argnames=("spec", "layout", "measure"))
 def whole_runs(
     spec: Spec, layout: Layout, measure: Measure, inputs: Inputs, rows: RunRows, rounds: Int[Array, ""]

@@ -197,7 +197,7 @@ def _prepared(
     if not isinstance(over, Over):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"expected over to be a fljax.Over, got {type(over).__name__}")
     seed_list = seeds_of(seeds)
-    program.capacity_of(rounds, None)
+    program.check_lengths(rounds)
     program.check_seeds(seed_list, federation)
     federation = by_id(federation)
     varied = varied_plan(plan, federation, over)
