@@ -70,7 +70,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Quick tests compile quickly and take one device, with their fixtures; thorough tests do as users do."""
     marked = lambda *names: any(item.get_closest_marker(name) is not None for name in names)  # noqa: E731
     as_users = kinds.compiles_as_users_do(item)
-    with compiled.quickly(not (as_users or marked("optimised"))), on_one_device(not (as_users or marked("devices"))):
+    with compiled.quickly(kinds.compiles_quickly(item)), on_one_device(not (as_users or marked("devices"))):
         return (yield)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 QUICKLY = pytest.mark.compiled_quickly  # of tests that are thorough since they are ``in_turn``
+QUICK_FILE = "quick_compilation"  # the fixture of files whose thorough tests are compiled quickly, too
 
 
 class Part(NamedTuple):
@@ -47,6 +48,12 @@ def split(items: Sequence[pytest.Item], part: Part) -> None:
 def compiles_as_users_do(item: pytest.Item) -> bool:
     """Whether a test is thorough or slow by itself, and not only ``in_turn``."""
     return not _is_quick(item) and item.get_closest_marker(QUICKLY.name) is None
+
+
+def compiles_quickly(item: pytest.Item) -> bool:
+    """Whether a test is compiled with few optimisations: a quick one, or any of a file that asks for it."""
+    asked = QUICK_FILE in getattr(item, "fixturenames", ())
+    return asked or not (compiles_as_users_do(item) or item.get_closest_marker("optimised") is not None)
 
 
 def _is_quick(item: pytest.Item) -> bool:

@@ -6,6 +6,7 @@ import os
 import pathlib
 from typing import Any
 
+import jax
 import pytest
 
 from tests import compiled, drawn, kinds
@@ -14,8 +15,9 @@ from tests import compiled, drawn, kinds
 class Item:
     """What ``kinds`` asks of a test."""
 
-    def __init__(self, nodeid: str, *marks: Any) -> None:
+    def __init__(self, nodeid: str, *marks: Any, fixtures: tuple[str, ...] = ()) -> None:
         self.nodeid = nodeid
+        self.fixturenames = fixtures
         self.marks = {mark.name: mark for mark in marks}
 
     def get_closest_marker(self, name: str) -> Any:
@@ -72,6 +74,26 @@ def test_what_is_in_turn_is_thorough_and_compiled_as_quick_tests_are() -> None:
         two: list[Any] = [Item(f"a.py::test_{name}", turn) for name in "abcdef"]
         kinds.split(two, kinds.Part(place, 5))
         assert len({"slow" in item.marks for item in two}) == 1
+
+
+def test_every_test_of_a_file_that_asks_for_it_is_compiled_quickly() -> None:
+    """Not the first one alone, in whose setup the fixture of the module is made."""
+    thorough, optimised = pytest.mark.thorough.mark, pytest.mark.optimised.mark
+    asked = (kinds.QUICK_FILE,)
+    items: list[Any] = [
+        Item("a.py::test_a"),
+        Item("a.py::test_b", thorough),
+        Item("a.py::test_c", optimised),
+        Item("a.py::test_d", thorough, fixtures=asked),
+    ]
+    assert [kinds.compiles_quickly(item) for item in items] == [True, False, False, True]
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("turn", [0, 1])
+def test_the_compiler_is_told_so(turn: int) -> None:
+    assert jax.config.read("jax_disable_most_optimizations")
 
 
 def test_of_a_sampled_function_in_turn_a_case_is_quick() -> None:

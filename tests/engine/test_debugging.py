@@ -22,6 +22,7 @@ from tests.laws.compare import assert_close
 from tests.toys.federation import spoil_client, tiny_federation
 from tests.toys.task import logistic_regression
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
 DEBUG = Execution(clients="debug")
 HERE = pathlib.Path(__file__)

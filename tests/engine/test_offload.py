@@ -57,6 +57,7 @@ def both_ways(plan: Any, data: Any, where: dict[str, Any] = BOTH, **options: Any
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_algorithm_gives_the_same_results(name: str) -> None:
     found = both_ways(bench(name).plan, federation(), rounds=3, seeds=(0, 3), evaluate_every=2, scores=("auroc",))
@@ -64,6 +65,7 @@ def test_every_algorithm_gives_the_same_results(name: str) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("where", [{"examples": "host"}, {"client_states": "host"}])
 def test_each_may_be_on_the_host_alone(where: dict[str, Any]) -> None:
     both_ways(bench("ditto").plan, federation(), where, rounds=3, seeds=(0, 3), evaluate_every=2, scores=("auroc",))

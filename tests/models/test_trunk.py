@@ -15,6 +15,8 @@ from fljax.models import channels_last, planes
 from tests.platforms import forms_of
 from tests.precision import enable_x64
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")  # the forms differ before XLA, in what it is told
+
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "cnn_a": ((28, 28, 1), {}),
     "cnn_c": ((28, 28, 1), {}),
