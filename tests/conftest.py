@@ -18,16 +18,20 @@ from hypothesis import settings
 from tests import compiled, drawn, kinds
 from tests.precision import enable_x64
 
-# Every call of a function of the protocol and of the aggregators checks its annotations; of all of fljax where
-# FLJAX_CHECK_TYPES is set, as in CI's thorough tests. As for type checkers, a whole number is a float. Nothing may
-# import fljax before this line. The option --jaxtyping-packages would be too late: in jaxtyping 0.2 it comes after the
-# conftests of folders.
+# In their own tests, every call of a function of the protocol, of the aggregators and of the metrics checks its
+# annotations; where FLJAX_CHECK_TYPES is set, as in CI's thorough tests, every call in all of fljax does in all tests.
+# As for type checkers, a whole number is a float. Nothing may import fljax before this line. The option
+# --jaxtyping-packages would be too late: in jaxtyping 0.2 it comes after the conftests of folders.
+CHECKS_ALL = bool(os.environ.get("FLJAX_CHECK_TYPES"))
 OFTEN = ("aggregators", "core.trees", "metrics", "protocol")
-CHECKED = ["fljax"] if os.environ.get("FLJAX_CHECK_TYPES") else [f"fljax.{name}" for name in OFTEN]
+CHECKED_TESTS = frozenset({"aggregators", "core", "metrics", "protocol", "test_annotations.py"})
+CHECKED = ["fljax"] if CHECKS_ALL else [f"fljax.{name}" for name in OFTEN]
 jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
+# Programs do not say from which lines of Python they come: the laws take a twentieth less time.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 
 # CI's thorough tests take --hypothesis-profile=ci.
 settings.register_profile("quick", max_examples=drawn.QUICK, deadline=None)
@@ -70,8 +74,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Quick tests compile quickly and take one device, with their fixtures; thorough tests do as users do."""
     marked = lambda *names: any(item.get_closest_marker(name) is not None for name in names)  # noqa: E731
     as_users = kinds.compiles_as_users_do(item)
-    with compiled.quickly(kinds.compiles_quickly(item)), on_one_device(not (as_users or marked("devices"))):
+    checked = CHECKS_ALL or not CHECKED_TESTS.isdisjoint(item.path.parts)
+    with (
+        compiled.quickly(kinds.compiles_quickly(item)),
+        on_one_device(not (as_users or marked("devices"))),
+        annotations_checked(checked and not marked("unchecked")),
+    ):
         return (yield)
+
+
+@contextmanager
+def annotations_checked(checked: bool) -> Iterator[None]:
+    """Checks of annotations take a twentieth of the time of the quick tests."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", before or not checked)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @contextmanager
@@ -97,15 +117,6 @@ def memory_limit() -> list[int]:
 def _forget_programs(memory_limit: list[int]) -> Iterator[None]:
     yield
     memory_limit[0] = compiled.forget_if_many(memory_limit[0])
-
-
-@pytest.fixture(autouse=True)
-def _unchecked_where_marked(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Switches the checks of annotations off in a test that is marked ``unchecked``."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", before or request.node.get_closest_marker("unchecked") is not None)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture
