@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from fljax import games
+from fljax.algorithms import afl
 from fljax.engine import Plan
+from fljax.games.strategic.splitting import check_splits
 from fljax.protocol import ClientData, Examples, Federation, Rows
 from fljax.scenarios import Strategy, strategic
 from fljax.training import Local
@@ -72,6 +74,15 @@ def test_fedavg_is_that_of_all_identities(weights: str) -> None:
         np.testing.assert_allclose(gains, 0, atol=1e-5)
     else:
         assert gains[1] > 0.1
+
+
+def test_all_identities_take_part_where_all_clients_do() -> None:
+    """A config has its number of clients in place of None."""
+    local = Local(RATE, 4, steps=1)
+    plan = PLAN._replace(arguments={**PLAN.arguments, "local": local, "weights": "size", "clients_per_round": 3})
+    table = games.split_payoffs(plan, federation(), rounds=ROUNDS, seeds=3, deviators=[1], outside=False)
+    np.testing.assert_allclose(games.unilateral_gains(table).gains, 0, atol=1e-5)
+    check_splits(Plan(afl, {"task": PLAN.arguments["task"], "local": local, "clients_per_round": 3}), federation(), 2)
 
 
 def test_the_owner_pays_for_its_whole_effort_once() -> None:
