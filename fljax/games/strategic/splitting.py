@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from fljax.core import values
 from fljax.core.signatures import is_whole
 from fljax.data import split_identities
-from fljax.engine import Over, Plan, plan_of, runs
+from fljax.engine import Over, Plan, plan_of, rehearse, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.strategic.deviations import HONESTY, messages_of
 from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
@@ -113,7 +113,9 @@ def check_splits(plan: Plan, federation: Federation, identities: int) -> None:
     """Raises a ValueError if the algorithm cannot have further clients; nothing is computed."""
     empty, clients = split_identities(federation, None, identities), federation.clients.id.shape[-1]
     try:
-        messages_of(_with_all_identities(plan, clients, identities - 1), empty)
+        widened = _with_all_identities(plan, clients, identities - 1)
+        messages_of(widened, empty)  # also where JAX traces nothing
+        rehearse(widened, empty)  # some arguments are read first where clients are selected
     except ValueError as error:
         raise ValueError(
             f"expected an algorithm without an argument of one number for each client, to split clients, got: {error}"

@@ -13,7 +13,7 @@ from fljax.algorithms import afl
 from fljax.engine import Plan
 from fljax.games.strategic.splitting import check_splits
 from fljax.protocol import ClientData, Examples, Federation, Rows
-from fljax.scenarios import Strategy, strategic
+from fljax.scenarios import Strategy, dropout, strategic
 from fljax.training import Local
 from tests.games.mean_estimation import PLAN
 
@@ -128,6 +128,16 @@ def test_an_argument_of_one_number_for_each_client_is_refused() -> None:
     plan = Plan(build, {**scaled.arguments, "shares": (1.0, 1.0, 2.0)})
     with pytest.raises(ValueError, match=r"without an argument of one number for each client, .* each of 4 clients"):
         games.split_payoffs(plan, federation(), rounds=1)
+
+
+def test_an_argument_that_is_read_in_the_selection_is_refused_before_anything_runs() -> None:
+    scaled = PLAN._replace(arguments={**PLAN.arguments, "local": Local(RATE, 4, steps=1)})
+
+    def build(rates: Any, **arguments: Any) -> Any:
+        return dropout(scaled.build(**arguments), rate=rates)
+
+    with pytest.raises(ValueError, match=r"without an argument of one number for each client, .* each of 4 clients"):
+        check_splits(Plan(build, {**scaled.arguments, "rates": (0.0, 0.5, 0.5)}), federation(), 2)
 
 
 @pytest.mark.unchecked
