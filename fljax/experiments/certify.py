@@ -156,9 +156,6 @@ def run(
         _check_question(blocks.read_text(), asked, f"saved runs in {str(directory)!r}")
     with opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs") as (outputs, folder):
         outputs = apart(outputs, OF_CERTIFY)
-        if blocks is not None and processes.is_first():
-            blocks.parent.mkdir(exist_ok=True)
-            write(blocks, in_json(asked).encode())
         finished = _finished(directory, text, asked)
         certificates = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
@@ -182,7 +179,7 @@ def run(
         outputs.files.all_finished()
         if directory is not None and processes.is_first():
             with contextlib.suppress(OSError):
-                (directory / OF_CERTIFY / QUESTION).unlink()
+                (directory / OF_CERTIFY / QUESTION).unlink(missing_ok=True)
                 (directory / OF_CERTIFY).rmdir()
     return {label: certificates[label] for label in labels if label in certificates}
 
@@ -216,6 +213,9 @@ def _certificates(
     # Where some are finished, one of them may be that with tokens.
     if asked.utility.price and len(ahead) == len(setup.algorithms) and not any(e.utility.price for e in ahead.values()):
         raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got none")
+    if (blocks := outputs.files.directory) is not None and processes.is_first():
+        blocks.mkdir(exist_ok=True)
+        write(blocks / QUESTION, in_json(asked).encode())
     ahead = {label: entry for label, entry in ahead.items() if entry.deviations}
     lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None

@@ -15,12 +15,14 @@ from fljax.experiments import certify
 from fljax.experiments.certify import CONTROL, Question
 from fljax.games import Utility
 from fljax.games.strategic.deviations import Messages
+from fljax.results import Results
 from fljax.results.events import Event
-from fljax.results.folders import CERTIFICATES, claim
+from fljax.results.folders import CERTIFICATES, claim, save
 from fljax.results.identity import begin_checkpoints
 from fljax.scenarios import ByReport, Strategy
 from tests.experiments.test_worth import RAW
 from tests.games.played import GAINS, unilateral
+from tests.results.test_folders import results
 
 LABELS = ["fedavg", "fedprox"]
 
@@ -135,6 +137,32 @@ def test_other_data_are_refused_where_certificates_are_missing(
     with pytest.raises(ValueError, match=r"expected the data of the certificates in .* got other data"):
         certify.run(config(), directory=tmp_path, resume=True)  # the control is missing
     certify.run(config(), Question(control=False), directory=tmp_path, resume=True)
+
+
+def test_what_is_refused_leaves_a_run_as_it_was(
+    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (config(algorithms=[{"name": label} for label in labels]) for labels in (LABELS[:1], LABELS))
+    with claim(tmp_path, dumps(one)):
+        save(tmp_path, Results(*results("fedavg")), dumps(one))
+
+    def contents() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = contents()
+    with monkeypatch.context() as others:
+        others.setattr(certify, "checksum_of", lambda _: 1)
+        others.setattr(certify, "check_data", refuse)
+        with pytest.raises(ValueError, match="other data"):
+            certify.run(two, directory=tmp_path, resume=True)
+    assert contents() == before
+    with pytest.raises(ValueError, match="in what the algorithms read, got 'loss times 2'"):
+        certify.run(two, Question(deviations=("loss times 2",)), directory=tmp_path, resume=True)
+    assert (contents(), played) == (before, [])
+
+
+def refuse(*_: Any) -> None:
+    raise ValueError("other data")
 
 
 @pytest.mark.in_turn
