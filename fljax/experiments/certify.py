@@ -171,7 +171,7 @@ def run(
             for label, certificate in _certificates(setup, asked, outputs, folder, dict(certificates)):
                 certificates[label] = certificate
                 _save(directory, certificates, text, asked, data)
-                runs = _runs_of(certificate)
+                runs = _runs_of(certificate, asked.identities)
                 outputs.log.tell("saved", label, runs, runs, "")
                 outputs.files.finished(label)
         if finished is not None and any(certificates[label] is not old for label, old in finished.certificates.items()):
@@ -191,11 +191,13 @@ def _save(
         save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
 
 
-def _runs_of(certificate: Certificate) -> int:
+def _runs_of(certificate: Certificate, identities: int) -> int:
     """How many runs a certificate took, as ``cost_of`` counts them."""
     seeds, cells, clients = certificate.gains.payoffs.shape
     alone = 0 if certificate.gains.outside is None else clients
-    return seeds * (1 + cells + alone + (0 if certificate.attack is None else 1 + certificate.attack.candidates))
+    together = 1 + (split_name(identities) in certificate.gains.deviations)  # splits have honest runs of their own
+    attacks = 0 if certificate.attack is None else 1 + certificate.attack.candidates
+    return seeds * (together + cells + alone + attacks)
 
 
 def _certificates(

@@ -261,6 +261,31 @@ def test_clients_split_where_no_argument_is_for_each_client(played: list[dict[st
         certify.run(alone, Question(identities=2))
 
 
+@pytest.mark.parametrize("identities", [1, 2])
+def test_runs_are_counted_as_they_are_told_before(identities: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the deviations, splits have honest runs of their own."""
+
+    def certified(*_: Any, **asked: Any) -> games.Certificate:
+        names = ("lie", "split in 2")[: asked.get("identities", 1)]
+        table = unilateral(GAINS)
+        doubled = table._replace(
+            payoffs=np.concatenate([table.payoffs, *[table.payoffs[:, 1:]] * (len(names) - 1)], axis=1),
+            choices=np.concatenate([table.choices, *[2 * table.choices[1:]] * (len(names) - 1)]),
+            strategies=("honest", *names),
+        )
+        attack = games.Attack(0, (("own", 2.0),), 6, 0.0, 0.0, 0.0, 0.0)
+        return games.certificate(doubled, tolerance=0.1)._replace(attack=attack)
+
+    monkeypatch.setattr(certify, "certify", certified)
+    monkeypatch.setattr(certify, "messages_of", lambda *_: Messages(("size",), True, True, True))
+    events: list[Event] = []
+    asked = Question(identities=identities, deviations=("zero rider",), candidates=6, control=False)
+    certify.run(config(seeds=len(GAINS)), asked, on_event=events.append)
+    rounds = [event.rounds for event in events if event.label == "fedavg" and event.rounds]
+    assert len(rounds) > 1
+    assert len(set(rounds)) == 1
+
+
 def reading(**reports: tuple[str, ...]) -> Any:
     """``messages_of`` in which algorithms, by the name of their builder, read these reports, and others sizes."""
 
