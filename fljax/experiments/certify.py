@@ -298,7 +298,7 @@ def _check_read(asked: Question, ahead: Mapping[str, _Ahead], finished: Mapping[
       finished: certificates by label, also of the control, which plays a deviation of its own.
     """
     played = {name for entry in ahead.values() for name in entry.deviations}
-    played |= {split_name(entry.identities) for entry in ahead.values()}
+    played |= {split_name(entry.identities) for entry in ahead.values() if entry.deviations}  # else nothing is played
     played |= {name for label, entry in finished.items() if label != CONTROL for name in entry.gains.deviations}
     for label, entry in ahead.items():
         for name, reason in entry.left_out.items():

@@ -286,6 +286,15 @@ def test_runs_are_counted_as_they_are_told_before(identities: int, monkeypatch: 
     assert len(set(rounds)) == 1
 
 
+def test_a_split_that_nobody_plays_is_refused(played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedProx could play it, and has no certificate; clients of IAFL cannot split."""
+    monkeypatch.setattr(certify, "messages_of", reading(fedprox=()))
+    chosen = config(algorithms=[{"name": "fedprox", "mu": 0.1}, {"name": "iafl", "contribution": [1.0, 2.0, 3.0]}])
+    with pytest.raises(ValueError, match="in what the algorithms read, got 'split in 2' of iafl"):
+        certify.run(chosen, Question(identities=2, deviations=("size times 10",), control=False))
+    assert not played
+
+
 def reading(**reports: tuple[str, ...]) -> Any:
     """``messages_of`` in which algorithms, by the name of their builder, read these reports, and others sizes."""
 
