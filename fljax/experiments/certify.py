@@ -50,7 +50,7 @@ from fljax.games.costs import in_words
 from fljax.games.strategic.certifying import check_number, cost_of, judged
 from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
 from fljax.games.strategic.evidence import left_out_sentences
-from fljax.games.strategic.splitting import check_splits, split_name
+from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of
 from fljax.results.events import OnEvent
@@ -267,6 +267,7 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
     if not messages.tokens:
         utility = utility._replace(price=0.0)
     check_utility(utility, algorithm_of(plan), setup.federation)
+    check_names(asked.deviations or (), asked.identities)
     identities, left_out = asked.identities, dict(chosen.left_out)
     if identities > 1:
         try:

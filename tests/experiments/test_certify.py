@@ -206,6 +206,8 @@ def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> N
         certify.run(config(), Question(deviations=lies))
     with pytest.raises(ValueError, match="got 'lie', which is honest"):
         certify.run(config(), Question(deviations=lies | {"lie": Strategy(own=1.0)}))
+    with pytest.raises(ValueError, match="other names of deviations than that of splits, got 'split in 2'"):
+        certify.run(config(), Question(identities=2, deviations={"split in 2": Strategy(own=2.0)}))
     pooled = config(algorithms=[{"name": "fedavg", "pooled": True}])
     with pytest.raises(ValueError, match="whose clients train for certificates, got fedavg with pooled = true"):
         certify.run(pooled)

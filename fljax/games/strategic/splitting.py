@@ -6,7 +6,7 @@ program, and those of a seed share initial weights and random keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,12 @@ def _with_all_identities(plan: Plan, clients: int, further: int) -> Plan:
 def split_name(identities: int) -> str:
     """The name of the strategy."""
     return f"split in {identities}"
+
+
+def check_names(deviations: Iterable[str], identities: int) -> None:
+    """Raises a ValueError if a deviation has the name of splits that are played beside it."""
+    if identities > 1 and split_name(identities) in deviations:
+        raise ValueError(f"expected other names of deviations than that of splits, got {split_name(identities)!r}")
 
 
 def with_splits(table: PayoffTable, splits: PayoffTable) -> PayoffTable:
