@@ -50,7 +50,7 @@ from fljax.games.costs import in_words
 from fljax.games.strategic.certifying import check_number, cost_of, judged
 from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
 from fljax.games.strategic.evidence import left_out_sentences
-from fljax.games.strategic.splitting import check_splits, split_name
+from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of
 from fljax.results.events import OnEvent
@@ -156,9 +156,6 @@ def run(
         _check_question(blocks.read_text(), asked, f"saved runs in {str(directory)!r}")
     with opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs") as (outputs, folder):
         outputs = apart(outputs, OF_CERTIFY)
-        if blocks is not None and processes.is_first():
-            blocks.parent.mkdir(exist_ok=True)
-            write(blocks, in_json(asked).encode())
         finished = _finished(directory, text, asked)
         certificates = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
@@ -174,7 +171,7 @@ def run(
             for label, certificate in _certificates(setup, asked, outputs, folder, dict(certificates)):
                 certificates[label] = certificate
                 _save(directory, certificates, text, asked, data)
-                runs = _runs_of(certificate)
+                runs = _runs_of(certificate, asked.identities)
                 outputs.log.tell("saved", label, runs, runs, "")
                 outputs.files.finished(label)
         if finished is not None and any(certificates[label] is not old for label, old in finished.certificates.items()):
@@ -182,7 +179,7 @@ def run(
         outputs.files.all_finished()
         if directory is not None and processes.is_first():
             with contextlib.suppress(OSError):
-                (directory / OF_CERTIFY / QUESTION).unlink()
+                (directory / OF_CERTIFY / QUESTION).unlink(missing_ok=True)
                 (directory / OF_CERTIFY).rmdir()
     return {label: certificates[label] for label in labels if label in certificates}
 
@@ -194,11 +191,13 @@ def _save(
         save_certificates(directory / CERTIFICATES, certificates, text, question=in_json(asked), data=data)
 
 
-def _runs_of(certificate: Certificate) -> int:
+def _runs_of(certificate: Certificate, identities: int) -> int:
     """How many runs a certificate took, as ``cost_of`` counts them."""
     seeds, cells, clients = certificate.gains.payoffs.shape
     alone = 0 if certificate.gains.outside is None else clients
-    return seeds * (1 + cells + alone + (0 if certificate.attack is None else 1 + certificate.attack.candidates))
+    together = 1 + (split_name(identities) in certificate.gains.deviations)  # splits have honest runs of their own
+    attacks = 0 if certificate.attack is None else 1 + certificate.attack.candidates
+    return seeds * (together + cells + alone + attacks)
 
 
 def _certificates(
@@ -216,6 +215,9 @@ def _certificates(
     # Where some are finished, one of them may be that with tokens.
     if asked.utility.price and len(ahead) == len(setup.algorithms) and not any(e.utility.price for e in ahead.values()):
         raise ValueError("expected an algorithm whose server keeps tokens for a price of tokens, got none")
+    if (blocks := outputs.files.directory) is not None and processes.is_first():
+        blocks.mkdir(exist_ok=True)
+        write(blocks / QUESTION, in_json(asked).encode())
     ahead = {label: entry for label, entry in ahead.items() if entry.deviations}
     lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
@@ -265,6 +267,7 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
     if not messages.tokens:
         utility = utility._replace(price=0.0)
     check_utility(utility, algorithm_of(plan), setup.federation)
+    check_names(asked.deviations or (), asked.identities)
     identities, left_out = asked.identities, dict(chosen.left_out)
     if identities > 1:
         try:
@@ -296,7 +299,7 @@ def _check_read(asked: Question, ahead: Mapping[str, _Ahead], finished: Mapping[
       finished: certificates by label, also of the control, which plays a deviation of its own.
     """
     played = {name for entry in ahead.values() for name in entry.deviations}
-    played |= {split_name(entry.identities) for entry in ahead.values()}
+    played |= {split_name(entry.identities) for entry in ahead.values() if entry.deviations}  # else nothing is played
     played |= {name for label, entry in finished.items() if label != CONTROL for name in entry.gains.deviations}
     for label, entry in ahead.items():
         for name, reason in entry.left_out.items():

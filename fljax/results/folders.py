@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pathlib
 import tomllib
 from collections.abc import Iterator
@@ -160,8 +161,15 @@ def _bytes_of(path: pathlib.Path) -> bytes | None:
 
 
 def _times_of_others(directory: pathlib.Path) -> dict[str, int]:
-    """By name when results, checkpoints and whatever else is in a folder changed."""
-    return {path.name: path.stat().st_mtime_ns for path in directory.iterdir() if path.name not in (*_ABOUT, LOCK)}
+    """By path when results and whatever else is in a folder changed, and all folders in it, as those of checkpoints."""
+    paths = [directory / name for name in os.listdir(directory) if name not in (*_ABOUT, LOCK)]
+    for where, names, _ in os.walk(directory):
+        paths += [pathlib.Path(where) / name for name in names]
+    times: dict[str, int] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):  # another process may have removed it since
+            times[str(path)] = path.lstat().st_mtime_ns  # of a link itself, which may lead nowhere
+    return times
 
 
 def read_finished(directory: pathlib.Path, text: str, grid: str | None = None) -> Parts:

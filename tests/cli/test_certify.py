@@ -79,6 +79,7 @@ def test_what_was_left_out_is_said(fake: dict[str, Any], capsys: Any) -> None:
     assert "incfl has no certificate" in page
     _, out, _ = call(capsys, "certify", "tiny.toml", "--out", "x", "--json", "--no-report")
     assert json.loads(out)["algorithms"]["fedavg"]["left_out"] == {"inflated": why}
+    assert json.loads(out)["without_certificate"] == ["incfl"]
 
 
 def test_the_question(fake: dict[str, Any], capsys: Any) -> None:

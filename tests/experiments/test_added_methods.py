@@ -87,6 +87,31 @@ def test_a_refused_method_leaves_the_folder_as_it_was(tmp_path: pathlib.Path, gr
     assert folders.config_of(tmp_path) == text(TWO)  # its checkpoints may go on
 
 
+def test_a_link_that_leads_nowhere_stands_in_no_ones_way(tmp_path: pathlib.Path) -> None:
+    with folders.claim(tmp_path, text(ONE)):
+        folders.save(tmp_path, Results(*results("fedavg")), text(ONE))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with folders.claim(tmp_path, text(TWO), resume=True) as claimed:
+        assert list(claimed.finished) == ["fedavg"]
+
+
+def test_what_a_run_says_stays_where_it_has_gone_on(tmp_path: pathlib.Path) -> None:
+    """A block of runs is saved deep in the folder, before a ValueError ends the process."""
+    place = tmp_path / "worth" / "checkpoints" / "fedavg"
+    with folders.claim(tmp_path, text(ONE)):
+        place.mkdir(parents=True)
+
+    def goes_on() -> None:
+        with folders.claim(tmp_path, text(ONE), resume=True):
+            EventLog(tmp_path).note("goes on")
+            (place / "block").touch()
+            raise ValueError("later")
+
+    with pytest.raises(ValueError, match="later"):
+        goes_on()
+    assert "goes on" in (tmp_path / "log.jsonl").read_text()
+
+
 def test_a_sweep_gets_a_method_and_nothing_else(tmp_path: pathlib.Path) -> None:
     grid, swept = '{"learning_rate": "local.learning_rate"}', {"sweep": {"grid": {"local.learning_rate": [0.1, 0.2]}}}
     one, two, longer = text(ONE, **swept), text(TWO, **swept), text(TWO, rounds=6, **swept)

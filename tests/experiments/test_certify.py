@@ -15,12 +15,14 @@ from fljax.experiments import certify
 from fljax.experiments.certify import CONTROL, Question
 from fljax.games import Utility
 from fljax.games.strategic.deviations import Messages
+from fljax.results import Results
 from fljax.results.events import Event
-from fljax.results.folders import CERTIFICATES, claim
+from fljax.results.folders import CERTIFICATES, claim, save
 from fljax.results.identity import begin_checkpoints
 from fljax.scenarios import ByReport, Strategy
 from tests.experiments.test_worth import RAW
 from tests.games.played import GAINS, unilateral
+from tests.results.test_folders import results
 
 LABELS = ["fedavg", "fedprox"]
 
@@ -137,6 +139,32 @@ def test_other_data_are_refused_where_certificates_are_missing(
     certify.run(config(), Question(control=False), directory=tmp_path, resume=True)
 
 
+def test_what_is_refused_leaves_a_run_as_it_was(
+    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (config(algorithms=[{"name": label} for label in labels]) for labels in (LABELS[:1], LABELS))
+    with claim(tmp_path, dumps(one)):
+        save(tmp_path, Results(*results("fedavg")), dumps(one))
+
+    def contents() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = contents()
+    with monkeypatch.context() as others:
+        others.setattr(certify, "checksum_of", lambda _: 1)
+        others.setattr(certify, "check_data", refuse)
+        with pytest.raises(ValueError, match="other data"):
+            certify.run(two, directory=tmp_path, resume=True)
+    assert contents() == before
+    with pytest.raises(ValueError, match="in what the algorithms read, got 'loss times 2'"):
+        certify.run(two, Question(deviations=("loss times 2",)), directory=tmp_path, resume=True)
+    assert (contents(), played) == (before, [])
+
+
+def refuse(*_: Any) -> None:
+    raise ValueError("other data")
+
+
 @pytest.mark.in_turn
 def test_blocks_of_another_question_are_refused(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     with claim(tmp_path, dumps(config())):
@@ -178,6 +206,8 @@ def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> N
         certify.run(config(), Question(deviations=lies))
     with pytest.raises(ValueError, match="got 'lie', which is honest"):
         certify.run(config(), Question(deviations=lies | {"lie": Strategy(own=1.0)}))
+    with pytest.raises(ValueError, match="other names of deviations than that of splits, got 'split in 2'"):
+        certify.run(config(), Question(identities=2, deviations={"split in 2": Strategy(own=2.0)}))
     pooled = config(algorithms=[{"name": "fedavg", "pooled": True}])
     with pytest.raises(ValueError, match="whose clients train for certificates, got fedavg with pooled = true"):
         certify.run(pooled)
@@ -231,6 +261,40 @@ def test_clients_split_where_no_argument_is_for_each_client(played: list[dict[st
     alone = config(algorithms=[{"name": "iafl", "contribution": [1.0, 2.0, 3.0]}])
     with pytest.raises(ValueError, match="got 'split in 2' of iafl, which has an argument of one number for each"):
         certify.run(alone, Question(identities=2))
+
+
+@pytest.mark.parametrize("identities", [1, 2])
+def test_runs_are_counted_as_they_are_told_before(identities: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the deviations, splits have honest runs of their own."""
+
+    def certified(*_: Any, **asked: Any) -> games.Certificate:
+        names = ("lie", "split in 2")[: asked.get("identities", 1)]
+        table = unilateral(GAINS)
+        doubled = table._replace(
+            payoffs=np.concatenate([table.payoffs, *[table.payoffs[:, 1:]] * (len(names) - 1)], axis=1),
+            choices=np.concatenate([table.choices, *[2 * table.choices[1:]] * (len(names) - 1)]),
+            strategies=("honest", *names),
+        )
+        attack = games.Attack(0, (("own", 2.0),), 6, 0.0, 0.0, 0.0, 0.0)
+        return games.certificate(doubled, tolerance=0.1)._replace(attack=attack)
+
+    monkeypatch.setattr(certify, "certify", certified)
+    monkeypatch.setattr(certify, "messages_of", lambda *_: Messages(("size",), True, True, True))
+    events: list[Event] = []
+    asked = Question(identities=identities, deviations=("zero rider",), candidates=6, control=False)
+    certify.run(config(seeds=len(GAINS)), asked, on_event=events.append)
+    rounds = [event.rounds for event in events if event.label == "fedavg" and event.rounds]
+    assert len(rounds) > 1
+    assert len(set(rounds)) == 1
+
+
+def test_a_split_that_nobody_plays_is_refused(played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedProx could play it, and has no certificate; clients of IAFL cannot split."""
+    monkeypatch.setattr(certify, "messages_of", reading(fedprox=()))
+    chosen = config(algorithms=[{"name": "fedprox", "mu": 0.1}, {"name": "iafl", "contribution": [1.0, 2.0, 3.0]}])
+    with pytest.raises(ValueError, match="in what the algorithms read, got 'split in 2' of iafl"):
+        certify.run(chosen, Question(identities=2, deviations=("size times 10",), control=False))
+    assert not played
 
 
 def reading(**reports: tuple[str, ...]) -> Any:

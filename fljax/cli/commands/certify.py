@@ -50,7 +50,9 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
     if runs.as_json:
         algorithms = {label: _plain(certificates[label], dataset) for label, dataset in datasets.items()}
         report = [str(path) for path in written]
-        print_json({"directory": str(folder), "algorithms": algorithms, "report": report})
+        print_json(
+            {"directory": str(folder), "algorithms": algorithms, "without_certificate": without, "report": report}
+        )
     elif not runs.quiet:
         for label, dataset in datasets.items():
             _print(label, dataset, notes[label])

@@ -32,7 +32,7 @@ from fljax.games.strategic.gains import (
 from fljax.games.strategic.payoff_tables import PayoffTable
 from fljax.games.strategic.playing import Stages, payoffs
 from fljax.games.strategic.searching import candidate_strategies, differing
-from fljax.games.strategic.splitting import check_splits, split_payoffs, with_splits
+from fljax.games.strategic.splitting import check_names, check_splits, split_payoffs, with_splits
 from fljax.games.strategic.utilities import Utility, UtilityFunction
 from fljax.games.tables import Cost
 from fljax.games.values import algorithm_of
@@ -102,6 +102,7 @@ def certify(
     messages = messages_of(chosen, federation)
     tried = usual_deviations(messages) if deviations is None else deviations
     check_deviations(tried, messages, algorithm_of(chosen))
+    check_names(tried, identities)
     if identities > 1:
         check_splits(chosen, federation, identities)
     deviating = federation.clients.id.shape[-1] if deviators is None else len(deviators)

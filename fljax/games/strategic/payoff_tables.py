@@ -45,8 +45,11 @@ class PayoffTable(NamedTuple):
 def precision_of(payoffs: Float[np.ndarray, "*shape"]) -> float:
     """The precision ``eps`` of payoffs: that of single precision if all of them are such numbers, whatever their dtype.
 
-    Runs compute in single precision by default, and tables have their results in double precision.
+    Runs compute in single precision by default, and tables have their results in double precision. Whole numbers in
+    double precision are exact.
     """
+    if payoffs.dtype == float and np.all(np.isnan(payoffs) | (payoffs == np.rint(payoffs))):
+        return float(np.finfo(float).eps)
     single = payoffs.astype(np.float32)
     return float(np.finfo(single.dtype if np.array_equal(single, payoffs, equal_nan=True) else payoffs.dtype).eps)
 

@@ -6,7 +6,7 @@ program, and those of a seed share initial weights and random keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ import xarray as xr
 from jaxtyping import Bool, Float
 
 from fljax.core import values
+from fljax.core.signatures import is_whole
 from fljax.data import split_identities
-from fljax.engine import Over, Plan, plan_of, runs
+from fljax.engine import Over, Plan, plan_of, rehearse, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.strategic.deviations import HONESTY, messages_of
 from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
@@ -48,7 +49,8 @@ def split_payoffs(
       plan: an ``Algorithm`` or a ``Plan``, in which no argument has a number for each client.
       federation: of N clients, shared by all seeds or one per seed (``fljax.data.stack``).
       rounds: of every run.
-      identities: K, at least 2; cohorts are drawn among all identities.
+      identities: K, at least 2; cohorts are drawn among all identities. Where ``clients_per_round`` of a plan is all
+        clients, all identities take part.
       seeds: as for ``payoffs``.
       deviators: ids of the clients that split; None: each in turn.
       utility: what a client gets, as for ``payoffs``; a function gets N + K - 1 clients.
@@ -73,6 +75,7 @@ def split_payoffs(
     choices = profiles("unilateral", clients, 2, deviators)
     empty, further = split_identities(federation, None, identities), identities - 1
     check_splits(chosen, federation, identities)
+    chosen = _with_all_identities(chosen, clients, further)
     together = np.concatenate([np.ones((1, clients), bool), np.eye(clients, dtype=bool)[: clients * outside]])
     stages = Stages(of_runs, (len(choices) - 1 + len(together)) * len(numbers))
     earnings = Earnings() if isinstance(asked, Utility) else Earnings(asked, code_of(asked))
@@ -108,18 +111,41 @@ def split_payoffs(
 
 def check_splits(plan: Plan, federation: Federation, identities: int) -> None:
     """Raises a ValueError if the algorithm cannot have further clients; nothing is computed."""
-    empty = split_identities(federation, None, identities)
+    empty, clients = split_identities(federation, None, identities), federation.clients.id.shape[-1]
     try:
-        messages_of(plan, empty)
+        widened = _with_all_identities(plan, clients, identities - 1)
+        messages_of(widened, empty)  # also where JAX traces nothing
+        rehearse(widened, empty)  # some arguments are read first where clients are selected
     except ValueError as error:
         raise ValueError(
             f"expected an algorithm without an argument of one number for each client, to split clients, got: {error}"
         ) from None
 
 
+def _with_all_identities(plan: Plan, clients: int, further: int) -> Plan:
+    """The plan with cohorts of all identities, if they are of all clients, as those of a config by default."""
+
+    def widened(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: changed(name, value) for name, value in arguments.items()}
+
+    def changed(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):  # the arguments of a builder inside of scenarios
+            return widened(value)
+        is_all = name == "clients_per_round" and is_whole(value) and value >= clients
+        return value + further if is_all else value
+
+    return plan._replace(arguments=widened(plan.arguments))
+
+
 def split_name(identities: int) -> str:
     """The name of the strategy."""
     return f"split in {identities}"
+
+
+def check_names(deviations: Iterable[str], identities: int) -> None:
+    """Raises a ValueError if a deviation has the name of splits that are played beside it."""
+    if identities > 1 and split_name(identities) in deviations:
+        raise ValueError(f"expected other names of deviations than that of splits, got {split_name(identities)!r}")
 
 
 def with_splits(table: PayoffTable, splits: PayoffTable) -> PayoffTable:

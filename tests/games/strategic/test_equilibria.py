@@ -153,6 +153,14 @@ def test_a_tie_in_single_precision_is_an_equilibrium() -> None:
     assert games.pure_equilibria(table, half_width=0).certain[0]
 
 
+def test_whole_numbers_are_exact() -> None:
+    """The prisoners' dilemma in cents of large sums."""
+    prisoners = 1e6 + np.array([[3.0, 0.0], [5.0, 1.0]])
+    table = two_clients(prisoners, prisoners.T)
+    assert games.pure_equilibria(table, half_width=0).certain.tolist() == [False, False, False, True]
+    assert games.best_response_graph(table).sinks.tolist() == [False, False, False, True]
+
+
 def test_a_game_without_a_potential() -> None:
     result = games.exact_potential(PENNIES)
     assert (result.defect, result.exact, np.isnan(result.values).all()) == (8.0, False, True)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from fljax import games
+from fljax.algorithms import afl
 from fljax.engine import Plan
+from fljax.games.strategic.splitting import check_splits
 from fljax.protocol import ClientData, Examples, Federation, Rows
-from fljax.scenarios import Strategy, strategic
+from fljax.scenarios import Strategy, dropout, strategic
 from fljax.training import Local
 from tests.games.mean_estimation import PLAN
 
@@ -74,6 +76,15 @@ def test_fedavg_is_that_of_all_identities(weights: str) -> None:
         assert gains[1] > 0.1
 
 
+def test_all_identities_take_part_where_all_clients_do() -> None:
+    """A config has its number of clients in place of None."""
+    local = Local(RATE, 4, steps=1)
+    plan = PLAN._replace(arguments={**PLAN.arguments, "local": local, "weights": "size", "clients_per_round": 3})
+    table = games.split_payoffs(plan, federation(), rounds=ROUNDS, seeds=3, deviators=[1], outside=False)
+    np.testing.assert_allclose(games.unilateral_gains(table).gains, 0, atol=1e-5)
+    check_splits(Plan(afl, {"task": PLAN.arguments["task"], "local": local, "clients_per_round": 3}), federation(), 2)
+
+
 def test_the_owner_pays_for_its_whole_effort_once() -> None:
     free, paid = (
         played("size", deviators=[1], outside=False, utility=games.Utility(cost=cost))
@@ -117,6 +128,16 @@ def test_an_argument_of_one_number_for_each_client_is_refused() -> None:
     plan = Plan(build, {**scaled.arguments, "shares": (1.0, 1.0, 2.0)})
     with pytest.raises(ValueError, match=r"without an argument of one number for each client, .* each of 4 clients"):
         games.split_payoffs(plan, federation(), rounds=1)
+
+
+def test_an_argument_that_is_read_in_the_selection_is_refused_before_anything_runs() -> None:
+    scaled = PLAN._replace(arguments={**PLAN.arguments, "local": Local(RATE, 4, steps=1)})
+
+    def build(rates: Any, **arguments: Any) -> Any:
+        return dropout(scaled.build(**arguments), rate=rates)
+
+    with pytest.raises(ValueError, match=r"without an argument of one number for each client, .* each of 4 clients"):
+        check_splits(Plan(build, {**scaled.arguments, "rates": (0.0, 0.5, 0.5)}), federation(), 2)
 
 
 @pytest.mark.unchecked
