@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fljax import models
 from fljax.models import channels_last
+from tests import drawn
 from tests.platforms import forms_of
 from tests.precision import enable_x64
 
@@ -20,7 +21,7 @@ NUMBERS = ("NHWC", "HWIO", "NHWC")
 
 
 def _slopes(convolve: Any, x: Any, kernel: Any) -> Any:
-    return jax.value_and_grad(lambda x, k: jnp.sum(jnp.sin(convolve(x, k))), (0, 1))(x, kernel)
+    return jax.jit(jax.value_and_grad(lambda x, k: jnp.sum(jnp.sin(convolve(x, k))), (0, 1)))(x, kernel)
 
 
 def _assert_equal(height: int, width: int, size: tuple[int, int], padding: Any, side: int) -> None:
@@ -40,6 +41,7 @@ def test_tiles_convolve(padding: Any, side: int) -> None:
     _assert_equal(7, 9, (3, 2), padding, side)
 
 
+@drawn.at_most(25)  # each compiles programs for its sizes
 @given(
     st.integers(1, 8),
     st.integers(1, 8),

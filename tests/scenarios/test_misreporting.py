@@ -268,6 +268,7 @@ def test_options_are_checked(options, message, federation):
 
 
 @pytest.mark.in_turn
+@pytest.mark.unchecked
 def test_they_tell_the_truth_before_and_after_some_rounds() -> None:
     """A client of IP-FL that bids ``1 - importance`` bids for the cluster that suits it least."""
     bid = jnp.asarray([0.9, 0.2])
