@@ -11,6 +11,8 @@ from fljax import cli
 from fljax.config import load
 from fljax.experiments.inputs.setup import resolve_setup
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 Image = pytest.importorskip("PIL.Image")
 TEXT = """
 rounds = 2

@@ -13,6 +13,8 @@ from fljax.engine.programs import program
 from fljax.testing.federation import logistic_regression, tiny_federation, with_lists
 from fljax.training import Local
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 TASK = logistic_regression()
 STEPS, EPOCHS = Local(0.1, 2, steps=3), Local(0.1, 2, epochs=2)
 BUILDERS: dict[str, Any] = {

@@ -22,6 +22,8 @@ from tests.compiled import compilations
 from tests.engine.test_offload import assert_same
 from tests.laws.cases import bench, federation
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 MEAN = np.array([[0.5, -1.0, 2.0, 0.25], [1.5, 0.0, -0.5, 3.0]], np.float32)
 STD = np.array([[2.0, 0.5, 1.0, 4.0], [0.25, 1.0, 2.0, 0.5]], np.float32)
 

@@ -20,6 +20,8 @@ from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 LOCAL = Local(0.2, batch_size=2, steps=2)
 PLAIN = logistic_regression()
 SILENT = PLAIN._replace(score=None)

@@ -19,6 +19,8 @@ from fljax.results.identity import added
 from tests.experiments.test_run import BASE
 from tests.results.test_folders import results
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 ONE, TWO = [{"name": "fedavg"}], [{"name": "fedavg"}, {"name": "incfl"}]
 
 

@@ -20,6 +20,8 @@ from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite, diverged_seeds
 from tests.toys.not_finite import sends_nan
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 BASE = {
     "seeds": 2,
     "rounds": 4,

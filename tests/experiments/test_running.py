@@ -25,6 +25,8 @@ from fljax.results.events import Event, EventLog
 from tests.engine.callbacks.blocks import block
 from tests.experiments.test_run import BASE
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 MINE = """
 import json
 

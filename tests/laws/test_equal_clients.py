@@ -14,6 +14,8 @@ from fljax.engine.programs import program
 from fljax.training import Local
 from tests.laws.cases import ALGORITHMS, POPULATION, TASK, chosen
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 EPOCHS = Local(0.1, 4, epochs=2)  # two batches of an epoch, the second one partial
 
 

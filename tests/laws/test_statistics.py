@@ -24,6 +24,8 @@ from tests.toys.quick import QUICK
 from tests.toys.statistics import SEVEN, Watched, watched_regression
 from tests.toys.task import Linear, logistic_regression
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # Ragged: batches of two, so the last batch of some clients has a single row.
 LOCAL = Local(learning_rate=0.2, batch_size=2, epochs=1, weight_decay=0.01)
 # Settings in which a statistic could be scaled, pulled or counted in a norm.

@@ -22,6 +22,8 @@ from fljax.results.endings import Results, at_end, end_of
 from fljax.results.events import Event
 from tests.experiments.test_run import BASE
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def part(rounds: list[int], accuracy: list[list[float]]) -> Results:
     """Metrics ``[round, client]`` and records of one algorithm with one seed."""

@@ -130,6 +130,7 @@ def test_an_argument_of_one_number_for_each_client_is_refused() -> None:
         games.split_payoffs(plan, federation(), rounds=1)
 
 
+@pytest.mark.unchecked
 def test_an_argument_that_is_read_in_the_selection_is_refused_before_anything_runs() -> None:
     scaled = PLAN._replace(arguments={**PLAN.arguments, "local": Local(RATE, 4, steps=1)})
 
