@@ -43,7 +43,11 @@ def data(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     sizes = np.full(meta["clients"], meta["samples"])
     if meta["spread"]:  # whole batches, so that all have the same weight in a client's pass
         share = generator.dirichlet(np.full(meta["clients"], meta["spread"]))
-        sizes = np.maximum(1, np.round(share * sizes.sum() / meta["batch"])).astype(int) * meta["batch"]
+        total = sizes.sum() // meta["batch"]
+        batches = np.maximum(1, np.round(share * total)).astype(int)
+        while batches.sum() != total:  # rounding; the table counts this many steps
+            batches[batches.argmax()] += np.sign(total - batches.sum())
+        sizes = batches * meta["batch"]
     rows = order[np.arange(meta["clients"] * sizes.max()) % meta["distinct"]]
     return x, y, rows.reshape(meta["clients"], -1).astype(np.int32), sizes.astype(np.int32)
 

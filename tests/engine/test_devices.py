@@ -21,7 +21,8 @@ from fljax.engine.devices import client_mapping as mapping
 from fljax.engine.devices.client_mapping import Picked, Spread, fold_lanes, map_lanes
 from fljax.engine.devices.jaxprs import arguments_read
 from fljax.engine.devices.layout import division, replicate
-from fljax.engine.loop.compilation import compile_all
+from fljax.engine.loop import checkpointing
+from fljax.engine.loop.compilation import Programs, compile_all
 from fljax.engine.programs import program
 from fljax.engine.programs.execution import Execution, resolve
 from fljax.engine.programs.program import Plan, partition_plan
@@ -127,6 +128,23 @@ def test_rounds_in_several_short_programs_are_those_of_one(monkeypatch: pytest.M
         np.testing.assert_array_equal(one, other)
     assert whole.records.sizes["round"] == short.records.sizes["round"] == 5
     assert whole.records.equals(short.records)
+
+
+@pytest.mark.parametrize(("devices", "expected"), [(2, 1), (1, 5)])
+def test_programs_of_slow_rounds_end_early_on_several_cores(
+    monkeypatch: pytest.MonkeyPatch, devices: int, expected: int
+) -> None:
+    """31 slow rounds are many minutes, in which the heap would grow by gigabytes."""
+    counts: list[int] = []
+    rounds = Programs.rounds
+    monkeypatch.setattr(
+        Programs, "rounds", lambda run, state, done, count: counts.append(count) or rounds(run, state, done, count)
+    )
+    monkeypatch.setattr(checkpointing, "PIECE", 0.0)  # every round is slow
+    algorithm = fedavg(TASK, LOCAL, clients_per_round=3)
+    engine.simulate(algorithm, _federation(), rounds=5, execution=Execution(2, devices=devices))
+    assert max(counts) == expected
+    assert sum(counts) == 5
 
 
 def _five_rounds(monkeypatch: pytest.MonkeyPatch, longest: int) -> fljax.Result:

@@ -19,8 +19,6 @@ from tests.laws.compare import assert_close, assert_same
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
 RATES, SEEDS = (0.2, 0.05, 0.4), (5, 9)
 

@@ -1,7 +1,8 @@
 """Blocks of rounds, each followed by an evaluation, the callbacks and, if it is due, a checkpoint.
 
-A block is run in pieces: as many rounds as take about 5 seconds. After each piece the loop looks whether a checkpoint
-is due, or a stop is asked for. The number of rounds is traced, so pieces share the program of a block and change no
+A block of a run with checkpoints is run in pieces: as many rounds as take about 5 seconds. After each piece the loop
+looks whether a checkpoint is due, or a stop is asked for. On several CPU devices every run has such pieces, since the
+heap grows until a program ends. The number of rounds is traced, so pieces share the program of a block and change no
 bit.
 """
 
@@ -157,10 +158,10 @@ class Loop(NamedTuple):
                 target = next(stop for stop in self.stops if stop > at.done)
                 before = max((stop for stop in self.stops if stop <= at.done), default=at.first)
                 while at.done < target:
-                    count = keeper.pace(min(target - at.done, run.capacity))
+                    count = keeper.pace(min(target - at.done, run.capacity), run.layout)
                     state, block = run.rounds(state, at.done, count)
                     history.ran(block, count)
-                    keeper.ran(count, clock.lap("train"))
+                    keeper.ran(count, clock.lap("train"), run.layout)
                     at = at._replace(done=at.done + count)
                     if at.done < target and keeper.is_due:
                         save()

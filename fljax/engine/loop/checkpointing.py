@@ -30,11 +30,12 @@ from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
 from fljax.engine.loop.history import History
 from fljax.engine.programs.execution import Execution
-from fljax.engine.programs.program import Inputs, Spec
+from fljax.engine.programs.program import Inputs, Spec, is_on_cores
 from fljax.engine.rounds.states import State, arrays_of
 from fljax.protocol import Federation
 
 # Seconds after which a run with checkpoints looks whether one is due or a stop is asked for; a longer round is awaited.
+# Programs of several CPU devices end after as long, with or without checkpoints.
 PIECE = 5.0
 # A run waits for its checkpoints at most one part in so many of its time.
 SHARE = 40
@@ -102,13 +103,14 @@ class CheckpointKeeper:
         self._execution = _plain(execution._asdict())
         self._lengths = rounds, evaluations
         self.must_stop = False  # whether the run was asked to stop when it last looked
+        self._pace = 1
         processes.check_same(lambda: {"checkpoint": settings is not None, **identity()})
         if settings is None:
             return
         self._folder = pathlib.Path(settings.folder)
         self._identity = identity()
         self._store = Store(self._folder / "rounds", settings.keep, self.note) if processes.is_first() else None
-        self._pace, self._next = 1, time.perf_counter() + settings.every
+        self._next = time.perf_counter() + settings.every
 
     def note(self, words: str) -> None:
         """Tells the user."""
@@ -168,14 +170,17 @@ class CheckpointKeeper:
         self.note(f"{why} than in the checkpoint: results are equal up to rounding")
         return None
 
-    def pace(self, most: int) -> int:
+    def pace(self, most: int, layout: Layout) -> int:
         """Number of rounds, up to ``most``, until the next look at the time."""
-        return most if self._settings is None else min(most, self._pace)
+        return min(most, self._pace) if self._is_paced(layout) else most
 
-    def ran(self, rounds: int, seconds: float) -> None:
+    def _is_paced(self, layout: Layout) -> bool:
+        return self._settings is not None or is_on_cores(layout)
+
+    def ran(self, rounds: int, seconds: float, layout: Layout) -> None:
         """Learns how long rounds take."""
-        if self._settings is not None:
-            piece = min(PIECE, self._settings.every)
+        if self._is_paced(layout):
+            piece = PIECE if self._settings is None else min(PIECE, self._settings.every)
             fitting = int(rounds * piece / max(seconds, 1e-9))
             self._pace = processes.agreed(lambda: max(1, min(fitting, 8 * rounds)))
 

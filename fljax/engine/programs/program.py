@@ -354,9 +354,13 @@ def check_lengths(rounds: int, evaluate_every: int | None = None) -> None:
 
 def capacity_of(rounds: int, evaluate_every: int | None, layout: Layout) -> int:
     """Rounds of the longest program of a run. A longer block between two evaluations takes several calls of it."""
-    on_cores = layout.devices > 1 and layout.platform == "cpu" and not layout.is_offloaded
-    longest = LONGEST_ON_CORES if on_cores else LONGEST
+    longest = LONGEST_ON_CORES if is_on_cores(layout) else LONGEST
     return max(1, min(rounds, evaluate_every or rounds, longest))
+
+
+def is_on_cores(layout: Layout) -> bool:
+    """Whether the heap grows while rounds run, so that a program of them has to end soon (``jit.UNFUSED``)."""
+    return layout.devices > 1 and layout.platform == "cpu" and not layout.is_offloaded
 
 
 def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
