@@ -31,6 +31,18 @@ def quickly(quick: bool = True) -> Iterator[None]:
 
 
 @contextmanager
+def flags_restored() -> Iterator[None]:
+    """A command in this process adds flags of XLA, which are part of the names of compiled programs on the disk."""
+    before = os.environ.get("XLA_FLAGS")
+    try:
+        yield
+    finally:
+        os.environ.pop("XLA_FLAGS", None)
+        if before is not None:
+            os.environ["XLA_FLAGS"] = before
+
+
+@contextmanager
 def compilations() -> Iterator[list[str]]:
     """An entry for each program that is compiled inside."""
     seen: list[str] = []

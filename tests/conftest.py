@@ -33,8 +33,9 @@ jax.config.update("jax_num_cpu_devices", 2)
 # Programs do not say from which lines of Python they come: the laws take a twentieth less time.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
-# CI's thorough tests take --hypothesis-profile=ci.
-settings.register_profile("quick", max_examples=drawn.QUICK, deadline=None)
+# CI's thorough tests take --hypothesis-profile=ci. Quick tests draw the same examples in every run, whose programs are
+# on the disk.
+settings.register_profile("quick", max_examples=drawn.QUICK, deadline=None, derandomize=True)
 settings.register_profile("ci", max_examples=drawn.CI, deadline=None)
 settings.load_profile("quick")
 
@@ -79,6 +80,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         compiled.quickly(kinds.compiles_quickly(item)),
         on_one_device(not (as_users or marked("devices"))),
         annotations_checked(checked and not marked("unchecked")),
+        compiled.flags_restored(),
     ):
         return (yield)
 

@@ -163,3 +163,19 @@ def test_a_profile_bounds_examples() -> None:
     quick = drawn.settings().max_examples < drawn.CI
     assert drawn.settings(drawn.at_most(7)).max_examples == 7
     assert drawn.settings(drawn.at_most(150)).max_examples == (drawn.QUICK if quick else 150)
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_flags_of_a_command_end_with_its_test(turn: int) -> None:
+    assert "--twice" not in os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = "--twice"
+
+
+@pytest.mark.parametrize("before", [None, "--earlier"])
+def test_flags_are_restored(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    if before is not None:
+        monkeypatch.setenv("XLA_FLAGS", before)
+    with compiled.flags_restored():
+        os.environ["XLA_FLAGS"] = "--later"
+    assert os.environ.get("XLA_FLAGS") == before
