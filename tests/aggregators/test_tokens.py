@@ -213,6 +213,7 @@ def test_no_improvement_is_refunded_in_full():
         np.testing.assert_array_equal(ledger.best, np.float32(0.5))
 
 
+@pytest.mark.in_turn
 def test_twice_the_accuracy_is_not_refunded():
     for accuracy in (0.5, 0.9):
         ledger = four(0.25, accuracy)
@@ -406,6 +407,7 @@ def test_numpy_arrays_are_welcome_and_whole_numbers_may_be_divided():
     assert jnp.issubdtype(whole.tokens.dtype, jnp.integer)
 
 
+@pytest.mark.in_turn
 def test_parts_of_whole_tokens_stay_where_they_are():
     tokens, pools = jnp.asarray([1.5, 2.25, 3.0]), jnp.asarray([0.75])
     members = jnp.asarray([[True], [True], [False]])

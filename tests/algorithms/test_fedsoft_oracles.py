@@ -24,6 +24,7 @@ ROUNDS, STEPS = 4, 3
 POPULATION = len(CENTRES)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("each", [POPULATION, None], ids=["all", "None"])
 def test_fedsoft_with_one_cluster_is_proximal_fedavg_of_personal_models(each, exact):

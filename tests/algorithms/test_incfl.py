@@ -36,6 +36,7 @@ def _step(loss: Any, scale: float = 1.0, **options: Any) -> tuple[Any, Any]:
     return after.model["w"], incfl_update(update, gap, present=cohort.present, **options)["w"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("normalise", ["sum", "mean"])
 @pytest.mark.parametrize("surrogate", ["sigmoid", "softplus", "relu", "hinge", "exp"])

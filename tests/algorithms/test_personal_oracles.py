@@ -140,6 +140,7 @@ def test_fedala_that_does_not_learn_is_fedavg(layers, exact):
     np.testing.assert_array_equal(found.clients.weights[0], 1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sampled(2)
 def test_fedala_that_does_not_learn_on_quadratics(exact):
     build = lambda values: fedala(  # noqa: E731

@@ -310,6 +310,7 @@ PROTO_TASK = Task(
 )
 
 
+@pytest.mark.in_turn
 @pytest.mark.sampled(6)
 @modes
 @pytest.mark.parametrize("weights", ["count", "uniform"])

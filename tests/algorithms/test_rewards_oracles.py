@@ -45,6 +45,7 @@ def models(states):
     return np.asarray(states.server.models.values["w"], np.float64)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("recovery", [0.0, 0.5, 1.0])
 def test_rate_1_is_fedavg_whatever_recovers(recovery, exact):

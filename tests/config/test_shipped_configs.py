@@ -70,6 +70,7 @@ def federation(loaded: Config) -> Federation:
     return Federation(Examples(x, jnp.zeros(1, jnp.int32)), ClientData(ids, rows, rows, rows), held=held)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sampled(60)
 @EVERY
 def test_algorithms_of_shipped_configs_can_be_built(name):

@@ -95,6 +95,7 @@ def test_turns_beyond_the_count_spoil_nothing() -> None:
     np.testing.assert_allclose(jax.jit(total)(1.0), 2)
 
 
+@pytest.mark.in_turn
 def test_what_is_not_differentiated_has_no_cotangent() -> None:
     """A table of a million numbers that the body reads is not carried through the scan."""
 

@@ -40,6 +40,7 @@ def test_every_name_has_a_page(pages: dict[str, str]) -> None:
         assert f"methods/scenarios/{name}.md" in pages
 
 
+@pytest.mark.in_turn
 def test_configs_of_the_pages_are_valid(pages: dict[str, str]) -> None:
     base = read(ROOT / "configs" / "quickstart.toml")
     base["data"] |= {"valid_fraction": 0.2, "held_fraction": 0.1}

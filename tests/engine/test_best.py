@@ -71,6 +71,7 @@ def test_each_seed_has_the_state_of_its_best_evaluation(scored: bool) -> None:
     assert_same(again, best.state)
 
 
+@pytest.mark.in_turn
 def test_keeping_them_changes_nothing_else() -> None:
     found, expected = _simulate(), _simulate(keep_best=False)
     assert_same(found.state, expected.state)

@@ -59,6 +59,7 @@ def test_a_run_can_be_stopped_by_the_share_of_incentivised_clients(alone):
     assert result.metrics["evaluated_round"].values.tolist() == [0, 2]
 
 
+@pytest.mark.in_turn
 def test_a_callback_may_see_the_evaluation_before_the_first_round(alone):
     class Early(list[Block]):
         at_start = True

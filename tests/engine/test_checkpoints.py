@@ -94,6 +94,7 @@ def test_checkpoints_change_nothing(federation: Federation, tmp_path: pathlib.Pa
     assert [each.name for each in (tmp_path / "plain/rounds").glob("round_*")] == ["round_7"]
 
 
+@pytest.mark.in_turn
 def test_a_request_stops_after_the_rounds_that_are_computed(federation: Federation, tmp_path: pathlib.Path) -> None:
     stop = StopRequest()
 

@@ -130,6 +130,7 @@ def test_rounds_in_several_short_programs_are_those_of_one(monkeypatch: pytest.M
     assert whole.records.equals(short.records)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("devices", "expected"), [(2, 1), (1, 5)])
 def test_programs_of_slow_rounds_end_early_on_several_cores(
     monkeypatch: pytest.MonkeyPatch, devices: int, expected: int

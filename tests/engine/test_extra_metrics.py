@@ -65,6 +65,7 @@ def test_the_objective_and_its_gradient(result: Any, reference: Any) -> None:
     np.testing.assert_allclose(weights, share * (1 - share), rtol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_validation_rows(result: Any, reference: Any) -> None:
     last = result.metrics.isel(seed=0, evaluated_round=-1)
     params = global_model(result)

@@ -221,6 +221,7 @@ def test_a_run_stops_after_the_block_and_says_who(stopped: tuple[NotFinite, list
     assert blocks[-1].diverged == ((5, 3), (9, 2))
 
 
+@pytest.mark.in_turn
 def test_what_was_computed_before_a_stop_is_there(
     stopped: tuple[NotFinite, list[engine.Block]], federation: Federation
 ) -> None:

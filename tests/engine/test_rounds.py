@@ -27,6 +27,7 @@ def federation() -> Any:
     return tiny_federation()
 
 
+@pytest.mark.in_turn
 def test_it_is_the_run_of_simulate(federation: Any) -> None:
     algorithm = algorithms.incfl(TASK, LOCAL, threshold=RHO, clients_per_round=3)
     state, records = jax.jit(functools.partial(fljax.rollout, algorithm, rounds=3))(federation, seed=1)

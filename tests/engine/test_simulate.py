@@ -167,6 +167,7 @@ def test_a_diverged_seed_is_frozen_and_the_others_go_on(federation: Federation) 
     assert_same(_of(1, later.state.server), _of(1, broken.state.server))
 
 
+@pytest.mark.in_turn
 def test_an_enormous_learning_rate_breaks_its_own_seed_only(federation: Federation) -> None:
     sound, broken = _simulate(federation), _simulate(federation, _plan((3e38, 0.2)))
     assert [seed for seed, _ in broken.diverged] == [5]

@@ -37,6 +37,7 @@ def test_losses_are_those_of_the_models_on_validation_rows(judged):
         np.testing.assert_allclose(judged.valid_loss[seed, client], expected, rtol=1e-5)
 
 
+@pytest.mark.in_turn
 def test_nothing_else_changes(judged):
     plain = standalone(TASK, FEDERATION, LOCAL, seeds=2, keep_models=True)
     assert plain.valid_loss is None

@@ -91,6 +91,7 @@ def test_only_the_last_evaluation_has_scores_unless_more_are_asked_for(result: A
     assert scored(_simulate(scores=SCORES, rounds=0)) == [0]
 
 
+@pytest.mark.in_turn
 def test_what_variables_say_of_themselves(result: Any) -> None:
     assert result.metrics.score_auroc.attrs["lower"] == 0
     assert "higher is better" in result.metrics.score_auroc.attrs["long_name"]
@@ -106,6 +107,7 @@ def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatc
     np.testing.assert_array_equal(plain.metrics.test_loss, result.metrics.test_loss)
 
 
+@pytest.mark.in_turn
 def test_blocks_on_the_host_predict_what_all_clients_together_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up states, in which every client has a model of its own; two clients are moved at a time.
 

@@ -194,6 +194,7 @@ def test_an_algorithm_instead_of_a_plan(closures):
     assert again.metrics.identical(result.metrics)
 
 
+@pytest.mark.in_turn
 def test_copies(closures):
     again = copy.deepcopy(closures)
     assert_same(again, closures)

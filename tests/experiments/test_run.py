@@ -101,6 +101,7 @@ def test_what_a_run_holds_is_told_before_it_trains(finished):
     assert run.estimates(build())["incfl"].server == held
 
 
+@pytest.mark.in_turn
 def test_the_gap_is_the_reported_loss_minus_the_threshold_of_that_client(finished):
     outcome, _, _ = finished
     records, threshold = outcome.records.sel(algorithm="incfl"), outcome.metrics["threshold"].values

@@ -12,6 +12,7 @@ from fljax import engine
 from tests.laws.cases import ALGORITHMS, LOCAL, TASK, chosen, federation
 
 
+@pytest.mark.in_turn
 # 1e-41 is no normal number of float32 in round 2, 1e-61 is zero.
 @pytest.mark.parametrize("decay", [1e-20, pytest.param(1e-30, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", chosen(ALGORITHMS, quick=("scaffold", "qffl")))

@@ -93,6 +93,7 @@ def check_moments(leaf: np.ndarray, variance: float, kurtosis: float) -> None:
     assert abs(np.mean(np.square(leaf)) - variance) < 5 * variance * np.sqrt((kurtosis - 1) / n)
 
 
+@pytest.mark.in_turn
 def test_no_two_layers_and_no_two_keys_draw_the_same_numbers() -> None:
     first, second = (drawn("cnn_c", seed, initialisation="framework") for seed in (0, 1))
     starts = [leaf.reshape(-1)[:4] / np.abs(leaf).max() for each in (first, second) for leaf in each.values()]

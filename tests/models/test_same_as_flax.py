@@ -99,6 +99,7 @@ def both(task, module, shape, batch, names: Callable[[Any], Any] = lambda params
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("shape", "batch", "blocks", "kernel", "padding", "groups"),

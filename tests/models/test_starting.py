@@ -251,6 +251,7 @@ def test_training_equals_training_of_the_whole_model_whose_backbone_has_no_gradi
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_frozen_leaves_are_neither_stacked_nor_sent() -> None:
     spec, inputs = partition_plan(_plan_frozen(freeze(WHOLE, FROZEN_PARAMS, _backbone), scaffold), FROZEN_FEDERATION)
     trained = trees.bytes_of(freeze(WHOLE, FROZEN_PARAMS, _backbone).init(jax.random.key(0)))

@@ -167,6 +167,7 @@ def test_parts_without_rows_have_no_gradient(module: Any) -> None:
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(slope(300, 0)))
 
 
+@pytest.mark.in_turn
 def test_nnx_layers_keep_narrow_dtypes() -> None:
     dtypes = []
 

@@ -283,6 +283,7 @@ def test_a_round_is_incfls(x64):
         assert found[0, which] == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("participants", [None, 4, 1])
 @pytest.mark.parametrize("local_steps", [1, 4])

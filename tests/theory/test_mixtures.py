@@ -65,6 +65,7 @@ def test_simulation(sizes, client):
         assert found.local.mean() - found.cluster.mean() == pytest.approx(gain, rel=0.05)
 
 
+@pytest.mark.in_turn
 def test_other_clients_are_correlated_given_ones_own_mean():
     """With independent ``theta_j`` the spread within the cluster would count 2 v sum_{j != m} a_j^2, far less here."""
     spread = {"within_variance": 1.0, "difference": 0.0, "noise_variance": 1e-6}

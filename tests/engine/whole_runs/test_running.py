@@ -76,6 +76,7 @@ def test_a_run_of_all_clients_is_that_of_simulate(table: xr.Dataset) -> None:
     np.testing.assert_allclose(table["test_loss"].isel(run=1), start, rtol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_a_run_does_not_depend_on_the_others(table: xr.Dataset) -> None:
     order = [4, 2, 0]
     found = compute(MEMBERS[order], RATES[order])

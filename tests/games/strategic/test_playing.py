@@ -227,6 +227,7 @@ def test_a_deviation_with_an_infinite_loss_has_diverged() -> None:
     assert result.verdict == "CERTIFIED"
 
 
+@pytest.mark.in_turn
 def test_saved_runs_of_another_body_of_the_utility_are_refused(
     tmp_path: pathlib.Path,
 ) -> None:

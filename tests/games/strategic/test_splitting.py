@@ -76,6 +76,7 @@ def test_fedavg_is_that_of_all_identities(weights: str) -> None:
         assert gains[1] > 0.1
 
 
+@pytest.mark.in_turn
 def test_all_identities_take_part_where_all_clients_do() -> None:
     """A config has its number of clients in place of None."""
     local = Local(RATE, 4, steps=1)
@@ -105,6 +106,7 @@ def test_saved_runs_go_on(tmp_path: Any) -> None:
     assert not told
 
 
+@pytest.mark.in_turn
 def test_splits_are_cells_of_a_certificate(tmp_path: Any) -> None:
     """Beside the deviations, with gains beside honest runs of the same form; the attack is of the others."""
     told: list[Any] = []
