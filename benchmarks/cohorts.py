@@ -57,7 +57,7 @@ def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
 
     from fljax import algorithms, models
     from fljax.engine import Execution
-    from fljax.engine.programs import program
+    from fljax.engine.programs import evaluation, program
     from fljax.engine.programs.execution import resolve
     from fljax.training import Local
 
@@ -73,7 +73,7 @@ def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
     spec, inputs = program.partition_plan(algorithm, data)
     execution = Execution(devices=devices)
     layout = resolve(execution, shapes_of(spec, inputs, 1).sizes)
-    traced = list(program.trace_all(spec, layout, 1, inputs, jnp.zeros(1, jnp.uint32)))[1]
+    traced = list(evaluation.trace_all(spec, layout, 1, inputs, jnp.zeros(1, jnp.uint32)))[1]
     analysis = traced.lower().compile().memory_analysis()
     assert analysis is not None
     return analysis.temp_size_in_bytes / 1e6, layout.clients

@@ -7,7 +7,7 @@ compiles them where kernels are counted; the quick start is the command ``fljax 
   trace of a client calls it, so this counts traces.
 - *Traces* and their seconds: JAX's own events. JAX tells of outermost functions alone, also of some that it knows.
 - *Equations*: of the traced programs, inner ones included. *Kernels* and *loops*: of the compiled ones, each once,
-  however often a loop repeats it.
+  however often a loop repeats it. A program that several algorithms share is counted once.
 
 ``--source FOLDER`` counts those of another checkout. ``--no-kernels`` compiles nothing but the quick start.
 """

@@ -23,7 +23,7 @@ from fljax.engine.loop import diagnosis
 from fljax.engine.loop.schedule import OnMemory, Schedule
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.offload.run import memory as offload_memory
-from fljax.engine.programs import program
+from fljax.engine.programs import evaluation, program
 from fljax.engine.programs.checks import check_labels, task_of
 from fljax.engine.programs.execution import resolve_together
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
@@ -87,7 +87,7 @@ class Programs(NamedTuple):
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
         arguments = (self.spec, self.layout, self.inputs, state)
-        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.evaluate(*arguments, jnp.int32(done)))
+        scores: dict[str, Labelled] = jax.tree.map(np.asarray, evaluation.evaluate(*arguments, jnp.int32(done)))
         if diagnosis.is_asked():
             diagnosis.check_evaluation(*arguments, done, scores)
         return scores
@@ -127,7 +127,7 @@ def compile_all(
         not reuse them.
 
     Returns:
-      The three programs (``jax.stages.Compiled``); none where ``jax.jit`` is off.
+      The programs (``jax.stages.Compiled``) in this order; none where ``jax.jit`` is off.
     """
     if eager.is_on():
         return []
@@ -151,7 +151,7 @@ def begin(
     traced. Tracing stays in this thread, since it reads settings of the thread, such as a context with double
     precision.
     """
-    traced = program.trace_all(spec, layout, capacity, inputs, seeds)
+    traced = evaluation.trace_all(spec, layout, capacity, inputs, seeds)
     return [pool.submit(traced_program.lower().compile, options) for traced_program in traced]
 
 
@@ -241,6 +241,7 @@ def _prepared(plans: Sequence[Algorithm | Plan], federation: Federation, schedul
         inputs = inputs._replace(required=np.zeros((len(runs), inputs.federation.clients.id.shape[-1]), np.float32))
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(runs))
+    spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
     layout = resolve_together(schedule.execution, shapes.sizes)
     capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every, layout)
     return PreparedRun(spec, layout, capacity, inputs, jnp.asarray(runs, jnp.uint32), shapes)

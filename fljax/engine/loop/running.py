@@ -25,7 +25,7 @@ from fljax.engine.loop.history import BestSoFar, runs_of
 from fljax.engine.loop.schedule import Hooks, Schedule
 from fljax.engine.loop.scoring import Scoring
 from fljax.engine.loop.trained import DeployedModels, Predictions
-from fljax.engine.programs import program
+from fljax.engine.programs import evaluation, program
 from fljax.engine.programs.checks import check_labels, check_programs, task_of
 from fljax.engine.programs.execution import debug_mode, neighbours, resolve_together
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
@@ -89,10 +89,11 @@ def run_plans(
         check_labels(task, federation)
         scoring = Scoring.of(schedule, task, federation, len(runs))
         shapes = measure(spec, inputs, len(runs))
+        spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
         first = 0 if initial is None else int(np.max(initial.round))
         check_rounds(shapes.algorithm, first + schedule.rounds)
         numbers = jnp.asarray(runs, jnp.uint32)
-        check_programs(lambda: program.trace_all(spec, Layout(1, 1, 1), 1, inputs, numbers))
+        check_programs(lambda: evaluation.trace_all(spec, Layout(1, 1, 1), 1, inputs, numbers))
         stops = schedule.evaluations(first)
         keeper = CheckpointKeeper(
             None if hooks.checkpoint is None else _settings(hooks.checkpoint),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from fljax.core.names import describe, describe_items, html_table, name_of
 from fljax.data.checks import check_unchanged
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
-from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings, with_shardings
+from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate
 from fljax.engine.programs import jit
 from fljax.engine.programs.declared import TRACED, FixedBuilder, as_declared, share_partials
 from fljax.engine.rounds import errors
@@ -71,15 +71,20 @@ class Spec(NamedTuple):
     everybody: bool = False  # whether all clients have training rows
     non_finite: NonFinite = "freeze"  # see ``one_round``
     extra: tuple[str, ...] = ()  # what evaluations judge for metrics that were asked for, see ``needs_of``
+    global_model: Any = None  # where the Server has the model that all clients use (``evaluation.GlobalModel``)
+
+    def arguments(self, traced: list[Any]) -> dict[str, Any]:
+        """The arguments of the builder, with the traced leaves put back."""
+        numbers = iter(traced)
+        leaves = [next(numbers) if leaf is TRACED else leaf for leaf in self.static]
+        return jax.tree.unflatten(self.structure, leaves)
 
     def algorithm(self, traced: list[Any], by_seed: Mapping[str, Any], seed: Array | None = None) -> Any:
         """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments.
 
         Errors in its functions name them, and the seed of the run if it is known.
         """
-        numbers = iter(traced)
-        leaves = [next(numbers) if leaf is TRACED else leaf for leaf in self.static]
-        arguments = jax.tree.unflatten(self.structure, leaves)
+        arguments = self.arguments(traced)
         return errors.named(lambda: self.build(**arguments, **by_seed), errors.name_of(self.build), seed)
 
 
@@ -129,7 +134,7 @@ def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec
 
 def partition_plans(plans: Sequence[Algorithm | Plan], federation: Federation) -> list[tuple[Spec, Inputs]]:
     """``partition_plan`` of several plans; what the federation says is found once for all of them."""
-    parts = list(map(_parted, plans))
+    parts = list(map(split_plan, plans))
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
     common = same_tests(federation)
     everybody = bool(np.all(np.asarray(federation.clients.train.size) > 0))
@@ -153,7 +158,8 @@ def plan_of(plan: Algorithm | Plan) -> Plan:
     return plan
 
 
-def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
+def split_plan(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
+    """The static part of a plan without what the federation says, its traced leaves, and ``by_seed``."""
     plan = plan_of(plan)
     values.check_arguments(plan.build, plan.arguments, plan.by_seed)
     leaves, structure = jax.tree.flatten(share_partials(as_declared(plan.build, plan.arguments)))
@@ -167,7 +173,7 @@ def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
     """Groups of plans that differ only in the values of floats and arrays, as lists of positions in order."""
     places: dict[Any, list[int]] = {}
     for place, plan in enumerate(plans):
-        spec, traced, by_seed = _parted(plan)
+        spec, traced, by_seed = split_plan(plan)
         leaves, structure = jax.tree.flatten((traced, by_seed))
         places.setdefault((spec, structure, *map(_describe, leaves)), []).append(place)
     return list(places.values())
@@ -361,16 +367,6 @@ def capacity_of(rounds: int, evaluate_every: int | None, layout: Layout) -> int:
 def is_on_cores(layout: Layout) -> bool:
     """Whether the heap grows while rounds run, so that a program of them has to end soon (``jit.UNFUSED``)."""
     return layout.devices > 1 and layout.platform == "cpu" and not layout.is_offloaded
-
-
-def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
-    """The traced programs start, rounds and evaluation, one after another, ready to be lowered and compiled."""
-    zero = jnp.int32(0)
-    begun = start.trace(spec, layout, inputs, seeds)
-    yield begun
-    state = with_shardings(begun.out_info, state_shardings(begun.out_info, layout))
-    yield run_rounds.trace(spec, layout, capacity, inputs, state, zero, zero)
-    yield evaluate.trace(spec, layout, inputs, state, zero)
 
 
 def algorithm_of(spec: Spec, inputs: Inputs, place: Array, seed: Array | None = None) -> tuple[Algorithm, Federation]:

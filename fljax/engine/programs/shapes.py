@@ -15,6 +15,7 @@ from fljax.engine.devices import eager
 from fljax.engine.devices.jaxprs import step_bytes, steps_differ
 from fljax.engine.devices.layout import Layout, default_platform, state_shardings
 from fljax.engine.programs import jit
+from fljax.engine.programs.evaluation import GlobalModel, global_model_of, task_given
 from fljax.engine.programs.execution import Sizes
 from fljax.engine.programs.program import Inputs, Spec, is_stacked
 from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
@@ -34,6 +35,7 @@ class Shapes(NamedTuple):
     state: Any  # of one run, as shapes; None where nothing is evaluated
     model: int  # bytes of one initial model of the task
     wire: Wire
+    global_model: GlobalModel | None = None
 
     @property
     def alone(self) -> bool:
@@ -72,6 +74,7 @@ class _Begun(NamedTuple):
       cohort: that of round 0.
       down: what the first client would get.
       model: an initial model of the task.
+      global_model: static; the model that all clients use, if there is one.
     """
 
     algorithm: Algorithm
@@ -79,6 +82,7 @@ class _Begun(NamedTuple):
     cohort: Cohort
     down: PyTree
     model: PyTree
+    global_model: GlobalModel | None
 
 
 @jit.program(static_argnames=("spec", "layout"), store=_TRACED)
@@ -88,7 +92,8 @@ def _begin(spec: Spec, layout: Layout, traced: list[Any], by_seed: Any, data: Fe
     available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
     _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
     down = algorithm.down(state.server, seat)
-    return _Begun(algorithm, state, cohort, down, algorithm.task.init(jax.random.key(0)))
+    model = global_model_of(task_given(spec, traced), algorithm, state.server, data.unseen is not None)
+    return _Begun(algorithm, state, cohort, down, algorithm.task.init(jax.random.key(0)), model)
 
 
 @jit.program(static_argnames=("spec", "layout"), store=_TRACED)
@@ -135,7 +140,7 @@ def _of_one_run(spec: Spec, inputs: Inputs, platform: str) -> tuple[Spec, Layout
     """The arguments of these programs. What says how a run goes on is left out of ``spec``."""
     # The rules for accelerators were measured with the bytes of code that has the forms of all platforms.
     layout = Layout(1, 1, 1, platform=platform if platform == "cpu" else ANY)
-    return spec._replace(varied=(), non_finite="freeze", extra=()), layout, *first_run(spec, inputs)
+    return spec._replace(varied=(), non_finite="freeze", extra=(), global_model=None), layout, *first_run(spec, inputs)
 
 
 def _traced_client(arguments: tuple[Any, ...], state: State) -> Any:
@@ -192,7 +197,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
     shown = down if polling is not None and polling.shown else ()
     received, before, sent, told = map(trees.bytes_of, (down, shown, up, state.ballots))
     wire = Wire(received, before, sent, told // population)
-    return Shapes(begun.algorithm, sizes, state, trees.bytes_of(begun.model), wire)
+    return Shapes(begun.algorithm, sizes, state, trees.bytes_of(begun.model), wire, begun.global_model)
 
 
 def state_bytes(state: Any, layout: Layout) -> tuple[int, int]:
