@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg, incfl
+from fljax.engine.devices.layout import Layout
 from fljax.engine.loop import compilation
 from fljax.engine.programs import evaluation, jit, program
 from fljax.engine.programs.evaluation import GlobalModel, global_model_of
@@ -94,6 +94,7 @@ SERVER = {"another": MODEL, "model": MODEL, "row": PerClient(jax.ShapeDtypeStruc
 def test_the_model_is_a_part_of_the_server() -> None:
     found = global_model_of(TASK, served(), SERVER, unseen=True)
     count = len(jax.tree.leaves(MODEL))
+    assert found is not None
     assert found == GlobalModel(jax.tree.structure(MODEL), tuple(range(count, 2 * count)), False)
     model = TASK.init(jax.random.key(0))
     assert all(map(operator.is_, found.of({**SERVER, "model": model}), model))
@@ -149,7 +150,7 @@ def test_arrays_of_the_task_are_arguments_unless_runs_differ_in_them() -> None:
     assert evaluation.with_global_model(spec._replace(varied=(0,)), inputs, model).global_model is None
     asked = spec._replace(extra=("objective_gradient_norm",))
     assert evaluation.with_global_model(asked, inputs, model).global_model is None
-    layout: Any = SimpleNamespace(_replace=lambda clients: clients)
-    serving, _, judged = evaluation._of_model(spec, layout, inputs)
+    serving, layout, judged = evaluation._of_model(spec, Layout(3, 1, 2), inputs)
+    assert layout == Layout(1, 1, 2)
     assert len(judged.traced) == 1
     assert serving.static.count(program.TRACED) == 1
