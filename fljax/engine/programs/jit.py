@@ -30,8 +30,8 @@ UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 # networks are 11 to 20 % slower (benchmarks/pairs.py), so only programs that cannot be cut into short ones leave them
 # out. Earlier releases of XLA have neither the kernels nor the option.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
-# The number of programs that a process keeps; a run has three. Each uses about 100 of the 65,530 memory maps that Linux
-# allows per process; large networks use several times as many.
+# The number of programs that a process keeps; a run has three or four. Each uses about 100 of the 65,530 memory maps
+# that Linux allows per process; large networks use several times as many.
 PROGRAMS = 64
 
 
