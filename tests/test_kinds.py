@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import types
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ class Item:
     def __init__(self, nodeid: str, *marks: Any, fixtures: tuple[str, ...] = ()) -> None:
         self.nodeid = nodeid
         self.fixturenames = fixtures
+        self.callspec = types.SimpleNamespace(params={"case": nodeid.partition("[")[2].rstrip("]").partition("-")[0]})
         self.marks = {mark.name: mark for mark in marks}
 
     def get_closest_marker(self, name: str) -> Any:
@@ -51,6 +53,13 @@ def test_tests_of_one_case_are_in_the_same_part() -> None:
         found = split(kinds.Part(place, 5), *NAMES, marks=(pytest.mark.thorough, pytest.mark.by_case))
         cases = {name.partition("[")[2] for name in found}
         assert len(found) == 9 * len(cases)
+
+
+def test_they_are_where_a_test_has_other_parameters_too() -> None:
+    marks = (pytest.mark.thorough, pytest.mark.by_case)
+    for place in range(5):
+        found = split(kinds.Part(place, 5), "a.py::test_1[ditto]", "b.py::test_2[ditto-x64]", marks=marks)
+        assert len(found) in (0, 2)
 
 
 def test_of_each_sampled_function_a_case_is_quick() -> None:
