@@ -55,11 +55,16 @@ def test_tests_of_one_case_are_in_the_same_part() -> None:
         assert len(found) == 9 * len(cases)
 
 
-def test_they_are_where_a_test_has_other_parameters_too() -> None:
-    marks = (pytest.mark.thorough, pytest.mark.by_case)
+def test_they_are_where_a_test_has_other_parameters_or_is_in_turn() -> None:
+    thorough, by_case, turn = pytest.mark.thorough.mark, pytest.mark.by_case.mark, pytest.mark.in_turn.mark
     for place in range(5):
-        found = split(kinds.Part(place, 5), "a.py::test_1[ditto]", "b.py::test_2[ditto-x64]", marks=marks)
-        assert len(found) in (0, 2)
+        items: list[Any] = [
+            Item("a.py::test_1[ditto]", thorough, by_case),
+            Item("b.py::test_2[ditto-x64]", thorough, by_case),
+            Item("c.py::test_3[ditto]", turn, by_case),
+        ]
+        kinds.split(items, kinds.Part(place, 5))
+        assert len({"slow" in item.marks for item in items}) == 1
 
 
 def test_of_each_sampled_function_a_case_is_quick() -> None:
