@@ -55,8 +55,9 @@ def at_first_call(wrap: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 _called.reset(token)
 
-        checked.__code__ = _as_of_jaxtyping(checked.__code__)
-        return checked
+        made: Any = checked
+        made.__code__ = _as_of_jaxtyping(made.__code__)
+        return made
 
     @functools.wraps(wrap)
     def jaxtyped(*args: Any, **options: Any) -> Any:
