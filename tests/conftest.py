@@ -15,7 +15,7 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
-from tests import compiled, drawn, kinds
+from tests import annotations, compiled, drawn, kinds
 from tests.precision import enable_x64
 
 # In their own tests, every call of a function of the protocol, of the aggregators and of the metrics checks its
@@ -26,6 +26,7 @@ CHECKS_ALL = bool(os.environ.get("FLJAX_CHECK_TYPES"))
 OFTEN = ("aggregators", "core.trees", "metrics", "protocol")
 CHECKED_TESTS = frozenset({"aggregators", "core", "metrics", "protocol", "test_annotations.py"})
 CHECKED = ["fljax"] if CHECKS_ALL else [f"fljax.{name}" for name in OFTEN]
+jaxtyping.jaxtyped = annotations.at_first_call(jaxtyping.jaxtyped)
 jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

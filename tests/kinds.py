@@ -90,10 +90,12 @@ def _leave_out(items: Sequence[pytest.Item]) -> None:
 
 def _key(item: pytest.Item) -> str:
     """What decides the part of a test: its name, or that of its case or of its file, where these share programs."""
-    if item.get_closest_marker(QUICKLY.name) is not None:
-        return item.nodeid.partition("::")[0]
-    case = item.nodeid.partition("[")[2]
-    return case if case and item.get_closest_marker("by_case") is not None else item.nodeid
+    if item.get_closest_marker("by_case") is not None:
+        values = getattr(getattr(item, "callspec", None), "params", {})
+        case = values.get("case", values.get("name"))
+        if case is not None:
+            return f"{case}]"
+    return item.nodeid.partition("::")[0] if item.get_closest_marker(QUICKLY.name) is not None else item.nodeid
 
 
 def _hash(text: str) -> int:

@@ -14,6 +14,7 @@ from fljax import metrics
 from fljax.algorithms import REGISTRY
 from fljax.protocol import sums
 from fljax.protocol.sums import Part
+from tests import annotations
 
 
 def test_a_wrong_shape_is_an_error():
@@ -48,3 +49,36 @@ def test_checked_functions_are_what_they_were(name):
     assert hasattr(build, "__wrapped__")
     assert "task" in inspect.signature(build).parameters
     assert pickle.loads(pickle.dumps(build)) is build
+
+
+def define(wrap, default=0):
+    def add(x: int, y: int = default) -> int:
+        return x + y + default
+
+    return wrap(typechecker=None)(add)
+
+
+def test_functions_of_one_definition_share_what_is_wrapped():
+    """At the first call; those with other defaults do not, and each is the one that is called."""
+    wrapped = []
+
+    def wrap(function, typechecker):
+        wrapped.append(str(inspect.signature(function)))
+        return function
+
+    once = annotations.at_first_call(wrap)
+    one, same, other = define(once, 1), define(once, 1), define(once, 300)
+    assert wrapped == []
+    assert [each(10, y=5) for each in (one, same, other, one)] == [16, 16, 315, 16]
+    assert wrapped == ["(x: 'int', y: 'int' = 1) -> 'int'", "(x: 'int', y: 'int' = 300) -> 'int'"]
+
+
+def test_a_checked_function_may_call_others_of_its_definition():
+    def counts_down(below):
+        def total(n: int) -> int:
+            return n + below(n - 1)
+
+        return once(typechecker=None)(total)
+
+    once = annotations.at_first_call(lambda function, typechecker: function)
+    assert counts_down(counts_down(lambda n: 10 * n))(4) == 4 + 3 + 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import types
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ class Item:
     def __init__(self, nodeid: str, *marks: Any, fixtures: tuple[str, ...] = ()) -> None:
         self.nodeid = nodeid
         self.fixturenames = fixtures
+        self.callspec = types.SimpleNamespace(params={"case": nodeid.partition("[")[2].rstrip("]").partition("-")[0]})
         self.marks = {mark.name: mark for mark in marks}
 
     def get_closest_marker(self, name: str) -> Any:
@@ -51,6 +53,18 @@ def test_tests_of_one_case_are_in_the_same_part() -> None:
         found = split(kinds.Part(place, 5), *NAMES, marks=(pytest.mark.thorough, pytest.mark.by_case))
         cases = {name.partition("[")[2] for name in found}
         assert len(found) == 9 * len(cases)
+
+
+def test_they_are_where_a_test_has_other_parameters_or_is_in_turn() -> None:
+    thorough, by_case, turn = pytest.mark.thorough.mark, pytest.mark.by_case.mark, pytest.mark.in_turn.mark
+    for place in range(5):
+        items: list[Any] = [
+            Item("a.py::test_1[ditto]", thorough, by_case),
+            Item("b.py::test_2[ditto-x64]", thorough, by_case),
+            Item("c.py::test_3[ditto]", turn, by_case),
+        ]
+        kinds.split(items, kinds.Part(place, 5))
+        assert len({"slow" in item.marks for item in items}) == 1
 
 
 def test_of_each_sampled_function_a_case_is_quick() -> None:

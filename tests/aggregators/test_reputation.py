@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from fljax.aggregators import cgsv_normalised, cgsv_reputation, cgsv_rewards, cgsv_shares, weighted_sum
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 rng = np.random.default_rng(3)
 UPDATES = {"w": rng.normal(size=(4, 5, 2)), "b": rng.normal(size=(4, 3))}
@@ -23,6 +26,7 @@ def flat(values, row):
     return np.concatenate([np.asarray(leaf)[row].ravel() for leaf in jax.tree.leaves(values)])
 
 
+@functools.partial(jax.jit, static_argnames=("length", "alpha"))  # operation by operation it takes fifty programs
 def one_round(updates, reputation, weight, length=0.5, alpha=0.95):
     unit = cgsv_normalised(updates, length=length)
     total = weighted_sum(unit, weight)
@@ -53,15 +57,20 @@ def test_reputation_is_the_printed_formula():
 @pytest.mark.in_turn
 def test_reputations_of_members_are_those_without_the_others():
     """Client 3 left: it did not train, and the others have what they had if it never was."""
-    unit = cgsv_normalised(tree(), length=0.5)
-    three = jax.tree.map(lambda leaf: leaf[:3], unit)
-    total = weighted_sum(three, jnp.full(3, 1 / 3))
-    old = jnp.asarray([0.2, 0.5, 0.3, 0.0])
-    there = jnp.arange(4) < 3
-    found = cgsv_reputation(old, unit, total, present=there, members=there)
-    np.testing.assert_allclose(found[:3], cgsv_reputation(old[:3], three, total), rtol=1e-6)
+
+    @jax.jit
+    def reputations(updates, old, there):
+        unit = cgsv_normalised(updates, length=0.5)
+        three = jax.tree.map(lambda leaf: leaf[:3], unit)
+        total = weighted_sum(three, jnp.full(3, 1 / 3))
+        found = cgsv_reputation(old, unit, total, present=there, members=there)
+        return found, cgsv_reputation(old[:3], three, total)
+
+    old, there = jnp.asarray([0.2, 0.5, 0.3, 0.0]), np.arange(4) < 3
+    found, expected = reputations(tree(), old, there)
+    np.testing.assert_allclose(found[:3], expected, rtol=1e-6)
     assert found[3] == 0
-    assert not cgsv_reputation(old, unit, total, present=there & False, members=there & False).any()
+    assert not np.any(reputations(tree(), old, there & False)[0])
 
 
 @pytest.mark.thorough
@@ -69,7 +78,7 @@ def test_equal_updates_are_rewarded_in_full():
     same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), tree())
     reputation, total = one_round(same, jnp.zeros(4), EVEN)
     np.testing.assert_allclose(reputation, 0.25, rtol=1e-6)
-    rewards = cgsv_rewards(total, reputation)
+    rewards = jax.jit(cgsv_rewards)(total, reputation)
     for name, leaf in rewards.items():
         np.testing.assert_array_equal(leaf, np.broadcast_to(total[name], leaf.shape))
     # With length = ||Delta|| this is FedAvg.
@@ -98,7 +107,7 @@ def test_updates_of_zero():
     zero = jax.tree.map(jnp.zeros_like, tree())
     reputation, total = one_round(zero, jnp.zeros(4), EVEN)
     np.testing.assert_allclose(reputation, 0.25, rtol=1e-6)
-    assert not jnp.any(cgsv_rewards(total, reputation)["w"])
+    assert not np.any(jax.jit(cgsv_rewards)(total, reputation)["w"])
     slope = jax.grad(lambda updates: jnp.sum(one_round(updates, jnp.full(4, 0.25), EVEN)[0] ** 2))(zero)
     assert np.isfinite(slope["w"]).all()
 
@@ -144,7 +153,7 @@ def test_large_layers_are_given_whole():
 
 @pytest.mark.in_turn
 def test_ties_go_to_the_entry_that_comes_first():
-    found = cgsv_rewards({"w": jnp.array([1.0, -1.0, 1.0, 1.0])}, jnp.array([1.0, 0.5]), beta=1e-4)
+    found = jax.jit(cgsv_rewards)({"w": jnp.array([1.0, -1.0, 1.0, 1.0])}, jnp.array([1.0, 0.5]), beta=1e-4)
     assert found["w"][1].tolist() == [1, -1, 0, 0]
 
 
@@ -152,7 +161,7 @@ def test_ties_go_to_the_entry_that_comes_first():
 @pytest.mark.parametrize("tied", [False, True])
 def test_quirk_zeroes_the_smallest_entry(tied):
     total = {"w": jnp.array([3.0, -5.0, 1.0, 1.0 if tied else 2.0]), "b": jnp.array([2.0])}
-    found = cgsv_rewards(total, jnp.array([1.0, 0.5]), beta=1e-4, quirk=True)
+    found = jax.jit(functools.partial(cgsv_rewards, quirk=True))(total, jnp.array([1.0, 0.5]), beta=1e-4)
     assert found["w"][0].tolist() == ([3, -5, 1, 1] if tied else [3, -5, 0, 2])
     assert found["w"][1].tolist() == [3, -5, 0, 0]
     assert found["b"].ravel().tolist() == [0, 0]

@@ -17,6 +17,10 @@ from tests.drawn import at_most
 from tests.oracles.numpy_rewards import subset_sizes
 from tests.precision import enable_x64
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+# Compiled as wholes: operation by operation they take fifty small programs for each number of clients.
+subsets, reference = jax.jit(iafl_subsets), jax.jit(iafl_reference)
 KEY = jax.random.key(5)
 DRAWS = 4000
 rng = np.random.default_rng(0)
@@ -41,7 +45,7 @@ def many(population: int, rate: float):
 def test_rates_of_the_spec():
     rates = np.asarray(iafl_rates(jnp.array([1.0, 2.0, 4.0]), ceiling=4.0))
     np.testing.assert_allclose(rates, [0.25, 0.5, 1], rtol=1e-6)
-    chosen = np.asarray(iafl_subsets(KEY, jnp.asarray(rates))) > 0
+    chosen = np.asarray(subsets(KEY, jnp.asarray(rates))) > 0
     assert (chosen.sum(axis=1) - 1).tolist() == [1, 1, 2]
     induced = (rates * 2 + 1) / 3
     np.testing.assert_allclose(induced, [0.5, 2 / 3, 1], rtol=1e-6)
@@ -143,11 +147,11 @@ def test_rounding_errors_add_nobody(population, dtype):
     with enable_x64(dtype == jnp.float64):
         whole = np.arange(population) % population
         rates = jnp.asarray(whole, dtype) / jnp.asarray(population - 1, dtype)
-        sizes = np.asarray((iafl_subsets(KEY, rates) > 0).sum(axis=1))
+        sizes = np.asarray((subsets(KEY, rates) > 0).sum(axis=1))
         np.testing.assert_array_equal(sizes, 1 + whole)
         if population == 11:
             tenths = jnp.asarray([k * 0.1 for k in range(11)], dtype)
-            sizes = np.asarray((iafl_subsets(KEY, tenths) > 0).sum(axis=1))
+            sizes = np.asarray((subsets(KEY, tenths) > 0).sum(axis=1))
             np.testing.assert_array_equal(sizes, 1 + whole)
 
 
@@ -158,7 +162,7 @@ def test_rounding_errors_add_nobody(population, dtype):
     st.integers(0, 2**31 - 1),
 )
 def test_sizes_of_any_subset(rates, present, seed):
-    matrix = np.asarray(jitted(jax.random.key(seed), jnp.asarray(rates, jnp.float32), jnp.asarray(present)))
+    matrix = np.asarray(subsets(jax.random.key(seed), jnp.asarray(rates, jnp.float32), present=jnp.asarray(present)))
     chosen = matrix > 0
     assert chosen.sum(axis=1).tolist() == subset_sizes(np.asarray(rates, np.float32).tolist(), present)
     assert not chosen[:, ~np.asarray(present)].any()
@@ -167,21 +171,16 @@ def test_sizes_of_any_subset(rates, present, seed):
     np.testing.assert_allclose(totals, (chosen.sum(axis=1) > 0).astype(float), rtol=1e-6)
 
 
-@jax.jit
-def jitted(key, rates, present):
-    return iafl_subsets(key, rates, present=present)
-
-
 @pytest.mark.thorough
 def test_the_order_of_columns_makes_no_difference():
     rates = jnp.array([0.1, 0.5, 0.9, 0.3, 1.0, 0.0])
     order = jnp.array([3, 0, 5, 1, 4, 2])
     present = jnp.array([True, True, False, True, True, True])
-    usual = np.asarray(iafl_subsets(KEY, rates, present=present))
-    shuffled = np.asarray(iafl_subsets(KEY, rates, ids=order, present=present[order]))
+    usual = np.asarray(subsets(KEY, rates, present=present))
+    shuffled = np.asarray(subsets(KEY, rates, ids=order, present=present[order]))
     np.testing.assert_array_equal(shuffled, usual[:, order])
-    usual = np.asarray(iafl_reference(KEY, rates, present=present))
-    shuffled = np.asarray(iafl_reference(KEY, rates, ids=order, present=present[order]))
+    usual = np.asarray(reference(KEY, rates, present=present))
+    shuffled = np.asarray(reference(KEY, rates, ids=order, present=present[order]))
     np.testing.assert_array_equal(shuffled, usual[:, order])
 
 

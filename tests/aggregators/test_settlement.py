@@ -27,7 +27,8 @@ MOST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
 def count_affordable(tokens, price):
     wanted = jnp.ones((len(tokens), 3), bool)
-    return np.asarray(affordable(jnp.zeros(wanted.shape), wanted, tokens, price=price)).sum(axis=1).tolist()
+    found = jax.jit(functools.partial(affordable, price=price))(jnp.zeros(wanted.shape), wanted, tokens)
+    return np.asarray(found).sum(axis=1).tolist()
 
 
 @pytest.mark.thorough
@@ -54,6 +55,10 @@ def books(tokens, members, *, pools=0, accuracy=0.5, **options):
     )
 
 
+# As one program; operation by operation a hundred small ones are compiled.
+settled = jax.jit(books, static_argnames=("price", "accuracy", "integer"))
+
+
 @pytest.mark.thorough
 def test_a_supply_that_does_not_fit_is_refused():
     """3,000 members who pay 10^6 each: the pool of 3 * 10^9 left 32 bits, and 2^32 tokens vanished."""
@@ -65,7 +70,7 @@ def test_a_supply_that_does_not_fit_is_refused():
     np.testing.assert_array_equal(ledger.tokens, tokens)
     assert not np.any(ledger.pools)
     assert not np.any(ledger.paid)
-    ledger = books(tokens[:2000], members[:2000], price=10**6)
+    ledger = settled(tokens[:2000], members[:2000], price=10**6)
     assert np.asarray(ledger.tokens, np.int64).sum() + int(ledger.pools[0]) == 2 * 10**9
     assert int(ledger.paid.sum()) == 2 * 10**9
 
@@ -93,9 +98,9 @@ def test_prices_by_cluster():
     wanted = jnp.asarray([[1, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]], bool)
     priority = jnp.asarray([[3.0, 2.0, 1.0]] * 4)
     for price in ((2, 5, 1), jnp.asarray([2, 5, 1])):
-        found = affordable(priority, wanted, jnp.asarray([8, 7, 4, 0]), price=price)
+        found = jax.jit(functools.partial(affordable, price=price))(priority, wanted, jnp.asarray([8, 7, 4, 0]))
         np.testing.assert_array_equal(found, [[1, 1, 1], [1, 1, 0], [0, 0, 1], [0, 0, 0]])
-    ledger = books(jnp.asarray([8, 3, 0]), np.ones((3, 3), bool), price=(2, 5, 1), accuracy=math.nan)
+    ledger = settled(jnp.asarray([8, 3, 0]), np.ones((3, 3), bool), price=(2, 5, 1), accuracy=math.nan)
     np.testing.assert_array_equal(ledger.paid, [[2, 5, 1], [2, 0, 1], [0, 0, 0]])
     np.testing.assert_array_equal(ledger.pools, [4, 5, 2])
     np.testing.assert_array_equal(ledger.tokens, [0, 0, 0])
@@ -119,7 +124,7 @@ def test_equal_prices_of_clusters_are_one_price():
 
 @pytest.mark.thorough
 def test_who_cannot_pay_is_no_member():
-    ledger = books([3, 1, 0], np.ones((3, 2), bool), price=2, accuracy=math.nan)
+    ledger = settled(np.array([3, 1, 0]), np.ones((3, 2), bool), price=2, accuracy=math.nan)
     np.testing.assert_array_equal(ledger.paid, [[2, 0], [0, 0], [0, 0]])
     np.testing.assert_array_equal(ledger.tokens, [1, 1, 0])
 
@@ -196,6 +201,7 @@ def test_a_refund_is_a_part_of_the_pool_or_of_what_the_round_collected():
     """Two members pay 6 each into a pool of 20, and nothing improved: all of the base is refunded."""
     zeros, known = jnp.zeros((3, 1)), jnp.full(1, 0.5)
 
+    @functools.partial(jax.jit, static_argnames=("accuracy", "refunded"))
     def settle(accuracy=0.5, **options):
         members = jnp.asarray([[True], [True], [False]])
         given = (jnp.full(3, 100), jnp.full(1, 20), known, members, zeros, zeros, jnp.full(1, accuracy))
@@ -215,7 +221,7 @@ def test_a_refund_is_a_part_of_the_pool_or_of_what_the_round_collected():
 def test_divisible_pools_do_not_fall_below_zero():
     tokens, members = np.full(1000, 7.3, np.float32), np.ones((1000, 1), bool)
     for price in (0.1, 0.7, 3.3):
-        ledger = books(tokens, members, price=price, integer=False)
+        ledger = settled(tokens, members, price=price, integer=False)
         assert ledger.pools.min() >= 0
         np.testing.assert_allclose(np.asarray(ledger.tokens, np.float64).sum() + ledger.pools[0], 7300, rtol=1e-5)
 
@@ -244,7 +250,7 @@ def test_lots_depend_on_the_round_and_on_the_client_alone():
 
 @pytest.mark.thorough
 def test_without_a_key_ties_go_to_the_lower_id():
-    ledger = books(jnp.full(4, 10), np.ones((4, 1), bool), price=5)
+    ledger = settled(jnp.full(4, 10), np.ones((4, 1), bool), price=5)
     np.testing.assert_array_equal(ledger.rewarded[:, 0], [8, 6, 4, 2])
     equal = jnp.full((3, 2), 0.5)
     np.testing.assert_array_equal(bid_preferences(equal, jnp.ones(3, int)), [[1, 0]] * 3)

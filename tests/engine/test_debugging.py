@@ -22,7 +22,8 @@ from tests.laws.compare import assert_close
 from tests.toys.federation import spoil_client, tiny_federation
 from tests.toys.task import logistic_regression
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+# Debug mode compiles every operation of an algorithm by itself: tests of one algorithm share these programs.
+pytestmark = [pytest.mark.usefixtures("quick_compilation"), pytest.mark.by_case]
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
 DEBUG = Execution(clients="debug")
 HERE = pathlib.Path(__file__)

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.processes import environment
+
 pytest.importorskip("cloudpickle")
 
 # Not in this process, where tests wrap every function of fljax with checks that cannot be pickled.
@@ -82,6 +84,7 @@ def test_another_process_predicts_with_a_pickled_result(tmp_path: pathlib.Path) 
     (tmp_path / "nets.py").write_text(NETS)
     for name, code in (("save", SAVE), ("load", LOAD)):
         (tmp_path / f"{name}.py").write_text(code)
-        done = subprocess.run([sys.executable, f"{name}.py"], cwd=tmp_path, capture_output=True, text=True)
+        command = [sys.executable, f"{name}.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["statistics", "recurrent", "nnx", "mlp"]
