@@ -139,6 +139,17 @@ def test_the_task_may_stand_anywhere_in_the_arguments() -> None:
     assert of(TASK, new_task()) is None
 
 
+def test_arrays_of_the_task_of_a_finished_algorithm_are_constants_of_its_programs() -> None:
+    """As arguments they would have to be on all devices, and XLA rounds some operations of constants otherwise."""
+
+    def given(task: Task) -> Task | None:
+        spec, traced, _ = program.split_plan(fedavg(task, LOCAL))
+        return evaluation.task_given(spec, traced)
+
+    assert given(TASK) == TASK
+    assert given(TASK._replace(logits=jax.tree_util.Partial(lambda *given: given[1], jnp.ones(1)))) is None
+
+
 def test_arrays_of_the_task_are_arguments_unless_runs_differ_in_them() -> None:
     def shifted(shift: Any, params: Any, x: Any, key: Any = None) -> Any:
         return TASK.logits(params, x) + shift

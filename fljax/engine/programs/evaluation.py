@@ -96,10 +96,12 @@ def global_model_of(task: Task | None, algorithm: Algorithm, server: PyTree, uns
 def task_given(spec: Spec, traced: list[Any]) -> Task | None:
     """The task that a plan's builder gets, with these traced leaves; None if it gets none, or different ones.
 
-    A task among the arguments holds no tracers but these leaves, so another program may use it.
+    A task among the arguments holds no tracers but these leaves, so another program may use it. The arrays of the task
+    of a finished algorithm are constants of its programs, not arguments that are on all devices.
     """
     if isinstance(spec.build, FixedBuilder):
-        return spec.build.algorithm.task
+        task = spec.build.algorithm.task
+        return None if jax.tree.leaves(task) else task
     parts = jax.tree.leaves(spec.arguments(traced), is_leaf=_is_task)
     tasks: list[Task] = list(filter(_is_task, parts))
     return tasks[0] if tasks and all(_is_same(tasks[0], other) for other in tasks) else None
