@@ -60,13 +60,16 @@ class GlobalModel(NamedTuple):
 jax.tree_util.register_static(GlobalModel)
 
 
-def global_model_of(task: Task | None, algorithm: Algorithm, server: PyTree, unseen: bool) -> GlobalModel | None:
+def global_model_of(
+    task: Task | None, algorithm: Algorithm, server: PyTree, initial: PyTree, unseen: bool
+) -> GlobalModel | None:
     """Where the Server has the model that all clients use; None if it has none, or more than this model is judged.
 
     Args:
       task: of the plan's arguments; None: unknown.
       algorithm: what the plan's builder makes of them.
       server: arrays or shapes.
+      initial: a model of the task. One of another structure may hold functions, and these the algorithm's numbers.
       unseen: whether there are unseen clients.
     """
     common = algorithm.common
@@ -88,7 +91,9 @@ def global_model_of(task: Task | None, algorithm: Algorithm, server: PyTree, uns
     jax.eval_shape(lambda server: models.extend(parts(server, known) for known in (True, False)[: 1 + unseen]), server)
     structure, places = models[0]
     known_places = tuple(place for place in places if place is not None)
-    if len(known_places) < len(places) or any(other != models[0] for other in models):
+    if structure != jax.tree.structure(initial) or len(known_places) < len(places):
+        return None
+    if any(other != models[0] for other in models):
         return None
     return GlobalModel(structure, known_places, algorithm.counts is not None)
 
