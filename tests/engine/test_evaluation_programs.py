@@ -92,7 +92,7 @@ SERVER = {"another": MODEL, "model": MODEL, "row": PerClient(jax.ShapeDtypeStruc
 
 
 def test_the_model_is_a_part_of_the_server() -> None:
-    found = global_model_of(TASK, served(), SERVER, unseen=True)
+    found = global_model_of(TASK, served(), SERVER, MODEL, unseen=True)
     count = len(jax.tree.leaves(MODEL))
     assert found is not None
     assert found == GlobalModel(jax.tree.structure(MODEL), tuple(range(count, 2 * count)), False)
@@ -118,13 +118,18 @@ def _personal(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
     ids=["personal", "no common", "models", "another task", "changed", "unseen", "per client"],
 )
 def test_other_models_are_judged_by_the_algorithm(fields: dict[str, Any]) -> None:
-    assert global_model_of(TASK, served(**fields), SERVER, unseen=True) is None
+    assert global_model_of(TASK, served(**fields), SERVER, MODEL, unseen=True) is None
 
 
 def test_unseen_clients_matter_where_there_are_some() -> None:
     told = served(send=lambda server, seat: server["model"] if seat.known else server["another"])
-    assert global_model_of(TASK, told, SERVER, unseen=False) is not None
-    assert global_model_of(None, served(), SERVER, unseen=False) is None
+    assert global_model_of(TASK, told, SERVER, MODEL, unseen=False) is not None
+    assert global_model_of(None, served(), SERVER, MODEL, unseen=False) is None
+
+
+def test_a_model_that_is_a_function_holds_more_than_parts_of_the_server() -> None:
+    told = served(common=lambda down: jax.tree_util.Partial(lambda x: TASK.logits(down, x)))
+    assert global_model_of(TASK, told, SERVER, MODEL, unseen=False) is None
 
 
 def test_the_task_may_stand_anywhere_in_the_arguments() -> None:
@@ -137,6 +142,17 @@ def test_the_task_may_stand_anywhere_in_the_arguments() -> None:
 
     assert of(TASK) == of(TASK, TASK) == TASK
     assert of(TASK, new_task()) is None
+
+
+def test_arrays_of_the_task_of_a_finished_algorithm_are_constants_of_its_programs() -> None:
+    """As arguments they would have to be on all devices, and XLA rounds some operations of constants otherwise."""
+
+    def given(task: Task) -> Task | None:
+        spec, traced, _ = program.split_plan(fedavg(task, LOCAL))
+        return evaluation.task_given(spec, traced)
+
+    assert given(TASK) == TASK
+    assert given(TASK._replace(logits=jax.tree_util.Partial(lambda *given: given[1], jnp.ones(1)))) is None
 
 
 def test_arrays_of_the_task_are_arguments_unless_runs_differ_in_them() -> None:

@@ -60,13 +60,16 @@ class GlobalModel(NamedTuple):
 jax.tree_util.register_static(GlobalModel)
 
 
-def global_model_of(task: Task | None, algorithm: Algorithm, server: PyTree, unseen: bool) -> GlobalModel | None:
+def global_model_of(
+    task: Task | None, algorithm: Algorithm, server: PyTree, initial: PyTree, unseen: bool
+) -> GlobalModel | None:
     """Where the Server has the model that all clients use; None if it has none, or more than this model is judged.
 
     Args:
       task: of the plan's arguments; None: unknown.
       algorithm: what the plan's builder makes of them.
       server: arrays or shapes.
+      initial: a model of the task. One of another structure may hold functions, and these the algorithm's numbers.
       unseen: whether there are unseen clients.
     """
     common = algorithm.common
@@ -88,7 +91,9 @@ def global_model_of(task: Task | None, algorithm: Algorithm, server: PyTree, uns
     jax.eval_shape(lambda server: models.extend(parts(server, known) for known in (True, False)[: 1 + unseen]), server)
     structure, places = models[0]
     known_places = tuple(place for place in places if place is not None)
-    if len(known_places) < len(places) or any(other != models[0] for other in models):
+    if structure != jax.tree.structure(initial) or len(known_places) < len(places):
+        return None
+    if any(other != models[0] for other in models):
         return None
     return GlobalModel(structure, known_places, algorithm.counts is not None)
 
@@ -96,10 +101,12 @@ def global_model_of(task: Task | None, algorithm: Algorithm, server: PyTree, uns
 def task_given(spec: Spec, traced: list[Any]) -> Task | None:
     """The task that a plan's builder gets, with these traced leaves; None if it gets none, or different ones.
 
-    A task among the arguments holds no tracers but these leaves, so another program may use it.
+    A task among the arguments holds no tracers but these leaves, so another program may use it. The arrays of the task
+    of a finished algorithm are constants of its programs, not arguments that are on all devices.
     """
     if isinstance(spec.build, FixedBuilder):
-        return spec.build.algorithm.task
+        task = spec.build.algorithm.task
+        return None if jax.tree.leaves(task) else task
     parts = jax.tree.leaves(spec.arguments(traced), is_leaf=_is_task)
     tasks: list[Task] = list(filter(_is_task, parts))
     return tasks[0] if tasks and all(_is_same(tasks[0], other) for other in tasks) else None

@@ -92,8 +92,9 @@ def _begin(spec: Spec, layout: Layout, traced: list[Any], by_seed: Any, data: Fe
     available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
     _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
     down = algorithm.down(state.server, seat)
-    model = global_model_of(task_given(spec, traced), algorithm, state.server, data.unseen is not None)
-    return _Begun(algorithm, state, cohort, down, algorithm.task.init(jax.random.key(0)), model)
+    model, unseen = algorithm.task.init(jax.random.key(0)), data.unseen is not None
+    shared = global_model_of(task_given(spec, traced), algorithm, state.server, model, unseen)
+    return _Begun(algorithm, state, cohort, down, model, shared)
 
 
 @jit.program(static_argnames=("spec", "layout"), store=_TRACED)
