@@ -39,19 +39,16 @@ def at_first_call(wrap: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(function: Any, typechecker: Any) -> Any:
         if not isinstance(function, FunctionType):  # a class
             return wrap(function, typechecker=typechecker)
-        check: Callable[..., Any] | None = None
+        checks = _Checks(functools.partial(check_of, function, typechecker))
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            nonlocal check
             if jaxtyping.config.jaxtyping_disable:
                 return function(*args, **kwargs)
-            if check is None:
-                check = check_of(function, typechecker)
             token = _called.set(function)
             try:
-                return check(*args, **kwargs)
+                return checks.check()(*args, **kwargs)
             finally:
                 _called.reset(token)
 
@@ -66,6 +63,24 @@ def at_first_call(wrap: Callable[..., Any]) -> Callable[..., Any]:
         return lambda function: wrapped(function, options["typechecker"])
 
     return jaxtyped
+
+
+class _Checks:
+    """The check of a function, made when it is first asked for.
+
+    It is no closure: a run's identity has the numbers that an algorithm's functions hold in theirs.
+    """
+
+    __slots__ = ("_check", "_make")
+
+    def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
+        self._make = make
+        self._check: Callable[..., Any] | None = None
+
+    def check(self) -> Callable[..., Any]:
+        if self._check is None:
+            self._check = self._make()
+        return self._check
 
 
 def _declares_the_same(one: FunctionType, other: FunctionType) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from fljax import metrics
 from fljax.algorithms import REGISTRY
+from fljax.engine.loop.checkpointing import function_name
 from fljax.protocol import sums
 from fljax.protocol.sums import Part
 from tests import annotations
@@ -82,3 +83,20 @@ def test_a_checked_function_may_call_others_of_its_definition():
 
     once = annotations.at_first_call(lambda function, typechecker: function)
     assert counts_down(counts_down(lambda n: 10 * n))(4) == 4 + 3 + 20
+
+
+def test_the_numbers_that_a_checked_function_holds_are_those_of_the_function():
+    """A run's identity has them, before and after calls."""
+
+    def decay_by(wrap, rate):
+        def decayed(x: float) -> float:
+            return rate * x
+
+        return wrap(decayed)
+
+    once = annotations.at_first_call(lambda function, typechecker: lambda *args: function(*args))
+    plain, checked = decay_by(lambda function: function, 0.5), decay_by(once(typechecker=None), 0.5)
+    names = [function_name(plain), function_name(checked)]
+    assert checked(3.0) == 1.5
+    assert {*names, function_name(checked)} == {function_name(decay_by(lambda function: function, 0.5))}
+    assert function_name(decay_by(once(typechecker=None), 0.25)) not in names

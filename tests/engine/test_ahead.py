@@ -11,7 +11,6 @@ import pytest
 from fljax import engine
 from fljax.algorithms import incfl
 from fljax.engine.loop import compilation
-from fljax.engine.programs import jit
 from fljax.protocol import Task
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
@@ -54,16 +53,8 @@ def test_a_run_uses_the_programs_that_were_compiled_ahead(devices: int, monkeypa
 
 
 @pytest.mark.thorough
-def test_a_sweep_uses_the_programs_that_were_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_uses_the_programs_that_were_compiled_ahead(made: list[str]) -> None:
     """Of as many plans, with other thresholds."""
-    made: list[str] = []
-    fresh = jit.Program._fresh
-
-    def noted(self: Any, options: dict[str, Any]) -> Any:
-        made.append(self.__name__)
-        return fresh(self, options)
-
-    monkeypatch.setattr(jit.Program, "_fresh", noted)
     given: Any = {"rounds": 2, "seeds": 2}
     task = TASK._replace(logits=lambda *inputs: TASK.logits(*inputs))  # no other test has its programs
     with ThreadPoolExecutor(3) as pool:

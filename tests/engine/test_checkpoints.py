@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import xarray as xr
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
+from fljax.engine.loop.checkpointing import function_name
 from fljax.protocol import Federation
 from fljax.results.non_finite import NotFinite
 from fljax.training import Local
@@ -385,3 +387,14 @@ def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(
     with pytest.raises(NotFinite) as again:
         _simulate(federation, plan, non_finite="stop", evaluate_every=6, checkpoint=tmp_path)
     _assert_equal(again.value.results[0], whole.value.results[0])
+
+
+def test_a_function_may_hold_a_class() -> None:
+    """That of functions describes defaults and closures; it has none."""
+
+    def compute(kind: type, rate: float) -> Any:
+        return lambda x: isinstance(x, kind) * rate
+
+    names = [function_name(compute(kind, rate)) for kind in (FunctionType, int) for rate in (0.5, 0.25)]
+    assert names[:2] == names[2:]
+    assert names[0] != names[1]

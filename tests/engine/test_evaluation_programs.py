@@ -14,7 +14,7 @@ from fljax import engine
 from fljax.algorithms import fedavg, incfl
 from fljax.engine.devices.layout import Layout
 from fljax.engine.loop import compilation
-from fljax.engine.programs import evaluation, jit, program
+from fljax.engine.programs import evaluation, program
 from fljax.engine.programs.evaluation import GlobalModel, global_model_of
 from fljax.engine.rounds.federations import by_id
 from fljax.protocol import Algorithm, Judged, PerClient, Task, unlabelled
@@ -29,20 +29,6 @@ TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
 def new_task() -> Task:
     """A task of which no other test has programs."""
     return TASK._replace(logits=lambda *inputs: TASK.logits(*inputs))
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the programs that are made from here on."""
-    names: list[str] = []
-    fresh = jit.Program._fresh
-
-    def noted(self: Any, options: dict[str, Any]) -> Any:
-        names.append(self.__name__)
-        return fresh(self, options)
-
-    monkeypatch.setattr(jit.Program, "_fresh", noted)
-    return names
 
 
 def traced(build: Any, task: Task, **more: Any) -> list[str]:

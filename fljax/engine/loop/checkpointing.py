@@ -349,7 +349,7 @@ def _held(value: Any, seen: set[int]) -> list[Any]:
         return [np.frombuffer(repr(value).encode(), np.uint8)]
     if isinstance(value, np.ndarray | jax.Array):
         return [value]
-    if id(value) in seen:
+    if isinstance(value, type) or id(value) in seen:  # a class holds nothing; that of functions only describes them
         return []
     seen.add(id(value))
     if isinstance(value, functools.partial):
