@@ -6,7 +6,7 @@
     python benchmarks/certificates.py --speed fedavg,incfl,iafl,ipfl --names fmnist_dirichlet --set seeds=5
 
 The configs ``certificates/fmnist_dirichlet`` and ``certificates/fmnist_groups`` have eleven mechanisms, 10 clients of
-12,000 rows of Fashion-MNIST, and 16 seeds. The first command says how many runs and client-steps that is, and how long
+12,000 rows of Fashion-MNIST, and 20 seeds. The first command says how many runs and client-steps that is, and how long
 it takes at a rate of plain runs (``--rate``); it runs nothing. The second one runs both configs, or what is missing of
 them. The third one writes what is finished into ``results/certificates``: ``NAME.json``, from which the documentation
 makes its page, and ``NAME.csv`` with the gain of every cell and seed. The fourth one measures some mechanisms: the
