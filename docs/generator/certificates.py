@@ -18,6 +18,7 @@ COMMITTED = ROOT / "benchmarks" / "results" / "certificates"
 CLAIMS = ROOT / "docs" / "certificate_claims.toml"
 PAGE = "methods/certificates.md"
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "fails", "undecided", "not run"
+WORST = 3  # gains that the page explains
 # Marks of verdicts on a deviation of all clients.
 _MARKS = {"VIOLATED": "**", "INCONCLUSIVE": "?", "CERTIFIED": ""}
 
@@ -64,10 +65,34 @@ class Claim(NamedTuple):
     other: str = ""
 
 
+class Explanation(NamedTuple):
+    """Why a client gains by a deviation, from the equations.
+
+    Attributes:
+      mechanism: a label.
+      deviation: its name.
+      words: Markdown.
+    """
+
+    mechanism: str
+    deviation: str
+    words: str
+
+
 def pages() -> dict[str, str]:
     """The page by its path; empty without committed certificates."""
-    documents = {path.stem: json.loads(path.read_text()) for path in sorted(COMMITTED.glob("*.json"))}
-    return {PAGE: page(documents, read_claims())} if documents else {}
+    documents = committed()
+    return {PAGE: page(documents, read_claims(), read_explanations())} if documents else {}
+
+
+def committed() -> dict[str, dict[str, Any]]:
+    """The committed files by name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(COMMITTED.glob("*.json"))}
+
+
+def read_explanations() -> list[Explanation]:
+    """The explanations of the file of claims."""
+    return [Explanation(**entry) for entry in tomllib.loads(CLAIMS.read_text()).get("explanations", [])]
 
 
 def read_claims() -> list[Claim]:
@@ -87,17 +112,20 @@ def read_claims() -> list[Claim]:
     return claims
 
 
-def page(documents: Mapping[str, Mapping[str, Any]], claims: Sequence[Claim]) -> str:
+def page(
+    documents: Mapping[str, Mapping[str, Any]], claims: Sequence[Claim], explanations: Sequence[Explanation] = ()
+) -> str:
     """The page as Markdown.
 
     Args:
       documents: committed files by name.
       claims: that are judged with each of them.
+      explanations: of the largest gains.
     """
-    parts = [OPENING]
+    parts = [OPENING, _explained(documents, explanations)]
     for document in documents.values():
         setting, mechanisms = document["setting"], document["mechanisms"]
-        parts += [_heading(setting), _mechanisms(mechanisms), DEVIATIONS, _deviations(mechanisms)]
+        parts += [_heading(setting, mechanisms), _mechanisms(mechanisms), DEVIATIONS, _deviations(mechanisms)]
         rows = [
             (claim.paper, claim.statement, claim.printed, f"`{claim.mechanism}`", f"**{judge(claim, document)}**")
             for claim in claims
@@ -107,13 +135,43 @@ def page(documents: Mapping[str, Mapping[str, Any]], claims: Sequence[Claim]) ->
     return "\n".join(parts)
 
 
-def _heading(setting: Mapping[str, Any]) -> str:
+def worst_of(documents: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """The largest gains: (name of the document, label, worst cell), of different mechanisms and deviations."""
+    found = [
+        (name, label, entry["worst"])
+        for name, document in documents.items()
+        for label, entry in document["mechanisms"].items()
+    ]
+    found.sort(key=lambda each: -each[2]["gain"])
+    first = {(label, cell["deviation"]): (name, label, cell) for name, label, cell in reversed(found)}
+    return sorted(first.values(), key=lambda each: -each[2]["gain"])[:WORST]
+
+
+def _explained(documents: Mapping[str, Mapping[str, Any]], explanations: Sequence[Explanation]) -> str:
+    """The largest gains, each with the confirmed one of its mechanism and why."""
+    words = {(each.mechanism, each.deviation): each.words.strip() for each in explanations}
+    parts = [f"## The {WORST} largest gains, and why\n"]
+    for name, label, cell in worst_of(documents):
+        config, half = documents[name]["setting"]["config"], documents[name]["mechanisms"][label]["confirmed"]
+        parts.append(
+            f"**`{label}`, {cell['deviation']}** (`{config}`): client {cell['client']} gains {cell['gain']:+.4f}, the "
+            f"largest mean of many. Half of the seeds chose {half['deviation']} of client {half['client']}, which "
+            f"gains {_interval(half)} with the other half.\n"
+        )
+        if (label, cell["deviation"]) in words:
+            parts.append(words[label, cell["deviation"]] + "\n")
+    return "\n".join(parts)
+
+
+def _heading(setting: Mapping[str, Any], mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
+    seconds = [entry["seconds"] for entry in mechanisms.values()]
+    took = "" if None in seconds else f" All runs took {sum(seconds) / 60:.0f} minutes by the clock."
     name, hardware = setting["config"], setting.get("hardware", {})
     where = f" on {hardware['cores']} cores of {hardware['cpu']}" if "cpu" in hardware else ""
     return (
         f"## `{name}`\n\n{setting['clients']} clients, {setting['seeds']} seeds, tolerance {setting['tolerance']:g}, "
         f"confidence {100 * setting['confidence']:g} %; fljax {setting['fljax']}, {setting['date']}{where}. "
-        f"`fljax certify {name}` does it again.\n"
+        f"`fljax certify {name}` does it again.{took}\n"
     )
 
 

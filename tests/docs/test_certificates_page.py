@@ -9,7 +9,7 @@ import pytest
 
 from docs import generate
 from docs.generator import certificates as generator
-from docs.generator.certificates import Claim, judge, verdict_of
+from docs.generator.certificates import Claim, Explanation, judge, verdict_of, worst_of
 from fljax import algorithms
 from fljax.config import load
 
@@ -69,7 +69,11 @@ def test_claims_are_judged(mechanism: str, kind: str, deviations: tuple[str, ...
 
 def test_the_page() -> None:
     claim = Claim("INCFL", "Abstract", "Clients are better off.", "a", "joined", other="b")
-    text = generator.page({"x": DOCUMENT}, [claim])
+    why = Explanation("a", "lie", "Since it is weighed more.")
+    text = generator.page({"x": DOCUMENT}, [claim], [why])
+    assert "`fljax certify certificates/x` does it again. All runs took 30 minutes by the clock." in text
+    assert "Since it is weighed more." in text
+    assert "**`b`, lie** (`certificates/x`): client 1 gains +0.1000" in text
     assert "| deviation | `a` | `b` |" in text
     assert "| lie | **+0.040** | – |" in text
     assert "| rest | -0.150 | +0.000 ? |" in text
@@ -80,6 +84,21 @@ def test_the_page() -> None:
     assert "| INCFL | Clients are better off. | Abstract | `a` | **holds** |" in text
     assert text.index("less than alone") < text.index("Mechanism by deviation")
     assert [verdict_of(entry) for entry in DOCUMENT["mechanisms"]["a"]["deviations"]] == ["VIOLATED", "CERTIFIED"]
+
+
+def test_the_largest_gains_are_of_different_mechanisms() -> None:
+    gains = {("x", "a"): 0.3, ("x", "b"): 0.1, ("y", "a"): 0.2, ("y", "b"): 0.4, ("y", "c"): 0.05, ("y", "d"): 0.0}
+    documents: dict[str, Any] = {}
+    for (name, label), gain in gains.items():
+        entry = {"worst": {"deviation": "lie", "client": 0, "gain": gain}}
+        documents.setdefault(name, {"mechanisms": {}})["mechanisms"][label] = entry
+    assert [(name, label) for name, label, _ in worst_of(documents)] == [("y", "b"), ("x", "a"), ("y", "c")]
+
+
+def test_the_largest_gains_are_explained() -> None:
+    known = {(each.mechanism, each.deviation) for each in generator.read_explanations()}
+    for _, label, cell in worst_of(generator.committed()):
+        assert (label, cell["deviation"]) in known
 
 
 def test_claims_are_about_the_committed_configs() -> None:
