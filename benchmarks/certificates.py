@@ -248,13 +248,16 @@ def speed(config: Config, labels: Sequence[str], passes: int) -> None:
         )
 
 
-def commit(name: str, folder: Path) -> None:
-    """Writes the files of a config that are committed."""
+def commit(name: str, folder: Path, tolerance: float) -> None:
+    """Writes the files of a config that are committed, with verdicts at a tolerance."""
     from throughput import hardware
 
+    from fljax.games.strategic.certifying import judged
     from fljax.results.folders import CERTIFICATES
 
     saved = load_certificates(folder / CERTIFICATES)
+    again = {label: judged(certificate, tolerance) for label, certificate in saved.certificates.items()}
+    saved = saved._replace(certificates=again)
     seconds = json.loads((folder / SECONDS).read_text()) if (folder / SECONDS).is_file() else {}
     about = {"config": f"certificates/{name}", "date": f"{datetime.date.today()}", "hardware": hardware()}
     COMMITTED.mkdir(exist_ok=True)
@@ -268,7 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", default=",".join(NAMES), help="configs, with commas")
     parser.add_argument("--out", type=Path, default=Path("runs/certificates"))
-    parser.add_argument("--tolerance", type=float, default=0.02)
+    parser.add_argument("--tolerance", type=float, default=0.01, help="gains up to it do not count")
     parser.add_argument("--set", action="append", default=[], help="a key of the configs; may be repeated")
     parser.add_argument("--devices", type=int, default=2, help="cores of the CPU that JAX sees as devices")
     parser.add_argument("--rate", type=float, default=23_000, help="client-steps by second, for --estimate")
@@ -280,7 +283,7 @@ def main() -> None:
     names = [name.strip() for name in chosen.names.split(",")]
     if chosen.commit:
         for name in names:
-            commit(name, chosen.out / name)
+            commit(name, chosen.out / name, chosen.tolerance)
         return
     import fljax
 

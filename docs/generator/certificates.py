@@ -31,8 +31,9 @@ and how to make one.
 
 - **Individual rationality comes first**: where most clients have less than alone, it pays to contribute nothing,
   whatever the mechanism.
-- Bounds hold for all clients and deviations of a mechanism at once. Only the deviations below were tried, and an attack
-  that was searched for: a client may gain more by another one.
+- Bounds hold for all clients and deviations of a mechanism at once, and so decide for every tolerance: a mechanism
+  violates those below the lower bound of its largest gain, and is certified at those from the upper bound on.
+- Only the deviations below were tried, and an attack that was searched for: a client may gain more by another one.
 - This page is generated from `benchmarks/results/certificates`, which `benchmarks/certificates.py` writes.
 """
 

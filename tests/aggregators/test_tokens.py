@@ -28,11 +28,17 @@ from fljax.aggregators import (
 )
 from tests.drawn import at_most
 
+# Compiled as wholes: operation by operation they take some fifty small programs for each shape.
+bid = jax.jit(bid_preferences, static_argnames=("rule", "least_importance", "price"))
+scheduled = jax.jit(schedule, static_argnames=("slots",))
+settle = jax.jit(settle_tokens, static_argnames=("price", "integer", "most_utility", "most_reimbursed", "ranked"))
+exploration = jax.jit(exploration_share)
+
 
 def bids(accuracy, tokens=None, **options):
     accuracy = jnp.asarray(accuracy, jnp.float32)
     tokens = jnp.full(accuracy.shape[0], 100) if tokens is None else jnp.asarray(tokens)
-    return np.asarray(bid_preferences(accuracy, tokens, **options)).astype(int).tolist()
+    return np.asarray(bid(accuracy, tokens, **options)).astype(int).tolist()
 
 
 @pytest.mark.thorough
@@ -85,15 +91,15 @@ def test_a_wrong_rule_is_named():
 
 def test_exploration_decays_with_those_who_were_never_selected():
     participation = np.zeros((10, 2), int)
-    np.testing.assert_allclose(exploration_share(jnp.asarray(participation)), [0.9, 0.9])
+    np.testing.assert_allclose(exploration(jnp.asarray(participation)), [0.9, 0.9])
     participation[:4, 0], participation[:, 1] = 2, 1
-    np.testing.assert_allclose(exploration_share(jnp.asarray(participation)), [0.54, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(exploration(jnp.asarray(participation)), [0.54, 0.2], rtol=1e-6)
     eligible = jnp.arange(10) < 5  # four of these five were selected
-    np.testing.assert_allclose(exploration_share(jnp.asarray(participation), eligible=eligible), [0.2, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(exploration(jnp.asarray(participation), eligible=eligible), [0.2, 0.2], rtol=1e-6)
 
 
 def chosen(seed, some_bids, contribution, participation, exploration, slots):
-    found = schedule(
+    found = scheduled(
         jax.random.key(seed),
         jnp.asarray(some_bids),
         jnp.asarray(contribution, jnp.float32),
@@ -157,7 +163,7 @@ def test_a_share_of_one_is_all_random_and_clusters_draw_apart():
 def settled(tokens, pools, best, members, contribution, participation, accuracy, **options):
     integer = options.get("integer", True)
     kind = jnp.int32 if integer else jnp.float32
-    return settle_tokens(
+    return settle(
         jnp.asarray(tokens, kind),
         jnp.asarray(pools, kind),
         jnp.asarray(best, jnp.float32),

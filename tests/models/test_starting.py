@@ -43,7 +43,7 @@ class Net_starting(nn.Module):
 
 NET = models.task_from_module(Net_starting(), STARTING_X[:1], classes=3)
 TASK = models.logistic_regression(STARTING_X.shape[1:], 3)
-STARTING_PARAMS = TASK.init(jax.random.key(7))
+STARTING_PARAMS = jax.jit(TASK.init)(jax.random.key(7))
 
 
 def _plan_starting(task: Any = TASK) -> engine.Plan:
