@@ -5,6 +5,12 @@ file's tests with their fixtures; CPU has all threads. JAX reports tracing, lowe
 compiled program from the disk is included. What is left of the seconds is running; it may be below zero, since threads
 that compile at the same time count each. Importing is that of the file and of
 what nobody imported before. Other work on the machine lengthens all of them: compare CPU, in pairs.
+
+    python benchmarks/suite.py --levers 2 tests/engine tests/aggregators
+
+runs these tests as they are and without each of the levers that make them quick, in an order drawn anew for each of two
+turns, and prints the ratios of CPU-seconds. Every run begins without programs on the disk, but the one that is called
+again.
 """
 
 from __future__ import annotations
@@ -15,7 +21,9 @@ import contextlib
 import datetime
 import json
 import os
+import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,6 +43,17 @@ EVENTS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowering",
     "/jax/core/compile/backend_compile_duration": "compiling",
 }
+# What makes the tests quick: by its name how they run without it: a word for the plugin ``Without``, variables of the
+# environment, and arguments.
+LEVERS: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "programs on the disk": ("", {"JAX_ENABLE_COMPILATION_CACHE": "false"}, []),
+    "programs in memory are kept from file to file": ("forget", {}, []),
+    "few optimisations": ("optimise", {}, []),
+    "one device": ("devices", {}, []),
+    "annotations are checked in some tests": ("", {"FLJAX_CHECK_TYPES": "1"}, []),
+    "few drawn examples": ("", {}, ["--hypothesis-profile=ci"]),
+}
+WITHOUT = "FLJAX_SUITE_WITHOUT"
 Numbers = collections.defaultdict[str, collections.defaultdict[str, float]]
 
 
@@ -97,6 +116,46 @@ class Phases:
         Path(os.environ[FOLDER], f"{name}.json").write_text(json.dumps(self.numbers))
 
 
+class Without:
+    """The plugin that takes a lever away from all tests."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """The tests' own modules can be imported by now."""
+        import gc
+
+        import jax
+
+        from tests import compiled, kinds
+
+        def forget(limit: int) -> int:
+            jax.clear_caches()
+            gc.collect()
+            return limit
+
+        if self.name == "forget":
+            compiled.forget_if_many = forget
+        if self.name == "optimise":
+            kinds.compiles_quickly = lambda item: False
+        if self.name == "devices":
+            usual, quickly = kinds.compiles_as_users_do, kinds.compiles_quickly
+
+            def compiles_quickly(item: pytest.Item) -> bool:
+                kinds.compiles_as_users_do = usual
+                try:
+                    return quickly(item)
+                finally:
+                    kinds.compiles_as_users_do = several
+
+            def several(item: pytest.Item) -> bool:
+                return True
+
+            kinds.compiles_as_users_do, kinds.compiles_quickly = several, compiles_quickly
+
+
 def _cpu() -> float:
     spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in spent)
@@ -108,7 +167,47 @@ def pytest_configure(config: pytest.Config) -> None:
 
     phases = Phases()
     config.pluginmanager.register(phases)
+    config.pluginmanager.register(Without(os.environ.get(WITHOUT, "")))
     jax.monitoring.register_event_duration_secs_listener(phases.listen)
+
+
+def levers(turns: int, arguments: list[str]) -> str:
+    """A table: CPU-seconds without each lever, by those with all, in the same turn."""
+    forms = {"with all": ("", {}, []), **{f"without: {name}": form for name, form in LEVERS.items()}}
+    spent: dict[str, list[float]] = {name: [] for name in (*forms, "with all, called again")}
+    for turn in range(turns):
+        for name in random.Random(turn).sample(list(forms), len(forms)):
+            plugin, environment, further = forms[name]
+            with tempfile.TemporaryDirectory() as cache:
+                added = {WITHOUT: plugin, "JAX_COMPILATION_CACHE_DIR": cache, **environment}
+                for each in [name, *(["with all, called again"] if name == "with all" else [])]:
+                    _, code, cpu, _ = measured([*arguments, *further], added)
+                    if code:
+                        raise SystemExit(f"expected tests that pass, got exit code {code}, {each}")
+                    spent[each].append(cpu)
+                    print(f"turn {turn}: {each}: {cpu:.0f} s of CPU", flush=True)
+    lines: list[str] = []
+    for name, found in spent.items():
+        ratios = [f"{without / usual:.2f}" for without, usual in zip(found, spent["with all"], strict=True)]
+        lines.append(f"| {name} | {statistics.median(found):.0f} | {' '.join(ratios)} |")
+    return "\n".join(["| | s of CPU (median) | ratio, each turn |", "|---|---:|---|", *lines])
+
+
+def measured(arguments: list[str], added: dict[str, str]) -> tuple[Numbers, int, float, float]:
+    """Numbers by file, the exit code, and seconds of the CPU and by the clock of one call of the tests."""
+    numbers = nothing()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {FOLDER: folder, "PYTHONPATH": path.rstrip(os.pathsep)} | added
+        start, cpu = time.monotonic(), _cpu()
+        words = [sys.executable, "-m", "pytest", "-p", "suite", "-q", "-n", "2", *arguments]
+        code = subprocess.run(words, check=False, env=environment).returncode
+        spent = _cpu() - cpu, time.monotonic() - start
+        for each in Path(folder).glob("*.json"):
+            for file, found in json.loads(each.read_text()).items():
+                for name, value in found.items():
+                    numbers[file][name] += value
+    return numbers, code, *spent
 
 
 def main() -> None:
@@ -116,21 +215,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS / f"{datetime.date.today()}-suite.md")
     parser.add_argument("--rows", type=int, default=40, help="files in the table, the longest first")
+    parser.add_argument("--levers", type=int, default=0, metavar="TURNS", help="measure what makes the tests quick")
     options, arguments = parser.parse_known_args()
-    command = ["-q", "-n", "2", *arguments]
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        environment = os.environ | {FOLDER: folder, "PYTHONPATH": path.rstrip(os.pathsep)}
-        start, cpu, load = time.monotonic(), _cpu(), os.getloadavg()[0]
-        words = [sys.executable, "-m", "pytest", "-p", "suite", *command]
-        code = subprocess.run(words, check=False, env=environment).returncode
-        whole = f"{time.monotonic() - start:.0f} s, {_cpu() - cpu:.0f} s of CPU"
-        numbers = nothing()
-        for each in Path(folder).glob("*.json"):
-            for file, found in json.loads(each.read_text()).items():
-                for name, value in found.items():
-                    numbers[file][name] += value
-    title = f"`pytest {' '.join(command)}`: {whole}; exit code {code}; load average before {load:.1f}."
+    if options.levers:
+        print(levers(options.levers, arguments))
+        return
+    load = os.getloadavg()[0]
+    numbers, code, cpu, seconds = measured(arguments, {})
+    title = (
+        f"`pytest {' '.join(['-q', '-n', '2', *arguments])}`: {seconds:.0f} s, {cpu:.0f} s of CPU; exit code {code}; "
+        f"load average before {load:.1f}."
+    )
     options.out.write_text(table(numbers, title, options.rows))
     print(f"{title}\n{options.out}")
 
