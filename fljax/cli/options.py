@@ -205,6 +205,10 @@ class CertifyOptions(NamedTuple):
         bool, typer.Option("--control/--no-control", help="Certify FedAvg with inflated sizes on the same data, too.")
     ] = True
     max_runs: Annotated[int, typer.Option(metavar="N", help="Refuse more runs of one algorithm than this.")] = 20_000
+    deviators: Annotated[
+        str | None,
+        typer.Option(metavar="IDS", help="Clients that deviate in turn, with commas; all of them if not given."),
+    ] = None
 
 
 class Together(NamedTuple):

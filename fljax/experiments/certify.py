@@ -50,6 +50,7 @@ from fljax.games.costs import in_words
 from fljax.games.strategic.certifying import check_number, cost_of, judged
 from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
 from fljax.games.strategic.evidence import left_out_sentences
+from fljax.games.strategic.playing import check_deviators
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of
@@ -78,6 +79,7 @@ class Question(NamedTuple):
       candidates: strategies that an attacker tries; 0: there is no attack.
       control: whether FedAvg by size is certified beside the algorithms.
       max_runs: of one algorithm; more are refused.
+      deviators: ids of the clients that deviate, also as several and in the control; None: each in turn.
     """
 
     tolerance: float = 0.01
@@ -89,6 +91,7 @@ class Question(NamedTuple):
     candidates: int = 50
     control: bool = True
     max_runs: int = 20_000
+    deviators: tuple[int, ...] | None = None
 
 
 class _Ahead(NamedTuple):
@@ -223,6 +226,7 @@ def _certificates(
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
     same: dict[str, Any] = {"rounds": setup.rounds, "seeds": setup.seeds, "tolerance": asked.tolerance}
     same |= {"confidence": asked.confidence, "method": asked.method, "max_runs": asked.max_runs}
+    same["deviators"] = asked.deviators
     for entry in setup.algorithms:
         label = entry.label
         if label not in ahead:
@@ -259,6 +263,8 @@ def _certificates(
 
 def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: str) -> _Ahead:
     """What the algorithm will play; raises a ValueError for what cannot be played, and tells what it costs."""
+    if asked.deviators is not None:
+        check_deviators(asked.deviators, setup.clients)
     messages = messages_of(plan, setup.federation)
     chosen, utility = chosen_of(asked.deviations, messages), asked.utility
     check_numbers(
@@ -282,8 +288,9 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
         outputs.log.note("no certificate: it reads none of the deviations", label)
         return ahead
     sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(setup.seeds), "candidates": asked.candidates}
-    sizes["splits"] = setup.clients * (identities > 1)
-    cost = cost_of(plan, setup.federation, cells=len(chosen.deviations) * setup.clients, **sizes)
+    deviating = setup.clients if asked.deviators is None else len(asked.deviators)
+    sizes["splits"] = deviating * (identities > 1)
+    cost = cost_of(plan, setup.federation, cells=len(chosen.deviations) * deviating, **sizes)
     check_number(cost, asked.max_runs)
     count = len(chosen.deviations) + (identities > 1)
     outputs.log.note(f"{count} deviations, {in_words(cost)}", label, 0, cost.runs)
@@ -331,7 +338,7 @@ def in_json(asked: Question) -> str:
     if isinstance(deviations, Mapping):
         deviations = {name: numbers_of(strategy) for name, strategy in deviations.items()}
     utility = asked.utility._replace(cost=np.asarray(asked.utility.cost, float).tolist())._asdict()
-    names = ("confidence", "method", "identities", "candidates")
+    names = ("confidence", "method", "identities", "candidates", "deviators")
     settings = {name: getattr(asked, name) for name in names}
     return json.dumps({"deviations": deviations, **utility, **settings})
 
@@ -353,7 +360,8 @@ def _finished(directory: pathlib.Path | None, text: str, asked: Question) -> Sav
 def _check_question(earlier: str, asked: Question, of_what: str) -> None:
     """Raises a ValueError if something else was asked earlier, in the form of ``in_json``."""
     before, now = json.loads(earlier or "{}"), json.loads(in_json(asked))
-    before = {"identities": 1} | before if before else before  # an older version plays no splits
+    # An older version plays no splits, and all clients deviate.
+    before = {"identities": 1, "deviators": None} | before if before else before
     for name, value in now.items():
         if name in before and before[name] != value:
             raise ValueError(

@@ -56,6 +56,11 @@ def test_interrupted(command: str, capsys: Any) -> None:
         ("certify", ["--candidates", "-1"], "expected --candidates to be at least 0, got -1"),
         ("certify", ["--identities", "0"], "expected --identities to be at least 1, got 0"),
         ("certify", ["--max-runs", "0"], "expected --max-runs to be at least 1, got 0"),
+        (
+            "certify",
+            ["--deviators", "0,-1"],
+            "expected --deviators to be ids of clients with commas between them, got '0,-1'",
+        ),
         ("certify", ["--deviations", "zero ridr"], "got 'zero ridr' (did you mean 'zero rider'?)"),
         ("certify", ["--deviations", "none.toml"], "expected 'none.toml' to be readable, got: No such file"),
         ("certify", ["--deviations", "bad.toml"], "a table of numbers for each deviation of 'bad.toml', got own = 2"),

@@ -73,6 +73,17 @@ def test_every_algorithm_is_certified_and_saved(played: list[dict[str, Any]], tm
     assert not (tmp_path / "certify").exists()
 
 
+def test_some_clients_deviate(played: list[dict[str, Any]]) -> None:
+    events: list[Event] = []
+    certify.run(config(), Question(deviators=(2, 0)), on_event=events.append)
+    assert [call["deviators"] for call in played] == [(2, 0)] * 3
+    # With 5 seeds: honest, the cells, 3 clients alone, and the attack's honest run and 50 candidates.
+    told = next(event for event in events if event.label == "fedavg" and " deviations, " in event.message)
+    assert told.rounds == 5 * (1 + 2 * len(played[0]["deviations"]) + 3 + 51)
+    with pytest.raises(ValueError, match="expected deviators to be ids of the clients 0 to 2, got 3"):
+        certify.run(config(), Question(deviators=(3,)))
+
+
 @pytest.mark.in_turn
 def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     """Another tolerance needs no runs."""
@@ -107,6 +118,7 @@ def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_
             r"the deviations of the certificates .* got .*zero rider",
         ),
         (Question(candidates=3), "the candidates of the certificates in .* got 3 in place of 50"),
+        (Question(deviators=(1,)), r"the deviators of the certificates in .* got \[1\] in place of null"),
         (Question(identities=2), "the identities of the certificates in .* got 2 in place of 1"),
         (Question(utility=Utility(cost=0.5)), "the cost of the certificates in .* got 0.5 in place of 0.0"),
         (Question(confidence=0.9), "the confidence of the certificates in .* got 0.9 in place of 0.95"),

@@ -76,6 +76,8 @@ def _check(options: CertifyOptions) -> None:
         raise ValueError(f"expected --candidates to be at least 0, got {options.candidates}")
     if options.max_runs < 1:
         raise ValueError(f"expected --max-runs to be at least 1, got {options.max_runs}")
+    if options.deviators is not None:
+        _ids(options.deviators)
     valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}
     for name, names in valid.items():
         if (got := getattr(options, name)) not in names:
@@ -100,7 +102,16 @@ def _question(options: CertifyOptions) -> Question:
         candidates=options.candidates,
         control=options.control,
         max_runs=options.max_runs,
+        deviators=None if options.deviators is None else _ids(options.deviators),
     )
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    """The ids of clients that an option names."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError(f"expected --deviators to be ids of clients with commas between them, got {text!r}")
+    return tuple(map(int, parts))
 
 
 def _write(

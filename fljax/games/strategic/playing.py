@@ -235,11 +235,7 @@ def check_profiles(
     if deviators is not None:
         if shape != "unilateral":
             raise ValueError(f'expected deviators for the shape "unilateral" alone, got the shape {shape!r}')
-        if not len(deviators) or len(set(deviators)) < len(deviators):
-            raise ValueError(f"expected different ids of clients for deviators, got {list(deviators)}")
-        for client in deviators:
-            if not is_whole(client) or not 0 <= client < clients:
-                raise ValueError(f"expected deviators to be ids of the clients 0 to {clients - 1}, got {client!r}")
+        check_deviators(deviators, clients)
     if shape == "join" and clients > LARGEST:
         raise ValueError(f'expected at most {LARGEST} clients for the shape "join", got {clients}')
     deviating = clients if deviators is None else len(deviators)
@@ -259,6 +255,15 @@ def check_profiles(
             f"expected at most {most:,} runs, got {shown} for {count if count < 10**15 else 'so many'} profiles{told} "
             f"with {seeds} seeds; max_runs allows more, deviations and deviators choose fewer"
         )
+
+
+def check_deviators(deviators: Sequence[int], clients: int) -> None:
+    """Raises a ValueError unless they are different ids of ``clients`` clients, at least one."""
+    if not len(deviators) or len(set(deviators)) < len(deviators):
+        raise ValueError(f"expected different ids of clients for deviators, got {list(deviators)}")
+    for client in deviators:
+        if not is_whole(client) or not 0 <= client < clients:
+            raise ValueError(f"expected deviators to be ids of the clients 0 to {clients - 1}, got {client!r}")
 
 
 def check_finite(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> None:
