@@ -38,9 +38,10 @@ from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_
 from fljax.results.events import Event
 
 NAMES = ("fmnist_dirichlet", "fmnist_groups")
-# Dirichlet(0.5) deals the rows anew for each seed, so that no client differs from another but by chance: half of them
-# deviate, for half of the cost. In label groups client i has the same labels with every seed.
-DEVIATORS = {"fmnist_dirichlet": (0, 1, 2, 3, 4)}
+# What is asked but for the tolerance, which needs no runs. Dirichlet(0.5) deals the rows anew for each seed, so that
+# clients differ by chance alone: half of them deviate, for half of the cost. In label groups client i has equal labels
+# with every seed.
+ASKED: dict[str, dict[str, Any]] = {"fmnist_dirichlet": {"deviators": (0, 1, 2, 3, 4), "candidates": 20}}
 COMMITTED = Path(__file__).parent / "results" / "certificates"
 SECONDS = "seconds.json"  # by label: by the clock, and of the CPU
 DIGITS = 5
@@ -143,7 +144,7 @@ def cells_as_csv(saved: SavedCertificates) -> str:
     return text.getvalue()
 
 
-def estimate(config: Config, rate: float, deviators: tuple[int, ...] | None) -> None:
+def estimate(config: Config, rate: float, asked: Mapping[str, Any]) -> None:
     """Prints the runs and client-steps of each algorithm, and the hours at a rate of client-steps per second."""
     from fljax.experiments.inputs.setup import resolve_setup
     from fljax.experiments.programs import check
@@ -154,17 +155,21 @@ def estimate(config: Config, rate: float, deviators: tuple[int, ...] | None) -> 
 
     setup = resolve_setup(config, EventLog())
     plans, total = check(setup, rehearsed=False, swept=True), 0.0
-    sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(config.seeds), "candidates": 50}
+    sizes: dict[str, Any] = {
+        "rounds": setup.rounds,
+        "seeds": len(config.seeds),
+        "candidates": asked.get("candidates", 50),
+    }
     for label, plan in plans.items():
         count = len(usual_deviations(messages_of(plan, setup.federation)))
-        deviating = setup.clients if deviators is None else len(deviators)
+        deviating = len(asked.get("deviators", range(setup.clients)))
         cost = cost_of(plan, setup.federation, cells=count * deviating, **sizes)
         total += cost.client_steps
         print(f"{label}: {count} deviations, {in_words(cost)}, {cost.client_steps / rate / 3600:.2f} hours", flush=True)
     print(f"{config.name}: {total / 1e6:.0f} million client-steps, {total / rate / 3600:.1f} hours", flush=True)
 
 
-def certify(config: Config, folder: Path, tolerance: float, deviators: tuple[int, ...] | None) -> None:
+def certify(config: Config, folder: Path, tolerance: float, asked: Mapping[str, Any]) -> None:
     """Runs what a folder lacks. Seconds of algorithms, also of earlier processes, are in a file of the folder."""
     from fljax.experiments import certify as experiment
 
@@ -188,7 +193,7 @@ def certify(config: Config, folder: Path, tolerance: float, deviators: tuple[int
 
     experiment.run(
         config,
-        experiment.Question(tolerance=tolerance, deviators=deviators),
+        experiment.Question(tolerance=tolerance, **asked),
         directory=folder,
         resume=True,
         on_event=listen,
@@ -302,11 +307,11 @@ def main() -> None:
     for name in names:
         config = load(f"certificates/{name}", chosen.set)
         if chosen.estimate:
-            estimate(config, chosen.rate, DEVIATORS.get(name))
+            estimate(config, chosen.rate, ASKED.get(name, {}))
         elif chosen.speed:
             speed(config, [label.strip() for label in chosen.speed.split(",")], chosen.passes)
         else:
-            certify(config, chosen.out / name, chosen.tolerance, DEVIATORS.get(name))
+            certify(config, chosen.out / name, chosen.tolerance, ASKED.get(name, {}))
 
 
 if __name__ == "__main__":
