@@ -86,6 +86,8 @@ def summary_of(certificate: Certificate) -> dict[str, Any]:
     return rounded(
         {
             "irrational": shares,
+            "payoff": float(gains.honest.mean()),
+            "alone": None if gains.outside is None else float(gains.outside.mean()),
             "verdict": certificate.verdict,
             "epsilon": {"low": certificate.epsilon_low, "high": certificate.epsilon_high},
             "seeds_needed": certificate.seeds_needed,

@@ -180,6 +180,7 @@ def _mechanisms(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
     head = (
         "mechanism",
         "less than alone",
+        "payoff (alone)",
         "verdict",
         "largest gain",
         "worst",
@@ -198,6 +199,7 @@ def _mechanism(entry: Mapping[str, Any]) -> tuple[str, ...]:
     seeds = "" if entry["seeds_needed"] is None else f" ({entry['seeds_needed']:,} seeds would decide)"
     return (
         "–" if share is None else f"{share['share']:.0%} ({share['low']:.0%} to {share['high']:.0%})",
+        f"{entry['payoff']:.3f} " + ("(–)" if entry["alone"] is None else f"({entry['alone']:.3f})"),
         f"{entry['verdict']}{seeds}",
         f"{epsilon['low']:+.4f} to {epsilon['high']:+.4f}",
         f"{worst['deviation']}, client {worst['client']}: {worst['gain']:+.4f}",

@@ -23,6 +23,8 @@ def mechanism(share: float, *rows: dict[str, Any]) -> dict[str, Any]:
     confirmed = {"deviation": "lie", "client": 1, "mean": 0.1, "low": 0.0, "high": 0.2}
     return {
         "irrational": {"share": share, "low": share - 0.1, "high": share + 0.1},
+        "payoff": 0.7,
+        "alone": 0.625,
         "verdict": "INCONCLUSIVE",
         "epsilon": {"low": -0.01, "high": 0.05},
         "seeds_needed": 1200,
@@ -78,7 +80,7 @@ def test_the_page() -> None:
     assert "| lie | **+0.040** | – |" in text
     assert "| rest | -0.150 | +0.000 ? |" in text
     first = next(line for line in text.splitlines() if line.startswith("| `a` | 20% (10% to 30%) |"))
-    assert "INCONCLUSIVE (1,200 seeds would decide)" in first
+    assert "| 0.700 (0.625) | INCONCLUSIVE (1,200 seeds would decide) |" in first
     assert "factor.size 12.3: +0.1000 (+0.0000 to +0.2000)" in first
     assert first.endswith("| 1 of 1 | 10 |")
     assert "| INCFL | Clients are better off. | Abstract | `a` | **holds** |" in text
