@@ -38,9 +38,8 @@ from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_
 from fljax.results.events import Event
 
 NAMES = ("fmnist_dirichlet", "fmnist_groups")
-# What is asked but for the tolerance, which needs no runs. Dirichlet(0.5) deals the rows anew for each seed, so that
-# clients differ by chance alone: half of them deviate, for half of the cost. In label groups client i has equal labels
-# with every seed.
+# What is asked but for the tolerance, which needs no runs. Both configs deal rows and groups anew by seed: clients
+# differ by chance alone. Under Dirichlet(0.5) half of them deviate, for half of the cost.
 ASKED: dict[str, dict[str, Any]] = {"fmnist_dirichlet": {"deviators": (0, 1, 2, 3, 4), "candidates": 20}}
 COMMITTED = Path(__file__).parent / "results" / "certificates"
 SECONDS = "seconds.json"  # by label: by the clock, and of the CPU
@@ -121,6 +120,8 @@ def document(
     first = next(iter(saved.certificates.values()))
     setting = {"seeds": len(first.gains.seeds), "tolerance": first.tolerance, "confidence": first.confidence}
     setting |= {"clients": first.gains.honest.shape[1], "method": first.method, "fljax": saved.fljax}
+    setting["deviators"] = sorted({int(client) for client in first.gains.clients})
+    setting["candidates"] = 0 if first.attack is None else first.attack.candidates
     mechanisms = {
         label: {
             **summary_of(certificate),

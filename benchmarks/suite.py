@@ -10,7 +10,7 @@ what nobody imported before. Other work on the machine lengthens all of them: co
 
 runs these tests as they are and without each of the levers that make them quick, in an order drawn anew for each of two
 turns, and prints the ratios of CPU-seconds. Every run begins without programs on the disk, but the one that is called
-again.
+again. Processes that tests start keep their few optimisations.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,7 @@ LEVERS: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "few drawn examples": ("", {}, ["--hypothesis-profile=ci"]),
 }
 WITHOUT = "FLJAX_SUITE_WITHOUT"
+USUAL = {"FLJAX_CHECK_TYPES": "", "JAX_ENABLE_COMPILATION_CACHE": "true"}
 Numbers = collections.defaultdict[str, collections.defaultdict[str, float]]
 
 
@@ -123,37 +125,30 @@ class Without:
         self.name = name
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_finish(self) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         """The tests' own modules can be imported by now."""
         import gc
 
         import jax
 
-        from tests import compiled, kinds
+        from tests import compiled
+
+        conftest: Any = session.config.pluginmanager.get_plugin(str(session.config.rootpath / "tests" / "conftest.py"))
 
         def forget(limit: int) -> int:
             jax.clear_caches()
             gc.collect()
             return limit
 
+        def unchanged(_: bool = True) -> contextlib.AbstractContextManager[None]:
+            return contextlib.nullcontext()
+
         if self.name == "forget":
             compiled.forget_if_many = forget
         if self.name == "optimise":
-            kinds.compiles_quickly = lambda item: False
+            compiled.quickly = unchanged
         if self.name == "devices":
-            usual, quickly = kinds.compiles_as_users_do, kinds.compiles_quickly
-
-            def compiles_quickly(item: pytest.Item) -> bool:
-                kinds.compiles_as_users_do = usual
-                try:
-                    return quickly(item)
-                finally:
-                    kinds.compiles_as_users_do = several
-
-            def several(item: pytest.Item) -> bool:
-                return True
-
-            kinds.compiles_as_users_do, kinds.compiles_quickly = several, compiles_quickly
+            conftest.on_one_device = unchanged
 
 
 def _cpu() -> float:
@@ -179,11 +174,11 @@ def levers(turns: int, arguments: list[str]) -> str:
         for name in random.Random(turn).sample(list(forms), len(forms)):
             plugin, environment, further = forms[name]
             with tempfile.TemporaryDirectory() as cache:
-                added = {WITHOUT: plugin, "JAX_COMPILATION_CACHE_DIR": cache, **environment}
+                added = {WITHOUT: plugin, "JAX_COMPILATION_CACHE_DIR": cache, **USUAL, **environment}
                 for each in [name, *(["with all, called again"] if name == "with all" else [])]:
-                    _, code, cpu, _ = measured([*arguments, *further], added)
+                    _, code, cpu, _ = measured([*arguments, *further, "--ignore=tests/test_kinds.py"], added)
                     if code:
-                        raise SystemExit(f"expected tests that pass, got exit code {code}, {each}")
+                        raise SystemExit(f"expected tests that pass, got exit code {code}, {each}: {spent}")
                     spent[each].append(cpu)
                     print(f"turn {turn}: {each}: {cpu:.0f} s of CPU", flush=True)
     lines: list[str] = []

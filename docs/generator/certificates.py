@@ -19,20 +19,23 @@ CLAIMS = ROOT / "docs" / "certificate_claims.toml"
 PAGE = "methods/certificates.md"
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "fails", "undecided", "not run"
 WORST = 3  # gains that the page explains
+CONTROL = "(control)"  # what a label ends with that stands beside the mechanisms
+USUAL_CANDIDATES = 50
 # Marks of verdicts on a deviation of all clients.
 _MARKS = {"VIOLATED": "**", "INCONCLUSIVE": "?", "CERTIFIED": ""}
 
 OPENING = """# Does it pay to lie?
 
-Each client in turn deviates from each of these mechanisms, while the others are honest: it trains less, rides free,
+One client at a time deviates from each of these mechanisms, while the others are honest: it trains less, rides free,
 scales or flips its update, or reports false values of all that the mechanism asks for. A gain is what the client then
-gets more, in the same draw of data, initial weights and batches. [How to read a certificate](../howto/certificates.md),
-and how to make one.
+gets more, in the same draw of data, initial weights and batches. Each seed deals the data anew.
+[How to read a certificate](../howto/certificates.md), and how to make one.
 
 - **Individual rationality comes first**: where most clients have less than alone, it pays to contribute nothing,
   whatever the mechanism.
-- Bounds hold for all clients and deviations of a mechanism at once, and so decide for every tolerance: a mechanism
-  violates those below the lower bound of its largest gain, and is certified at those from the upper bound on.
+- Bounds hold for all clients that deviate and all deviations of a mechanism at once. Every tolerance below the lower
+  bound of the largest gain is violated. From the upper bound on, no deviation that was tried violates it. Between
+  them more seeds are needed.
 - Only the deviations below were tried, and an attack that was searched for: a client may gain more by another one.
 - This page is generated from `benchmarks/results/certificates`, which `benchmarks/certificates.py` writes.
 """
@@ -40,7 +43,7 @@ and how to make one.
 DEVIATIONS = """### Mechanism by deviation
 
 The mean gain of the client that gains most. **Bold**: more than the tolerance for some client (violated). ?: it cannot
-be said for some client. Plain: at most the tolerance for all clients (certified). –: the mechanism never reads it.
+be said for some client. Plain: at most the tolerance for all that deviate (certified). –: the mechanism never reads it.
 """
 
 
@@ -142,6 +145,7 @@ def worst_of(documents: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str,
         (name, label, entry["worst"])
         for name, document in documents.items()
         for label, entry in document["mechanisms"].items()
+        if not label.endswith(CONTROL)
     ]
     found.sort(key=lambda each: -each[2]["gain"])
     first = {(label, cell["deviation"]): (name, label, cell) for name, label, cell in reversed(found)}
@@ -151,7 +155,7 @@ def worst_of(documents: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str,
 def _explained(documents: Mapping[str, Mapping[str, Any]], explanations: Sequence[Explanation]) -> str:
     """The largest gains, each with the confirmed one of its mechanism and why."""
     words = {(each.mechanism, each.deviation): each.words.strip() for each in explanations}
-    parts = [f"## The {WORST} largest gains, and why\n"]
+    parts = ["## The largest gains, and why\n"]
     for name, label, cell in worst_of(documents):
         config, half = documents[name]["setting"]["config"], documents[name]["mechanisms"][label]["confirmed"]
         parts.append(
@@ -169,10 +173,16 @@ def _heading(setting: Mapping[str, Any], mechanisms: Mapping[str, Mapping[str, A
     took = "" if None in seconds else f" All runs took {sum(seconds) / 60:.0f} minutes by the clock."
     name, hardware = setting["config"], setting.get("hardware", {})
     where = f" on {hardware['cores']} cores of {hardware['cpu']}" if "cpu" in hardware else ""
+    ids, candidates = ",".join(map(str, setting["deviators"])), setting["candidates"]
+    every = len(setting["deviators"]) == setting["clients"]
+    who = "each of which deviates in turn" if every else f"of which {ids} deviate in turn"
+    command = f"fljax certify {name} --tolerance {setting['tolerance']:g}" + ("" if every else f" --deviators {ids}")
+    command += "" if candidates == USUAL_CANDIDATES else f" --candidates {candidates}"
     return (
-        f"## `{name}`\n\n{setting['clients']} clients, {setting['seeds']} seeds, tolerance {setting['tolerance']:g}, "
-        f"confidence {100 * setting['confidence']:g} %; fljax {setting['fljax']}, {setting['date']}{where}. "
-        f"`fljax certify {name}` does it again.{took}\n"
+        f"## `{name}`\n\n{setting['clients']} clients, {who}, {setting['seeds']} seeds, "
+        f"tolerance {setting['tolerance']:g}, confidence {100 * setting['confidence']:g} %; "
+        f"fljax {setting['fljax']}, {setting['date']}{where}. "
+        f"`{command}` does it again.{took}\n"
     )
 
 

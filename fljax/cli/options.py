@@ -207,7 +207,7 @@ class CertifyOptions(NamedTuple):
     max_runs: Annotated[int, typer.Option(metavar="N", help="Refuse more runs of one algorithm than this.")] = 20_000
     deviators: Annotated[
         str | None,
-        typer.Option(metavar="IDS", help="Clients that deviate in turn, with commas; all of them if not given."),
+        typer.Option(metavar="IDS", help="Ids of the clients that deviate, with commas; all of them if not given."),
     ] = None
 
 

@@ -79,7 +79,7 @@ class Question(NamedTuple):
       candidates: strategies that an attacker tries; 0: there is no attack.
       control: whether FedAvg by size is certified beside the algorithms.
       max_runs: of one algorithm; more are refused.
-      deviators: ids of the clients that deviate, also as several and in the control; None: each in turn.
+      deviators: ids of the clients that deviate; None: each in turn. Splits and the control take the same.
     """
 
     tolerance: float = 0.01
@@ -338,8 +338,9 @@ def in_json(asked: Question) -> str:
     if isinstance(deviations, Mapping):
         deviations = {name: numbers_of(strategy) for name, strategy in deviations.items()}
     utility = asked.utility._replace(cost=np.asarray(asked.utility.cost, float).tolist())._asdict()
-    names = ("confidence", "method", "identities", "candidates", "deviators")
+    names = ("confidence", "method", "identities", "candidates")
     settings = {name: getattr(asked, name) for name in names}
+    settings["deviators"] = None if asked.deviators is None else sorted(map(int, asked.deviators))
     return json.dumps({"deviations": deviations, **utility, **settings})
 
 

@@ -89,7 +89,7 @@ def test_the_question(fake: dict[str, Any], capsys: Any) -> None:
     assert call(capsys, "certify", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
     names = ("zero rider", "update times 2")
     utility = Utility("test_loss", 0.1, 0.5)
-    assert fake["question"] == experiment.Question(0.02, names, utility, 0.9, "max_t", 3, 0, False, 7, (2, 0))
+    assert fake["question"] == experiment.Question(0.02, names, utility, 0.9, "max_t", 3, 0, False, 7, (0, 2))
     assert fake["resume"]
     assert not pathlib.Path("x", "certificates.html").exists()
     pathlib.Path("lies.toml").write_text('["a lie"]\nown = 2\nfactor = {loss = 0.5}\n')

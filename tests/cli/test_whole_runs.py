@@ -59,7 +59,12 @@ def test_interrupted(command: str, capsys: Any) -> None:
         (
             "certify",
             ["--deviators", "0,-1"],
-            "expected --deviators to be ids of clients with commas between them, got '0,-1'",
+            "expected --deviators to be different ids with commas, got '0,-1'",
+        ),
+        (
+            "certify",
+            ["--deviators", "1, 1"],
+            "expected --deviators to be different ids with commas, got '1, 1'",
         ),
         ("certify", ["--deviations", "zero ridr"], "got 'zero ridr' (did you mean 'zero rider'?)"),
         ("certify", ["--deviations", "none.toml"], "expected 'none.toml' to be readable, got: No such file"),

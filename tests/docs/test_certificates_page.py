@@ -39,6 +39,7 @@ def mechanism(share: float, *rows: dict[str, Any]) -> dict[str, Any]:
 
 
 SETTING = {"config": "certificates/x", "clients": 3, "seeds": 20, "tolerance": 0.02, "confidence": 0.95}
+SETTING |= {"deviators": [0, 2], "candidates": 20}
 DOCUMENT: dict[str, Any] = {
     "setting": {**SETTING, "fljax": "1.0", "date": "2026-11-27", "hardware": {"cores": 2, "cpu": "a CPU"}},
     "mechanisms": {
@@ -73,7 +74,9 @@ def test_the_page() -> None:
     claim = Claim("INCFL", "Abstract", "Clients are better off.", "a", "joined", other="b")
     why = Explanation("a", "lie", "Since it is weighed more.")
     text = generator.page({"x": DOCUMENT}, [claim], [why])
-    assert "`fljax certify certificates/x` does it again. All runs took 30 minutes by the clock." in text
+    assert "3 clients, of which 0,2 deviate in turn, 20 seeds" in text
+    command = "fljax certify certificates/x --tolerance 0.02 --deviators 0,2 --candidates 20"
+    assert f"`{command}` does it again. All runs took 30 minutes by the clock." in text
     assert "Since it is weighed more." in text
     assert "**`b`, lie** (`certificates/x`): client 1 gains +0.1000" in text
     assert "| deviation | `a` | `b` |" in text
@@ -92,8 +95,9 @@ def test_the_largest_gains_are_of_different_mechanisms() -> None:
     gains = {("x", "a"): 0.3, ("x", "b"): 0.1, ("y", "a"): 0.2, ("y", "b"): 0.4, ("y", "c"): 0.05, ("y", "d"): 0.0}
     documents: dict[str, Any] = {}
     for (name, label), gain in gains.items():
-        entry = {"worst": {"deviation": "lie", "client": 0, "gain": gain}}
+        entry: dict[str, Any] = {"worst": {"deviation": "lie", "client": 0, "gain": gain}}
         documents.setdefault(name, {"mechanisms": {}})["mechanisms"][label] = entry
+    documents["x"]["mechanisms"]["b by size (control)"] = {"worst": {"deviation": "lie", "client": 0, "gain": 0.9}}
     assert [(name, label) for name, label, _ in worst_of(documents)] == [("y", "b"), ("x", "a"), ("y", "c")]
 
 

@@ -107,11 +107,12 @@ def _question(options: CertifyOptions) -> Question:
 
 
 def _ids(text: str) -> tuple[int, ...]:
-    """The ids of clients that an option names."""
+    """The ids of clients that an option names, in order."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ValueError(f"expected --deviators to be ids of clients with commas between them, got {text!r}")
-    return tuple(map(int, parts))
+    ids = sorted(int(part) for part in parts if part.isdecimal())
+    if len(set(ids)) < len(parts):
+        raise ValueError(f"expected --deviators to be different ids with commas, got {text!r}")
+    return tuple(ids)
 
 
 def _write(
