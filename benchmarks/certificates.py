@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from fljax.config import Config, load
+from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.core.files import write
 from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_post, load_certificates
 from fljax.results.events import Event
@@ -63,10 +64,11 @@ def summary_of(certificate: Certificate) -> dict[str, Any]:
     names = np.asarray(gains.deviations, dtype=object)
     changes = [name for name in ("loss", "participation", "welfare") if name in dataset]
     deviations: list[dict[str, Any]] = []
-    for name in dict.fromkeys(gains.deviations):
+    expected = _expected_gains(certificate)
+    for place, name in enumerate(dict.fromkeys(gains.deviations)):
         cells = np.flatnonzero(names == name)
         cell = int(cells[certificate.bounds.mean[cells].argmax()])
-        verdicts = [certificate.verdicts[place] for place in cells]
+        verdicts = [certificate.verdicts[each] for each in cells]
         deviations.append(
             {
                 **_cell(certificate, cell),
@@ -76,6 +78,7 @@ def summary_of(certificate: Certificate) -> dict[str, Any]:
                     "low": certificate.bounds.low[cells].max(),
                     "high": certificate.bounds.high[cells].max(),
                 },
+                "expected": {end: getattr(expected, end)[place] for end in ("mean", "low", "high")},
                 **{change: float(dataset[change].isel(cell=cell).mean("seed")) for change in changes},
                 "verdicts": {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))},
             }
@@ -99,6 +102,13 @@ def summary_of(certificate: Certificate) -> dict[str, Any]:
             "deviations": deviations,
         }
     )
+
+
+def _expected_gains(certificate: Certificate) -> Bounds:
+    """What a client gains by each deviation before data are dealt: means over clients, bounded for all at once."""
+    gains, names = certificate.gains, np.asarray(certificate.gains.deviations, dtype=object)
+    by_seed = [gains.gains[:, names == name].mean(axis=1) for name in dict.fromkeys(gains.deviations)]
+    return simultaneous_bounds(np.stack(by_seed, axis=1), certificate.confidence, method=certificate.method)
 
 
 def _cell(certificate: Certificate, cell: int) -> dict[str, Any]:

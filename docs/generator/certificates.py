@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import pathlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from docs.generator.markdown import table
+from fljax.experiments.certify import CONTROL, Question
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMITTED = ROOT / "benchmarks" / "results" / "certificates"
@@ -19,8 +20,6 @@ CLAIMS = ROOT / "docs" / "certificate_claims.toml"
 PAGE = "methods/certificates.md"
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "fails", "undecided", "not run"
 WORST = 3  # gains that the page explains
-CONTROL = "(control)"  # what a label ends with that stands beside the mechanisms
-USUAL_CANDIDATES = 50
 # Marks of verdicts on a deviation of all clients.
 _MARKS = {"VIOLATED": "**", "INCONCLUSIVE": "?", "CERTIFIED": ""}
 
@@ -40,7 +39,13 @@ gets more, in the same draw of data, initial weights and batches. Each seed deal
 - This page is generated from `benchmarks/results/certificates`, which `benchmarks/certificates.py` writes.
 """
 
-DEVIATIONS = """### Mechanism by deviation
+EXPECTED = """### Expected gain, mechanism by deviation
+
+What a client gains before the data are dealt: the mean over clients, with bounds that hold for all deviations of a
+mechanism at once. **Bold**: it gains. –: the mechanism never reads it.
+"""
+
+DEVIATIONS = """### Largest gain, mechanism by deviation
 
 The mean gain of the client that gains most. **Bold**: more than the tolerance for some client (violated). ?: it cannot
 be said for some client. Plain: at most the tolerance for all that deviate (certified). –: the mechanism never reads it.
@@ -73,12 +78,12 @@ class Explanation(NamedTuple):
     """Why a client gains by a deviation, from the equations.
 
     Attributes:
-      mechanism: a label.
+      mechanisms: labels.
       deviation: its name.
       words: Markdown.
     """
 
-    mechanism: str
+    mechanisms: tuple[str, ...]
     deviation: str
     words: str
 
@@ -96,7 +101,8 @@ def committed() -> dict[str, dict[str, Any]]:
 
 def read_explanations() -> list[Explanation]:
     """The explanations of the file of claims."""
-    return [Explanation(**entry) for entry in tomllib.loads(CLAIMS.read_text()).get("explanations", [])]
+    entries = tomllib.loads(CLAIMS.read_text())["explanations"]
+    return [Explanation(**{**entry, "mechanisms": tuple(entry["mechanisms"])}) for entry in entries]
 
 
 def read_claims() -> list[Claim]:
@@ -129,7 +135,8 @@ def page(
     parts = [OPENING, _explained(documents, explanations)]
     for document in documents.values():
         setting, mechanisms = document["setting"], document["mechanisms"]
-        parts += [_heading(setting, mechanisms), _mechanisms(mechanisms), DEVIATIONS, _deviations(mechanisms)]
+        parts += [_heading(setting, mechanisms), _mechanisms(mechanisms)]
+        parts += [EXPECTED, _deviations(mechanisms, _expected), DEVIATIONS, _deviations(mechanisms, _gain)]
         rows = [
             (claim.paper, claim.statement, claim.printed, f"`{claim.mechanism}`", f"**{judge(claim, document)}**")
             for claim in claims
@@ -140,31 +147,34 @@ def page(
 
 
 def worst_of(documents: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """The largest gains: (name of the document, label, worst cell), of different mechanisms and deviations."""
-    found = [
-        (name, label, entry["worst"])
-        for name, document in documents.items()
-        for label, entry in document["mechanisms"].items()
-        if not label.endswith(CONTROL)
-    ]
-    found.sort(key=lambda each: -each[2]["gain"])
-    first = {(label, cell["deviation"]): (name, label, cell) for name, label, cell in reversed(found)}
-    return sorted(first.values(), key=lambda each: -each[2]["gain"])[:WORST]
+    """The largest expected gains: (name of the document, label, row), of different mechanisms and deviations."""
+    found: dict[tuple[str, str], tuple[str, str, Mapping[str, Any]]] = {}
+    for name, document in documents.items():
+        for label, entry in document["mechanisms"].items():
+            row = max(entry["deviations"], key=_gain_expected)
+            before = found.get((label, row["deviation"]))
+            if label != CONTROL and (before is None or _gain_expected(before[2]) < _gain_expected(row)):
+                found[label, row["deviation"]] = (name, label, row)
+    return sorted(found.values(), key=lambda each: -_gain_expected(each[2]))[:WORST]
+
+
+def _gain_expected(row: Mapping[str, Any]) -> float:
+    return row["expected"]["mean"]
 
 
 def _explained(documents: Mapping[str, Mapping[str, Any]], explanations: Sequence[Explanation]) -> str:
-    """The largest gains, each with the confirmed one of its mechanism and why."""
-    words = {(each.mechanism, each.deviation): each.words.strip() for each in explanations}
+    """The largest expected gains, each with the confirmed gain of its mechanism's worst client, and why."""
+    words = {(label, each.deviation): each.words.strip() for each in explanations for label in each.mechanisms}
     parts = ["## The largest gains, and why\n"]
-    for name, label, cell in worst_of(documents):
+    for name, label, row in worst_of(documents):
         config, half = documents[name]["setting"]["config"], documents[name]["mechanisms"][label]["confirmed"]
         parts.append(
-            f"**`{label}`, {cell['deviation']}** (`{config}`): client {cell['client']} gains {cell['gain']:+.4f}, the "
-            f"largest mean of many. Half of the seeds chose {half['deviation']} of client {half['client']}, which "
-            f"gains {_interval(half)} with the other half.\n"
+            f"**`{label}`, {row['deviation']}** (`{config}`): a client gains {_interval(row['expected'])} in the mean "
+            f"over clients. Half of the seeds chose {half['deviation']} of client {half['client']}, which gains "
+            f"{_interval(half)} with the other half.\n"
         )
-        if (label, cell["deviation"]) in words:
-            parts.append(words[label, cell["deviation"]] + "\n")
+        if (label, row["deviation"]) in words:
+            parts.append(words[label, row["deviation"]] + "\n")
     return "\n".join(parts)
 
 
@@ -177,7 +187,7 @@ def _heading(setting: Mapping[str, Any], mechanisms: Mapping[str, Mapping[str, A
     every = len(setting["deviators"]) == setting["clients"]
     who = "each of which deviates in turn" if every else f"of which {ids} deviate in turn"
     command = f"fljax certify {name} --tolerance {setting['tolerance']:g}" + ("" if every else f" --deviators {ids}")
-    command += "" if candidates == USUAL_CANDIDATES else f" --candidates {candidates}"
+    command += "" if candidates == Question().candidates else f" --candidates {candidates}"
     return (
         f"## `{name}`\n\n{setting['clients']} clients, {who}, {setting['seeds']} seeds, "
         f"tolerance {setting['tolerance']:g}, confidence {100 * setting['confidence']:g} %; "
@@ -228,12 +238,20 @@ def _in_words(strategy: Mapping[str, float]) -> str:
     return ", ".join(f"{field} {number:.3g}" for field, number in strategy.items())
 
 
-def _deviations(mechanisms: Mapping[str, Mapping[str, Any]]) -> str:
+def _deviations(mechanisms: Mapping[str, Mapping[str, Any]], cell: Callable[[Mapping[str, Any] | None], str]) -> str:
     """Rows are deviations, and columns mechanisms."""
     by_label = {label: {row["deviation"]: row for row in entry["deviations"]} for label, entry in mechanisms.items()}
     names = dict.fromkeys(name for rows in by_label.values() for name in rows)
-    rows = [(name, *(_gain(of_label.get(name)) for of_label in by_label.values())) for name in names]
+    rows = [(name, *(cell(of_label.get(name)) for of_label in by_label.values())) for name in names]
     return table(("deviation", *(f"`{label}`" for label in by_label)), rows) + "\n"
+
+
+def _expected(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    expected = row["expected"]
+    mark = "**" if expected["low"] > 0 else ""
+    return f"{mark}{expected['mean']:+.3f}{mark} ({expected['low']:+.3f} to {expected['high']:+.3f})"
 
 
 def _gain(row: Mapping[str, Any] | None) -> str:
@@ -251,7 +269,7 @@ def verdict_of(row: Mapping[str, Any]) -> str:
 def judge(claim: Claim, document: Mapping[str, Any]) -> str:
     """Whether a claim holds in a setting: "holds", "fails", "undecided", or "not run".
 
-    - "loses": it holds if the upper bounds of all clients are below 0, and fails if a lower bound is above 0.
+    - "loses": it holds if the upper bounds of the expected gains are below 0, and fails if a lower bound is above 0.
     - "no_gain": it holds if each deviation is certified, and fails if one is violated.
     - "joined": by intervals of the share of clients with less than alone.
 
@@ -275,6 +293,6 @@ def judge(claim: Claim, document: Mapping[str, Any]) -> str:
     if claim.kind == "no_gain":
         verdicts = {verdict_of(row) for row in chosen}
         return FAILS if "VIOLATED" in verdicts else HOLDS if verdicts == {"CERTIFIED"} else UNDECIDED
-    if any(row["any_client"]["low"] > 0 for row in chosen):
+    if any(row["expected"]["low"] > 0 for row in chosen):
         return FAILS
-    return HOLDS if all(row["any_client"]["high"] < 0 for row in chosen) else UNDECIDED
+    return HOLDS if all(row["expected"]["high"] < 0 for row in chosen) else UNDECIDED

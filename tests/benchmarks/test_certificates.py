@@ -32,6 +32,8 @@ def test_a_summary_has_each_deviation_with_its_worst_client(saved: games.SavedCe
     (row,) = summary["deviations"]
     assert (row["deviation"], row["client"], row["gain"]) == ("lie", 0, 0.015)
     assert row["any_client"] == {"low": -0.00093, "high": 0.03093}
+    assert row["expected"]["mean"] == pytest.approx(saved.certificates["a"].bounds.mean.mean(), abs=1e-5)
+    assert row["expected"]["low"] < row["expected"]["mean"] < row["expected"]["high"]
     assert row["verdicts"] == {"CERTIFIED": 2, "INCONCLUSIVE": 1}
     assert (row["loss"], row["welfare"]) == (0.0015, 0.012)
     assert row["participation"] == 0.06667  # with seed 1 it joins then

@@ -12,11 +12,13 @@ from docs.generator import certificates as generator
 from docs.generator.certificates import Claim, Explanation, judge, verdict_of, worst_of
 from fljax import algorithms
 from fljax.config import load
+from fljax.experiments.certify import CONTROL
 
 
 def row(name: str, low: float, high: float, **verdicts: int) -> dict[str, Any]:
-    ends = {"low": low, "high": high}
-    return {"deviation": name, "client": 0, "gain": (low + high) / 2, **ends, "any_client": ends, "verdicts": verdicts}
+    ends, middle = {"low": low, "high": high}, (low + high) / 2
+    expected = {"mean": middle, **ends}
+    return {"deviation": name, "client": 0, "gain": middle, **ends, "expected": expected, "verdicts": verdicts}
 
 
 def mechanism(share: float, *rows: dict[str, Any]) -> dict[str, Any]:
@@ -72,14 +74,16 @@ def test_claims_are_judged(mechanism: str, kind: str, deviations: tuple[str, ...
 
 def test_the_page() -> None:
     claim = Claim("INCFL", "Abstract", "Clients are better off.", "a", "joined", other="b")
-    why = Explanation("a", "lie", "Since it is weighed more.")
+    why = Explanation(("a",), "lie", "Since it is weighed more.")
     text = generator.page({"x": DOCUMENT}, [claim], [why])
     assert "3 clients, of which 0,2 deviate in turn, 20 seeds" in text
     command = "fljax certify certificates/x --tolerance 0.02 --deviators 0,2 --candidates 20"
     assert f"`{command}` does it again. All runs took 30 minutes by the clock." in text
     assert "Since it is weighed more." in text
-    assert "**`b`, lie** (`certificates/x`): client 1 gains +0.1000" in text
+    assert "**`b`, rest** (`certificates/x`): a client gains +0.0000 (-0.1000 to +0.1000) in the mean" in text
     assert "| deviation | `a` | `b` |" in text
+    assert "| lie | **+0.040** (+0.030 to +0.050) | – |" in text
+    assert "| rest | -0.150 (-0.200 to -0.100) | +0.000 (-0.100 to +0.100) |" in text
     assert "| lie | **+0.040** | – |" in text
     assert "| rest | -0.150 | +0.000 ? |" in text
     first = next(line for line in text.splitlines() if line.startswith("| `a` | 20% (10% to 30%) |"))
@@ -87,7 +91,7 @@ def test_the_page() -> None:
     assert "factor.size 12.3: +0.1000 (+0.0000 to +0.2000)" in first
     assert first.endswith("| 1 of 1 | 10 |")
     assert "| INCFL | Clients are better off. | Abstract | `a` | **holds** |" in text
-    assert text.index("less than alone") < text.index("Mechanism by deviation")
+    assert text.index("less than alone") < text.index("mechanism by deviation")
     assert [verdict_of(entry) for entry in DOCUMENT["mechanisms"]["a"]["deviations"]] == ["VIOLATED", "CERTIFIED"]
 
 
@@ -95,14 +99,14 @@ def test_the_largest_gains_are_of_different_mechanisms() -> None:
     gains = {("x", "a"): 0.3, ("x", "b"): 0.1, ("y", "a"): 0.2, ("y", "b"): 0.4, ("y", "c"): 0.05, ("y", "d"): 0.0}
     documents: dict[str, Any] = {}
     for (name, label), gain in gains.items():
-        entry: dict[str, Any] = {"worst": {"deviation": "lie", "client": 0, "gain": gain}}
+        entry: dict[str, Any] = {"deviations": [row("lie", gain, gain), row("rest", -0.1, 0.0)]}
         documents.setdefault(name, {"mechanisms": {}})["mechanisms"][label] = entry
-    documents["x"]["mechanisms"]["b by size (control)"] = {"worst": {"deviation": "lie", "client": 0, "gain": 0.9}}
+    documents["x"]["mechanisms"][CONTROL] = {"deviations": [row("lie", 0.9, 0.9)]}
     assert [(name, label) for name, label, _ in worst_of(documents)] == [("y", "b"), ("x", "a"), ("y", "c")]
 
 
 def test_the_largest_gains_are_explained() -> None:
-    known = {(each.mechanism, each.deviation) for each in generator.read_explanations()}
+    known = {(label, each.deviation) for each in generator.read_explanations() for label in each.mechanisms}
     for _, label, cell in worst_of(generator.committed()):
         assert (label, cell["deviation"]) in known
 

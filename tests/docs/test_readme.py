@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 
@@ -37,3 +38,28 @@ def test_the_table_of_speed_has_numbers_of_its_results() -> None:
     assert len(numbers) >= 20
     known = set(re.findall(r"\d[\d,]*", results))
     assert set(numbers) <= known, set(numbers) - known
+
+
+def test_what_the_certificates_say() -> None:
+    """Riding free loses everywhere; long updates pay under three mechanisms, and large losses under q-FFL."""
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "riding free loses under each of them; an update of four times its length pays under FedAvg," in readme
+    assert "INCFL and MW-Fed, and a loss of ten times its value under q-FFL." in readme
+    documents = sorted((ROOT / "benchmarks/results/certificates").glob("*.json"))
+    assert len(documents) == 2
+    for path in documents:
+        mechanisms = json.loads(path.read_text(encoding="utf-8"))["mechanisms"]
+        gains = {
+            label: {row["deviation"]: row["expected"] for row in entry["deviations"]}
+            for label, entry in mechanisms.items()
+        }
+        riding = {
+            (label, name): gains[label][name]["high"]
+            for label in gains
+            for name in ("zero rider", "delta rider", "disguised rider")
+            if name in gains[label]  # who receives several models has no last change to echo
+        }
+        assert len({label for label, _ in riding}) == 11
+        assert max(riding.values()) < 0, path
+        assert min(gains[label]["update times 4"]["low"] for label in ("fedavg", "incfl", "mwfed")) > 0, path
+        assert gains["qffl"]["loss times 10"]["low"] > 0, path
