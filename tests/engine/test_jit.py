@@ -19,6 +19,7 @@ from fljax.engine.loop.standalone_models import _run
 from fljax.engine.offload.programs import train_block
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import capacity_of, evaluate, run_rounds
+from tests import compiled
 from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.devices
@@ -99,6 +100,22 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
     for name in ("yes", "no"):
         monkeypatch.setattr(jit, "is_accepted", lambda _, name=name: name == "yes")
         assert (long.options(two) != jit.UNSPLIT) == (name == "yes")
+
+
+@pytest.mark.parametrize("layout", [ONE, TWO])
+def test_programs_of_a_cpu_have_fewer_optimisations_unless_they_or_jax_ask_for_others(layout: Layout) -> None:
+    """They compile in half the time. A GPU's programs have all optimisations."""
+    asks = jit.Program(lambda layout, x: x, static_argnames=("layout",), compiler_options=QUICK)
+
+    def level(program: jit.Program, layout: Layout | None) -> int | None:
+        return program.options({"layout": layout}).get("xla_backend_optimization_level")
+
+    with compiled.quickly(False):
+        assert level(pointwise, layout) == 2
+        assert [level(pointwise, each) for each in (layout._replace(platform="gpu"), None)] == [None, None]
+        assert level(asks, layout) == 0
+    with compiled.quickly():
+        assert level(pointwise, layout) is None
 
 
 def test_which_programs_are_long() -> None:

@@ -30,6 +30,9 @@ UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 # networks are 11 to 20 % slower (benchmarks/pairs.py), so only programs that cannot be cut into short ones leave them
 # out. Earlier releases of XLA have neither the kernels nor the option.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
+# On a CPU, LLVM's most expensive optimisations double the time to compile, and rounds with them are slower by 1 to 9 %
+# (benchmarks/results/2026-11-28-optimisation-level.md).
+ENOUGH = {"xla_backend_optimization_level": 2}
 # The number of programs that a process keeps; a run has three or four. Each uses about 100 of the 65,530 memory maps
 # that Linux allows per process; large networks use several times as many.
 PROGRAMS = 64
@@ -130,11 +133,14 @@ class Program:
     def options(self, static: Mapping[str, Any]) -> dict[str, Any]:
         """The compiler options for these static arguments; ``layout`` gives the devices' number and platform."""
         layout: Layout | None = static.get("layout")
-        apart = layout is not None and layout.devices > 1 and layout.platform == "cpu"
-        if not apart:
+        if layout is None or layout.platform != "cpu":
             return self._options
+        # Who asks JAX for few optimisations, as the tests do, gets still fewer.
+        options = self._options if jax.config.read("jax_disable_most_optimizations") else ENOUGH | self._options
+        if layout.devices == 1:
+            return options
         unfused = self._is_long and is_accepted(tuple(UNFUSED.items()))
-        return self._options | UNSPLIT | (UNFUSED if unfused else {})
+        return options | UNSPLIT | (UNFUSED if unfused else {})
 
     def _fresh(self, options: dict[str, Any]) -> Any:
         @functools.wraps(self._function)
