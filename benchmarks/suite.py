@@ -19,6 +19,7 @@ import argparse
 import collections
 import contextlib
 import datetime
+import gc
 import json
 import os
 import random
@@ -50,6 +51,7 @@ LEVERS: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "programs on the disk": ("", {"JAX_ENABLE_COMPILATION_CACHE": "false"}, []),
     "programs in memory are kept from file to file": ("forget", {}, []),
     "few optimisations": ("optimise", {}, []),
+    "few searches for circles of objects": ("search", {}, []),
     "one device": ("devices", {}, []),
     "annotations are checked in some tests": ("", {"FLJAX_CHECK_TYPES": "1"}, []),
     "few drawn examples": ("", {}, ["--hypothesis-profile=ci"]),
@@ -127,8 +129,6 @@ class Without:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """The tests' own modules can be imported by now."""
-        import gc
-
         import jax
 
         from tests import compiled
@@ -147,6 +147,9 @@ class Without:
             compiled.forget_if_many = forget
         if self.name == "optimise":
             compiled.quickly = unchanged
+        if self.name == "search":
+            gc.unfreeze()
+            gc.set_threshold(700, 10, 10)  # Python's own
         if self.name == "devices":
             conftest.on_one_device = unchanged
 

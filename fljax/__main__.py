@@ -1,12 +1,18 @@
 """The entry of the command ``fljax`` and of ``python -m fljax``."""
 
+import gc
 import os
 import signal
 import sys
 
+# Traced programs are many small objects that stay. Python looks for circles among them after every 700 new ones by
+# default, which takes a tenth of a short run.
+OBJECTS = 200_000
+
 
 def main() -> None:
     """Runs the command line; Ctrl-C prints one sentence, also while modules are imported."""
+    gc.set_threshold(OBJECTS)
     try:
         from fljax.cli import main as run
 
@@ -22,6 +28,7 @@ def main() -> None:
         # The work is done: from here on Ctrl-C only ends the process.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+        gc.freeze()  # else Python looks for circles among all objects once more, which takes most of a second
 
 
 def _leave(code: int) -> None:

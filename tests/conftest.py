@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import shutil
@@ -63,12 +64,18 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="fljax-xla-"))
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     compiled.keep_on_disk(folder)
+    gc.set_threshold(compiled.OBJECTS)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Before ``-m`` chooses among them."""
     kinds.split(items, kinds.parse(config.getoption("part") or ""))
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: no search for circles of objects looks at it again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
 import numpy as np
-from flax import nnx
+
+if TYPE_CHECKING:
+    from flax import nnx
 
 # Names of a keyword of __call__ that is True in training, and of a keyword that is False in training.
 TRAINING = ("train", "training", "is_training", "is_train", "enable_dropout")
@@ -96,6 +98,8 @@ def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable
       call: ``model -> logits`` in training mode, traced.
       training: creates a new model in training mode at every call, under a trace.
     """
+    from flax import nnx  # imported here, since it takes a quarter of a second
+
     paths = [path for path, node in nnx.iter_graph(module) if _rate(node) > 0 and hasattr(node, "deterministic")]
 
     def traced(active: Any) -> str:

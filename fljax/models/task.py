@@ -6,6 +6,7 @@ Their losses and scores are one number per sample, from a model's outputs and th
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -13,11 +14,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from flax import errors, nnx
+from flax import errors
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax.core import trees
-from fljax.models.modules import linen_functions, nnx_functions, random_in_training_only
+from fljax.models.modules import linen_functions, random_in_training_only
 from fljax.models.prepare import checked_dtype, pixels_to_floats
 from fljax.protocol import AnyArray, Role, Task, TrainingBatch, TrainingKey, roles
 
@@ -135,6 +136,12 @@ class _Arguments(NamedTuple):
     compute: Any
 
 
+def _is_nnx_module(module: Any) -> bool:
+    """Whether it is an instance of a module of nnx; there is none before somebody has imported nnx."""
+    nnx: Any = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(module, nnx.Module)
+
+
 @functools.lru_cache(maxsize=256)
 def _build(arguments: _Arguments) -> Task:
     module, shape, stored, classes, loss, score, labels, prepare, augment, head, statistics, dtype, compute = arguments
@@ -145,12 +152,14 @@ def _build(arguments: _Arguments) -> Task:
     x = jax.eval_shape(lambda x: trees.cast(x, dtype), x)
     if isinstance(module, nn.Module):
         functions = linen_functions(module, x, frozen=statistics == "frozen")
-    elif isinstance(module, nnx.Module):
+    elif _is_nnx_module(module):
         raise ValueError(
             "expected what makes the nnx module, such as lambda rngs: Net(rngs=rngs), so that parameters can be drawn "
             f"anew, got an instance of {type(module).__name__}"
         )
     elif callable(module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
+        from fljax.models.nnx_modules import nnx_functions  # imported here, since flax.nnx takes long
+
         functions = nnx_functions(module, x, frozen=statistics == "frozen")
     else:
         raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
