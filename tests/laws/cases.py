@@ -34,7 +34,7 @@ __all__ = [
     "ALGORITHMS",
     "CASES",
     "COMPOSED",
-    "FIVE",
+    "EIGHT",
     "LOCAL",
     "PAIRS",
     "PAIRS_SLOW",
@@ -135,10 +135,10 @@ PAIRS_SLOW = {
 # Algorithms that differ in where models live: one at the server, one per client, clusters, private state. All laws hold
 # for each scenario on these; every other pair is under the laws of test_pairs.py.
 UNLIKE = ("fedavg", "models_per_client", "clusters", "standalone")
-# Unlike algorithms of the registry: one model, weights by polls, models by client, states at both sides, no server. The
-# quick tests have all laws on these, so that the laws of one algorithm share its programs; those of all other cases are
-# thorough.
-FIVE = ("fedavg", "incfl", "iafl", "scaffold", "standalone")
+# Unlike algorithms of the registry: one model, weights by polls, models by client, states at both sides, no server,
+# clusters that pay, a second model at each client, models of others at each client. The quick tests have all laws on
+# these, so that the laws of one algorithm share its programs; those of all other cases are thorough.
+EIGHT = ("fedavg", "incfl", "iafl", "scaffold", "standalone", "ipfl", "ditto", "fedfomo")
 CASES = ALGORITHMS | VARIANTS | {name: case for name, case in PAIRS.items() if case.algorithm in UNLIKE}
 # Those that are left to the full product: of each scenario one or two of the four remain.
 SLOW = {
@@ -151,14 +151,14 @@ SLOW = {
 QUICK_PAIRS = {
     next(
         f"{scenario}({name})"
-        for name in (*FIVE[row % len(FIVE) :], *FIVE, *ALGORITHMS)
+        for name in (*EIGHT[row % len(EIGHT) :], *EIGHT, *ALGORITHMS)
         if f"{scenario}({name})" not in PAIRS_SLOW | (CASES.keys() - SLOW)
     )
     for row, scenario in enumerate(scenarios.REGISTRY)
 }
 
 
-def chosen(names: Iterable[str], quick: Container[str] = FIVE, slow: Container[str] = SLOW) -> list[Any]:
+def chosen(names: Iterable[str], quick: Container[str] = EIGHT, slow: Container[str] = SLOW) -> list[Any]:
     """Parameters of a test: those that are neither quick nor slow are thorough."""
     return [
         pytest.param(name, marks=pytest.mark.slow if name in slow else () if name in quick else pytest.mark.thorough)

@@ -19,7 +19,7 @@ from fljax.testing import laws
 from tests.laws.cases import (
     ALGORITHMS,
     CASES,
-    FIVE,
+    EIGHT,
     LOCAL,
     ROUNDS,
     UNLIKE,
@@ -64,7 +64,7 @@ def test_law_03_how_clients_are_mapped_does_not_matter(case: Bench) -> None:
     assert_same(side_by_side, case.run(case.start()))
 
 
-@pytest.mark.parametrize("name", chosen(dict.fromkeys((*FIVE, *UNLIKE))))
+@pytest.mark.parametrize("name", chosen(dict.fromkeys((*EIGHT, *UNLIKE))))
 def test_law_03_chunks_of_two(name: str) -> None:
     laws.maps_clients(bench(name))
 
