@@ -7,7 +7,8 @@ table gives the median with a 95 % interval (bootstrap over pairs). The printed 
 
 Then each form runs once more with marks: seconds of CPU between the steps of the run, all threads; seconds that JAX
 says it traced, lowered and compiled (or read a program from the disk), which pass on several threads at once; and
-seconds of importing, by ``python -X importtime``, which makes imports slower.
+seconds of importing, by ``python -X importtime``, which makes imports slower. The run with marks imports part
+of fljax before the command begins, and its marks end before the process does.
 """
 
 from __future__ import annotations

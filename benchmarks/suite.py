@@ -51,12 +51,13 @@ LEVERS: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "programs on the disk": ("", {"JAX_ENABLE_COMPILATION_CACHE": "false"}, []),
     "programs in memory are kept from file to file": ("forget", {}, []),
     "few optimisations": ("optimise", {}, []),
-    "few searches for circles of objects": ("search", {}, []),
+    "few garbage collections": ("collect", {}, []),
     "one device": ("devices", {}, []),
     "annotations are checked in some tests": ("", {"FLJAX_CHECK_TYPES": "1"}, []),
     "few drawn examples": ("", {}, ["--hypothesis-profile=ci"]),
 }
 WITHOUT = "FLJAX_SUITE_WITHOUT"
+THRESHOLDS = gc.get_threshold()  # Python's own: the tests have not begun
 USUAL = {"FLJAX_CHECK_TYPES": "", "JAX_ENABLE_COMPILATION_CACHE": "true"}
 Numbers = collections.defaultdict[str, collections.defaultdict[str, float]]
 
@@ -147,9 +148,9 @@ class Without:
             compiled.forget_if_many = forget
         if self.name == "optimise":
             compiled.quickly = unchanged
-        if self.name == "search":
+        if self.name == "collect":
             gc.unfreeze()
-            gc.set_threshold(700, 10, 10)  # Python's own
+            gc.set_threshold(*THRESHOLDS)
         if self.name == "devices":
             conftest.on_one_device = unchanged
 

@@ -1,18 +1,20 @@
 """The entry of the command ``fljax`` and of ``python -m fljax``."""
 
+import atexit
 import gc
 import os
 import signal
 import sys
 
-# Traced programs are many small objects that stay. Python looks for circles among them after every 700 new ones by
-# default, which takes a tenth of a short run.
-OBJECTS = 200_000
+# Traced programs are many small objects that stay. With Python's own thresholds, garbage collection takes a tenth of
+# the CPU of a short run (benchmarks/results/2026-11-28-quickstart-time.md).
+NEW_OBJECTS_PER_COLLECTION = 200_000
 
 
 def main() -> None:
     """Runs the command line; Ctrl-C prints one sentence, also while modules are imported."""
-    gc.set_threshold(OBJECTS)
+    gc.set_threshold(NEW_OBJECTS_PER_COLLECTION, 2, 2)
+    atexit.register(gc.freeze)  # what is there at the end needs no last collection, which takes most of a second
     try:
         from fljax.cli import main as run
 
@@ -28,7 +30,6 @@ def main() -> None:
         # The work is done: from here on Ctrl-C only ends the process.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        gc.freeze()  # else Python looks for circles among all objects once more, which takes most of a second
 
 
 def _leave(code: int) -> None:

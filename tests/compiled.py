@@ -16,8 +16,8 @@ SHARE = 0.6
 # Bytes of memory of a process above which programs are forgotten, and by which it must grow before they are again: what
 # the heap does not give back would else have them forgotten after every file.
 RESIDENT, GROWTH = 3 * 2**30, 2**30
-# New objects after which Python looks for circles among them; with its 700 that takes a tenth of the time of the tests.
-OBJECTS = 200_000
+# Between two garbage collections; with Python's own number they take a tenth of the time of the tests.
+NEW_OBJECTS = 200_000
 # Bytes of programs on the disk that a later run of the tests may find.
 KEPT = 2 * 2**30
 USUAL = 65_530  # Linux's own limit of memory maps

@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="fljax-xla-"))
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     compiled.keep_on_disk(folder)
-    gc.set_threshold(compiled.OBJECTS)
+    gc.set_threshold(compiled.NEW_OBJECTS)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays: no search for circles of objects looks at it again."""
+    """What is there by now stays: no garbage collection looks at it again."""
     gc.freeze()
 
 

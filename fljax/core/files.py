@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 
-import filelock
 import numpy as np
 
 
@@ -101,6 +100,8 @@ def locked(path: pathlib.Path, patience: float = 0.2) -> Iterator[None]:
       ValueError: if another process holds the lock, or the folder cannot be written or locked.
       OSError: if the disk has no room.
     """
+    import filelock  # imported here, since simulate needs few packages
+
     lock, folder = filelock.FileLock(path), str(path.parent)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +123,8 @@ def locked(path: pathlib.Path, patience: float = 0.2) -> Iterator[None]:
 
 def is_locked(path: pathlib.Path) -> bool:
     """Whether a process holds a lock. The lock is taken for an instant, for which ``locked`` waits."""
+    import filelock  # imported here, since simulate needs few packages
+
     if not path.is_file():
         return False
     try:

@@ -7,16 +7,11 @@ layer of nnx must change the traced program.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flax.linen as nn
-import jax
 import numpy as np
-
-if TYPE_CHECKING:
-    from flax import nnx
 
 # Names of a keyword of __call__ that is True in training, and of a keyword that is False in training.
 TRAINING = ("train", "training", "is_training", "is_train", "enable_dropout")
@@ -79,7 +74,7 @@ def _layers(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, bool]]]:
 
     def look(run: Any, args: Any, kwargs: Any, context: Any) -> Any:
         layer, method = context.module, context.method_name
-        if method == "__call__" and _rate(layer) > 0 and hasattr(layer, "deterministic"):
+        if method == "__call__" and rate(layer) > 0 and hasattr(layer, "deterministic"):
             # The method is bound, so its signature has exactly the arguments of this call.
             arguments = inspect.signature(getattr(layer, method)).bind_partial(*args, **kwargs).arguments
             off = arguments.get("deterministic")
@@ -90,40 +85,12 @@ def _layers(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, bool]]]:
         return call(), layers
 
 
-def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable[[], nnx.Module]) -> None:
-    """Raises a ValueError if a dropout layer has no effect in training.
-
-    Args:
-      module: the module whose dropout layers are checked.
-      call: ``model -> logits`` in training mode, traced.
-      training: creates a new model in training mode at every call, under a trace.
-    """
-    from flax import nnx  # imported here, since it takes a quarter of a second
-
-    paths = [path for path, node in nnx.iter_graph(module) if _rate(node) > 0 and hasattr(node, "deterministic")]
-
-    def traced(active: Any) -> str:
-        def run() -> Any:
-            model = training()
-            for path, node in nnx.iter_graph(model):
-                if path in paths and path != active:
-                    setattr(node, _rate_name(node), 0.0)
-            return call(model)
-
-        # Printed programs contain addresses of functions, which differ from trace to trace.
-        return re.sub(r"0x[0-9a-f]+", "", str(jax.make_jaxpr(run)()))
-
-    nothing = traced(None) if paths else ""
-    for path in paths:
-        # With dropout in this layer alone, the program must differ from the program without dropout.
-        if traced(path) == nothing:
-            refuse(type(module).__name__, ".".join(map(str, path)))
-
-
-def _rate_name(layer: Any) -> str:
+def rate_name(layer: Any) -> str:
+    """The attribute that has the rate of a dropout layer."""
     return "dropout_rate" if hasattr(layer, "dropout_rate") else "rate"
 
 
-def _rate(layer: Any) -> float:
-    rate = getattr(layer, _rate_name(layer), 0)
-    return float(rate) if isinstance(rate, int | float | np.number) else 0
+def rate(layer: Any) -> float:
+    """The rate of a dropout layer; 0 for other layers."""
+    found = getattr(layer, rate_name(layer), 0)
+    return float(found) if isinstance(found, int | float | np.number) else 0

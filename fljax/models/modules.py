@@ -1,4 +1,4 @@
-"""Pure functions of params that a module of ``flax.linen`` becomes, and what modules of ``flax.nnx`` have in common.
+"""Pure functions of params that a module of ``flax.linen`` becomes, and what nnx modules share with them.
 
 In training, BatchNorm leaves out the rows that pad a batch: calls of layers are intercepted.
 """

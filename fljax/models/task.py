@@ -138,8 +138,7 @@ class _Arguments(NamedTuple):
 
 def _is_nnx_module(module: Any) -> bool:
     """Whether it is an instance of a module of nnx; there is none before somebody has imported nnx."""
-    nnx: Any = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(module, nnx.Module)
+    return isinstance(module, getattr(sys.modules.get("flax.nnx"), "Module", ()))
 
 
 @functools.lru_cache(maxsize=256)

@@ -203,8 +203,7 @@ def metrics_dataset(
             values = np.full(np.shape(values), np.nan) if undefined else np.asarray(values)
             variables[prefix + name] = (("seed", "evaluated_round"), values)
     for name in [name for name in ("valid_accuracy", "valid_loss") if name in variables]:
-        average = formulas.average_accuracy(variables[name][1])
-        variables[f"average_{name}"] = (("seed", "evaluated_round"), average)
+        variables[f"average_{name}"] = (("seed", "evaluated_round"), formulas.average_accuracy(variables[name][1]))
     return xr.Dataset(variables, coordinates)
 
 
@@ -217,8 +216,7 @@ def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -
                 variables[prefix + target] = (("seed", axis), np.asarray(values))
         if prefix + "threshold" in variables:
             required = getattr(reference, prefix + "required")
-            of_standalone = variables[prefix + "threshold"]
-            losses = of_standalone if required is None else (("seed", axis), np.asarray(required))
+            losses = variables[prefix + "threshold"] if required is None else (("seed", axis), np.asarray(required))
             variables[prefix + "required_loss"] = losses
     return variables
 
@@ -228,6 +226,7 @@ def metrics_of_runs(
     evaluated: Mapping[str, Labelled],
     references: Sequence[Reference | None],
     alone: bool = False,
+    test_rows: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
     """Every metric at one evaluation of several runs, computed as in ``metrics_dataset``.
 
@@ -236,23 +235,24 @@ def metrics_of_runs(
       evaluated: Info of arrays ``[runs, ...]``: all seeds of the first plan, then all seeds of the second, and so on.
       references: standalone models of each plan.
       alone: as for ``metrics_dataset``.
+      test_rows: likewise, for the seeds of one plan.
 
     Returns:
-      The evaluated arrays, and all scalar metrics ``[runs]`` whose variables exist. A metric that exists for some plans
-      only is NaN in the runs of the others.
+      The evaluated arrays, and all scalar metrics ``[runs]``: NaN in runs of a plan that lacks a metric's variables.
     """
     joined = _joined(references)
     if joined is not None or not any(references):  # one Dataset for all plans: one per plan is slow
-        dataset = metrics_dataset(range(len(seeds) * len(references)), [(0, evaluated)], joined, alone)
+        by_run = {name: np.tile(rows, (len(references), 1)) for name, rows in (test_rows or {}).items()} or None
+        dataset = metrics_dataset(range(len(seeds) * len(references)), [(0, evaluated)], joined, alone, by_run)
         return {str(name): v.values[:, 0] for name, v in dataset.items() if "evaluated_round" in v.dims}
     parts = []
     for place, reference in enumerate(references):
         runs = slice(place * len(seeds), (place + 1) * len(seeds))
         mine = {name: Labelled(entry.values[runs], entry.dimensions) for name, entry in evaluated.items()}
-        dataset = metrics_dataset(seeds, [(0, mine)], reference, alone)
+        dataset = metrics_dataset(seeds, [(0, mine)], reference, alone, test_rows)
         parts.append({str(name): v.values[:, 0] for name, v in dataset.items() if "evaluated_round" in v.dims})
-    names = list(dict.fromkeys(name for part in parts for name in part))
     missing = np.full(len(seeds), np.nan)  # only scalars that need a reference can be missing
+    names = dict.fromkeys(name for part in parts for name in part)
     return {name: np.concatenate([part.get(name, missing) for part in parts]) for name in names}
 
 

@@ -135,7 +135,7 @@ def test_a_run_imports_what_it_uses(here):
         "    cli.main(['run', 'tiny.toml', '--out', 'x', '--no-report'])\n"
         "except SystemExit as stopped:\n"
         "    assert stopped.code == 0, stopped.code\n"
-        "unused('matplotlib', 'PIL', 'sklearn', 'tensorflow')\n"
+        "unused('flax.nnx', 'matplotlib', 'PIL', 'sklearn', 'tensorflow')\n"
         "print(*report.write('x'))\n"
         "assert 'matplotlib' in sys.modules\n"
         "unused('matplotlib.pyplot', 'sklearn', 'tensorflow')\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,12 +20,12 @@ from fljax.engine.loop.standalone_models import _run
 from fljax.engine.offload.programs import train_block
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import capacity_of, evaluate, run_rounds
-from tests import compiled
 from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.devices
 
 ONE, TWO = Layout(1, 1, 1, 1), Layout(1, 1, 1, 2)
+FEW = "jax_disable_most_optimizations"
 SPLIT = "outer_dimension_partitions"  # of a loop that XLA shares among threads
 
 
@@ -87,43 +88,63 @@ def test_options_are_kept() -> None:
     assert options == {"xla_backend_optimization_level": 0}
 
 
+@pytest.fixture
+def as_users_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody has chosen a level of optimisations, as quick tests do."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    before = jax.config.read(FEW)
+    jax.config.update(FEW, False)
+    yield
+    jax.config.update(FEW, before)
+
+
+@pytest.mark.usefixtures("as_users_compile")
 def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jit.is_accepted((("xla_backend_optimization_level", 1),))
     assert not jit.is_accepted((("xla_no_such_option", 1),))
     known = jit.is_accepted(tuple(jit.UNFUSED.items()))
     one, two, none = {"layout": ONE}, {"layout": TWO}, {"layout": None}
-    names = ("spec", "layout")
+    names, short = ("spec", "layout"), jit.ENOUGH | jit.UNSPLIT
     long = jit.Program(lambda spec, layout, x: x, static_argnames=names, is_long=True)
-    assert long.options(two) == jit.UNSPLIT | (jit.UNFUSED if known else {})
-    assert pointwise.options(two) == jit.UNSPLIT  # a short one
-    assert long.options(one) == long.options(none) == pointwise.options(one) == {}
+    assert long.options(two) == short | (jit.UNFUSED if known else {})
+    assert pointwise.options(two) == short
+    assert long.options(one) == pointwise.options(one) == jit.ENOUGH
+    assert long.options(none) == {}
     for name in ("yes", "no"):
         monkeypatch.setattr(jit, "is_accepted", lambda _, name=name: name == "yes")
-        assert (long.options(two) != jit.UNSPLIT) == (name == "yes")
+        assert (long.options(two) != short) == (name == "yes")
 
 
+@pytest.mark.usefixtures("as_users_compile")
 @pytest.mark.parametrize("layout", [ONE, TWO])
-def test_programs_of_a_cpu_have_fewer_optimisations_unless_they_or_jax_ask_for_others(layout: Layout) -> None:
+def test_programs_of_a_cpu_have_fewer_optimisations_unless_somebody_chose_a_level(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They compile in half the time. A GPU's programs have all optimisations."""
-    asks = jit.Program(lambda layout, x: x, static_argnames=("layout",), compiler_options=QUICK)
+    options = {"xla_backend_optimization_level": 0}
+    asks = jit.Program(lambda layout, x: x, static_argnames=("layout",), compiler_options=options)
 
     def level(program: jit.Program, layout: Layout | None) -> int | None:
         return program.options({"layout": layout}).get("xla_backend_optimization_level")
 
-    with compiled.quickly(False):
-        assert level(pointwise, layout) == 2
-        assert [level(pointwise, each) for each in (layout._replace(platform="gpu"), None)] == [None, None]
-        assert level(asks, layout) == 0
-    with compiled.quickly():
-        assert level(pointwise, layout) is None
+    assert level(pointwise, layout) == 2
+    assert [level(pointwise, each) for each in (layout._replace(platform="gpu"), None)] == [None, None]
+    assert level(asks, layout) == 0
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false --xla_backend_optimization_level=3")
+    assert level(pointwise, layout) is None
+    monkeypatch.delenv("XLA_FLAGS")
+    jax.config.update(FEW, True)
+    assert level(pointwise, layout) is None
 
 
+@pytest.mark.usefixtures("as_users_compile")
 def test_which_programs_are_long() -> None:
     """Standalone training is one program; rounds, evaluations and blocks of clients are short ones."""
+    short = jit.ENOUGH | jit.UNSPLIT
     unfused = jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {}
-    assert _run.options({"layout": TWO}) == jit.UNSPLIT | unfused
-    assert run_rounds.options({"layout": TWO}) == evaluate.options({"layout": TWO}) == jit.UNSPLIT
-    assert train_block.options({"layout": TWO}) == jit.UNSPLIT
+    assert _run.options({"layout": TWO}) == short | unfused
+    assert run_rounds.options({"layout": TWO}) == evaluate.options({"layout": TWO}) == short
+    assert train_block.options({"layout": TWO}) == short
 
 
 @pytest.mark.parametrize(("rounds", "every", "expected"), [(1000, None, 31), (1000, 40, 31), (1000, 30, 30), (0, 5, 1)])

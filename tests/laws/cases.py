@@ -136,8 +136,9 @@ PAIRS_SLOW = {
 # for each scenario on these; every other pair is under the laws of test_pairs.py.
 UNLIKE = ("fedavg", "models_per_client", "clusters", "standalone")
 # Unlike algorithms of the registry: one model, weights by polls, models by client, states at both sides, no server,
-# clusters that pay, a second model at each client, models of others at each client. The quick tests have all laws on
-# these, so that the laws of one algorithm share its programs; those of all other cases are thorough.
+# clusters that pay, a second model at each client, models of others at each client. The quick tests have the
+# laws of test_laws.py on these, so that the laws of one algorithm share its programs; those of all other cases are
+# thorough.
 EIGHT = ("fedavg", "incfl", "iafl", "scaffold", "standalone", "ipfl", "ditto", "fedfomo")
 CASES = ALGORITHMS | VARIANTS | {name: case for name, case in PAIRS.items() if case.algorithm in UNLIKE}
 # Those that are left to the full product: of each scenario one or two of the four remain.

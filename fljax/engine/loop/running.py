@@ -113,8 +113,10 @@ def run_plans(
             execution,
         )
 
+        test_rows = _test_rows(federation, len(seeds))
+
         def judge(scores: dict[str, Labelled]) -> dict[str, np.ndarray]:
-            return results.metrics_of_runs(seeds, scores, references, shapes.alone)
+            return results.metrics_of_runs(seeds, scores, references, shapes.alone, test_rows)
 
         counts = not COMPUTE.isdisjoint(schedule.extra_metrics)
         resumed = keeper.newest(default_platform())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import os
 import threading
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 # networks are 11 to 20 % slower (benchmarks/pairs.py), so only programs that cannot be cut into short ones leave them
 # out. Earlier releases of XLA have neither the kernels nor the option.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
-# On a CPU, LLVM's most expensive optimisations double the time to compile, and rounds with them are slower by 1 to 9 %
+# On a CPU, LLVM's most expensive optimisations double the time to compile, and rounds are no faster with them
 # (benchmarks/results/2026-11-28-optimisation-level.md).
 ENOUGH = {"xla_backend_optimization_level": 2}
 # The number of programs that a process keeps; a run has three or four. Each uses about 100 of the 65,530 memory maps
@@ -135,8 +136,7 @@ class Program:
         layout: Layout | None = static.get("layout")
         if layout is None or layout.platform != "cpu":
             return self._options
-        # Who asks JAX for few optimisations, as the tests do, gets still fewer.
-        options = self._options if jax.config.read("jax_disable_most_optimizations") else ENOUGH | self._options
+        options = self._options if _level_is_chosen() else ENOUGH | self._options
         if layout.devices == 1:
             return options
         unfused = self._is_long and is_accepted(tuple(UNFUSED.items()))
@@ -190,6 +190,12 @@ def _as_laid_out(layout: Layout | None) -> Generator[None, None, None]:
         return
     with products_of(layout.precision), traced_for(layout.platform):
         yield
+
+
+def _level_is_chosen() -> bool:
+    """Whether the user has set the level of optimisations for all programs, which options of one would replace."""
+    level = next(iter(ENOUGH))
+    return bool(jax.config.read("jax_disable_most_optimizations")) or level in os.environ.get("XLA_FLAGS", "")
 
 
 def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:
