@@ -67,3 +67,12 @@ def test_cohorts_of_members_are_nested() -> None:
         assert bool(present.all())
         drawn.append(set(np.asarray(id).tolist()))
     assert drawn[0] & {0, 3, 7} <= drawn[1] <= {0, 3, 7}
+
+
+@pytest.mark.parametrize("rows", [6, 9])
+def test_a_cohort_with_a_row_for_every_client_is_in_the_order_of_ids(rows: int) -> None:
+    among = jnp.asarray([True, False, True, True, False, True])
+    for available, expected in ((Available(6), np.ones(6, bool)), (Available(6, among), np.asarray(among))):
+        id, present = cohorts.sample_uniform(jax.random.key(0), available, rows)
+        np.testing.assert_array_equal(id, np.arange(6))
+        np.testing.assert_array_equal(present, expected)

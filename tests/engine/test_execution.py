@@ -21,8 +21,9 @@ from fljax.engine.loop.compilation import PreparedRun, compile_all, fastest
 from fljax.engine.programs import program
 from fljax.engine.programs.execution import (
     ACCELERATOR,
-    CACHE,
+    CPU_CHUNK,
     TPU_CHUNK,
+    UNKNOWN,
     Execution,
     Sizes,
     _least_waste,
@@ -108,8 +109,12 @@ def test_an_unknown_precision_is_refused() -> None:
 
 def test_auto_keeps_to_the_budget() -> None:
     one = Execution(devices=1)
-    large = SIZES._replace(model=CACHE // 9, evaluated=400 * 2**10)
+    large = SIZES._replace(model=CPU_CHUNK // (9 * UNKNOWN), evaluated=400 * 2**10)
     assert resolve(one, large, "cpu") == Layout(3, 1, 10)  # divisors of 12 and 30; seeds one by one
+    assert resolve(one, SIZES._replace(lane=CPU_CHUNK // 7), "cpu").clients == 6  # a divisor of 12
+    # Two chunks of four would train eight clients for five, and one of three as many as six.
+    assert resolve(one, SIZES._replace(rows=5, lane=CPU_CHUNK // 4), "cpu").clients == 1
+    assert resolve(one, SIZES._replace(rows=5, lane=1000), "cpu").clients == 5
     assert resolve(one, large, "gpu").clients == 12
     assert resolve(one, large._replace(lane=TPU_CHUNK // 5), "tpu").clients == 4  # a divisor of 12
     assert resolve(one, large._replace(lane=TPU_CHUNK // 5), "gpu").clients == 12

@@ -224,7 +224,7 @@ def _prepared(
     # With epochs, the number of steps depends on the client's size; with steps, it does not.
     ragged = None if local.epochs is None else samples(federation)
     evaluated = evaluated_bytes(federation, rows)
-    # What training reads and writes matters on accelerators only.
+    # On a CPU a trace for this number takes longer than what a better number of clients saves.
     platform = default_platform()
     lane = 0 if platform == "cpu" else _step_bytes(spec, inputs, platform)
     stored = trees.bytes_of(federation.examples), federation.examples.is_mapped

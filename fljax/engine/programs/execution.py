@@ -31,19 +31,26 @@ Clients = Literal["auto", "trial", "vmap", "scan", "debug"] | int
 Devices = Literal["all"] | int
 Place = Literal["auto"] | Where
 
-# Constants of ``auto``, from timings on 2 cores (2026-11-21). On a CPU a client's model, gradient and update should fit
-# the first caches. An MLP of 52,000 parameters made 9,900 client-steps per second with one client at a time and 9,300
-# with five (but 6 % more with all at once in one run of benchmarks/results). A logistic regression of 610 parameters
-# made 110,000 with one, 194,000 with ten and 199,000 with fifty. For clients of very different sizes, four or five at a
-# time were best.
-CACHE = 256 * 2**10
-# Bytes that the operations of a chunk's local step read and write, before XLA fuses any. The rates here are XLA's
-# estimates for a TPU v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per second. What one step
-# holds should fit a TPU's on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB read and written for a client)
-# made 1.15 million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made 45,000
-# with 10, 42,000 with 20, 33,000 with 50 and 28,000 with 100. GPUs have a table of their own
-# (``fljax.core.gpu_rules``), which a benchmark writes. Without measurements it follows this thought: a step
-# should move enough bytes that starting its kernels (20 to 50, some microseconds each) takes a tenth of its time.
+# Bytes that the operations of a chunk's local step read and write, before XLA fuses any.
+#
+# CPU: from timings on 2 cores with 1 MiB of second-level cache each (2026-11-28, milliseconds of a round, 100 clients).
+# Logistic regression of 610 parameters (0.1 MB for a client): 25 clients at a time 0.94, 50 at a time 0.79. MLPs: of
+# 4,800 parameters (0.5 MB) with 2, 10, 25 and 50 clients 5.7, 4.1, 4.1 and 4.1; of 25,500 (2.1 MB) with 1, 5, 10 and 25
+# clients 20.4, 18.6, 19.0 and 19.9; of 52,000 (3.3 MB) with 1, 5 and 10 clients 48, 48 and 46. CNNs on 28 x 28 (15 MB)
+# with 1, 2, 5 and 10 clients 53, 53, 54 and 66; (26 MB) with 1, 5 and 10 clients 149, 146 and 161.
+#
+# TPU: the rates are XLA's estimates for a v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per
+# second. What one step holds should fit the on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB) made 1.15
+# million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made 45,000 with 10,
+# 42,000 with 20, 33,000 with 50 and 28,000 with 100.
+#
+# GPUs have a table of their own (``fljax.core.gpu_rules``), which a benchmark writes. Without measurements it follows
+# this thought: a step should move enough bytes that starting its kernels (20 to 50, some microseconds each) takes a
+# tenth of its time.
+CPU_CHUNK = 2**24
+# Where a local step on a CPU is not known, it counts as so many times three copies of the model. It was 6 to 14 times
+# with an MLP, and 40 to 500 times with a CNN.
+UNKNOWN = 64
 TPU_CHUNK = 2**29
 # The memory of an accelerator that reports none.
 ACCELERATOR = 8 * 2**30
@@ -58,8 +65,12 @@ FOR_EXAMPLES, FOR_BOTH = 1 / 2, 3 / 4
 # From this many runs per device on, devices take whole runs: they then wait for each other once per block, not in every
 # round, and an uneven division of runs wastes little.
 APART = 4
-# Relative cost of k clients side by side, per client: 1 + ALONE / k.
+# Relative cost of k clients side by side, per client: 1 + ALONE / k. On a CPU it is less for clients whose local step
+# reads and writes more than some bytes: with 0.5, 0.8, 2.1 and 3.3 MB it was 0.8, 0.4, 0.1 and below 0.05 there.
 ALONE = {"cpu": 1.0, "accelerator": 100.0}
+ALONE_BYTES = 350_000
+# So many numbers of chunks are tried, from the least on.
+TURNS = 8
 
 
 class Execution(NamedTuple):
@@ -107,7 +118,7 @@ class Sizes(NamedTuple):
     seeds: int  # runs: seeds, times cells in a sweep
     model: int  # bytes of one client's Down or of its model, whichever is larger
     evaluated: int  # bytes of the prepared examples in one client's evaluation
-    lane: int = 0  # bytes that one client's local step reads and writes, before fusion; matters on accelerators only
+    lane: int = 0  # bytes that one client's local step reads and writes, before fusion; 0: unknown
     samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
     examples: int = 0  # bytes of all examples
     mapped: bool = False  # whether they are a memory-mapped file
@@ -118,8 +129,8 @@ class Sizes(NamedTuple):
 def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> Layout:
     """Replaces names by numbers, by a fixed rule of shapes, platform, memory and devices, so that runs are repeatable.
 
-    "auto" for clients: on a CPU, as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
-    on a TPU, as many as read and write ``TPU_CHUNK`` bytes, at most its memory; on a GPU, ``chunk_bytes`` of
+    "auto" for clients: as many as read and write a number of bytes in a local step, or three copies of their models
+    where that is more: on a CPU ``CPU_CHUNK``; on a TPU ``TPU_CHUNK``, at most its memory; on a GPU ``chunk_bytes`` of
     ``fljax.core.gpu_rules``, at most twice its memory. If steps differ between clients, a chunk takes the steps of its
     longest client, and the number is lowered to waste the least. Runs (seeds, and cells of a sweep) are batched only if
     all their clients fit. With four or more runs per device, devices take whole runs; else each device trains a part
@@ -143,11 +154,11 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     apart = devices > 1 and sizes.seeds >= APART * devices and not on_host
     rows = sizes.rows if apart else -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
-    fitting = CACHE // needed if kind == "cpu" else _chunk(platform) // max(sizes.lane, needed)
-    lanes = _even(rows, fitting)
-    if sizes.samples is not None:
-        together = 1 if apart else devices
-        lanes = _least_waste(sizes.samples, sizes.rows, together, max(1, min(rows, fitting)), ALONE[kind])
+    lane = sizes.lane if sizes.lane or kind != "cpu" else UNKNOWN * needed
+    fitting = _chunk(platform) // max(lane, needed)
+    alone = ALONE[kind] * (min(1.0, ALONE_BYTES / max(sizes.lane, 1)) if kind == "cpu" else 1.0)
+    alike = (1,) if sizes.samples is None else sizes.samples
+    lanes = _least_waste(alike, sizes.rows, 1 if apart else devices, max(1, min(rows, fitting)), alone)
     clients = "auto" if execution.clients == "trial" else execution.clients
     clients_per_device = sizes.population if apart else -(-sizes.population // devices)
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
@@ -239,7 +250,9 @@ def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
 
 
 def _chunk(platform: str) -> int:
-    """The limit in bytes on what one chunk of clients reads and writes, on an accelerator."""
+    """The limit in bytes on what one chunk of clients reads and writes."""
+    if platform == "cpu":
+        return CPU_CHUNK
     limits = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
     if platform == "tpu":
         return min(TPU_CHUNK, *limits)
@@ -260,7 +273,9 @@ def _least_waste(samples: Sequence[int], rows: int, devices: int, most: int, alo
         work = max(longest.sum() / devices, longest[0], longest[-1] * -(-len(longest) // devices))
         return float(work) * (lanes + alone)
 
-    tried = {1, 2, 3, 4, 5, 6, 8, _even(-(-rows // devices), most), *(2**power for power in range(4, 20))}
+    share = -(-rows // devices)
+    turns = range(-(-share // most), -(-share // most) + TURNS)
+    tried = {1, 2, 3, 4, 5, 6, 8, *(-(-share // each) for each in turns), *(2**power for power in range(4, 20))}
     return min((lanes for lanes in sorted(tried) if lanes <= most), key=cost)
 
 

@@ -186,8 +186,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         # A client trains a whole model, even if Down is smaller.
         model=max(trees.bytes_of(down), trees.bytes_of(begun.model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
-        # What training reads and writes matters on accelerators only.
-        lane=0 if platform == "cpu" else step_bytes(program, platform),
+        lane=step_bytes(program, platform),
         samples=samples(federation) if steps_differ(program) else None,
         examples=trees.bytes_of(federation.examples),
         mapped=federation.examples.is_mapped,
