@@ -31,12 +31,15 @@ def sample_uniform(
 ) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
     """Draws ``min(rows, number available)`` clients without replacement: ids, and which rows are filled.
 
-    A cohort with a row for every client is in the order of ids, and its filled rows are the available clients: devices
-    then train the same clients in every round, whose examples stay in their caches. The cost of a small cohort of a
-    large population that is all available does not depend on the population.
+    A cohort with a row for every client is in the order of ids, the available ones first: devices then train the same
+    clients in every round. The cost of a small cohort of a large population that is all available does not depend on
+    the population.
     """
     if rows >= available.population:
-        return jnp.arange(available.population, dtype=jnp.int32), available.mask()
+        if available.among is None:
+            return jnp.arange(available.population, dtype=jnp.int32), jnp.ones(available.population, bool)
+        id = jnp.argsort(~available.among, stable=True).astype(jnp.int32)
+        return id, available.among[id]
     if available.among is None and available.population >= LARGE and rows <= min(SMALL, available.population // 64):
         id = _draw_ids(key, available.population, rows)
         return id, jnp.ones(id.shape, bool)

@@ -71,8 +71,9 @@ def test_cohorts_of_members_are_nested() -> None:
 
 @pytest.mark.parametrize("rows", [6, 9])
 def test_a_cohort_with_a_row_for_every_client_is_in_the_order_of_ids(rows: int) -> None:
-    among = jnp.asarray([True, False, True, True, False, True])
-    for available, expected in ((Available(6), np.ones(6, bool)), (Available(6, among), np.asarray(among))):
-        id, present = cohorts.sample_uniform(jax.random.key(0), available, rows)
-        np.testing.assert_array_equal(id, np.arange(6))
-        np.testing.assert_array_equal(present, expected)
+    """Those that are available come first."""
+    some, everybody = jnp.asarray([True, False, True, True, False, True]), jnp.ones(6, bool)
+    for among, order, filled in ((None, range(6), 6), (everybody, range(6), 6), (some, [0, 2, 3, 5, 1, 4], 4)):
+        id, present = cohorts.sample_uniform(jax.random.key(0), Available(6, among), rows)
+        np.testing.assert_array_equal(id, order)
+        np.testing.assert_array_equal(present, np.arange(6) < filled)

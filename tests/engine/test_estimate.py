@@ -111,7 +111,6 @@ def test_a_local_step_reads_and_writes_more_than_it_holds(network: str, platform
             layout = Layout(lanes, 1, 5, platform=platform)
             programs = compile_all(spec, layout, 3, inputs, jnp.zeros(1, jnp.uint32), quick=True)
             told.append(made_bytes(programs[1]))
-    assert engine_shapes.measure(spec, inputs, 1).sizes.lane == 0  # of no use on a CPU
     lane = engine_shapes.measure(spec, inputs, 1, platform).sizes.lane
     assert 1 < lane / ((told[1] - told[0]) / 15) < 30
 

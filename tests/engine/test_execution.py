@@ -21,9 +21,9 @@ from fljax.engine.loop.compilation import PreparedRun, compile_all, fastest
 from fljax.engine.programs import program
 from fljax.engine.programs.execution import (
     ACCELERATOR,
+    CACHE,
     CPU_CHUNK,
     TPU_CHUNK,
-    UNKNOWN,
     Execution,
     Sizes,
     _least_waste,
@@ -31,6 +31,7 @@ from fljax.engine.programs.execution import (
     resolve,
 )
 from fljax.engine.programs.shapes import measure
+from fljax.scenarios import availability, dropout
 from fljax.training import Local
 from tests.compiled import compilations
 from tests.laws.compare import assert_close
@@ -109,18 +110,37 @@ def test_an_unknown_precision_is_refused() -> None:
 
 def test_auto_keeps_to_the_budget() -> None:
     one = Execution(devices=1)
-    large = SIZES._replace(model=CPU_CHUNK // (9 * UNKNOWN), evaluated=400 * 2**10)
+    large, full = SIZES._replace(model=CACHE // 9, evaluated=400 * 2**10), SIZES._replace(full=True)
     assert resolve(one, large, "cpu") == Layout(3, 1, 10)  # divisors of 12 and 30; seeds one by one
-    assert resolve(one, SIZES._replace(lane=CPU_CHUNK // 7), "cpu").clients == 6  # a divisor of 12
-    # Two chunks of four would train eight clients for five, and one of three as many as six.
-    assert resolve(one, SIZES._replace(rows=5, lane=CPU_CHUNK // 4), "cpu").clients == 1
-    assert resolve(one, SIZES._replace(rows=5, lane=1000), "cpu").clients == 5
+    assert resolve(one, full._replace(lane=CPU_CHUNK // 7), "cpu") == Layout(6, 4, 30)
+    # Two chunks of four would train eight clients for five, and two of three as many as six.
+    assert resolve(one, full._replace(rows=5, lane=CPU_CHUNK // 4), "cpu").clients == 1
+    assert resolve(one, full._replace(rows=5, lane=1000), "cpu").clients == 5
+    assert resolve(Execution(), full._replace(rows=100, lane=CPU_CHUNK // 7), "cpu").clients == 5  # 50 on each of two
     assert resolve(one, large, "gpu").clients == 12
     assert resolve(one, large._replace(lane=TPU_CHUNK // 5), "tpu").clients == 4  # a divisor of 12
     assert resolve(one, large._replace(lane=TPU_CHUNK // 5), "gpu").clients == 12
     assert resolve(one, large._replace(lane=ACCELERATOR // 3), "gpu").clients == 6  # twice what the device has
     assert resolve(one, large._replace(lane=2**60), "tpu").clients == 1
     assert resolve(one, SIZES._replace(model=2**40), "cpu") == Layout(1, 1, 30)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "full"),
+    [
+        (lambda algorithm: algorithm, True),
+        (lambda algorithm: availability(algorithm, trace=np.eye(5), announced=True), False),
+        (lambda algorithm: dropout(algorithm, rate=0.5), False),
+    ],
+)
+def test_small_models_share_chunks_where_no_row_can_be_empty(wrapped: Any, full: bool) -> None:
+    """Chunks without a client are skipped, so that small ones are better where rows can be empty."""
+    spec, inputs = program.partition_plan(wrapped(fedavg(TASK, LOCAL)), tiny_federation())
+    sizes = measure(spec, inputs, 1).sizes
+    assert sizes.full is full
+    assert sizes.lane > 0
+    wide = sizes._replace(model=CACHE // 9)
+    assert resolve(Execution(devices=1), wide, "cpu").clients == (5 if full else 3)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 12, 14, 15, 18, 30, 53, 100])

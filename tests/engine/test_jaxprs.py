@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from fljax.engine.devices.jaxprs import arguments_read, step_bytes, steps_differ
+from fljax.engine.devices.jaxprs import arguments_read, is_all_true, step_bytes, steps_differ
 
 MATRIX = 4 * 64 * 64
 X, KERNEL = (jax.ShapeDtypeStruct((64, 64), jnp.float32) for _ in range(2))
@@ -32,6 +32,22 @@ def test_it_is_found_whether_steps_differ() -> None:
     assert not steps_differ(fixed)
     assert steps_differ(counted)
     assert not steps_differ(object())
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: (x, jnp.ones(4, bool)), True),
+        (lambda x: (x, jax.jit(lambda: jnp.ones(4, bool))()), True),
+        (lambda x: (x, jnp.zeros(4, bool)), False),
+        (lambda x: (x, x[0] > 0), False),
+        (lambda x: (x, jnp.ones(4, bool) & (x[0, :4] < 3)), False),
+        (lambda x: (x, jnp.broadcast_to(x[0, 0] > 0, 4)), False),
+    ],
+)
+def test_it_is_found_whether_a_result_is_written_as_true(function: Any, expected: bool) -> None:
+    assert is_all_true(jax.make_jaxpr(function)(X).jaxpr, 1) is expected
+    assert not is_all_true(object(), 1)
 
 
 def test_every_operation_reads_and_writes() -> None:

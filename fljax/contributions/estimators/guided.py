@@ -77,8 +77,10 @@ def gtg_shapley(
         value, count = round_game(utility, seen), jnp.sum(here)
         whole, empty = value_table(value, jnp.stack([here, jnp.zeros_like(here)]), None)
         skipped = jnp.abs(whole - empty) <= round_tolerance
-        leaders = jnp.argsort(~here, stable=True)
         places = None if given is None else jnp.asarray(np.argsort(given, axis=1))
+        if given is None:  # in a drawn order, since the last turn of leading may not reach all of them
+            lots = jax.random.uniform(jax.random.fold_in(key, most), (rows,), jnp.float32)
+            leaders = jnp.argsort(jnp.where(here, lots, 2))
 
         def place_of(k: Array) -> Array:
             if places is not None:

@@ -145,7 +145,7 @@ def fold_lanes(
     if cost is not None:
         longest = jnp.max(jnp.append(cost, 0)[row], axis=1)
         row = row[_deal(longest, devices)] if devices > 1 else row[None]
-        if skip and chunks > 1:  # one chunk needs no loop
+        if skip:
             mine = longest if devices == 1 else jnp.max(jnp.append(cost, 0)[row], axis=2)
             turns = jnp.sum(mine > 0, axis=-1, dtype=jnp.int32)  # the cheapest come last
     # One trace serves for the shapes and the loop.

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 # Names that ``lax.platform_dependent`` gives to the platforms of JAX's backends.
 _NAMES = {"gpu": ("gpu", "cuda", "rocm")}
 # Turns of a loop whose number the program computes; only compared with the work outside the loop.
@@ -43,9 +45,25 @@ def step_bytes(jaxpr: Any, platform: str) -> int:
     """
     try:
         straight, loops = _moved_by(jaxpr, platform)
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, KeyError, IndexError, ValueError):
         return 0
     return max([_Loop(1, straight), *loops], key=lambda loop: loop.turns * loop.once).once
+
+
+def is_all_true(jaxpr: Any, place: int) -> bool:
+    """Whether a result of a traced program is written as an array of True; False where that is not known."""
+    try:
+        return _is_all_true(jaxpr, jaxpr.outvars[place])
+    except (AttributeError, TypeError, KeyError, IndexError, ValueError):
+        return False
+
+
+def _is_all_true(jaxpr: Any, variable: Any) -> bool:
+    (made,) = (eqn for eqn in jaxpr.eqns if any(each is variable for each in eqn.outvars))
+    if made.primitive.name == "broadcast_in_dim":
+        return bool(np.all(np.asarray(made.invars[0].val)))  # a literal; other values have no ``val``
+    (inner,) = _inner(made)
+    return _is_all_true(inner, inner.outvars[next(i for i, each in enumerate(made.outvars) if each is variable)])
 
 
 def arguments_read(jaxpr: Any) -> list[bool]:

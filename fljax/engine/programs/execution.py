@@ -1,9 +1,9 @@
 """How clients and seeds map to devices; algorithms do not depend on it. ``resolve`` decides, the ``Layout`` says it.
 
 ``auto`` is a rule of sizes for each platform, with the measurements behind its constants beside them. Nothing is
-compiled to decide. On a CPU it needs shapes, on an accelerator also the bytes of a local step
-(``fljax.engine.devices.jaxprs``). ``precision`` holds while a run's programs are traced, those of ``Result.predict``
-and ``Result.deployed`` included. ``fljax.rollout`` and ``fljax.evaluate_clients`` have that of the code around them.
+compiled to decide: it needs shapes, and the bytes of a local step (``fljax.engine.devices.jaxprs``). ``precision``
+holds while a run's programs are traced, those of ``Result.predict`` and ``Result.deployed`` included. ``fljax.rollout``
+and ``fljax.evaluate_clients`` have that of the code around them.
 
 In debug mode a run is op by op, without ``jax.jit``, one client after another. The same host loop, rounds and
 evaluation run as in any other mode. ``fljax.engine.devices.eager`` has the Python loops that replace compiled ones,
@@ -33,11 +33,9 @@ Place = Literal["auto"] | Where
 
 # Bytes that the operations of a chunk's local step read and write, before XLA fuses any.
 #
-# CPU: from timings on 2 cores with 1 MiB of second-level cache each (2026-11-28, milliseconds of a round, 100 clients).
-# Logistic regression of 610 parameters (0.1 MB for a client): 25 clients at a time 0.94, 50 at a time 0.79. MLPs: of
-# 4,800 parameters (0.5 MB) with 2, 10, 25 and 50 clients 5.7, 4.1, 4.1 and 4.1; of 25,500 (2.1 MB) with 1, 5, 10 and 25
-# clients 20.4, 18.6, 19.0 and 19.9; of 52,000 (3.3 MB) with 1, 5 and 10 clients 48, 48 and 46. CNNs on 28 x 28 (15 MB)
-# with 1, 2, 5 and 10 clients 53, 53, 54 and 66; (26 MB) with 1, 5 and 10 clients 149, 146 and 161.
+# CPU: timings on 2 cores (benchmarks/results/2026-11-28-side-by-side.md). The fastest chunks of ten models moved 3.5 to
+# 35 MB with logistic regression and MLPs, and 30 to 136 MB with CNNs. With this limit rounds took at most 1.07 times as
+# long as with the fastest numbers.
 #
 # TPU: the rates are XLA's estimates for a v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per
 # second. What one step holds should fit the on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB) made 1.15
@@ -48,9 +46,9 @@ Place = Literal["auto"] | Where
 # this thought: a step should move enough bytes that starting its kernels (20 to 50, some microseconds each) takes a
 # tenth of its time.
 CPU_CHUNK = 2**24
-# Where a local step on a CPU is not known, it counts as so many times three copies of the model. It was 6 to 14 times
-# with an MLP, and 40 to 500 times with a CNN.
-UNKNOWN = 64
+# On a CPU three copies of the model (parameters, gradient, update) should fit this where a local step is not known, and
+# where cohorts may have empty rows: small chunks without a client are skipped. Runs are batched if they fit, too.
+CACHE = 2**18
 TPU_CHUNK = 2**29
 # The memory of an accelerator that reports none.
 ACCELERATOR = 8 * 2**30
@@ -65,11 +63,11 @@ FOR_EXAMPLES, FOR_BOTH = 1 / 2, 3 / 4
 # From this many runs per device on, devices take whole runs: they then wait for each other once per block, not in every
 # round, and an uneven division of runs wastes little.
 APART = 4
-# Relative cost of k clients side by side, per client: 1 + ALONE / k. On a CPU it is less for clients whose local step
-# reads and writes more than some bytes: with 0.5, 0.8, 2.1 and 3.3 MB it was 0.8, 0.4, 0.1 and below 0.05 there.
+# Relative cost of k clients side by side, per client: 1 + ALONE / k. On a CPU it is ALONE_BYTES / lane for clients
+# whose local step reads and writes more: with 0.2, 0.35, 0.6, 1.6 and 3.5 MB it was 0.8, 0.5, 0.3, 0.1 and 0.1.
 ALONE = {"cpu": 1.0, "accelerator": 100.0}
-ALONE_BYTES = 350_000
-# So many numbers of chunks are tried, from the least on.
+ALONE_BYTES = 200_000
+# Numbers of turns that are tried, from the fewest.
 TURNS = 8
 
 
@@ -124,6 +122,7 @@ class Sizes(NamedTuple):
     mapped: bool = False  # whether they are a memory-mapped file
     client_states: int = 0  # bytes of the states of all clients of all runs
     keyed: bool = False  # whether clients keep random keys, which only devices hold
+    full: bool = False  # whether every row of a cohort has a client in every round, as far as is known
 
 
 def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> Layout:
@@ -131,10 +130,11 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
 
     "auto" for clients: as many as read and write a number of bytes in a local step, or three copies of their models
     where that is more: on a CPU ``CPU_CHUNK``; on a TPU ``TPU_CHUNK``, at most its memory; on a GPU ``chunk_bytes`` of
-    ``fljax.core.gpu_rules``, at most twice its memory. If steps differ between clients, a chunk takes the steps of its
-    longest client, and the number is lowered to waste the least. Runs (seeds, and cells of a sweep) are batched only if
-    all their clients fit. With four or more runs per device, devices take whole runs; else each device trains a part
-    of every cohort.
+    ``fljax.core.gpu_rules``, at most twice its memory. On a CPU, where the step is not known or rows of a cohort may be
+    empty, as many as keep three copies of the model in ``CACHE``. If steps differ between clients, a chunk takes the
+    steps of its longest client; then, and on a CPU, the number is lowered to waste the least. Runs (seeds, and cells of
+    a sweep) are batched only if all their clients fit. With four or more runs per device, devices take whole runs; else
+    each device trains a part of every cohort.
 
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, there are fewer devices, or the precision
@@ -154,17 +154,21 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     apart = devices > 1 and sizes.seeds >= APART * devices and not on_host
     rows = sizes.rows if apart else -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
-    lane = sizes.lane if sizes.lane or kind != "cpu" else UNKNOWN * needed
-    fitting = _chunk(platform) // max(lane, needed)
-    alone = ALONE[kind] * (min(1.0, ALONE_BYTES / max(sizes.lane, 1)) if kind == "cpu" else 1.0)
-    alike = (1,) if sizes.samples is None else sizes.samples
-    lanes = _least_waste(alike, sizes.rows, 1 if apart else devices, max(1, min(rows, fitting)), alone)
+    alone = ALONE[kind]
+    many = CACHE // needed if kind == "cpu" else _chunk(platform) // max(sizes.lane, needed)
+    together = many // rows  # runs whose clients all fit
+    if kind == "cpu" and sizes.lane and sizes.full:
+        many, alone = CPU_CHUNK // max(sizes.lane, needed), min(alone, ALONE_BYTES / sizes.lane)
+    lanes = _even(rows, many)
+    if sizes.samples is not None or (kind == "cpu" and sizes.full):
+        alike = (1,) if sizes.samples is None else sizes.samples
+        lanes = _least_waste(alike, sizes.rows, 1 if apart else devices, max(1, min(rows, many)), alone)
     clients = "auto" if execution.clients == "trial" else execution.clients
     clients_per_device = sizes.population if apart else -(-sizes.population // devices)
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
     return Layout(
         _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan, debug"),
-        1 if on_host else _lanes("seeds", execution.seeds, runs, _even(runs, fitting // rows)),
+        1 if on_host else _lanes("seeds", execution.seeds, runs, _even(runs, together)),
         _lanes(
             "evaluation",
             execution.evaluation,
@@ -250,9 +254,7 @@ def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
 
 
 def _chunk(platform: str) -> int:
-    """The limit in bytes on what one chunk of clients reads and writes."""
-    if platform == "cpu":
-        return CPU_CHUNK
+    """The limit in bytes on what one chunk of clients reads and writes, on an accelerator."""
     limits = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
     if platform == "tpu":
         return min(TPU_CHUNK, *limits)

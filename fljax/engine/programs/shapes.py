@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from fljax.core import trees
 from fljax.core.platforms import ANY
 from fljax.engine.devices import eager
-from fljax.engine.devices.jaxprs import step_bytes, steps_differ
+from fljax.engine.devices.jaxprs import is_all_true, step_bytes, steps_differ
 from fljax.engine.devices.layout import Layout, default_platform, state_shardings
 from fljax.engine.programs import jit
 from fljax.engine.programs.evaluation import GlobalModel, global_model_of, task_given
@@ -174,7 +174,8 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         return Shapes(first_algorithm(spec, inputs), sizes, None, 0, eager.SentSoFar.begun())
     platform = default_platform() if platform is None else platform
     arguments = _of_one_run(spec, inputs, platform)
-    begun: _Begun = _begin.trace(*arguments).out_info
+    traced = _begin.trace(*arguments)
+    begun: _Begun = traced.out_info
     trained = _traced_client(arguments, begun.state)
     up, program = trained.out_info[0], trained.jaxpr.jaxpr
     federation, state, down = inputs.federation, begun.state, begun.down
@@ -187,6 +188,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         model=max(trees.bytes_of(down), trees.bytes_of(begun.model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
         lane=step_bytes(program, platform),
+        full=spec.everybody and is_all_true(traced.jaxpr.jaxpr, _place_of_present(begun)),
         samples=samples(federation) if steps_differ(program) else None,
         examples=trees.bytes_of(federation.examples),
         mapped=federation.examples.is_mapped,
@@ -198,6 +200,12 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
     received, before, sent, told = map(trees.bytes_of, (down, shown, up, state.ballots))
     wire = Wire(received, before, sent, told // population)
     return Shapes(begun.algorithm, sizes, state, trees.bytes_of(begun.model), wire, begun.global_model)
+
+
+def _place_of_present(begun: _Begun) -> int:
+    """Which of the results of ``_begin`` says who is present."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(begun)]
+    return [jax.tree_util.keystr(path) for path in paths].index(".cohort.present")
 
 
 def state_bytes(state: Any, layout: Layout) -> tuple[int, int]:

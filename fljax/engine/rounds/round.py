@@ -291,7 +291,9 @@ def train(
         return add_up(parts, present & real)
 
     xs = (clients.place, chosen.cohort.slot, chosen.cohort.present, clients.states, server_rows)
-    how: dict[str, Any] = {"skip": options.skip, "rematerialise": options.rematerialise}
+    # One chunk on each device is computed without a loop.
+    skip = options.skip and layout.clients * layout.devices < len(chosen.cost)
+    how: dict[str, Any] = {"skip": skip, "rematerialise": options.rematerialise}
     total, (rows, trained, bad) = fold_lanes(one, sums, xs, layout.clients, layout.devices, chosen.cost, **how)
     return TrainedCohort(total, rows, trained, bad, trees.any_new_nonfinite(trained, clients.states))
 

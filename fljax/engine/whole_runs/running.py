@@ -206,7 +206,7 @@ def _prepared(
     check_labels(task_of(spec, inputs), federation)
     shapes = shapes_of(spec, inputs, varied.runs * len(seed_list))
     check_rounds(shapes.algorithm, rounds)
-    layout = _layout(chosen, shapes.sizes)
+    layout = _layout(chosen, shapes.sizes if varied.member is None else shapes.sizes._replace(full=False))
     total = varied.runs * len(seed_list)
     most = MOST if block is None else block
     rows = min(most, max(FEWEST, 2 ** (total - 1).bit_length()))

@@ -56,6 +56,16 @@ def test_an_additive_game_is_exact_after_the_least_number_of_orders():
 
 
 @pytest.mark.in_turn
+def test_who_leads_one_order_more_is_drawn():
+    """All that a model is worth goes to who leads; with four orders of three clients, one leads twice."""
+    record, _ = additive([1.0, 1.0, 1.0])
+    rule = gtg_shapley(utility=lambda w: jnp.any(w > 1e-9).astype(float), order_tolerance=0.0, most_orders=4)
+    result = jax.vmap(lambda key: estimate_run(rule, record, key=key).worth)(jax.random.split(jax.random.key(0), 30))
+    np.testing.assert_allclose(np.sort(result, axis=1), [[0.25, 0.25, 0.5]] * 30)
+    assert set(np.argmax(result, axis=1).tolist()) == {0, 1, 2}
+
+
+@pytest.mark.in_turn
 def test_a_round_without_gain_is_skipped():
     record, utility = additive([5e-4, 0.0, 0.0])
     result = found(gtg_shapley(utility=utility), record, key=jax.random.key(0))
