@@ -46,11 +46,7 @@ def at_first_call(wrap: Callable[..., Any]) -> Callable[..., Any]:
             __tracebackhide__ = True
             if jaxtyping.config.jaxtyping_disable:
                 return function(*args, **kwargs)
-            token = _called.set(function)
-            try:
-                return checks.check()(*args, **kwargs)
-            finally:
-                _called.reset(token)
+            return checks.call(function, args, kwargs)
 
         made: Any = checked
         made.__code__ = _as_of_jaxtyping(made.__code__)
@@ -77,10 +73,25 @@ class _Checks:
         self._make = make
         self._check: Callable[..., Any] | None = None
 
-    def check(self) -> Callable[..., Any]:
+    def call(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        __tracebackhide__ = True
         if self._check is None:
             self._check = self._make()
-        return self._check
+        token = _called.set(function)
+        try:
+            return self._check(*args, **kwargs)
+        finally:
+            _called.reset(token)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _NoCheck, ()
+
+
+class _NoCheck:
+    """In place of a check that was pickled, which holds the context of its process."""
+
+    def call(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
 
 
 def _declares_the_same(one: FunctionType, other: FunctionType) -> bool:

@@ -19,7 +19,6 @@ import xarray as xr
 
 from fljax.core.names import unknown
 from fljax.results import folders, stores
-from fljax.results.clients import gains_frame
 from fljax.results.endings import at_end
 
 if TYPE_CHECKING:
@@ -139,6 +138,8 @@ class Run:
         Raises:
           ValueError: as ``metrics``.
         """
+        from fljax.results.clients import gains_frame  # imports JAX
+
         return gains_frame(self.metrics)
 
     @property

@@ -29,7 +29,7 @@ def test_every_method_has_its_measured_time_of_a_round() -> None:
 
 def test_the_table_of_speed_has_numbers_of_its_results() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    results = (ROOT / "benchmarks/results/2026-11-24-throughput-amd.md").read_text(encoding="utf-8")
+    results = (ROOT / "benchmarks/results/2026-11-28-throughput.md").read_text(encoding="utf-8")
     section = readme.split("## How fast")[1].split("\n## ")[0]
     numbers = re.findall(
         r"\d[\d,]*", " ".join(line for line in section.splitlines() if re.match(r"\| [^|]+\| [*\d]", line))

@@ -149,6 +149,7 @@ def test_other_columns_are_refused_by_name(finished: tuple[Any, pathlib.Path]) -
         run.predict("fedavg", 0, frame()[["age", "pressure"]])
 
 
+@pytest.mark.unchecked
 @pytest.mark.in_turn
 def test_no_file_and_no_pickle_has_rows(finished: tuple[Any, pathlib.Path]) -> None:
     outcome, folder = finished

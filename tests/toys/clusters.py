@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from fljax import training
 from fljax.aggregators import mix
+from fljax.algorithms.clustered import validation
 from fljax.core import trees
 from fljax.protocol import Algorithm, Cohort, Poll, Task, along
 from fljax.training import Local
@@ -61,7 +62,7 @@ def clusters(
         return Server(models, jnp.zeros(census.train.shape))
 
     def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Ballot:
-        return judge(down, data.valid)
+        return judge(down, validation(data))
 
     def select(key: Any, round: Any, server: Server, ballots: Ballot, available: Any) -> Any:
         able = available.mask()
@@ -90,7 +91,7 @@ def clusters(
         return server._replace(models=trees.add(server.models, trees.scale(mix(matrix, up.update), server_lr))), {}
 
     def deploy(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
-        return trees.take(down, jnp.argmin(judge(down, data.valid).loss))
+        return trees.take(down, jnp.argmin(judge(down, validation(data)).loss))
 
     return Algorithm(
         task=task,
