@@ -112,12 +112,13 @@ def _quick_starts(sources: dict[str, Path], repetitions: int) -> list[str]:
                 }
                 for kind, seconds in zip(("cold", "warm"), spent[title], strict=True):
                     folder = Path(scratch) / f"{title}-{turn}-{kind}"
-                    code = "from fljax.cli import app; app()"
                     config = str(ROOT / "configs" / "quickstart.toml")
-                    command = [sys.executable, "-c", code, "run", config, "--out", str(folder), "--quiet"]
+                    command = [sys.executable, "-m", "fljax", "run", config, "--out", str(folder), "--quiet"]
                     began = time.perf_counter()
-                    subprocess.run(command, check=True, capture_output=True, env=place, cwd=scratch)
+                    ended = subprocess.run(command, capture_output=True, text=True, env=place, cwd=scratch)
                     seconds.append(time.perf_counter() - began)
+                    if ended.returncode:
+                        raise SystemExit(f"the quick start of {title} ended with {ended.returncode}: {ended.stderr}")
                     if kind == "cold":
                         asked = [sys.executable, "-c", COMPILED, str(folder / "results.nc")]
                         told = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
@@ -132,7 +133,7 @@ def _quick_starts(sources: dict[str, Path], repetitions: int) -> list[str]:
 
 
 def _cell(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
 def _write(options: argparse.Namespace, rows: list[str], quick: list[str]) -> None:
