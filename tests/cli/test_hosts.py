@@ -210,6 +210,7 @@ def test_configs_that_differ_are_named(place: pathlib.Path) -> None:
         assert "label" in words
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -293,6 +293,7 @@ def test_damaged_files_are_named_in_one_sentence(tmp_path, name, content, option
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("arrays", "options", "words"),
     [

@@ -104,6 +104,7 @@ def test_owners_are_counted():
     assert counts == [2, 1, 2, 1]
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("unseen", "words"),
     [

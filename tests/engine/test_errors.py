@@ -225,6 +225,7 @@ def test_long_words_are_shortened_and_advice_is_left_out() -> None:
     assert len(in_words(RuntimeError("x" * 5000))) == 600
 
 
+@pytest.mark.unchecked
 def test_without_code_of_the_user_the_place_is_in_fljax() -> None:
     local = LOCAL._replace(optimizer=lambda rate: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(AlgorithmError) as caught:

@@ -206,4 +206,5 @@ def observe_contributions(
 
 def remaining(contributions: Contributions, members: Bool[Array, " N"] | None) -> Bool[Array, " N"]:
     """The members ``[N]`` that were not shut out."""
-    return ~contributions.filtered if members is None else members & ~contributions.filtered
+    left = jnp.logical_not(contributions.filtered)
+    return left if members is None else members & left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -241,7 +242,7 @@ def _no_number(values: Sequence[Any]) -> Any:
 
     def is_number(value: Any) -> bool:
         try:
-            return not isinstance(value, bool) and np.isfinite(float(value))
+            return not isinstance(value, bool) and math.isfinite(float(value))
         except (TypeError, ValueError):
             return False
 

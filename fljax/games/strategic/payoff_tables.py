@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 
 
 class PayoffTable(NamedTuple):
@@ -14,7 +14,7 @@ class PayoffTable(NamedTuple):
     All profiles of one seed share data, initial weights and random keys, so that differences within a seed are paired.
     """
 
-    payoffs: Float[np.ndarray, "seed profile client"]
+    payoffs: Real[np.ndarray, "seed profile client"]
     """NaN where the run diverged."""
     choices: Int[np.ndarray, "profile client"]
     """The strategy of each client, as its place in ``strategies``."""
@@ -42,12 +42,14 @@ class PayoffTable(NamedTuple):
         return min(float(np.nanmin(values)) for values in (self.payoffs, self.outside) if values is not None)
 
 
-def precision_of(payoffs: Float[np.ndarray, "*shape"]) -> float:
+def precision_of(payoffs: Real[np.ndarray, "*shape"]) -> float:
     """The precision ``eps`` of payoffs: that of single precision if all of them are such numbers, whatever their dtype.
 
-    Runs compute in single precision by default, and tables have their results in double precision. Whole numbers in
-    double precision are exact.
+    Runs compute in single precision by default, and tables have their results in double precision. Whole numbers, as
+    integers or in double precision, are exact.
     """
+    if payoffs.dtype.kind in "iu":
+        return float(np.finfo(float).eps)
     if payoffs.dtype == float and np.all(np.isnan(payoffs) | (payoffs == np.rint(payoffs))):
         return float(np.finfo(float).eps)
     single = payoffs.astype(np.float32)
@@ -55,7 +57,7 @@ def precision_of(payoffs: Float[np.ndarray, "*shape"]) -> float:
 
 
 def as_precise_as(
-    changed: Float[np.ndarray, "*shape"], payoffs: Float[np.ndarray, "*others"]
+    changed: Float[np.ndarray, "*shape"], payoffs: Real[np.ndarray, "*others"]
 ) -> Float[np.ndarray, "*shape"]:
     """Payoffs ``changed`` by costs, rounded to single precision if ``payoffs`` are such numbers."""
     single = precision_of(payoffs) == float(np.finfo(np.float32).eps)

@@ -153,10 +153,12 @@ def test_a_tie_in_single_precision_is_an_equilibrium() -> None:
     assert games.pure_equilibria(table, half_width=0).certain[0]
 
 
-def test_whole_numbers_are_exact() -> None:
-    """The prisoners' dilemma in cents of large sums."""
-    prisoners = 1e6 + np.array([[3.0, 0.0], [5.0, 1.0]])
+@pytest.mark.parametrize("large", [1e6, 10**9])
+def test_whole_numbers_are_exact(large: float) -> None:
+    """The prisoners' dilemma in cents of large sums, as floats or integers."""
+    prisoners = large + np.array([[3, 0], [5, 1]])
     table = two_clients(prisoners, prisoners.T)
+    table = table._replace(payoffs=table.payoffs.astype(prisoners.dtype))
     assert games.pure_equilibria(table, half_width=0).certain.tolist() == [False, False, False, True]
     assert games.best_response_graph(table).sinks.tolist() == [False, False, False, True]
 
