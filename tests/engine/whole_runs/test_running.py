@@ -157,7 +157,7 @@ def test_a_request_to_stop_is_heard_after_a_block(tmp_path: pathlib.Path) -> Non
     stop = StopRequest()
     stop.made = True
     with pytest.raises(Stopped, match="stopped after 4 of 12 runs"):
-        compute(checkpoint=Checkpoint(tmp_path, stop=stop))
+        compute(checkpoint=Checkpoint(tmp_path, stop=stop), execution=engine.Execution(devices=1))
 
 
 def test_too_many_runs_are_refused_with_their_numbers() -> None:
