@@ -31,9 +31,9 @@ def _full(monkeypatch: pytest.MonkeyPatch, name: str, most: int, after: int = 0)
         width = layout.clients if name == "run_rounds" else layout.evaluation
         asked.append(width)
         if width > most and len(asked) > after:
-            jax.tree.map(
-                lambda leaf: leaf.delete(), rest[-3 if name == "run_rounds" else -2]
-            )  # as donated arguments are
+            for leaf in jax.tree.leaves(rest[-3 if name == "run_rounds" else -2]):
+                if isinstance(leaf, jax.Array):  # evaluation also gets arrays of NumPy
+                    leaf.delete()  # as donated arguments are
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12345 bytes.")
         return real(spec, layout, *rest)
 

@@ -97,6 +97,11 @@ def one_round(
         polled = jnp.where(due, asked_clients(algorithm, able), 0)
 
     chosen = choose(algorithm, size, state, round, ballots, able)
+    if options.rematerialise:
+        # What is the same in all rounds, reverse mode computes before the first one and keeps, for each client.
+        places = chosen.cohort, chosen.row, chosen.trains, chosen.cost
+        (cohort, row, trains, cost), _ = jax.lax.optimization_barrier((places, round))
+        chosen = chosen._replace(cohort=cohort, row=row, trains=trains, cost=cost)
     rows = CohortClients(chosen.trains, trees.take(state.clients, chosen.trains))
     if options.skip is None:
         options = options._replace(skip=layout.seeds == 1)
