@@ -20,7 +20,7 @@ from tests import annotations, compiled, drawn, kinds
 from tests.precision import enable_x64
 
 # In their own tests, every call of a function of the protocol, of the aggregators and of the metrics checks its
-# annotations; where FLJAX_CHECK_TYPES is set, as in CI's thorough tests, every call in all of fljax does in all tests.
+# annotations; where FLJAX_CHECK_TYPES is set, as in CI's second run, every call in all of fljax does in all tests.
 # As for type checkers, a whole number is a float. Nothing may import fljax before this line. The option
 # --jaxtyping-packages would be too late: in jaxtyping 0.2 it comes after the conftests of folders.
 CHECKS_ALL = bool(os.environ.get("FLJAX_CHECK_TYPES"))
@@ -35,7 +35,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 # Programs do not say from which lines of Python they come: the laws take a twentieth less time.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
-# CI's thorough tests take --hypothesis-profile=ci. Quick tests draw the same examples in every run, whose programs are
+# CI's second run takes --hypothesis-profile=ci. Quick tests draw the same examples in every run, whose programs are
 # on the disk.
 settings.register_profile("quick", max_examples=drawn.QUICK, deadline=None, derandomize=True)
 settings.register_profile("ci", max_examples=drawn.CI, deadline=None)

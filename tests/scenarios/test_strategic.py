@@ -25,6 +25,7 @@ from tests.games.test_retraining import few
 from tests.precision import enable_x64
 from tests.scenarios.test_participation import LOCAL, TASK
 from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -166,7 +167,7 @@ def counting() -> Algorithm:
 def test_honest_runs_equal_runs_without_the_scenario() -> None:
     """In double precision within 1e-12, with every field in the program; a client that deviates changes the model."""
     with enable_x64(True):
-        inner = algorithms.incfl(TASK, LOCAL, threshold=0.9, clients_per_round=None)
+        inner = algorithms.incfl(logistic_regression(jnp.float64), LOCAL, threshold=0.9, clients_per_round=None)
         federation = few(2)
         federation = federation._replace(
             examples=federation.examples._replace(x=jnp.asarray(federation.examples.x, jnp.float64))

@@ -19,10 +19,9 @@ from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
 from fljax.games.strategic.evidence import CERTIFIED, INCONCLUSIVE, VIOLATED, Attack, Control
-from fljax.games.strategic.payoff_tables import PayoffTable
+from fljax.games.strategic.payoff_tables import PayoffTable, rounding_of
 
 _SHOWN = 8  # runs in a sentence
-_ROUNDING = 2.0**-22  # relative to the largest payoff: runs have payoffs in single precision
 
 
 class Gains(NamedTuple):
@@ -304,7 +303,7 @@ def check_tolerance(tolerance: float) -> None:
 
 def with_rounding(tolerance: float, gains: Gains) -> float:
     """The tolerance, and a little more: a gain that is the tolerance by definition may differ in its last bits."""
-    return tolerance + _ROUNDING * max(float(np.abs(gains.payoffs).max()), float(np.abs(gains.honest).max()))
+    return tolerance + rounding_of(gains.payoffs, gains.honest)
 
 
 def confirm(gains: Float[np.ndarray, "seed cell"], confidence: float = 0.95) -> Confirmed:

@@ -13,9 +13,7 @@ from jaxtyping import Float, Int
 
 from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.games.strategic.gains import Confirmed, check_tolerance, confirm, replace_diverged, verdict_of
-from fljax.games.strategic.payoff_tables import PayoffTable
-
-_ROUNDING = 2.0**-22  # relative to the largest payoff: runs have payoffs in single precision
+from fljax.games.strategic.payoff_tables import PayoffTable, rounding_of
 
 
 class PairCertificate(NamedTuple):
@@ -92,7 +90,7 @@ def pair_certificate(
     gains, least = of_pair.mean(axis=2), of_pair.min(axis=2)
     losses = (of_pair.sum(axis=2) - changes.sum(axis=2)) / max(changes.shape[2] - 2, 1)
     bounds, bounds_of_least = (simultaneous_bounds(values, confidence, method=method) for values in (gains, least))
-    beyond = tolerance + _ROUNDING * float(np.abs(complete.payoffs).max())
+    beyond = tolerance + rounding_of(complete.payoffs)
     shared, separate = (
         verdict_of(float(ends.low.max()), float(ends.high.max()), beyond) for ends in (bounds, bounds_of_least)
     )

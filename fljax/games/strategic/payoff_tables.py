@@ -7,6 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Real
 
+# How far gains are rounded, relative to the largest payoff: runs have payoffs in single precision.
+_OF_RUNS, _OF_WHOLE_NUMBERS = 2.0**-22, 2.0**-51
+
 
 class PayoffTable(NamedTuple):
     """Payoffs by seed, profile and client. A profile says which strategy every client plays.
@@ -42,23 +45,34 @@ class PayoffTable(NamedTuple):
         return min(float(np.nanmin(values)) for values in (self.payoffs, self.outside) if values is not None)
 
 
+def are_whole(payoffs: Real[np.ndarray, "*shape"]) -> bool:
+    """Whether payoffs are whole numbers, as integers or in double precision: these are not rounded. NaN may be one."""
+    if payoffs.dtype.kind in "iu":
+        return True
+    return payoffs.dtype == float and bool(np.all(np.isnan(payoffs) | (payoffs == np.rint(payoffs))))
+
+
 def precision_of(payoffs: Real[np.ndarray, "*shape"]) -> float:
     """The precision ``eps`` of payoffs: that of single precision if all of them are such numbers, whatever their dtype.
 
-    Runs compute in single precision by default, and tables have their results in double precision. Whole numbers, as
-    integers or in double precision, are exact.
+    Runs compute in single precision by default, and tables have their results in double precision. Whole numbers have
+    double precision.
     """
-    if payoffs.dtype.kind in "iu":
-        return float(np.finfo(float).eps)
-    if payoffs.dtype == float and np.all(np.isnan(payoffs) | (payoffs == np.rint(payoffs))):
+    if are_whole(payoffs):
         return float(np.finfo(float).eps)
     single = payoffs.astype(np.float32)
     return float(np.finfo(single.dtype if np.array_equal(single, payoffs, equal_nan=True) else payoffs.dtype).eps)
 
 
+def rounding_of(*payoffs: Real[np.ndarray, " ..."]) -> float:
+    """How much a gain may differ by rounding, if these are all payoffs."""
+    relative = _OF_WHOLE_NUMBERS if all(map(are_whole, payoffs)) else _OF_RUNS
+    return relative * max(float(np.abs(each).max()) for each in payoffs)
+
+
 def as_precise_as(
-    changed: Float[np.ndarray, "*shape"], payoffs: Real[np.ndarray, "*others"]
-) -> Float[np.ndarray, "*shape"]:
+    changed: Real[np.ndarray, "*shape"], payoffs: Real[np.ndarray, "*others"]
+) -> Real[np.ndarray, "*shape"]:
     """Payoffs ``changed`` by costs, rounded to single precision if ``payoffs`` are such numbers."""
     single = precision_of(payoffs) == float(np.finfo(np.float32).eps)
     return changed.astype(np.float32).astype(changed.dtype) if single else changed

@@ -153,7 +153,7 @@ def test_a_tie_in_single_precision_is_an_equilibrium() -> None:
     assert games.pure_equilibria(table, half_width=0).certain[0]
 
 
-@pytest.mark.parametrize("large", [1e6, 10**9])
+@pytest.mark.parametrize("large", [1e6, 10**6, 10**9])
 def test_whole_numbers_are_exact(large: float) -> None:
     """The prisoners' dilemma in cents of large sums, as floats or integers."""
     prisoners = large + np.array([[3, 0], [5, 1]])
@@ -161,6 +161,11 @@ def test_whole_numbers_are_exact(large: float) -> None:
     table = table._replace(payoffs=table.payoffs.astype(prisoners.dtype))
     assert games.pure_equilibria(table, half_width=0).certain.tolist() == [False, False, False, True]
     assert games.best_response_graph(table).sinks.tolist() == [False, False, False, True]
+    seeds = table._replace(payoffs=np.repeat(table.payoffs, 5, axis=0), seeds=tuple(range(5)))
+    assert games.certificate(seeds, tolerance=1).verdict == "VIOLATED"  # who defects gains 2
+    assert games.certificate(seeds, tolerance=2).verdict == "CERTIFIED"
+    together = seeds._replace(payoffs=seeds.payoffs + np.array([[0], [0], [0], [6]], prisoners.dtype))
+    assert games.pair_certificate(together, tolerance=3).verdict == "VIOLATED"  # both defect and gain 4
 
 
 def test_a_game_without_a_potential() -> None:
