@@ -7,6 +7,7 @@ many rounds in both. CPU-seconds include what a call does before its first round
 
 Without further arguments, the first form is fljax as it is, and the second is compiled without YNNPACK's fused
 kernels: on several CPU devices the heap grows with them while a program runs.
+The workloads ``coalitions``, ``table`` and ``certify`` are whole calls of ``fljax.games`` in place of rounds.
 With ``--against FOLDER`` the first form is the fljax of another checkout, and the second is that of this one. With
 ``--host`` examples and the states of clients are on the device in the first form and on the host in the second.
 """
@@ -28,7 +29,8 @@ from workers import OWN, Contestant, WorkerError
 from workloads import WORKLOADS, Workload
 
 _STEP: dict[str, Any] = {"clients": 2, "cohort": 2, "samples": 8, "distinct": 16, "batch": 8}
-CHOSEN = {name: WORKLOADS[name] for name in ("W1a", "W1b", "W2", "W3", "W3r", "W5")} | {
+GAMES = ("coalitions", "table", "certify")
+CHOSEN = {name: WORKLOADS[name] for name in ("W1a", "W1b", "W2", "W3", "W3r", "W5", *GAMES)} | {
     "ResNet18": WORKLOADS["W4"]._replace(
         name="ResNet18", title="ResNet18 with GroupNorm on 32x32x3, 2 of 2 clients, 1 step of 8", **_STEP
     ),

@@ -27,6 +27,8 @@ class Workload(NamedTuple):
       passes: at most, where a round is long.
       spread: parameter of the Dirichlet distribution by which clients share the rows; 0: each has ``samples``.
       epochs: passes over a client's rows in a round, if ``steps`` is None.
+      game: "coalitions" or "certify": what a call computes in place of a round (``contestants/games.py``).
+      trainings: of the whole cohort in one call.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Workload(NamedTuple):
     passes: int = 100
     spread: float = 0.0
     epochs: int = 1
+    game: str = ""
+    trainings: int = 1
 
     @property
     def steps_per_client(self) -> int:
@@ -55,8 +59,8 @@ class Workload(NamedTuple):
 
     @property
     def client_steps(self) -> int:
-        """Local steps of the whole cohort in one round."""
-        return self.cohort * self.steps_per_client
+        """Local steps of the whole cohort in one round, or in one call of a game."""
+        return self.trainings * self.cohort * self.steps_per_client
 
     @property
     def flops_per_client_step(self) -> float:
@@ -238,4 +242,23 @@ WORKLOADS["W3r"] = WORKLOADS["W3"]._replace(
     name="W3r",
     title="as W3, but clients' shares of the rows are drawn from Dirichlet(0.5): 5 steps on average",
     spread=0.5,
+)
+# Of 6 clients in 5 rounds: 64 coalitions, in each of which a client is half of the times; and for each of 5 seeds, the
+# honest profile, two deviations of each client, and each client alone.
+_GAME: dict[str, Any] = {"clients": 6, "cohort": 6, "trainings": 5 * 2**5}
+WORKLOADS["coalitions"] = WORKLOADS["W1a"]._replace(
+    name="coalitions", title="64 coalitions of 6 clients, MLP 784-64-30-10, 5 rounds", game="coalitions", **_GAME
+)
+WORKLOADS["table"] = WORKLOADS["W3"]._replace(
+    name="table",
+    title="64 coalitions of 6 clients, logistic regression on a standardised table, 5 rounds of 50 steps",
+    game="coalitions",
+    **_GAME,
+    epochs=10,
+)
+WORKLOADS["certify"] = WORKLOADS["table"]._replace(
+    name="certify",
+    title="a certificate of 6 clients with 2 deviations, as table, 5 seeds",
+    game="certify",
+    trainings=5 * 5 * (1 + 2 * 6 + 1),
 )
