@@ -127,7 +127,8 @@ def simplex_projection(
     count = jnp.arange(1, point.shape[0] + 1, dtype=point.dtype)
     shift = (mass - jnp.cumsum(ordered)) / count
     last = jnp.sum(real & (ordered + shift > 0)) - 1
-    return jnp.where(mask, jnp.maximum(point + shift[jnp.maximum(last, 0)], 0), 0).astype(dtype)
+    moved = point + shift[jnp.maximum(last, 0)]
+    return jnp.where(mask & (moved > 0), moved, 0).astype(dtype)
 
 
 def mw_weights(

@@ -160,6 +160,30 @@ def or_nan(known: Any, values: Any) -> Array:
         return jnp.where(known, values, jnp.nan)
 
 
+def readable(used: Any, leaf: Any) -> Array:
+    """``leaf`` to be multiplied by weights, with zeros where it is not finite and has no weight.
+
+    So NaN without weight does no harm, and the derivative by a weight of 0 is that of the product. ``used`` broadcasts.
+    """
+    return jnp.where(used | jnp.isfinite(leaf), leaf, jnp.zeros((), leaf.dtype))
+
+
+@jax.custom_jvp
+def sloped(value: PyTree, like: PyTree) -> PyTree:
+    """``value``, with all derivatives of ``like``, which has the value up to rounding and is computed for them alone."""
+    return value
+
+
+@sloped.defjvp
+def _sloped_jvp(primals: tuple[PyTree, PyTree], tangents: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+    return sloped(*primals), tangents[1]
+
+
+def root(square: Array) -> Array:
+    """The square root, whose derivative at 0 is 0."""
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+
+
 def zeros_like(tree: PyTree) -> PyTree:
     """Zeros of the same structure, shapes and dtypes."""
     return jax.tree.map(jnp.zeros_like, tree)

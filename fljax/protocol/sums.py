@@ -32,8 +32,8 @@ class Part(NamedTuple):
 
     Attributes:
       value: a pytree of floating leaves ``[...]``.
-      weight: ``[]``, or ``[R]`` for R sums (one per cluster, for example). A value whose weights are all 0 is ignored,
-        even if it is NaN.
+      weight: ``[]``, or ``[R]`` for R sums (one per cluster, for example). NaN in a value whose weights are all 0 is
+        ignored.
     """
 
     value: PyTree
@@ -183,7 +183,7 @@ def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
     used = jnp.any(weight.reshape(weight.shape[0], -1) != 0, axis=1)
 
     def combine(leaf: Array) -> Array:
-        rows = trees.wide(jnp.where(used[:, None], leaf.reshape(leaf.shape[0], -1), jnp.zeros((), leaf.dtype)))
+        rows = trees.wide(trees.readable(used[:, None], leaf.reshape(leaf.shape[0], -1)))
         total = jnp.matmul(weight.T.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
         return total.reshape(*weight.shape[1:], *leaf.shape[1:])
 
