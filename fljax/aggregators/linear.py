@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from fljax.aggregators.arrays import AxisName, along_rows, axes_of, on_any_mesh, ratio, readable, sum_over, wide
+from fljax.aggregators.arrays import AxisName, axes_of, combine, on_any_mesh, ratio, sum_over, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -67,15 +67,10 @@ def mix(matrix: Float[Array, "R S"], updates: PyTree, *, axis_name: AxisName | N
 
 @on_any_mesh(result=_placed)
 def _mixed(matrix: Array, updates: PyTree, *, axis_name: AxisName | None) -> PyTree:
-    used = jnp.any(matrix != 0, axis=0)
+    def mixed(leaf: Array) -> Array:
+        return sum_over(combine(matrix.astype(wide(leaf).dtype), leaf), axis_name).astype(leaf.dtype)
 
-    def combine(leaf: Array) -> Array:
-        # The axes of one update stay as they are, since devices may divide one of them.
-        rows = wide(readable(along_rows(used, leaf), leaf))
-        mixed = jnp.tensordot(matrix.astype(rows.dtype), rows, axes=1, precision=jax.lax.Precision.HIGHEST)
-        return sum_over(mixed, axis_name).astype(leaf.dtype)
-
-    return jax.tree.map(combine, updates)
+    return jax.tree.map(mixed, updates)
 
 
 def weighted_sum(updates: PyTree, weights: Float[Array, " S"], *, axis_name: AxisName | None = None) -> PyTree:

@@ -169,6 +169,28 @@ def readable(used: Any, leaf: Any) -> Array:
 
 
 @jax.custom_jvp
+def combine(weights: Array, rows: Array) -> Array:
+    """``sum_s weights[..., s] rows[s]`` in the dtype of ``weights``, of which rows without weight are not read.
+
+    Derivatives are those of the sum with ``readable`` rows.
+    """
+    return _combine(weights, rows, jnp.zeros((), bool))
+
+
+@combine.defjvp
+def _combine_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    finite = jnp.isfinite(primals[1])
+    return combine(*primals), jax.jvp(lambda *pair: _combine(*pair, finite), primals, tangents)[1]
+
+
+def _combine(weights: Array, rows: Array, finite: Array) -> Array:
+    used = jnp.any(weights.reshape(-1, weights.shape[-1]) != 0, axis=0)
+    # The axes of one row stay as they are, since devices may divide one of them.
+    read = jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)) | finite, rows, jnp.zeros((), rows.dtype))
+    return jnp.tensordot(weights, read.astype(weights.dtype), axes=1, precision=jax.lax.Precision.HIGHEST)
+
+
+@jax.custom_jvp
 def sloped(value: PyTree, like: PyTree) -> PyTree:
     """``value``, with all derivatives of ``like``, which has the value up to rounding and is computed for them alone."""
     return value

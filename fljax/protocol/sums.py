@@ -180,14 +180,12 @@ def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ValueError(f"expected floating leaves to add up, got a leaf of dtype {leaf.dtype}")
     weight = jnp.where(present.reshape(-1, *[1] * (weight.ndim - 1)), weight, 0)
-    used = jnp.any(weight.reshape(weight.shape[0], -1) != 0, axis=1)
 
-    def combine(leaf: Array) -> Array:
-        rows = trees.wide(trees.readable(used[:, None], leaf.reshape(leaf.shape[0], -1)))
-        total = jnp.matmul(weight.T.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
+    def summed(leaf: Array) -> Array:
+        total = trees.combine(weight.T.astype(trees.wide(leaf).dtype), leaf.reshape(leaf.shape[0], -1))
         return total.reshape(*weight.shape[1:], *leaf.shape[1:])
 
-    return Total(jax.tree.map(combine, parts.value), jnp.sum(weight, axis=0))
+    return Total(jax.tree.map(summed, parts.value), jnp.sum(weight, axis=0))
 
 
 def mean(total: Total) -> PyTree:
