@@ -126,4 +126,6 @@ ENTRY = Entry(
     "some clients report a loss, size, accuracy, threshold, contribution or bid that is not theirs",
     {"report": "loss", "factor": 0.5, "offset": 0.1, "ids": (1,)},
     ("cho2024maximizing", "wu2024incentive", "khan2023ipfl"),
+    ("factor", "offset"),
+    ("fraction",),
 )

@@ -364,4 +364,8 @@ ENTRY = Entry(
         )
     },
     ("lin2019free", "fraboni2021free", "wu2024incentive"),
+    tuple(f"strategy.{name}" for name in ("own", "stale", "echo", "noise", "noise_decay"))
+    + tuple(f"strategy.{kind}.{name}" for kind in ("factor", "shift") for name in ByReport._fields if name != "size"),
+    # Sizes are rounded, and so are rows.
+    ("strategy.effort", "strategy.flip", "strategy.factor.size", "strategy.shift.size"),
 )
