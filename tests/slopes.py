@@ -27,7 +27,9 @@ def _programs(function: Callable[..., Any]) -> Any:
     return jax.jit(jax.vmap(vector)), jax.jit(lambda values: (jax.jacrev(vector)(values), jax.jacfwd(vector)(values)))
 
 
-def check_slopes(function: Callable[..., Any], values: Mapping[str, Any], flat: Collection[str] = (), others: Collection[str] = ()) -> None:
+def check_slopes(
+    function: Callable[..., Any], values: Mapping[str, Any], flat: Collection[str] = (), others: Collection[str] = ()
+) -> None:
     """Both modes give the central differences, or a number between the slopes of both sides where these differ.
 
     Derivatives by floats that are ``flat`` are exactly 0; those by ``others`` are not looked at.

@@ -33,7 +33,7 @@ from fljax.aggregators.arrays import (
     wide,
 )
 from fljax.aggregators.linear import weighted_sum
-from fljax.core.trees import least_divisor, sloped
+from fljax.core.trees import least_divisor
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
@@ -151,7 +151,7 @@ def mw_weights(
     grown = jnp.where(jnp.asarray(unsatisfied), weights * jnp.asarray(factor, weights.dtype), weights)
     # Divide by the largest weight first, so that a large factor cannot make the sum overflow.
     grown = grown / jnp.maximum(jnp.max(grown), least)
-    grown = sloped(jnp.where(weights > 0, jnp.maximum(grown, least), 0), grown)
+    grown = jnp.where(weights > 0, jnp.maximum(grown, least), grown)  # 0 stays, with its derivative
     return ratio(grown, jnp.sum(grown), weights).astype(dtype)
 
 

@@ -6,6 +6,7 @@ with ``jax_numpy_rank_promotion="raise"``. This module imports JAX and NumPy alo
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -170,17 +171,17 @@ def readable(used: Any, leaf: Any) -> Array:
 
 @jax.custom_jvp
 def combine(weights: Array, rows: Array) -> Array:
-    """``sum_s weights[..., s] rows[s]`` in the dtype of ``weights``, of which rows without weight are not read.
+    """``sum_s weights[..., s] rows[s]`` in the dtype of ``weights``; rows without weight are not read.
 
-    Derivatives are those of the sum with ``readable`` rows.
+    Derivatives are those of the sum of ``readable`` rows, so those by weights of 0 are right.
     """
     return _combine(weights, rows, jnp.zeros((), bool))
 
 
 @combine.defjvp
 def _combine_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    finite = jnp.isfinite(primals[1])
-    return combine(*primals), jax.jvp(lambda *pair: _combine(*pair, finite), primals, tangents)[1]
+    # The value, too, whose zeros may have another sign: one masked copy of the rows serves both.
+    return jax.jvp(functools.partial(_combine, finite=jnp.isfinite(primals[1])), primals, tangents)
 
 
 def _combine(weights: Array, rows: Array, finite: Array) -> Array:
@@ -192,13 +193,13 @@ def _combine(weights: Array, rows: Array, finite: Array) -> Array:
 
 @jax.custom_jvp
 def sloped(value: PyTree, like: PyTree) -> PyTree:
-    """``value``, with all derivatives of ``like``, which has the value up to rounding and is computed for them alone."""
+    """``value``; where derivatives are asked for ``like``, which is as large up to rounding, and costs nothing else."""
     return value
 
 
 @sloped.defjvp
 def _sloped_jvp(primals: tuple[PyTree, PyTree], tangents: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-    return sloped(*primals), tangents[1]
+    return primals[1], tangents[1]
 
 
 def root(square: Array) -> Array:

@@ -55,13 +55,19 @@ FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"updates": ROWS, "loss": "*S", "q": ONE, "learning_rate": ABOVE},
     ),
     "simplex_projection": (ag.simplex_projection, {"point": PLAIN, "mass": ONE}),
-    "mw_weights": (lambda weights, factor: ag.mw_weights(weights, PRESENT, factor=factor), {"weights": SOME, "factor": ONE}),
+    "mw_weights": (
+        lambda weights, factor: ag.mw_weights(weights, PRESENT, factor=factor),
+        {"weights": SOME, "factor": ONE},
+    ),
     "incfl_update": (
         functools.partial(ag.incfl_update, present=PRESENT, normalise="mean"),
         {"updates": ROWS, "gap": PLAIN, "gap_scale": ONE, "server_lr": ONE, "eps": ONE},
     ),
     **{
-        f"incfl_weights, {name}": (functools.partial(ag.incfl_weights, surrogate=name), {"gap": PLAIN, "gap_scale": ONE})
+        f"incfl_weights, {name}": (
+            functools.partial(ag.incfl_weights, surrogate=name),
+            {"gap": PLAIN, "gap_scale": ONE},
+        )
         for name in SURROGATES
     },
     "clip_to_median": (functools.partial(ag.clip_to_median, present=PRESENT), {"updates": "*SD", "times": ABOVE}),
@@ -105,8 +111,10 @@ FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"initial": ONE, "least": ONE},
     ),
     "schedule": (
-        lambda contribution, exploration: 1.0
-        * ag.schedule(KEY, jnp.asarray(MEMBERS), contribution, jnp.ones((N, C), int), exploration, slots=2).present,
+        lambda contribution, exploration: (
+            1.0
+            * ag.schedule(KEY, jnp.asarray(MEMBERS), contribution, jnp.ones((N, C), int), exploration, slots=2).present
+        ),
         {"contribution": (N, C), "exploration": "+C"},
     ),
     "record_slots": (
@@ -147,7 +155,10 @@ def test_every_aggregator_is_here() -> None:
 
 def drawn(rng: np.random.Generator, kind: Any) -> np.ndarray:
     """A float with some entries of 0 or 1, or that tie; the kind says which."""
-    positive, shape = isinstance(kind, str), kind if isinstance(kind, tuple) else tuple(SIZES[axis] for axis in kind[1:])
+    positive, shape = (
+        isinstance(kind, str),
+        kind if isinstance(kind, tuple) else tuple(SIZES[axis] for axis in kind[1:]),
+    )
     value = np.asarray(rng.uniform(0.2, 1.8, shape) if positive else rng.normal(size=shape))
     if kind == ROWS and rng.integers(2):  # whole rows
         value[rng.integers(S)] = rng.choice([0.0, 1.0])
