@@ -84,7 +84,7 @@ def weighted_mean(updates: PyTree, weights: Float[Array, " S"], *, axis_name: Ax
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``.
-      weights: ``[S]``, non-negative, of any dtype; multiply by ``present`` first. NaN in updates of weight 0 is harmless.
+      weights: ``[S]``, non-negative, of any dtype; multiply by ``present`` first. NaN of weight 0 is harmless.
       axis_name: a mapped axis over which the S rows are split, as for ``mix``; None: not split.
 
     Returns:

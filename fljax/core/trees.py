@@ -162,10 +162,7 @@ def or_nan(known: Any, values: Any) -> Array:
 
 
 def readable(used: Any, leaf: Any) -> Array:
-    """``leaf`` to be multiplied by weights, with zeros where it is not finite and has no weight.
-
-    So NaN without weight does no harm, and the derivative by a weight of 0 is that of the product. ``used`` broadcasts.
-    """
+    """``leaf`` for a product with weights, of which those that are not 0 are ``used``: zeros for NaN without weight."""
     return jnp.where(used | jnp.isfinite(leaf), leaf, jnp.zeros((), leaf.dtype))
 
 
@@ -173,9 +170,9 @@ def readable(used: Any, leaf: Any) -> Array:
 def combine(weights: Array, rows: Array) -> Array:
     """``sum_s weights[..., s] rows[s]`` in the dtype of ``weights``; rows without weight are not read.
 
-    Derivatives are those of the sum of ``readable`` rows, so those by weights of 0 are right.
+    Derivatives by weights of 0 are those of the product: there only entries that are not finite are left out.
     """
-    return _combine(weights, rows, jnp.zeros((), bool))
+    return _combine(weights, rows, False)
 
 
 @combine.defjvp
@@ -184,7 +181,7 @@ def _combine_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) ->
     return jax.jvp(functools.partial(_combine, finite=jnp.isfinite(primals[1])), primals, tangents)
 
 
-def _combine(weights: Array, rows: Array, finite: Array) -> Array:
+def _combine(weights: Array, rows: Array, finite: Array | bool) -> Array:
     used = jnp.any(weights.reshape(-1, weights.shape[-1]) != 0, axis=0)
     # The axes of one row stay as they are, since devices may divide one of them.
     read = jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)) | finite, rows, jnp.zeros((), rows.dtype))

@@ -37,9 +37,9 @@ class Entry(NamedTuple):
       summary: one line for tables.
       example: options beyond the defaults with which the laws are tested; arrays are for 5 clients.
       references: keys of its sources in ``references.bib`` of ``fljax.algorithms``.
-      differentiable: options in which messages and deployed models are differentiable; a field of a strategy by its
-        dotted name, e.g. ``"strategy.own"``. An algorithm may still round what clients report.
-      flat: floats with zero gradient by construction, as for algorithms.
+      differentiable: options in which what clients send is differentiable, fields by their dotted names. An algorithm
+        may still round what clients report.
+      flat: floats with zero gradient by construction.
     """
 
     build: Callable[..., Algorithm]

@@ -238,7 +238,7 @@ def _sent(task: Task, key: Key[Array, ""], seat: Seat, now: _Numbers, terms: _Te
             size = root_mean_square(task, terms.own)
             size = size if now.own is None else jnp.where(own != 0, size, root_mean_square(task, terms.echo))
             decay = 1.0 if now.noise_decay is None else (seat.round + 1.0) ** -now.noise_decay
-            noisy = functools.partial(add_normal, key, total, now.noise * decay * size)
+            noisy = functools.partial(add_normal, key, total, now.noise * decay * trees.readable(now.noise != 0, size))
             total = trees.sloped(jax.lax.cond(now.noise != 0, noisy, lambda quiet=total: quiet), noisy())
         statistics = trees.where(own == 0, trees.zeros_like(terms.own), terms.own)
         return roles.replace_statistics(task, total, statistics)
@@ -255,12 +255,7 @@ def _sends_another(now: _Numbers) -> Bool[Array, ""]:
 
 def _times(coefficient: Float[Array, ""], tree: PyTree) -> PyTree:
     """The product, and zeros where the coefficient is 0, whatever the tree has."""
-
-    def one(leaf: Array) -> Array:
-        product = coefficient.astype(leaf.dtype) * trees.readable(coefficient != 0, leaf)
-        return trees.sloped(jnp.where(coefficient == 0, jnp.zeros((), leaf.dtype), product), product)
-
-    return jax.tree.map(one, tree)
+    return jax.tree.map(lambda leaf: coefficient.astype(leaf.dtype) * trees.readable(coefficient != 0, leaf), tree)
 
 
 def _reported(now: _Numbers, message: PyTree) -> PyTree:
@@ -366,6 +361,5 @@ ENTRY = Entry(
     ("lin2019free", "fraboni2021free", "wu2024incentive"),
     tuple(f"strategy.{name}" for name in ("own", "stale", "echo", "noise", "noise_decay"))
     + tuple(f"strategy.{kind}.{name}" for kind in ("factor", "shift") for name in ByReport._fields if name != "size"),
-    # Sizes are rounded, and so are rows.
     ("strategy.effort", "strategy.flip", "strategy.factor.size", "strategy.shift.size"),
 )

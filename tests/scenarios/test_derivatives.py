@@ -1,4 +1,4 @@
-"""Every float of scenarios: derivatives of what clients send are central differences, also at 0 and at honest values."""
+"""Derivatives of what clients send by every float of a scenario, also at 0 and at honest values."""
 
 from __future__ import annotations
 
