@@ -177,3 +177,35 @@ def test_derivatives_are_differences(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     with enable_x64(True):
         check_slopes(function, {key: drawn(rng, kind) for key, kind in kinds.items()}, flat=FLAT.get(name, ()))
+
+
+def naive(weights: Any, updates: Any) -> Any:
+    """The formula of the weighted mean."""
+    return weights @ updates / jnp.sum(weights)
+
+
+def lanes(weights: Any, updates: Any) -> Any:
+    """The weighted mean of rows that are split over two lanes."""
+    halves = jax.vmap(functools.partial(ag.weighted_mean, axis_name="lanes"), axis_name="lanes")
+    return halves(updates.reshape(2, 2, -1), weights.reshape(2, 2))[0]
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        lambda weights, updates: ag.weighted_mean(updates, weights),
+        lambda weights, updates: mean(add_up(Part(updates, weights), jnp.ones(S, bool))),
+        lanes,
+    ],
+    ids=["mean", "Part", "lanes"],
+)
+def test_weights_of_0(mine: Any) -> None:
+    """First and second derivatives are those of the formula; NaN without weight is harmless, with weight it stays."""
+    updates, weights = jnp.array([[1.0], [2.0], [5.0], [3.0]]), jnp.array([1.0, 1.0, 0.0, 0.0])
+    for order in (jax.jacrev, jax.jacfwd, jax.hessian, lambda f: jax.jacrev(jax.jacrev(f, 1))):
+        found, expected = (jax.jit(order(function))(weights, updates) for function in (mine, naive))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    broken = updates.at[2].set(jnp.nan).at[3].set(jnp.inf)
+    np.testing.assert_allclose(mine(weights, broken), [1.5])
+    assert np.isfinite(jnp.concatenate([x.ravel() for x in jax.jit(jax.jacrev(mine, (0, 1)))(weights, broken)])).all()
+    assert np.isnan(mine(weights.at[2].set(1e-3), broken)).all()
