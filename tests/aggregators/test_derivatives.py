@@ -25,8 +25,8 @@ from tests.slopes import check_slopes
 
 S, N, C = 4, 4, 2
 KEY = jax.random.key(3)
-PRESENT = np.array([True, True, True, False])
-MEMBERS = np.array([[1, 0], [1, 0], [1, 1], [0, 0]], bool)
+PRESENT: Any = np.array([True, True, True, False])
+MEMBERS: Any = np.array([[1, 0], [1, 0], [1, 1], [0, 0]], bool)
 # Shapes of the floats; those with a + are not negative, those with a * are above 0.
 ROWS, SOME, PLAIN, ONE, ABOVE = (S, 2), "+S", (S,), "+", "*"
 

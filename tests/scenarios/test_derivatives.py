@@ -44,7 +44,7 @@ def message(wrap: Callable[..., Algorithm], update: Any, loss: Any, **values: An
 
 def strategy(inner: Algorithm, **values: Any) -> Algorithm:
     """The scenario by the dotted names of its floats."""
-    by_report = {
+    by_report: Any = {
         kind: ByReport(**{name: values.pop(f"strategy.{kind}.{name}") for name in ByReport._fields})
         for kind in ("factor", "shift")
     }
@@ -90,7 +90,7 @@ def test_derivatives_are_differences(name: str, seed: int, update: int, loss: fl
     rng, entry = np.random.default_rng(seed), REGISTRY[name]
     flat = entry.flat if name == "strategic" else ()
     values: dict[str, Any] = {
-        key: rng.choice([0.0, 1.0, rng.uniform(0.1, 2)]) for key in (*entry.differentiable, *flat)
+        key: rng.choice(np.array([0.0, 1.0, rng.uniform(0.1, 2)])) for key in (*entry.differentiable, *flat)
     }
     if name == "strategic" and rng.integers(2):  # honest
         values = {key: float(key.endswith("own") or "factor" in key or "effort" in key) for key in values}
