@@ -90,12 +90,12 @@ def test_derivatives_are_differences(name: str, seed: int, update: int, loss: fl
     rng, entry = np.random.default_rng(seed), REGISTRY[name]
     flat = entry.flat if name == "strategic" else ()
     values: dict[str, Any] = {
-        key: rng.choice(np.array([0.0, 1.0, rng.uniform(0.1, 2)])) for key in (*entry.differentiable, *flat)
+        key: float(rng.choice([0.0, 1.0, float(rng.uniform(0.1, 2))])) for key in (*entry.differentiable, *flat)
     }
     if name == "strategic" and rng.integers(2):  # honest
         values = {key: float(key.endswith("own") or "factor" in key or "effort" in key) for key in values}
     if name == "clipped":  # above 0, and at the bound in round 0
-        values["norm"] = rng.choice([0.5, np.linalg.norm(np.float64(UPDATES[0, 1, :SIZE]))])
+        values["norm"] = rng.choice([0.5, float(np.linalg.norm(np.float64(UPDATES[0, 1, :SIZE])))])
     with enable_x64(True):
         values |= {"update": update, "loss": loss}
         check_slopes(PROGRAMS[name], values, flat=flat, others=("update", "loss"))
