@@ -71,7 +71,7 @@ def _texts(found: Description) -> str:
 
 
 def _parameters(found: Description) -> str:
-    word, gradients = WORDS[found.kind], found.kind == "algorithm"
+    word, gradients = WORDS[found.kind], found.kind in ("algorithm", "scenario")
     if not found.parameters:
         return f"It has no {word}s."
     head = [word, "type", "default", "meaning", *(["gradient"] if gradients else [])]

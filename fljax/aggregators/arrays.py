@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from fljax.core.trees import combine as combine
 from fljax.core.trees import floating as floating
 from fljax.core.trees import ratio as ratio
+from fljax.core.trees import readable as readable
+from fljax.core.trees import root as root
 from fljax.core.trees import set_rows as set_rows
 from fljax.core.trees import wide as wide
 

@@ -127,7 +127,8 @@ def simplex_projection(
     count = jnp.arange(1, point.shape[0] + 1, dtype=point.dtype)
     shift = (mass - jnp.cumsum(ordered)) / count
     last = jnp.sum(real & (ordered + shift > 0)) - 1
-    return jnp.where(mask, jnp.maximum(point + shift[jnp.maximum(last, 0)], 0), 0).astype(dtype)
+    moved = point + shift[jnp.maximum(last, 0)]
+    return jnp.where(mask & (moved > 0), moved, 0).astype(dtype)
 
 
 def mw_weights(
@@ -150,7 +151,7 @@ def mw_weights(
     grown = jnp.where(jnp.asarray(unsatisfied), weights * jnp.asarray(factor, weights.dtype), weights)
     # Divide by the largest weight first, so that a large factor cannot make the sum overflow.
     grown = grown / jnp.maximum(jnp.max(grown), least)
-    grown = jnp.where(weights > 0, jnp.maximum(grown, least), 0)
+    grown = jnp.where(weights > 0, jnp.maximum(grown, least), grown)  # 0 stays, with its derivative
     return ratio(grown, jnp.sum(grown), weights).astype(dtype)
 
 

@@ -84,8 +84,8 @@ def clip_to_median(
     known = jnp.isfinite(median)
     # The derivative of a product with infinity is NaN.
     bound = jnp.asarray(times, kind) * jnp.where(known, median, 0)
-    is_long = present & known & (norms > bound)
-    factor = jnp.where(is_long, bound / jnp.where(is_long, norms, 1), 1)
+    is_long = present & known & (norms >= bound) & (norms > 0)
+    factor = jnp.where(is_long, jnp.minimum(bound / jnp.where(is_long, norms, 1), 1), 1)
 
     def shorten(leaf: Array) -> Array:
         return (wide(leaf) * along_rows(factor, leaf).astype(wide(leaf).dtype)).astype(leaf.dtype)

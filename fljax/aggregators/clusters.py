@@ -18,6 +18,7 @@ from fljax.aggregators.arrays import (
     floating,
     on_any_mesh,
     ratio,
+    readable,
     sum_over,
     sum_rows,
     wide,
@@ -123,7 +124,7 @@ def shapley_first_order(
         device or lane holds all of ``gradients`` and ``models``, and gets its own columns. None: not split.
 
     Returns:
-      ``[C, S]`` in the dtype of ``weights``, at least float32. An update whose weights are all zero is never read.
+      ``[C, S]`` in the dtype of ``weights``, at least float32. NaN in an update whose weights are all zero is harmless.
 
     Raises:
       ValueError: if ``normalised`` is False and ``models`` is None, or ``weights`` has another shape.
@@ -137,7 +138,7 @@ def shapley_first_order(
     used = jnp.any(weights != 0, axis=0)
 
     def product(gradient: Array, other: Array) -> Array:
-        other, axes = jnp.where(along_rows(used, other), other, 0), tuple(range(1, other.ndim))
+        other, axes = readable(along_rows(used, other), other), tuple(range(1, other.ndim))
         products = jnp.tensordot(wide(gradient), wide(other), axes=(axes, axes), precision=jax.lax.Precision.HIGHEST)
         return products.astype(weights.dtype)
 

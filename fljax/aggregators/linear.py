@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from fljax.aggregators.arrays import AxisName, along_rows, axes_of, on_any_mesh, ratio, sum_over, wide
+from fljax.aggregators.arrays import AxisName, axes_of, combine, on_any_mesh, ratio, sum_over, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -45,7 +45,7 @@ def mix(matrix: Float[Array, "R S"], updates: PyTree, *, axis_name: AxisName | N
 
     Returns:
       A pytree whose leaves are ``[R, ...]``, in the dtypes of ``updates``. Products are computed at highest precision.
-      An update whose weights are all zero is never read, so NaN in it is harmless.
+      NaN and infinities in an update whose weights are all zero are harmless.
 
     Raises:
       ValueError: if a leaf has no leading axis of length S, or holds integers.
@@ -67,15 +67,10 @@ def mix(matrix: Float[Array, "R S"], updates: PyTree, *, axis_name: AxisName | N
 
 @on_any_mesh(result=_placed)
 def _mixed(matrix: Array, updates: PyTree, *, axis_name: AxisName | None) -> PyTree:
-    used = jnp.any(matrix != 0, axis=0)
+    def mixed(leaf: Array) -> Array:
+        return sum_over(combine(matrix.astype(wide(leaf).dtype), leaf), axis_name).astype(leaf.dtype)
 
-    def combine(leaf: Array) -> Array:
-        # The axes of one update stay as they are, since devices may divide one of them.
-        rows = wide(jnp.where(along_rows(used, leaf), leaf, jnp.zeros((), leaf.dtype)))
-        mixed = jnp.tensordot(matrix.astype(rows.dtype), rows, axes=1, precision=jax.lax.Precision.HIGHEST)
-        return sum_over(mixed, axis_name).astype(leaf.dtype)
-
-    return jax.tree.map(combine, updates)
+    return jax.tree.map(mixed, updates)
 
 
 def weighted_sum(updates: PyTree, weights: Float[Array, " S"], *, axis_name: AxisName | None = None) -> PyTree:
@@ -89,7 +84,7 @@ def weighted_mean(updates: PyTree, weights: Float[Array, " S"], *, axis_name: Ax
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``.
-      weights: ``[S]``, non-negative, of any dtype; multiply by ``present`` first. Updates of weight 0 are never read.
+      weights: ``[S]``, non-negative, of any dtype; multiply by ``present`` first. NaN of weight 0 is harmless.
       axis_name: a mapped axis over which the S rows are split, as for ``mix``; None: not split.
 
     Returns:

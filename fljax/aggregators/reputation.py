@@ -17,6 +17,7 @@ from fljax.aggregators.arrays import (
     floating,
     on_any_mesh,
     presence,
+    root,
     set_rows,
     sum_over,
     sum_rows,
@@ -41,7 +42,7 @@ def cgsv_normalised(updates: PyTree, *, length: float | Array) -> PyTree:
     Returns:
       A pytree like ``updates``; an update of zero stays zero.
     """
-    norm = _root(_product(updates, updates))
+    norm = root(_product(updates, updates))
     factor = jnp.asarray(length, norm.dtype) / (norm + _NORM)
 
     def scaled(leaf: Array) -> Array:
@@ -91,7 +92,7 @@ def cgsv_reputation(
             raise ValueError(f"expected a leaf of total of shape {list(leaf.shape[1:])}, got {list(jnp.shape(whole))}")
     updates = jax.tree.map(lambda leaf: jnp.where(along_rows(present, leaf), leaf, 0), updates)
     whole = jax.tree.map(lambda leaf: leaf[None], total)
-    norms = _root(_product(updates, updates)) * _root(_product(whole, whole))
+    norms = root(_product(updates, updates)) * root(_product(whole, whole))
     cosine = (_product(updates, whole) / jnp.maximum(norms, _PRODUCT)).astype(reputation.dtype)
     aligned = sum_over(set_rows(jnp.zeros_like(reputation), ids, present, cosine), axis_name)
     alpha = jnp.asarray(alpha, reputation.dtype)
@@ -162,8 +163,3 @@ def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:
     leaves = jax.tree.leaves(jax.tree.map(of_leaf, a, b))
     total: Any = sum(leaves[1:], leaves[0])
     return total
-
-
-def _root(square: Float[Array, " S"]) -> Float[Array, " S"]:
-    """The square root, whose gradient at 0 is 0."""
-    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)

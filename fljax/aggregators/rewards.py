@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, along_rows, check_shape, gather_over, on_any_mesh, presence, wide
+from fljax.aggregators.arrays import AxisName, along_rows, check_shape, gather_over, on_any_mesh, presence, ratio, wide
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
@@ -57,11 +57,12 @@ def iafl_rates(
     contribution = contribution.astype(jnp.promote_types(contribution.dtype, jnp.result_type(float)))
     contribution = jnp.where(contribution > 0, contribution, 0)  # NaN > 0 is False
     top = jnp.max(contribution, initial=0) if isinstance(ceiling, str) else jnp.asarray(ceiling, contribution.dtype)
-    below = contribution < top  # equal values are not divided: both may be infinite
-    ratio = jnp.where(below, contribution / jnp.where(below, top, 1), jnp.where(contribution > 0, 1, 0))
+    finite = jnp.isfinite(contribution)  # the quotient of two infinite values is NaN
+    share = ratio(jnp.where(finite, contribution, 0), top)
+    share = jnp.where(finite, share if isinstance(ceiling, str) else jnp.minimum(share, 1), 1)
     # The derivative of a power of 0 is not finite, also in the rates of the other clients.
-    power, some = 1 - jnp.asarray(kappa, contribution.dtype), ratio > 0
-    return jnp.where(some, jnp.where(some, ratio, 1) ** power, jnp.where(power > 0, 0, 1).astype(ratio.dtype))
+    power, some = 1 - jnp.asarray(kappa, contribution.dtype), share > 0
+    return jnp.where(some, jnp.where(some, share, 1) ** power, jnp.where(power > 0, 0, 1).astype(share.dtype))
 
 
 @on_any_mesh

@@ -128,7 +128,8 @@ def coalition_value(
     count = leaves[0].shape[0]
     a = jnp.ones(count, jnp.result_type(float)) if weights is None else jnp.asarray(weights)
     # Mask once here: masks inside ``value`` would copy all updates for every coalition.
-    read = trees.where_rows(a > 0, updates, trees.zeros_like(updates))
+    used = lambda leaf: (a > 0).reshape(-1, *[1] * (leaf.ndim - 1))  # noqa: E731
+    read = jax.tree.map(lambda leaf: trees.readable(used(leaf), leaf), updates)
 
     def value(members: Array) -> Array:
         inside = jnp.where(members, a, 0)

@@ -6,6 +6,7 @@ with ``jax_numpy_rank_promotion="raise"``. This module imports JAX and NumPy alo
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -158,6 +159,49 @@ def or_nan(known: Any, values: Any) -> Array:
     """``values`` where ``known``, else NaN. ``jax_debug_nans`` does not complain: this NaN says "unknown"."""
     with jax.debug_nans(False):
         return jnp.where(known, values, jnp.nan)
+
+
+def readable(used: Any, leaf: Any) -> Array:
+    """``leaf`` for a product with weights, of which those that are not 0 are ``used``: zeros for NaN without weight."""
+    return jnp.where(used | jnp.isfinite(leaf), leaf, jnp.zeros((), leaf.dtype))
+
+
+@jax.custom_jvp
+def combine(weights: Array, rows: Array) -> Array:
+    """``sum_s weights[..., s] rows[s]`` in the dtype of ``weights``; rows without weight are not read.
+
+    Derivatives by weights of 0 are those of the product: there only entries that are not finite are left out.
+    """
+    return _combine(weights, rows, False)
+
+
+@combine.defjvp
+def _combine_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    # The value, too, whose zeros may have another sign: one masked copy of the rows serves both.
+    return jax.jvp(functools.partial(_combine, finite=jnp.isfinite(primals[1])), primals, tangents)
+
+
+def _combine(weights: Array, rows: Array, finite: Array | bool) -> Array:
+    used = jnp.any(weights.reshape(-1, weights.shape[-1]) != 0, axis=0)
+    # The axes of one row stay as they are, since devices may divide one of them.
+    read = jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)) | finite, rows, jnp.zeros((), rows.dtype))
+    return jnp.tensordot(weights, read.astype(weights.dtype), axes=1, precision=jax.lax.Precision.HIGHEST)
+
+
+@jax.custom_jvp
+def sloped(value: PyTree, like: PyTree) -> PyTree:
+    """``value``; where derivatives are asked for ``like``, which is as large up to rounding, and costs nothing else."""
+    return value
+
+
+@sloped.defjvp
+def _sloped_jvp(primals: tuple[PyTree, PyTree], tangents: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+    return primals[1], tangents[1]
+
+
+def root(square: Array) -> Array:
+    """The square root, whose derivative at 0 is 0."""
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
 
 
 def zeros_like(tree: PyTree) -> PyTree:

@@ -32,8 +32,8 @@ class Part(NamedTuple):
 
     Attributes:
       value: a pytree of floating leaves ``[...]``.
-      weight: ``[]``, or ``[R]`` for R sums (one per cluster, for example). A value whose weights are all 0 is ignored,
-        even if it is NaN.
+      weight: ``[]``, or ``[R]`` for R sums (one per cluster, for example). NaN in a value whose weights are all 0 is
+        ignored.
     """
 
     value: PyTree
@@ -180,14 +180,12 @@ def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ValueError(f"expected floating leaves to add up, got a leaf of dtype {leaf.dtype}")
     weight = jnp.where(present.reshape(-1, *[1] * (weight.ndim - 1)), weight, 0)
-    used = jnp.any(weight.reshape(weight.shape[0], -1) != 0, axis=1)
 
-    def combine(leaf: Array) -> Array:
-        rows = trees.wide(jnp.where(used[:, None], leaf.reshape(leaf.shape[0], -1), jnp.zeros((), leaf.dtype)))
-        total = jnp.matmul(weight.T.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
+    def summed(leaf: Array) -> Array:
+        total = trees.combine(weight.T.astype(trees.wide(leaf).dtype), leaf.reshape(leaf.shape[0], -1))
         return total.reshape(*weight.shape[1:], *leaf.shape[1:])
 
-    return Total(jax.tree.map(combine, parts.value), jnp.sum(weight, axis=0))
+    return Total(jax.tree.map(summed, parts.value), jnp.sum(weight, axis=0))
 
 
 def mean(total: Total) -> PyTree:

@@ -163,7 +163,7 @@ def _read(path: str | os.PathLike[str], what: str = "a trace") -> Array:
     return jnp.asarray(table)
 
 
-DROPOUT_ENTRY = Entry(dropout, "selected clients do not answer with some probability", {"rate": 0.3})
+DROPOUT_ENTRY = Entry(dropout, "selected clients do not answer with some probability", {"rate": 0.3}, flat=("rate",))
 AVAILABILITY_ENTRY = Entry(
     availability,
     "selected clients answer in the rounds that a table gives",

@@ -100,4 +100,5 @@ ENTRY = Entry(
     "clients stay only while the model is good enough for them (MaxFL)",
     {"threshold": (5.0, 0.9, 5.0, 0.7, 5.0), "after": 1},
     ("cho2024maximizing",),
+    flat=("threshold",),
 )

@@ -112,4 +112,6 @@ ENTRY = Entry(
     "some clients send noisy updates and lie about their loss (MaxFL)",
     {"fraction": 0.2, "loss_increase": 1.0, "noise": 0.1},
     ("cho2024maximizing",),
+    ("loss_increase", "noise"),
+    ("fraction",),
 )

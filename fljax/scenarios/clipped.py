@@ -56,8 +56,10 @@ def clipped(
             top = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in leaves]))
             unit = jnp.where(top > 0, top, 1)
             squares = sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros((), top.dtype))
-            length = unit * jnp.sqrt(squares)
-            shorter = trees.scale(update, jnp.where(length > norm, norm / jnp.where(length > norm, length, 1), 1))
+            length = unit * trees.root(squares)
+            is_long = length >= norm
+            factor = jnp.where(is_long, jnp.minimum(norm / jnp.where(is_long, length, 1), 1), 1)
+            shorter = trees.scale(update, factor)
             noisy = add_normal(jax.random.fold_in(key, number), shorter, noise * jnp.asarray(norm))
             return trees.where(bounds, roles.replace_statistics(inner.task, noisy, update), update)
 
@@ -67,5 +69,9 @@ def clipped(
 
 
 ENTRY = Entry(
-    clipped, "updates are bounded in norm, with Gaussian noise", {"norm": 1.0, "noise": 0.01}, ("mcmahan2018learning",)
+    clipped,
+    "updates are bounded in norm, with Gaussian noise",
+    {"norm": 1.0, "noise": 0.01},
+    ("mcmahan2018learning",),
+    ("norm", "noise"),
 )

@@ -37,12 +37,17 @@ class Entry(NamedTuple):
       summary: one line for tables.
       example: options beyond the defaults with which the laws are tested; arrays are for 5 clients.
       references: keys of its sources in ``references.bib`` of ``fljax.algorithms``.
+      differentiable: options in which what clients send is differentiable, fields by their dotted names. An algorithm
+        may still round what clients report.
+      flat: floats with zero gradient by construction.
     """
 
     build: Callable[..., Algorithm]
     summary: str
     example: dict[str, Any] = {}
     references: tuple[str, ...] = ()
+    differentiable: tuple[str, ...] = ()
+    flat: tuple[str, ...] = ()
 
 
 def applied_scenarios(
@@ -92,11 +97,11 @@ def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Float[Array
 
 
 def root_mean_square(task: Task, update: PyTree) -> Float[Array, ""]:
-    """``sqrt(sum_j u_j^2 / d)`` over the d trained entries of an update; 0 without any."""
+    """``sqrt(sum_j u_j^2 / d)`` over the d trained entries of an update; 0 without any, as its derivative is at 0."""
     trained = roles.trained_leaves(task, update)
     count = max(trees.size(trained), 1)
     squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(trained)), jnp.zeros(()))
-    return jnp.sqrt(squares / count)
+    return trees.root(squares / count)
 
 
 def with_data(inner: Algorithm, change: Callable[[Seat, LocalData], LocalData]) -> Algorithm:

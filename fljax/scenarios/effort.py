@@ -126,4 +126,5 @@ ENTRY = Entry(
     "clients train on a share of their rows",
     {"share": ((1.0, 0.5, 1.0, 0.3, 0.6), (0.4, 1.0, 1.0, 0.3, 0.6)), "scale_contribution": True},
     ("wu2024incentive",),
+    ("share",),
 )

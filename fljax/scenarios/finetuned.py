@@ -89,4 +89,5 @@ ENTRY = Entry(
     "clients train what they are given on their own data before they use it",
     {"learning_rate": 0.1, "batch_size": 2, "steps": 2},
     ("cho2022federate", "wu2024incentive"),
+    ("learning_rate",),
 )

@@ -57,5 +57,9 @@ def free_riding(
 
 
 ENTRY = Entry(
-    free_riding, "some clients send updates of zero, and take what they are sent", {"ids": (1,)}, ("wu2024incentive",)
+    free_riding,
+    "some clients send updates of zero, and take what they are sent",
+    {"ids": (1,)},
+    ("wu2024incentive",),
+    flat=("fraction",),
 )

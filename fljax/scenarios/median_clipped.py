@@ -46,4 +46,6 @@ def median_clipped(inner: Algorithm, *, times: Positive = 2.0) -> Algorithm:
     return inner._replace(aggregate=aggregate, scenarios=applied_scenarios(inner, "median_clipped"))
 
 
-ENTRY = Entry(median_clipped, "the server clips updates to their median norm", {"times": 1.0}, ("sun2019can",))
+ENTRY = Entry(
+    median_clipped, "the server clips updates to their median norm", {"times": 1.0}, ("sun2019can",), ("times",)
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
@@ -109,8 +110,10 @@ def false_value(
     """
     real = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
     scale = jnp.asarray(factor, real)
-    # The truth may be infinite.
-    other = jnp.where(scale == 0, 0, scale * value.astype(real)) + jnp.asarray(offset, real)
+    # The truth may be infinite: the product with 0 is 0, and there is no derivative by the factor.
+    finite, truth = jnp.isfinite(value), value.astype(real)
+    endless = jnp.where(scale == 0, 0, jax.lax.stop_gradient(scale) * truth)
+    other = jnp.where(finite, scale * jnp.where(finite, truth, 0), endless) + jnp.asarray(offset, real)
     if name not in ("loss", "threshold"):
         other = jnp.maximum(other, 0)
     if real != value.dtype:
@@ -123,4 +126,6 @@ ENTRY = Entry(
     "some clients report a loss, size, accuracy, threshold, contribution or bid that is not theirs",
     {"report": "loss", "factor": 0.5, "offset": 0.1, "ids": (1,)},
     ("cho2024maximizing", "wu2024incentive", "khan2023ipfl"),
+    ("factor", "offset"),
+    ("fraction",),
 )

@@ -160,4 +160,5 @@ ENTRY = Entry(
     "clients that would be better off elsewhere leave, every few rounds (IP-FL)",
     {"baseline": (0.9, 0.0, 0.3, 0.0, 0.6), "every": 1},
     ("khan2023ipfl",),
+    flat=("baseline", "delta"),
 )

@@ -238,13 +238,13 @@ def _sent(task: Task, key: Key[Array, ""], seat: Seat, now: _Numbers, terms: _Te
             size = root_mean_square(task, terms.own)
             size = size if now.own is None else jnp.where(own != 0, size, root_mean_square(task, terms.echo))
             decay = 1.0 if now.noise_decay is None else (seat.round + 1.0) ** -now.noise_decay
-            deviation, quiet = now.noise * decay * size, total
-            total = jax.lax.cond(now.noise != 0, lambda: add_normal(key, quiet, deviation), lambda: quiet)
+            noisy = functools.partial(add_normal, key, total, now.noise * decay * trees.readable(now.noise != 0, size))
+            total = trees.sloped(jax.lax.cond(now.noise != 0, noisy, lambda quiet=total: quiet), noisy())
         statistics = trees.where(own == 0, trees.zeros_like(terms.own), terms.own)
         return roles.replace_statistics(task, total, statistics)
 
-    # On a CPU the condition skips the work for honest clients.
-    return jax.lax.cond(_sends_another(now), false_update, lambda: terms.own)
+    # On a CPU the condition skips the work for honest clients. Programs without derivatives leave out the second one.
+    return trees.sloped(jax.lax.cond(_sends_another(now), false_update, lambda: terms.own), false_update())
 
 
 def _sends_another(now: _Numbers) -> Bool[Array, ""]:
@@ -255,11 +255,7 @@ def _sends_another(now: _Numbers) -> Bool[Array, ""]:
 
 def _times(coefficient: Float[Array, ""], tree: PyTree) -> PyTree:
     """The product, and zeros where the coefficient is 0, whatever the tree has."""
-
-    def one(leaf: Array) -> Array:
-        return jnp.where(coefficient == 0, jnp.zeros((), leaf.dtype), coefficient.astype(leaf.dtype) * leaf)
-
-    return jax.tree.map(one, tree)
+    return jax.tree.map(lambda leaf: coefficient.astype(leaf.dtype) * trees.readable(coefficient != 0, leaf), tree)
 
 
 def _reported(now: _Numbers, message: PyTree) -> PyTree:
@@ -276,7 +272,8 @@ def _reported(now: _Numbers, message: PyTree) -> PyTree:
 
 def _said(name: str, factor: Float[Array, ""], shift: Float[Array, ""], value: Array) -> Array:
     """The value of an honest client as it is, else ``factor value + shift``."""
-    return jnp.where((factor == 1) & (shift == 0), value, false_value(name, value, factor, shift))
+    false = false_value(name, value, factor, shift)
+    return trees.sloped(jnp.where((factor == 1) & (shift == 0), value, false), false)
 
 
 def updates_of(message: PyTree) -> list[PyTree]:
@@ -362,4 +359,7 @@ ENTRY = Entry(
         )
     },
     ("lin2019free", "fraboni2021free", "wu2024incentive"),
+    tuple(f"strategy.{name}" for name in ("own", "stale", "echo", "noise", "noise_decay"))
+    + tuple(f"strategy.{kind}.{name}" for kind in ("factor", "shift") for name in ByReport._fields if name != "size"),
+    ("strategy.effort", "strategy.flip", "strategy.factor.size", "strategy.shift.size"),
 )

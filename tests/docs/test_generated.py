@@ -36,8 +36,10 @@ def test_every_name_has_a_page(pages: dict[str, str]) -> None:
         text = pages[f"methods/{name}.md"]
         for each in (*parameters_of(entry.build), *entry.differentiable, *entry.flat):
             assert f"| `{each}` |" in text or each in ("task", "local", "reference"), (name, each)
-    for name in scenarios.REGISTRY:
-        assert f"methods/scenarios/{name}.md" in pages
+    for name, scenario in scenarios.REGISTRY.items():
+        text = pages[f"methods/scenarios/{name}.md"]
+        for kind, names in (("yes", scenario.differentiable), ("zero", scenario.flat)):
+            assert all(re.search(rf"\| `{each}` \|.*\| {kind} \|", text) for each in names), (name, kind)
 
 
 @pytest.mark.in_turn

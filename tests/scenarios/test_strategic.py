@@ -53,14 +53,14 @@ def told(updates: Any = UPDATES, report: Any = None) -> Algorithm:
     return single_model(TASK._replace(roles=None), clients_per_round=None, train=train)
 
 
-def played(algorithm: Algorithm, client: int, rounds: int = ROUNDS) -> list[Any]:
-    """What one client sends in every round, in which it receives ``MODELS``."""
+def played(algorithm: Algorithm, client: int, rounds: int = ROUNDS, models: Any = MODELS) -> list[Any]:
+    """What one client sends in every round, in which it receives ``models``."""
     seat = Seat(jnp.int32(0), jnp.int32(client), jnp.int32(0))
-    server = SingleModel({"w": jnp.asarray(MODELS[0])})
+    server = SingleModel({"w": jnp.asarray(models[0])})
     down = algorithm.send(server, seat._replace(first=True))
     kept, found = algorithm.init_client(jax.random.key(7), seat, down, DATA), []
     for round in range(rounds):
-        down = algorithm.send(server._replace(model={"w": jnp.asarray(MODELS[round])}), seat)
+        down = algorithm.send(server._replace(model={"w": jnp.asarray(models[round])}), seat)
         key = client_key(round_key(jnp.uint32(0), Purpose.TRAIN, round), jnp.int32(client))
         up, kept = algorithm.train(key, seat._replace(round=jnp.int32(round)), down, kept, DATA)
         found.append(up)

@@ -273,12 +273,7 @@ def products(rows: PyTree, other: PyTree) -> Float[Array, " S"]:
 
 def cosines(rows: PyTree, other: PyTree) -> Float[Array, " S"]:
     """The cosine of each row with ``other_s``, 0 where one of them is 0."""
-    return trees.ratio(products(rows, other), root(products(rows, rows)) * root(products(other, other)))
-
-
-def root(square: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """The square root, whose gradient at 0 is 0."""
-    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+    return trees.ratio(products(rows, other), trees.root(products(rows, rows)) * trees.root(products(other, other)))
 
 
 def weighted_total(weights: Float[Array, " S"], rows: PyTree) -> PyTree:
