@@ -117,7 +117,7 @@ def compare(
       execution: how clients and seeds map to devices.
       non_finite: as for ``simulate``.
       callbacks: as for ``simulate``, called in the run of every algorithm. One that returns True stops this algorithm.
-        Callbacks with a history, such as ``stop_early``, begin anew with each algorithm.
+        ``block.label`` says which it is. Callbacks with a history, such as ``stop_early``, begin anew with each.
       checkpoint: a folder. The same call with the same folder goes on where an earlier process ended: scores of
         standalone models and finished algorithms are read, and the algorithm in progress goes on after its newest
         checkpoint. More algorithms may be added.

@@ -237,6 +237,7 @@ def test_progress_and_callbacks_see_every_algorithm(capsys: pytest.CaptureFixtur
     found = compare(["fedavg", "fedprox"], **how)
     trained = dict.fromkeys(event.label for event in events if event.stage == "train")
     assert list(trained) == ["fedavg", "fedprox"]
+    assert list(dict.fromkeys(block.label for block in blocks)) == ["fedavg", "fedprox"]
     # Each algorithm stops after as many evaluations, since histories begin anew.
     assert [block.round for block in blocks] == [1, 2] * 2 or [block.round for block in blocks] == [1] * 2
     assert set(found.metrics["rounds_done"].values.tolist()) == {blocks[-1].round}
