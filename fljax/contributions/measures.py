@@ -32,6 +32,7 @@ from jaxtyping import Float, Int, Real
 from fljax.contributions import tables
 from fljax.contributions.estimators.in_rounds import ROUND_MEASURES, RoundMeasure
 from fljax.contributions.tables import Labels
+from fljax.core.labels import is_labelled
 from fljax.core.names import resolve, shown
 from fljax.core.signatures import arguments_for, parameters_of
 from fljax.protocol import AnyArray
@@ -214,7 +215,7 @@ def measure(
     labels = Labels(range(seeds)) if labels is None else labels
     chosen = Measure(chosen) if isinstance(chosen, str) else chosen
     values = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
-    if tables.is_named(values):
+    if is_labelled(values):
         values = tables.by_seed(values, population, labels)
     elif isinstance(chosen, Measure):
         values = jnp.asarray(values)

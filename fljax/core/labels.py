@@ -31,6 +31,26 @@ def is_labelled(value: Any) -> bool:
     return hasattr(value, "dims") and len(value.dims) > 0  # of xarray
 
 
+def check_same_labels(axis: int, values: Mapping[str, Any]) -> None:
+    """Raises a ValueError if values of pandas or xarray have different labels along an axis, or in another order."""
+    known = {name: labels for name, value in values.items() if (labels := labels_along(value, axis)) is not None}
+    for name, labels in known.items():
+        first, others = next(iter(known.items()))
+        if not labels.equals(others):
+            raise ValueError(
+                f"expected {first} and {name} with the same {'columns' if axis else 'index'} in the same order, got "
+                "others; reindex one of them, or give the values of both, e.g. by to_numpy()"
+            )
+
+
+def labels_along(value: Any, axis: int) -> Any:
+    """The index along an axis of a value of pandas or xarray; None if it has none."""
+    if hasattr(value, "iloc"):
+        return value.axes[axis] if axis < value.ndim else None
+    dims = tuple(getattr(value, "dims", ()))
+    return value.indexes.get(dims[axis]) if axis < len(dims) else value if hasattr(value, "get_indexer") else None
+
+
 def _counts(index: Any) -> bool:
     """Whether an index of pandas is 0, 1, 2, ... because nobody chose another one."""
     return type(index).__name__ == "RangeIndex" and (index.start, index.step, index.name) == (0, 1, None)

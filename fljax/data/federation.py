@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.core.labels import check_same_labels, labels_along
 from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, parameters_of, takes_anything
 from fljax.data.arrays import (
+    as_text,
     check_classes,
     check_finite,
     check_numbers,
@@ -235,7 +237,8 @@ def from_arrays(
       ValueError: if lengths differ, labels are out of range, or floats are not finite (the message names clients); and
         as for ``federate``.
     """
-    x, y, owners = np.asarray(x), np.asarray(y), np.asarray(owners)
+    check_same_labels(0, {"x": x, "y": y, "owners": owners})
+    columns, x, y, owners = labels_along(x, 1), np.asarray(x), np.asarray(y), as_text(np.asarray(owners))
     check_rows(x, y)
     if owners.shape != y.shape[:1]:
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
@@ -245,6 +248,8 @@ def from_arrays(
     names = tuple(np.unique(owners[numbers >= 0]).tolist())
     size = len(y)
     if test_data is not None:
+        check_same_labels(0, dict(zip(("test features", "test labels"), test_data, strict=True)))
+        check_same_labels(1, {"x": columns, "test features": test_data[0]})
         test_x, test_y = (np.asarray(array) for array in test_data)
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
             raise ValueError(f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}")

@@ -24,9 +24,9 @@ from fljax import training
 from fljax.algorithms import REGISTRY
 from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
-from fljax.core.labels import check_unlabelled
 from fljax.core import processes
 from fljax.core.files import locked
+from fljax.core.labels import check_unlabelled
 from fljax.core.names import shown
 from fljax.core.signatures import is_whole
 from fljax.data import stack

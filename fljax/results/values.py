@@ -56,10 +56,8 @@ class Reference(NamedTuple):
 def with_threshold(reference: Reference, threshold: Any) -> Reference:
     """The reference with the ``threshold`` of an algorithm as the loss that clients require.
 
-    Args:
-      reference: standalone models.
-      threshold: one number for all clients, or numbers of the seen clients, ``[N]`` or ``[seeds, N]``; unseen clients
-        then keep their standalone thresholds. Values of any other form are ignored.
+    It is one number for all clients, or numbers of the seen clients, ``[N]`` or ``[seeds, N]``, and unseen clients keep
+    theirs. Values of any other form are ignored, but those with labels are refused.
     """
     check_unlabelled("threshold", threshold)
     shape = np.shape(reference.threshold)

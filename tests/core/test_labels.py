@@ -57,7 +57,7 @@ def test_arguments_of_runs_are_by_place(value: Any) -> None:
     plan = engine.Plan(algorithms.incfl, {"task": TASK, "local": local, "threshold": np.ones(5)})
     frame, clients = pd.DataFrame(np.ones((2, 5)), columns=list("cabed")), federation()
     for over in (Over(member=frame), Over({"threshold": frame}), Over({"server_lr": value}), Over(cost=value)):
-        with pytest.raises(ValueError, match="expected [a-z_]+ to be without labels"):
+        with pytest.raises(ValueError, match=r"expected [a-z_]+ to be without labels"):
             varied_plan(plan, clients, over)
     with pytest.raises(ValueError, match="expected threshold to be without labels"):
         partition_plan(plan._replace(arguments={**plan.arguments, "threshold": value}), clients)

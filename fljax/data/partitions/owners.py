@@ -9,6 +9,7 @@ import numpy as np
 
 from fljax.core.names import nearest, shown
 from fljax.core.signatures import is_whole
+from fljax.data.arrays import text_of
 from fljax.data.checks import check_count
 from fljax.data.datasets import Dataset, training_owners
 from fljax.data.partitions.assignment import rows_by_owner
@@ -107,6 +108,7 @@ def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
 
 def _number(name: Any, names: dict[Any, int], texts: dict[str, int]) -> int:
     """The number of the owner that the user calls so."""
+    name = text_of(name)
     plain = isinstance(name, str | int | float) and not isinstance(name, bool)
     number = names.get(name) if plain else None
     number = texts.get(str(name)) if number is None else number

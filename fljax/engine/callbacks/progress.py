@@ -54,7 +54,7 @@ def progress_of(block: Block) -> str:
 
 
 def log_to(path: str | pathlib.Path) -> Callback:
-    """Appends one JSON line per block: the algorithm's label, round, seconds, and every metric of every seed (means over clients)."""
+    """Appends one JSON line per block: label, round, seconds, and every metric of every seed (means over clients)."""
 
     def callback(block: Block) -> None:
         line = {"label": block.label} if block.label else {}
