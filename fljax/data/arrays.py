@@ -256,7 +256,7 @@ def as_text(names: Any) -> np.ndarray:
 
 
 # Words for a label that is not known, in small letters.
-_UNKNOWN = ["", *"? - -1 na n/a <na> nan none null unknown hidden unlabeled unlabelled".split()]
+_UNKNOWN = ["", "?", "-", "-1", "na", "n/a", "<na>", "nan", "none", "null", "unknown", "hidden", "unlabeled"]
 
 
 def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None) -> None:

@@ -127,6 +127,12 @@ def count_seen(owners: Owners, unseen: Unseen, chosen: np.ndarray | None) -> int
     return int(np.sum(~np.isin(owners.training, chosen)))
 
 
+def owners_left(owner: np.ndarray, part: np.ndarray | None, minimum: int, chosen: np.ndarray | None) -> np.ndarray:
+    """The owners of so many training rows among some rows, in ascending order, without the ``chosen`` unseen ones."""
+    names, sizes = np.unique(owner[(owner >= 0) & (True if part is None else part == 0)], return_counts=True)
+    return np.setdiff1d(names[sizes >= minimum], [] if chosen is None else chosen)
+
+
 def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held_fraction: float) -> RowsApart:
     """The rows that no client trains on, since their owner has no training rows or since they have no owner.
 
