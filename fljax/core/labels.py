@@ -33,22 +33,27 @@ def is_labelled(value: Any) -> bool:
 
 def check_same_labels(axis: int, values: Mapping[str, Any]) -> None:
     """Raises a ValueError if values of pandas or xarray have different labels along an axis, or in another order."""
-    known = {name: labels for name, value in values.items() if (labels := labels_along(value, axis)) is not None}
-    for name, labels in known.items():
-        first, others = next(iter(known.items()))
-        if not labels.equals(others):
-            raise ValueError(
-                f"expected {first} and {name} with the same {'columns' if axis else 'index'} in the same order, got "
-                "others; reindex one of them, or give the values of both, e.g. by to_numpy()"
-            )
+    known = [(name, labels) for name, value in values.items() if (labels := labels_along(value, axis)) is not None]
+    other = next((name for name, labels in known if not labels.equals(known[0][1])), None)
+    if other is not None:
+        raise ValueError(
+            f"expected {known[0][0]} and {other} with the same {'columns' if axis else 'index'} in the same order, got "
+            "others; reindex one of them, or give the values of both, e.g. by to_numpy()"
+        )
 
 
 def labels_along(value: Any, axis: int) -> Any:
     """The index along an axis of a value of pandas or xarray; None if it has none."""
     if hasattr(value, "iloc"):
         return value.axes[axis] if axis < value.ndim else None
+    if axis and hasattr(value, "get_indexer"):  # the index itself
+        return value
+    if axis and hasattr(value, "__dataframe__"):  # of Polars or Arrow
+        import pandas
+
+        return pandas.Index(getattr(value, "column_names", None) or value.columns)
     dims = tuple(getattr(value, "dims", ()))
-    return value.indexes.get(dims[axis]) if axis < len(dims) else value if hasattr(value, "get_indexer") else None
+    return value.indexes.get(dims[axis]) if axis < len(dims) else None
 
 
 def _counts(index: Any) -> bool:

@@ -276,8 +276,8 @@ def _opt_out_threshold_of(delta: Any, clients: int) -> OptOut:
         numbers = np.empty((), object)
     if numbers.dtype.kind not in "iuf" or numbers.shape not in ((), (clients,)) or not np.isfinite(numbers).all():
         raise ValueError(
-            f"expected opt_out_threshold to be one finite number, or one for each of {clients} clients by id, got "
-            f"{shown(delta)}"
+            "expected opt_out_threshold to be one finite number, or one for each of "
+            f"{clients} clients by id, got {shown(delta)}"
         )
     return tuple(map(float, numbers)) if numbers.ndim else float(numbers)
 

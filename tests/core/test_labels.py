@@ -15,6 +15,9 @@ from fljax.core.signatures import allowed_by, annotations_of
 from fljax.engine.loop.running import check_rows
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.whole_runs.over import Over, varied_plan
+from fljax.games import Utility
+from fljax.games.strategic.utilities import check_utility
+from fljax.metrics.registry import of_gains
 from fljax.training import Local
 from tests.laws.cases import TASK, federation
 
@@ -64,6 +67,10 @@ def test_arguments_of_runs_are_by_place(value: Any) -> None:
     by_seed = plan._replace(arguments={"task": TASK, "local": local}, by_seed={"threshold": frame})
     with pytest.raises(ValueError, match="expected arguments by seed to be without labels"):
         partition_plan(by_seed, clients)
+    with pytest.raises(ValueError, match="expected cost to be without labels"):
+        check_utility(Utility(cost=value), algorithms.fedavg(TASK, local), clients)
+    with pytest.raises(ValueError, match="expected opt_out_threshold to be without labels"):
+        of_gains(np.ones((1, 5)), value, unseen=False)
     alone = results.Reference(np.ones((2, 5)), np.ones((2, 5)), None)
     with pytest.raises(ValueError, match="expected threshold to be without labels"):
         results.with_threshold(alone, value)

@@ -212,7 +212,8 @@ def test_rows_with_labels_are_aligned_or_refused() -> None:
         data.from_clients({"n": (x, y.iloc[::-1]), "s": (x, y)})
     with pytest.raises(ValueError, match="expected x and y with the same index in the same order"):
         data.dataset(x, y.iloc[::-1])
-    for other in (x[["v", "u"]], x.rename(columns={"u": "w"})):
+    arrow = pytest.importorskip("pyarrow").Table.from_pandas(x, preserve_index=False)
+    for other in (x[["v", "u"]], x.rename(columns={"u": "w"}), arrow.select(["v", "u"])):
         with pytest.raises(ValueError, match="with the same columns in the same order"):
             data.from_arrays(x, y, owner, test_data=(other, y))
         with pytest.raises(ValueError, match="with the same columns in the same order"):
@@ -221,7 +222,8 @@ def test_rows_with_labels_are_aligned_or_refused() -> None:
             data.from_clients({"n": {"train": (x, y), "test": (other, y)}})
     plain = data.from_arrays(x.to_numpy(), y.to_numpy(), owner.to_numpy())
     np.testing.assert_array_equal(right.examples.x, plain.examples.x)
-    assert data.from_arrays(x, y.to_numpy(), owner).names.clients == ("n", "s")
+    assert data.from_arrays(x, y.to_numpy(), pd.Index(owner)).names.clients == ("n", "s")
+    assert data.from_arrays(arrow, y.to_numpy(), owner, test_data=(arrow, y)).names.clients == ("n", "s")
 
 
 def test_columns_of_two_levels_and_names_that_are_no_text() -> None:

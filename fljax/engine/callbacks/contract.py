@@ -43,11 +43,6 @@ class Block(NamedTuple):
     label: str = ""
     cells: tuple[int, ...] = ()
 
-    @property
-    def prefix(self) -> str:
-        """What a line about the block begins with."""
-        return f"{self.label}: " if self.label else ""
-
 
 Callback = Callable[[Block], Any]
 

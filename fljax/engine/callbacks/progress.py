@@ -39,7 +39,8 @@ def print_progress(write: Callable[[str], object] = print) -> Callback:
         rate = block.ran / max(block.seconds, 1e-9)
         ahead = block.rounds - block.round
         left = f", {duration(ahead / rate)} left" if ahead > 0 and rate > 0 else ""
-        write(f"{block.prefix}round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s{left}")
+        whose = f"{block.label}: " if block.label else ""
+        write(f"{whose}round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s{left}")
 
     return callback
 

@@ -18,6 +18,7 @@ import os
 import pathlib
 import socket
 import time
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -147,21 +148,16 @@ def _labels(label: str, block: Block) -> list[str]:
     return [text for text in dict.fromkeys((label, block.label)) if text]
 
 
-class _Steps:
-    """The steps of a tracker's run: that of round 0, and the last round that was logged."""
-
-    first, last = 0, 0
+_STEPS: weakref.WeakKeyDictionary[Any, types.SimpleNamespace] = weakref.WeakKeyDictionary()
 
 
-_STEPS: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()
-
-
-def _steps_of(run: Any) -> _Steps:
-    """Those of all callbacks that log to this run."""
+def _steps_of(run: Any) -> types.SimpleNamespace:
+    """The step of round 0, and the last round, of all callbacks that log to a run."""
+    steps = types.SimpleNamespace(first=0, last=0)
     try:
-        return _STEPS.setdefault(run, _Steps())
+        return _STEPS.setdefault(run, steps)
     except TypeError:  # no weak reference, or no hash
-        return _Steps()
+        return steps
 
 
 def _method(run: Any) -> tuple[str, Callable[..., Any]]:

@@ -116,9 +116,7 @@ def _check(requirement: Requirement, given: Any) -> None:
         raise ValueError(f"expected requirement.factor to be one finite number above 0, got {shown(factor)}")
     if function is not None:
         _check_function(function)
-    check_unlabelled(
-        "requirement", value, "a dictionary has losses by client's name, as that of a pandas Series' to_dict()"
-    )
+    check_unlabelled("requirement", value, "a dictionary has losses by client's name, such as a Series' to_dict()")
     if isinstance(value, Mapping):
         wrong = next((each for each in value.values() if as_number(each) is None), None)
         if wrong is not None or not value:
