@@ -6,7 +6,7 @@ An index that counts from 0, which pandas makes by itself, says nothing that pla
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 _ADVICE = "to_numpy() gives its values alone, which are taken by place"
 
@@ -22,7 +22,7 @@ def check_unlabelled(name: str, value: Any, advice: str = _ADVICE) -> None:
                 check_unlabelled(name, entry, advice)
 
 
-def is_labelled(value: Any) -> bool:
+def is_labelled(value: Any) -> TypeGuard[Any]:
     """Whether a value says by names what its entries are."""
     if hasattr(value, "iloc"):  # of pandas
         return not all(map(_counts, value.axes))

@@ -267,6 +267,7 @@ def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None)
     if not test.any() or y.dtype.kind not in "ifU":
         return
     values, targets = y.reshape(len(y), -1), y.dtype.kind == "f" or regression
+    hidden: Any  # NumPy's stubs: perhaps one bool
     if y.dtype.kind == "U":
         hidden = np.isin(np.char.lower(np.char.strip(values)), _UNKNOWN).any(axis=1)
     else:

@@ -58,7 +58,8 @@ def test_a_metric_of_several_values_by_client_takes_none_by_name(name: str) -> N
 def test_arguments_of_runs_are_by_place(value: Any) -> None:
     local = Local(0.1, 4, steps=2)
     plan = engine.Plan(algorithms.incfl, {"task": TASK, "local": local, "threshold": np.ones(5)})
-    frame, clients = pd.DataFrame(np.ones((2, 5)), columns=list("cabed")), federation()
+    frame: Any = pd.DataFrame(np.ones((2, 5)), columns=list("cabed"))
+    clients = federation()
     for over in (Over(member=frame), Over({"threshold": frame}), Over({"server_lr": value}), Over(cost=value)):
         with pytest.raises(ValueError, match=r"expected [a-z_]+ to be without labels"):
             varied_plan(plan, clients, over)

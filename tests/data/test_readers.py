@@ -183,7 +183,7 @@ def test_bytes_are_text(kind: Any, tmp_path: pathlib.Path) -> None:
     if kind == "S":
         for files in ({"x": x, "y": y, "who": who}, {"x_train": x, "y_train": y, "who_train": who, "x_test": x}):
             more = {"y_test": y, "who_test": who.astype("U2")} if "x_test" in files else {}
-            np.savez(tmp_path / "d.npz", **files, **more)
+            np.savez(tmp_path / "d.npz", **files, **more)  # type: ignore[arg-type]
             assert data.load(str(tmp_path / "d.npz"), client="who").owner_names == ("f1", "f2")
     chosen = data.federate(
         data.dataset_from_frame(frame, label="y", client="who", part="part"), "natural", unseen=[b"f2"]
@@ -201,6 +201,7 @@ def test_rows_with_labels_are_aligned_or_refused() -> None:
     x = pd.DataFrame(np.eye(6, 2), columns=["u", "v"], index=list("abcdef"))
     y, owner = pd.Series([0, 1] * 3, x.index), pd.Series(list("nnnsss"), x.index)
     right = data.from_arrays(x, y, owner)
+    mixed: Any
     for mixed in (
         {"y": y.iloc[::-1]},
         {"owners": owner.sample(frac=1, random_state=1)},
@@ -229,6 +230,7 @@ def test_rows_with_labels_are_aligned_or_refused() -> None:
 def test_columns_of_two_levels_and_names_that_are_no_text() -> None:
     frame = pd.DataFrame({"a": [0.5, 1.5, 0.0, 1.0], "y": [0, 1] * 2, "who": [0, 0, 1, 1]})
     both = frame.rename(columns=lambda name: (name, "mean"))
+    columns: Any
     for columns in (pd.MultiIndex.from_tuples(both.columns), pd.MultiIndex.from_arrays([frame.columns, [1, 2, 3]])):
         for label in ("y", columns[1]):
             with pytest.raises(ValueError, match="expected columns with names of one level, got 2 levels"):
