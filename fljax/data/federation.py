@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.core.labels import check_same_labels, labels_along
+from fljax.core.labels import check_same_labels, is_labelled, labels_along
 from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, parameters_of, takes_anything
 from fljax.data.arrays import (
@@ -323,6 +323,8 @@ def _check_lists(name: str, made: Any) -> None:
             f"an array of {len(made)} numbers; if they are the owner of each row, give them to fljax.data.dataset(..., "
             "owner=) and take the partition natural"
         )
+    elif is_labelled(made):
+        got = f"a {type(made).__name__} with labels; list(found) of it has the lists alone"
     elif not isinstance(made, Iterable) or (isinstance(made, Sized) and len(made) == 0):
         got = shown(made)
     else:

@@ -244,6 +244,7 @@ def test_what_has_labels_is_refused_by_every_parameter(path: str) -> None:
                         builder(**{parameter: record._replace(**{field: held}) if field else held})
 
 
+@pytest.mark.unchecked
 def test_one_builder_reads_labels() -> None:
     assert [
         (path, name) for path in BUILDERS for name, each in values.allowances(_build_of(path)).items() if each.labels

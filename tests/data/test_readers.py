@@ -227,6 +227,16 @@ def test_rows_with_labels_are_aligned_or_refused() -> None:
     assert data.from_arrays(arrow, y.to_numpy(), owner, test_data=(arrow, y)).names.clients == ("n", "s")
 
 
+def test_lists_of_a_partition_have_no_labels() -> None:
+    made = data.dataset(np.eye(4, 2), [0, 1] * 2)
+    for lists in (pd.Series([[0, 1], [2, 3]], ["b", "a"]), pd.DataFrame([[0, 1], [2, 3]], ["b", "a"])):
+        with pytest.raises(
+            ValueError, match=r"to return a list with the row numbers of each client, .* got a .* with labels"
+        ):
+            data.federate(made, lambda labels, lists=lists, **_: lists, clients=2)
+
+
+@pytest.mark.unchecked
 def test_columns_of_two_levels_and_names_that_are_no_text() -> None:
     frame = pd.DataFrame({"a": [0.5, 1.5, 0.0, 1.0], "y": [0, 1] * 2, "who": [0, 0, 1, 1]})
     both = frame.rename(columns=lambda name: (name, "mean"))
