@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 
-from fljax import algorithms, engine, metrics, results
+from fljax import algorithms, contributions, engine, metrics, results
 from fljax.core.signatures import allowed_by, annotations_of
 from fljax.engine.loop.running import check_rows
 from fljax.engine.programs.program import partition_plan
@@ -72,6 +73,14 @@ def test_arguments_of_runs_are_by_place(value: Any) -> None:
         check_utility(Utility(cost=value), algorithms.fedavg(TASK, local), clients)
     with pytest.raises(ValueError, match="expected opt_out_threshold to be without labels"):
         of_gains(np.ones((1, 5)), value, unseen=False)
+    measures: list[Any] = [
+        lambda: contributions.free_riders(value, [1]),
+        lambda: contributions.contribution_at(0.5, value, [1]),
+        lambda: contributions.coalition_value(np.ones((5, 2)), np.ones(2), jnp.sum, value),
+    ]
+    for call in measures:
+        with pytest.raises(ValueError, match=r"expected (contribution|weights) to be without labels"):
+            call()
     alone = results.Reference(np.ones((2, 5)), np.ones((2, 5)), None)
     with pytest.raises(ValueError, match="expected threshold to be without labels"):
         results.with_threshold(alone, value)

@@ -228,12 +228,15 @@ def test_rows_with_labels_are_aligned_or_refused() -> None:
 
 
 def test_lists_of_a_partition_have_no_labels() -> None:
-    made = data.dataset(np.eye(4, 2), [0, 1] * 2)
-    for lists in (pd.Series([[0, 1], [2, 3]], ["b", "a"]), pd.DataFrame([[0, 1], [2, 3]], ["b", "a"])):
-        with pytest.raises(
-            ValueError, match=r"to return a list with the row numbers of each client, .* got a .* with labels"
-        ):
-            data.federate(made, lambda labels, lists=lists, **_: lists, clients=2)
+    made, lists = data.dataset(np.eye(4, 2), [0, 1] * 2), pd.Series([[0, 1], [2, 3]], ["b", "a"])
+
+    def partition(labels: np.ndarray, **options: Any) -> Any:
+        return lists
+
+    with pytest.raises(
+        ValueError, match=r"to return a list with the row numbers of each client, .* a Series with labels"
+    ):
+        data.federate(made, partition, clients=2)
 
 
 @pytest.mark.unchecked
