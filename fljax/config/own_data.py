@@ -83,7 +83,8 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
     keys = raw["data"].keys() if isinstance(name, str) else set()
     if not isinstance(name, str) or ({"partition", "clients"} <= keys <= Data.model_fields.keys()):
         return raw
-    from fljax.data.registry import find_source, own_source
+    from fljax.data.federation import federations
+    from fljax.data.registry import find_source, load, own_source
 
     try:
         # A name that is misspelt explains more than a key that is missing.
@@ -103,7 +104,17 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
     folder = table.get("folder")
     text = json.dumps(options, sort_keys=True, default=str)
     owners = _owners(name, text, folder if isinstance(folder, str) else None, _stamp(name))
-    return {**raw, "data": {**table, "clients": _count_seen(owners, table.get("unseen", 0))}}
+    seen = _count_seen(owners, table.get("unseen", 0))
+    apart = {key: table[key] for key in ("unseen", "train_fraction", "test", "held_fraction") if key in table}
+    apart |= dict(table.get("partition_options", {}))
+    if apart.keys() - {"unseen", "train_fraction"}:  # what may leave owners without rows
+        try:
+            dataset, seeds = load(name, folder=folder, **options), raw.get("seeds", 1)
+            made = federations(dataset, "natural", seeds=seeds, examples="host", **apart)
+            seen = made[0].clients.id.shape[-1]
+        except (TypeError, ValueError):
+            pass  # the check of all keys, or of the data, says what is wrong
+    return {**raw, "data": {**table, "clients": seen}}
 
 
 def _count_seen(owners: Owners, asked: Any) -> int:

@@ -32,6 +32,7 @@ from jaxtyping import Float, Int, Real
 from fljax.contributions import tables
 from fljax.contributions.estimators.in_rounds import ROUND_MEASURES, RoundMeasure
 from fljax.contributions.tables import Labels
+from fljax.core.labels import check_unlabelled, is_labelled
 from fljax.core.names import resolve, shown
 from fljax.core.signatures import arguments_for, parameters_of
 from fljax.protocol import AnyArray
@@ -90,6 +91,7 @@ def free_riders(
     Raises:
       ValueError: if an id appears twice or does not exist.
     """
+    check_unlabelled("contribution", contribution)
     contribution = jnp.asarray(contribution)
     population = contribution.shape[-1]
     if len(set(ids)) != len(ids) or not all(0 <= id < population for id in ids):
@@ -133,6 +135,7 @@ def contribution_at(
 
     Source: IAFL, Equation (1), sections 5.1 and 6.2.
     """
+    check_unlabelled("contribution", contribution)
     contribution = jnp.asarray(contribution)
     population = contribution.shape[-1]
     if population < 2:
@@ -214,7 +217,7 @@ def measure(
     labels = Labels(range(seeds)) if labels is None else labels
     chosen = Measure(chosen) if isinstance(chosen, str) else chosen
     values = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
-    if tables.is_named(values):
+    if is_labelled(values):
         values = tables.by_seed(values, population, labels)
     elif isinstance(chosen, Measure):
         values = jnp.asarray(values)

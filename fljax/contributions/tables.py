@@ -13,12 +13,13 @@ import math
 import pathlib
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Real
 
+from fljax.core.labels import is_labelled
 from fljax.core.names import nearest, shown, unknown
 
 if TYPE_CHECKING:
@@ -44,11 +45,6 @@ class Labels(NamedTuple):
     rounds: int | None = None
     clients: Sequence[tuple[Any, ...] | None] = ()
     unseen: Sequence[tuple[Any, ...] | None] = ()
-
-
-def is_named(value: Any) -> TypeGuard[xr.DataArray | pd.Series | pd.DataFrame]:
-    """Whether a value has named dimensions or columns: one of xarray or of pandas."""
-    return hasattr(value, "dims") or hasattr(value, "to_xarray")
 
 
 def by_seed(
@@ -108,7 +104,7 @@ def by_round(contribution: Any) -> Any:
     Raises:
       ValueError: as ``by_seed``, and if the table has the dimension ``seed``.
     """
-    if not is_named(contribution):
+    if not is_labelled(contribution):
         return contribution
     array = _array_of(contribution)
     if "seed" in array.dims:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fljax.contributions.coalitions import LARGEST, Value, members_of, value_table
 from fljax.contributions.semivalues import marginals_along, mean_of_samples, shapley
 from fljax.core import trees
+from fljax.core.labels import check_unlabelled
 
 
 def exact_shapley(value: Value, clients: int, *, batch_size: int | None = 256) -> Float[Array, " N"]:
@@ -124,6 +125,7 @@ def coalition_value(
     Source: Wang et al., "A principled approach to data valuation for federated learning" (2020), which uses this game
     in every round.
     """
+    check_unlabelled("weights", weights)
     leaves = jax.tree.leaves(updates)
     count = leaves[0].shape[0]
     a = jnp.ones(count, jnp.result_type(float)) if weights is None else jnp.asarray(weights)

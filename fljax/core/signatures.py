@@ -230,6 +230,7 @@ class Range(NamedTuple):
 
 
 ALL = Range()
+LABELS = "labels"  # in Annotated: the builder reads the labels of pandas and xarray
 
 
 class Allowed(NamedTuple):
@@ -247,6 +248,7 @@ class Allowed(NamedTuple):
       records: the classes of NamedTuples.
       others: further classes, such as ``str``; functions are ``Callable``.
       bounds: of numbers and of entries of arrays.
+      labels: whether arrays may have labels.
     """
 
     anything: bool = False
@@ -260,13 +262,15 @@ class Allowed(NamedTuple):
     records: tuple[Any, ...] = ()
     others: tuple[Any, ...] = ()
     bounds: Range = ALL
+    labels: bool = False
 
 
 def allowed_by(annotation: Any, bounds: Range = ALL) -> Allowed:
     """What an annotation allows. A range inside one member of a union holds for all of them."""
     if typing.get_origin(annotation) is Annotated:
         annotation, *extras = typing.get_args(annotation)
-        return allowed_by(annotation, next((extra for extra in extras if isinstance(extra, Range)), bounds))
+        allowed = allowed_by(annotation, next((extra for extra in extras if isinstance(extra, Range)), bounds))
+        return allowed._replace(labels=LABELS in extras)
     allowed = Allowed(bounds=bounds)
     for part in parts_of(annotation):
         inner = allowed_by(part, bounds) if typing.get_origin(part) is Annotated else _one(part)
@@ -290,6 +294,7 @@ def either(first: Allowed, second: Allowed) -> Allowed:
         first.records + second.records,
         first.others + second.others,
         first.bounds if second.bounds == ALL else second.bounds,
+        first.labels or second.labels,
     )
 
 

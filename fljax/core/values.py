@@ -8,7 +8,8 @@ annotation of its parameter does not allow:
 - ``Real[AnyArray, " N"]`` and ``Sequence[float]`` are finite numbers with as many axes;
 - ``Literal["a", "b"]`` is one of its names, ``bool`` is True or False;
 - fields of a NamedTuple, such as ``Local``, are checked by their own annotations;
-- ``Annotated[..., Range(0, 1)]`` bounds all numbers inside.
+- ``Annotated[..., Range(0, 1)]`` bounds all numbers inside;
+- values are taken by place, so labels are refused, but with ``Annotated[..., LABELS]``.
 
 Of traced values, the shape and the dtype are checked alone. NumPy's numbers, and JAX's where a whole number is asked
 for, become Python's. A parameter with another annotation, or with none, takes anything.
@@ -28,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from fljax.core.labels import check_unlabelled
 from fljax.core.names import nearest, shown, unknown
 from fljax.core.signatures import (
     ALL,
@@ -122,6 +124,7 @@ def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed
     Raises:
       ValueError: if the builder is ``checked`` and does not allow a value.
     """
+    check_unlabelled("arguments by seed", by_seed)
     if not is_checked(build):
         return
     allowed = allowances(build)
@@ -148,6 +151,8 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
     """
     if isinstance(value, allowed.records):
         return _admitted_fields(name, value)
+    if not allowed.labels:
+        check_unlabelled(name, value)
     if allowed.anything or (value is None and allowed.none):
         return value
     if isinstance(value, str):
@@ -203,6 +208,7 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
         raise _refused(name, value, allowed)
     if array.ndim == 0 and (whole or isinstance(value, np.generic | np.ndarray)):
         return array.item()
+    value = array if hasattr(value, "iloc") and not allowed.labels else value  # of pandas
     is_static = allowed.sequences and allowed.whole_entries
     return tuple(array.tolist()) if is_static and isinstance(value, jax.Array | list | tuple) else value
 

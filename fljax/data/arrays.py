@@ -241,28 +241,63 @@ def number_labels(y: Any, *, classes: int | None = None, regression: bool | None
     )
 
 
-def plain_labels(y: Any) -> np.ndarray:
-    """Labels as an array of bools, numbers, text or dates, all of one kind.
+def text_of(name: Any) -> Any:
+    """Bytes as text, as HDF5 and NumPy's S arrays have ids and labels; every other value as it is."""
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+
+
+def as_text(names: Any) -> np.ndarray:
+    """Ids or labels as an array, in which bytes are text."""
+    # NumPy alone would make text of a list with text and numbers, and floats of large whole numbers.
+    names = np.asarray(names) if hasattr(names, "dtype") else np.asarray(names, object)
+    if names.dtype.kind == "S":
+        return np.char.decode(names, "utf-8", "backslashreplace")
+    return np.frompyfunc(text_of, 1, 1)(names) if names.dtype == object and names.size else names
+
+
+# Words for a label that is not known, in small letters.
+_UNKNOWN = ["", "?", "-", "-1", "na", "n/a", "<na>", "nan", "none", "null", "unknown", "hidden", "unlabeled"]
+
+
+def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None) -> None:
+    """Raises a ValueError if test rows alone have labels that mean "not known": numbers below 0, or words such as "?".
+
+    Of numbers to predict, which may be below 0, it is -1 in all rows of ``test`` (tests and validation, ``[n]``).
+    """
+    if not test.any() or y.dtype.kind not in "ifU":
+        return
+    values, targets = y.reshape(len(y), -1), y.dtype.kind == "f" or regression
+    hidden: Any  # NumPy's stubs: perhaps one bool
+    if y.dtype.kind == "U":
+        hidden = np.isin(np.char.lower(np.char.strip(values)), _UNKNOWN).any(axis=1)
+    else:
+        hidden = (values == -1).all(axis=1) if targets else (values < 0).any(axis=1)
+    if hidden[~test].any() or not hidden.any() or (targets and not hidden[test].all()):
+        return
+    places, got = np.flatnonzero(hidden[test]), shown(y[hidden][0].tolist())
+    raise ValueError(
+        f"expected known labels in test and validation rows, got {got} in {len(places)} of {int(test.sum())}, first in "
+        f"row {places[0]} of them, counted from 0, and in no training row"
+    )
+
+
+def plain_labels(y: Any, rows: str = "rows") -> np.ndarray:
+    """Labels as an array of bools, numbers, text or dates, all of one kind; ``rows`` is what an error calls them.
 
     Raises:
       ValueError: if a label is missing, or labels are of several kinds.
     """
-    # NumPy alone would make text of a list with text and numbers, and floats of large whole numbers.
-    y = np.asarray(y) if hasattr(y, "dtype") else np.asarray(y, object)
-    if y.dtype.kind == "S":
-        return np.char.decode(y, "utf-8", "replace")
+    y = as_text(y)
     if y.dtype.name == "bfloat16":
         return y.astype(np.float32)
     if y.dtype.kind != "O":
         if y.dtype.kind not in "biufUM":
             raise ValueError(f"expected labels to be numbers, bools or text, got {_kind(y.dtype)}")
         return y
-    values: list[Any] = [
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in y.ravel().tolist()
-    ]
+    values: list[Any] = y.ravel().tolist()
     missing = sum(is_missing(value) for value in values)
     if missing:
-        raise ValueError(f"expected a label in each row, got none in {missing} of {len(values)} rows")
+        raise ValueError(f"expected a label in each row, got none in {missing} of {len(values)} {rows}")
     kinds = sorted({_word(value) for value in values})
     if len(kinds) > 1 and kinds != ["a number", "a whole number"]:
         raise ValueError(f"expected labels of one kind, got {' and '.join(kinds)}")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown
-from fljax.data.arrays import check_finite, is_missing, join_labels, number_labels, plain_labels
+from fljax.data.arrays import as_text, check_finite, check_known, is_missing, join_labels, number_labels, plain_labels
 from fljax.data.datasets import Dataset, centred, check_rows, dataset
 from fljax.protocol import Features
 
@@ -69,10 +69,11 @@ def assemble(
     first = next((piece for piece in pieces if not (piece.test or piece.valid)), None)
     if first is None:
         raise ValueError("expected at least one training row, got none")
-    ys = [plain_labels(piece.y) for piece in pieces]
+    ys = [plain_labels(piece.y, piece.name) for piece in pieces]
     for piece, y in zip(pieces, ys, strict=True):
         check_rows(piece.x, y)
         check_finite(f"features of {piece.name}", piece.x, piece.owner)
+        check_finite(f"labels of {piece.name}", y, piece.owner)
         if _form(piece.x, y) != _form(first.x, ys[0]):
             raise ValueError(
                 f"expected {piece.name} like {first.name}, which have features {first.x.dtype} {first.x.shape} and "
@@ -80,9 +81,10 @@ def assemble(
             )
     count = len(class_names) if class_names is not None else classes
     joined = join_labels(ys, [piece.name for piece in pieces], regression)
+    part = np.concatenate([np.full(len(piece.y), 2 if piece.test else int(piece.valid), np.int8) for piece in pieces])
+    check_known(joined, part > 0, regression)
     labels = number_labels(joined, classes=count, regression=regression)
     owner, names = _numbers_of_owners(pieces)
-    part = np.concatenate([np.full(len(piece.y), 2 if piece.test else int(piece.valid), np.int8) for piece in pieces])
     test = part == 2
     end = test if owner is None else test & ~np.isin(owner, owner[(part == 0) & (owner >= 0)])
     order = np.argsort(end, kind="stable")
@@ -145,7 +147,7 @@ def check_owners(pieces: Sequence[Piece]) -> None:
 def _owners(pieces: Sequence[Piece], chosen: Callable[[Piece], bool]) -> dict[Any, None]:
     """The owners of chosen pieces, each once."""
     having = [piece.owner for piece in pieces if np.ndim(piece.owner) == 1 and chosen(piece)]
-    return dict.fromkeys(name for owner in having for name in np.asarray(owner).tolist() if not is_missing(name))
+    return dict.fromkeys(name for owner in having for name in as_text(owner).tolist() if not is_missing(name))
 
 
 def _plain(value: Any) -> str:
@@ -171,11 +173,11 @@ def _numbers_of_owners(pieces: Sequence[Piece]) -> tuple[np.ndarray | None, tupl
         if piece.owner is not None and np.shape(piece.owner) != (len(piece.y),):
             got = np.shape(piece.owner)
             raise ValueError(f"expected one owner for each of the {len(piece.y)} {piece.name}, got shape {got}")
-    values = [value for piece in having for value in np.asarray(piece.owner).tolist()]
+    values = [value for piece in having for value in as_text(piece.owner).tolist()]
     if any(is_missing(value) for value in values):
         raise ValueError("expected an owner for each training row, got none (NaN) in some")
     others = [piece.owner for piece in pieces if piece.owner is not None and (piece.test or piece.valid)]
-    values += [value for owners in others for value in np.asarray(owners).tolist() if not is_missing(value)]
+    values += [value for owners in others for value in as_text(owners).tolist() if not is_missing(value)]
     try:
         names = sorted(set(values))
     except TypeError:
@@ -185,7 +187,7 @@ def _numbers_of_owners(pieces: Sequence[Piece]) -> tuple[np.ndarray | None, tupl
     numbers = [
         np.full(len(piece.y), -1, np.int32)
         if piece.owner is None
-        else np.array([number.get(value, -1) for value in np.asarray(piece.owner).tolist()], np.int32)
+        else np.array([number.get(value, -1) for value in as_text(piece.owner).tolist()], np.int32)
         for piece in pieces
     ]
     return np.concatenate(numbers), tuple(names)

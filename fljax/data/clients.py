@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
+from fljax.core.labels import check_same_labels, labels_along
 from fljax.core.names import shown, unknown
-from fljax.data.arrays import check_finite, join_labels, number_labels, plain_labels
+from fljax.data.arrays import check_finite, check_known, join_labels, number_labels, plain_labels, text_of
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate
 from fljax.protocol import ClientData, Federation
@@ -78,16 +79,21 @@ def dataset_from_clients(
     """
     if not isinstance(clients, Mapping) or not clients:
         raise ValueError(f"expected a mapping of each client to (x, y), with at least one client, got {shown(clients)}")
+    given, clients = list(clients), {text_of(name): rows for name, rows in clients.items()}
+    if len(clients) < len(given):
+        raise ValueError(f"expected clients with different names, got bytes and text alike in {shown(given)}")
     parts = [part for number, (name, rows) in enumerate(clients.items()) for part in _parts(name, number, rows)]
     _check_same_parts(parts, len(clients))
     names = [part.name for part in parts]
     if test_data is not None:
         parts.append(_part("test_data", -1, 2, "test", test_data))
         names.append("test_data")
+    check_same_labels(1, {f"{PARTS[part.which]} features of {shown(part.name)}": part.columns for part in parts})
     parts, names = zip(*[(part, name) for part, name in zip(parts, names, strict=True) if len(part.y)], strict=True)
     x, y = _join_features([part.x for part in parts], names), join_labels([part.y for part in parts], names, regression)
     owner = np.concatenate([np.full(len(part.y), part.owner, np.int32) for part in parts])
     which = np.concatenate([np.full(len(part.y), part.which, np.int8) for part in parts])
+    check_known(y, which > 0, regression)
     labels = number_labels(y, classes=classes, regression=regression)
     size = int(np.sum(owner >= 0))
     made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=vocabulary)
@@ -103,6 +109,7 @@ class _Part(NamedTuple):
     which: int
     x: np.ndarray
     y: np.ndarray
+    columns: Any = None  # of a table of features
 
 
 def _parts(name: Any, number: int, rows: Any) -> list[_Part]:
@@ -121,7 +128,9 @@ def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
     whose = word if number < 0 else f"{word} rows of client {shown(name)}"
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         raise ValueError(f"expected a pair (x, y) as {whose}, got {_described(pair)}")
-    x, y = np.asarray(pair[0]), plain_labels(pair[1])
+    check_same_labels(0, {"x": pair[0], "y": pair[1]})
+    columns = labels_along(pair[0], 1)
+    x, y = np.asarray(pair[0]), plain_labels(pair[1], whose)
     if which and number >= 0 and np.ndim(y) >= 1 and len(y) == 0 == len(x):
         return _Part(name, number, which, x, y)
     try:
@@ -130,7 +139,7 @@ def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
         raise ValueError(f"{whose}: {error}") from None
     check_finite(f"features of {whose}", x)
     check_finite(f"labels of {whose}", y)
-    return _Part(name, number, which, x, y)
+    return _Part(name, number, which, x, y, columns)
 
 
 def _described(value: Any) -> str:

@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from fljax.core.labels import check_same_labels
 from fljax.data.arrays import (
     check_classes,
     check_finite,
+    check_known,
     fits,
     number_owners,
     stored_features,
@@ -97,6 +99,7 @@ def dataset(
     Raises:
       ValueError: if lengths differ, there are no rows, labels or tokens are out of range, or floats are not finite.
     """
+    check_same_labels(0, {"x": x, "y": y, "owner": owner})
     x, y = np.asarray(x), np.asarray(y)
     check_rows(x, y)
     if owner is not None:
@@ -112,10 +115,11 @@ def dataset(
     check_finite("labels", y, owner)
     classes = 2 if classes is None and y.dtype == bool and y.ndim == 1 else classes
     y = stored_labels(y)
-    classes = check_classes(y, classes)
     size = len(y) if train_size is None else train_size
     if not 1 <= size <= len(y):
         raise ValueError(f"expected train_size in 1..{len(y)}, got {train_size}")
+    check_known(y, np.arange(len(y)) >= size)
+    classes = check_classes(y, classes)
     if vocabulary is not None:
         tokens = whole_numbers("tokens", x)
         if tokens.ndim != 2 or tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocabulary:

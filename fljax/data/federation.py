@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.core.labels import check_same_labels, is_labelled, labels_along
 from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, parameters_of, takes_anything
 from fljax.data.arrays import (
+    as_text,
     check_classes,
     check_finite,
     check_numbers,
@@ -23,7 +25,7 @@ from fljax.data.arrays import (
 from fljax.data.checks import check_count, check_fraction, check_keywords, check_unchanged, choose
 from fljax.data.datasets import Dataset, check_rows, dataset, training_moments
 from fljax.data.partitions.assignment import Partition, Split, split_client, split_unseen
-from fljax.data.partitions.owners import Owners, Unseen, chosen_owners, count_seen, owners_of, rows_apart
+from fljax.data.partitions.owners import Unseen, chosen_owners, owners_left, owners_of, rows_apart
 from fljax.data.partitions.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.protocol import Examples, Federation, Names
@@ -64,7 +66,8 @@ def federate(
         ``unseen_owners``, it also gets the data set's classes, owners and parts, ``1 - train_fraction``,
         ``valid_fraction``, and the owners that ``unseen`` chooses, in the order of the unseen clients. It may also
         return a list of row lists.
-      clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not given.
+      clients: number of seen clients, with ids 0..clients-1; for the partition "natural", if not given, all owners that
+        have ``minimum`` training rows once the rows of the server and of a global test set are set aside.
       unseen: number of clients that never train, with separate ids 0..unseen-1, drawn from ``seed``. A list chooses
         owners by name (by number, if they have no names), and "test" chooses all owners with test rows and without
         training rows. Only the partition "natural" takes these two. All rows of a chosen owner without training rows
@@ -105,7 +108,8 @@ def federate(
     on_host = isinstance(dataset.x, np.ndarray)
     owners = owners_of(dataset)
     chosen = chosen_owners(owners, unseen)
-    clients = _count_clients(owners, partition, clients, unseen, chosen)
+    if clients is None and (partition != "natural" or not len(owners.training)):
+        raise ValueError("expected clients, the number of clients, got none; only owners of rows can be counted")
     unseen = check_count("unseen", unseen if chosen is None else len(chosen), 0)
     n, draw = len(dataset.y), np.random.default_rng((seed, 1))
     apart = rows_apart(dataset, owners, chosen, held_fraction)
@@ -133,6 +137,11 @@ def federate(
         "deployment_fraction": valid_fraction,
         "unseen_owners": chosen,
     }
+    if clients is None:
+        minimum = check_count("minimum", partition_parameters.get("minimum", 1))
+        left = len(owners_left(facts["owner"], facts["part"], minimum, chosen)) - (unseen if chosen is None else 0)
+        clients = check_count(f"the number of owners less unseen, of {minimum} training rows or more,", left)
+    clients = check_count("clients", clients)
     labels = np.asarray(own_labels).astype(dataset.y.dtype)[pool]
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
     if made.noise is not None and dataset.vocabulary is not None:
@@ -235,7 +244,8 @@ def from_arrays(
       ValueError: if lengths differ, labels are out of range, or floats are not finite (the message names clients); and
         as for ``federate``.
     """
-    x, y, owners = np.asarray(x), np.asarray(y), np.asarray(owners)
+    check_same_labels(0, {"x": x, "y": y, "owners": owners})
+    columns, x, y, owners = labels_along(x, 1), np.asarray(x), np.asarray(y), as_text(np.asarray(owners))
     check_rows(x, y)
     if owners.shape != y.shape[:1]:
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
@@ -245,6 +255,8 @@ def from_arrays(
     names = tuple(np.unique(owners[numbers >= 0]).tolist())
     size = len(y)
     if test_data is not None:
+        check_same_labels(0, dict(zip(("test features", "test labels"), test_data, strict=True)))
+        check_same_labels(1, {"x": columns, "test features": test_data[0]})
         test_x, test_y = (np.asarray(array) for array in test_data)
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
             raise ValueError(f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}")
@@ -260,20 +272,6 @@ def from_arrays(
     made = dataset(x, y, owner=numbers, classes=classes, train_size=size, vocabulary=vocabulary)
     made = made._replace(owner_names=names)
     return federate(made, options.pop("partition", "natural"), **options)
-
-
-def _count_clients(
-    owners: Owners,
-    partition: str | Callable[..., Partition | Sequence[Any]],
-    clients: int | None,
-    unseen: Unseen,
-    chosen: np.ndarray | None,
-) -> int:
-    if clients is not None:
-        return check_count("clients", clients)
-    if partition != "natural" or not len(owners.training):
-        raise ValueError("expected clients, the number of clients, got none; only owners of rows can be counted")
-    return check_count("the number of owners less unseen", count_seen(owners, unseen, chosen))
 
 
 def _deal(
@@ -325,6 +323,8 @@ def _check_lists(name: str, made: Any) -> None:
             f"an array of {len(made)} numbers; if they are the owner of each row, give them to fljax.data.dataset(..., "
             "owner=) and take the partition natural"
         )
+    elif is_labelled(made):
+        got = f"a {type(made).__name__} with labels; list(found) of it has the lists alone"
     elif not isinstance(made, Iterable) or (isinstance(made, Sized) and len(made) == 0):
         got = shown(made)
     else:
@@ -366,7 +366,11 @@ def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Seeds, **opt
       dataset: as for ``federate``.
       partition: as for ``federate``.
       seeds: a seed for each federation; 3 means the seeds 0, 1 and 2.
-      **options: as for ``federate``.
+      **options: as for ``federate``; without ``clients`` each has as many as the seed with the fewest owners left.
     """
     placed = place(dataset, options.get("examples", "auto"))
-    return [federate(placed, partition, seed=seed, **options) for seed in seeds_of(seeds)]
+    made = [federate(placed, partition, seed=seed, **options) for seed in seeds_of(seeds)]
+    counts = {each.clients.id.shape[-1] for each in made}
+    if len(counts) > 1:
+        return federations(placed, partition, seeds=seeds, **options | {"clients": min(counts)})
+    return made

@@ -24,10 +24,10 @@ from fljax import training
 from fljax.algorithms import REGISTRY
 from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
-from fljax.contributions.tables import is_named
 from fljax.core import processes
 from fljax.core.files import locked
-from fljax.core.names import describe, shown
+from fljax.core.labels import check_unlabelled
+from fljax.core.names import shown
 from fljax.core.signatures import is_whole
 from fljax.data import stack
 from fljax.engine import Execution, replay
@@ -117,7 +117,7 @@ def compare(
       execution: how clients and seeds map to devices.
       non_finite: as for ``simulate``.
       callbacks: as for ``simulate``, called in the run of every algorithm. One that returns True stops this algorithm.
-        Callbacks with a history, such as ``stop_early``, begin anew with each algorithm.
+        ``block.label`` says which it is. Callbacks with a history, such as ``stop_early``, begin anew with each.
       checkpoint: a folder. The same call with the same folder goes on where an earlier process ended: scores of
         standalone models and finished algorithms are read, and the algorithm in progress goes on after its newest
         checkpoint. More algorithms may be added.
@@ -269,15 +269,15 @@ def _check_cohorts(setup: Setup) -> None:
 
 def _opt_out_threshold_of(delta: Any, clients: int) -> OptOut:
     """IP-FL's delta as a number, or as one for each client; raises a ValueError if it is neither."""
-    is_labelled = is_named(delta)  # labels would be passed over
+    check_unlabelled("opt_out_threshold", delta)
     try:
-        numbers = np.asarray(None if is_labelled or isinstance(delta, str | bool) else delta)
+        numbers = np.asarray(None if isinstance(delta, str | bool) else delta)
     except ValueError:  # a ragged list
         numbers = np.empty((), object)
     if numbers.dtype.kind not in "iuf" or numbers.shape not in ((), (clients,)) or not np.isfinite(numbers).all():
         raise ValueError(
-            f"expected opt_out_threshold to be one finite number, or one for each of {clients} clients by id, got "
-            f"{describe(delta) if is_labelled else shown(delta)}"
+            "expected opt_out_threshold to be one finite number, or one for each of "
+            f"{clients} clients by id, got {shown(delta)}"
         )
     return tuple(map(float, numbers)) if numbers.ndim else float(numbers)
 

@@ -103,7 +103,8 @@ class CallbackBuilder:
         callbacks: list[Callback] = [record, *(self._built(entry, label, tuple(cells)) for entry in builders)]
         if self._stop is not None:
             callbacks.append(EarlyStop(label, self._stop(), self._log))
-        return Callbacks(callbacks, None if parts is None else _baseline(parts), self._opt_out_threshold)
+        baseline = None if parts is None else _baseline(parts)
+        return Callbacks(callbacks, baseline, self._opt_out_threshold, label, tuple(cells))
 
     def _built(self, entry: CallbackSetup, label: str, cells: tuple[int, ...]) -> Callback:
         callback = entry.build(
@@ -127,7 +128,7 @@ class CallbackBuilder:
 
 
 class Callbacks:
-    """Several callbacks as one; their blocks also have the metrics that compare with the baseline.
+    """Several callbacks as one; their blocks say whose they are, and have the metrics that compare with the baseline.
 
     It is called at the start for those of its callbacks that are, and ``replay`` is for those that have it.
     """
@@ -135,8 +136,14 @@ class Callbacks:
     at_start = True
 
     def __init__(
-        self, callbacks: Sequence[Callback], baseline: Mapping[str, Any] | None, opt_out_threshold: OptOut = 0.0
+        self,
+        callbacks: Sequence[Callback],
+        baseline: Mapping[str, Any] | None,
+        opt_out_threshold: OptOut = 0.0,
+        label: str = "",
+        cells: tuple[int, ...] = (),
     ) -> None:
+        self._whose = {"label": label, "cells": cells}
         self._callbacks, self._baseline, self._threshold = list(callbacks), baseline, opt_out_threshold
 
     def __call__(self, block: Block) -> bool:
@@ -151,6 +158,7 @@ class Callbacks:
 
     def _compared(self, block: Block) -> Block:
         """The block with gains over the baseline's model after as many rounds, or after its last one."""
+        block = block._replace(**self._whose)
         if self._baseline is None:
             return block
         metrics = dict(block.metrics)

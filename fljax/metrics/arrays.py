@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.core.labels import check_unlabelled
 from fljax.protocol import NumpyArray
 
 Array = jax.Array | NumpyArray
@@ -19,7 +20,9 @@ ROUNDING = 8
 def aligned(*values: Any) -> tuple[Any, ...]:
     """The namespace, then the arrays with the same number of axes (new axes in front)."""
     xp: Any = jnp if any(isinstance(v, jax.Array) for v in values) else np
-    arrays = [v if hasattr(v, "ndim") else xp.asarray(v) for v in values]
+    if sum(np.ndim(v) > 0 for v in values) > 1:
+        check_unlabelled("values by client", values)
+    arrays = [v if isinstance(v, Array | np.generic) else xp.asarray(v) for v in values]
     rank = max(a.ndim for a in arrays)
     if rank == 0:
         raise ValueError("expected arrays whose last axis is the clients, got a scalar")

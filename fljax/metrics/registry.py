@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fljax.core.labels import check_unlabelled
 from fljax.core.names import unknown
 from fljax.metrics import fairness, formulas, objective, uncertainty
 from fljax.metrics.arrays import Array
@@ -372,6 +373,7 @@ def of_gains(
     Returns:
       The thresholds ``[client]``, and the metrics ``[...]`` by name.
     """
+    check_unlabelled("opt_out_threshold", opt_out_threshold)
     chosen = 0.0 if unseen and np.ndim(opt_out_threshold) else opt_out_threshold
     thresholds = np.broadcast_to(np.asarray(chosen, gain.dtype), gain.shape[-1:])
     variables = {"personalised_model_accuracy_gain": gain, "opt_out_threshold": thresholds}

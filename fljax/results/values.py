@@ -10,6 +10,7 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
+from fljax.core.labels import check_unlabelled
 from fljax.core.names import html_table
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
 from fljax.metrics.summaries import over_seeds
@@ -55,11 +56,10 @@ class Reference(NamedTuple):
 def with_threshold(reference: Reference, threshold: Any) -> Reference:
     """The reference with the ``threshold`` of an algorithm as the loss that clients require.
 
-    Args:
-      reference: standalone models.
-      threshold: one number for all clients, or numbers of the seen clients, ``[N]`` or ``[seeds, N]``; unseen clients
-        then keep their standalone thresholds. Values of any other form are ignored.
+    It is one number for all clients, or numbers of the seen clients, ``[N]`` or ``[seeds, N]``, and unseen clients keep
+    theirs. Values of any other form are ignored, but those with labels are refused.
     """
+    check_unlabelled("threshold", threshold)
     shape = np.shape(reference.threshold)
     values = np.asarray(threshold)
     if values.dtype.kind not in "iuf" or values.shape not in ((), shape[1:], shape):

@@ -68,6 +68,17 @@ def test_the_path_is_relative_to_the_config_and_clients_are_counted(config, monk
     assert setup.federation.features == Features(("age", "income"))
 
 
+@pytest.mark.parametrize("change", ["partition_options={minimum=11}", "held_fraction=0.7", 'test="global"'])
+def test_owners_that_are_left_are_counted(config, change):
+    table = pandas.read_csv(config.parent / "patients.csv")
+    small = [table.iloc[:1].assign(hospital=f"s{i}") for i in range(8)]
+    pandas.concat([table, table.iloc[1::4], *small]).to_csv(config.parent / "patients.csv", index=False)
+    for seeds in ([0], [0, 1, 2]):
+        found = load(config, [f"data.{change}", f"seeds={seeds}"])
+        assert resolve_setup(found).clients == found.data.clients < 12
+    assert "minimum" not in change or found.data.clients == 1
+
+
 def test_what_is_written_is_read_again(config, tmp_path_factory):
     found = load(config)
     copy = tmp_path_factory.mktemp("run") / "config.toml"

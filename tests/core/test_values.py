@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
+import xarray as xr
 from hypothesis import strategies
 from jaxtyping import Array, Bool, Int, Key
 
@@ -20,6 +22,7 @@ from fljax import algorithms, engine, scenarios
 from fljax.algorithms.market import Clustering
 from fljax.algorithms.single_model import server_optimizer
 from fljax.core import values
+from fljax.core.labels import check_unlabelled
 from fljax.core.signatures import ALL, Allowed, Range
 from fljax.core.values import Count, NonNegative, Share, checked
 from fljax.data.partitions.partition import PARTITIONERS
@@ -207,6 +210,56 @@ def test_numbers_of_python_numpy_and_jax_are_alike(path: str, drawn: Any) -> Non
             assert type(given) is float
         array = jnp.asarray(number, jnp.float32)
         assert values.admitted(name, array, allowed) is array
+
+
+IDS = [2, 0, 1, 4, 3]
+NAMES = list("cabed")
+LABELLED: list[Any] = [
+    pd.Series([0.5, 0.25, 1.0, 0.0, 0.75], IDS),
+    pd.Series([1, 0, 1, 0, 0], NAMES),
+    pd.Series([1.0, 0.0], pd.MultiIndex.from_tuples([("a", 1), ("b", 0)])),
+    pd.Series([1.0, 0.0], pd.RangeIndex(1, 3)),
+    pd.Series([1.0, 0.0], pd.RangeIndex(2, name="client")),
+    pd.DataFrame([[1, 0, 1, 0, 0]], columns=NAMES),
+    pd.DataFrame([[1.0], [0.5]], index=[1, 0]),
+    xr.DataArray([1.0, 0.0], dims="client"),
+    xr.DataArray([[1, 0]], {"client": ["b", "a"]}, ("round", "client")),
+    xr.Dataset({"rate": ("client", [1.0])}),
+    np.array([(0.5, 1.0)], [("b", float), ("a", float)]),
+]
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("path", BUILDERS)
+def test_what_has_labels_is_refused_by_every_parameter(path: str) -> None:
+    """Builders know no client's name, so what is by name would be taken by place."""
+    builder, build = _of(path), _build_of(path)
+    for name in _parameters(build) | {name: each for name, each in values.allowances(build).items() if each.anything}:
+        parameter, _, field = name.partition(".")
+        record = builder.given.get(parameter, _default(build, parameter))
+        for value in LABELLED:
+            for held in (value, [value, value], (0.5, {"a": value})):
+                if not values.allowances(build)[parameter].labels:
+                    with pytest.raises(ValueError, match=rf"^expected {name} to be without labels, .* got a "):
+                        builder(**{parameter: record._replace(**{field: held}) if field else held})
+
+
+@pytest.mark.unchecked
+def test_one_builder_reads_labels() -> None:
+    assert [
+        (path, name) for path in BUILDERS for name, each in values.allowances(_build_of(path)).items() if each.labels
+    ] == [("algorithms.iafl", "contribution")]
+    with pytest.raises(ValueError, match="expected the labels of clients to be ids"):
+        algorithms.iafl(TASK, LOCAL, contribution=LABELLED[1])
+
+
+def test_an_index_that_counts_is_no_label() -> None:
+    rate = pd.Series([0.5, 0.25, 1.0, 0.0, 0.75])
+    for value in (rate, pd.DataFrame([[1, 0]]), pd.Index([0.5, 1.0]), np.ones(2), jnp.ones(2), [1.0], "0.1", None):
+        check_unlabelled("rate", value)
+    given = values.admitted("rate", rate, values.allowances(scenarios.dropout)["rate"])
+    assert type(given) is np.ndarray
+    np.testing.assert_array_equal(given, rate)
 
 
 class Record(NamedTuple):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies
 
 from fljax.data import dataset, dataset_from_frame, federate, federations, from_arrays, from_clients, row_numbers
 from fljax.data.assembly import Piece, assemble
 from fljax.data.partitions.owners import chosen_owners, count_seen, owners_of
+from tests.drawn import at_most
 
 TOWNS = np.repeat(["elm", "fir", "oak", "yew"], 5)
 ROWS = np.arange(20, dtype=np.float32)[:, None]
@@ -53,6 +56,36 @@ def test_fewer_clients_than_owners_are_drawn_among_the_others():
     assert {each.names.unseen for each in found} == {("oak",)}
     assert {each.names.clients for each in found} > {("elm", "fir")}
     assert not any("oak" in (each.names.clients or ()) for each in found)
+
+
+@hypothesis.given(
+    sizes=strategies.lists(strategies.integers(1, 12), min_size=2, max_size=8),
+    options=strategies.fixed_dictionaries(
+        {},
+        optional={
+            "minimum": strategies.integers(1, 8),
+            "held_fraction": strategies.floats(0.05, 0.7),
+            "valid_fraction": strategies.floats(0, 0.5),
+            "train_fraction": strategies.floats(0.3, 0.9),
+            "test": strategies.sampled_from(["own", "global"]),
+            "unseen": strategies.sampled_from([1, [0]]),
+        },
+    ),
+)
+@at_most(200)
+def test_without_a_number_all_owners_that_are_left_are_clients(sizes, options):
+    made = dataset(np.ones((sum(sizes), 1)), np.arange(sum(sizes)) % 2, owner=np.repeat(np.arange(len(sizes)), sizes))
+    try:
+        found = federations(made, "natural", seeds=2, **options)
+    except ValueError as error:
+        nobody_is_left = str(error).startswith("expected the number of owners less unseen")
+        assert nobody_is_left
+        return
+    counts = {each.clients.id.shape[-1] for each in found}
+    assert len(counts) == 1
+    assert min(len(row) for each in found for row in row_numbers(each)) >= 1
+    with pytest.raises(ValueError, match="expected at least "):
+        federations(made, "natural", seeds=2, clients=max(counts) + 1, **options)
 
 
 def test_owners_without_names_are_chosen_by_number():

@@ -67,3 +67,13 @@ def test_stopping():
     callback = stop_when(lambda block: block.round >= 8)
     assert callback(BLOCK) is False
     assert callback(BLOCK._replace(round=8)) is True
+
+
+def test_lines_say_the_algorithm_of_a_comparison(tmp_path):
+    lines: list[str] = []
+    for label in ("fedavg", "incfl"):
+        print_progress(lines.append)(BLOCK._replace(label=label))
+        log_to(tmp_path / "log.jsonl")(BLOCK._replace(label=label))
+    assert [line.partition(":")[0] for line in lines] == ["fedavg", "incfl"]
+    logged = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["label"] for line in logged] == ["fedavg", "incfl"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fljax.core.names import nearest, shown, unknown
-from fljax.data.arrays import Labels, is_missing, number_labels
+from fljax.data.arrays import Labels, as_text, check_known, is_missing, number_labels, plain_labels, text_of
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.datasets import Dataset, centred, dataset, stored_standardised, with_moments
 from fljax.data.federation import federate
@@ -166,12 +167,13 @@ def read_columns(
     if plain:
         x, shift = centred(x) if standardise else (x, None)
         x = _narrow(x)
-    labels = _labels(table, label if len(label_columns(label)) > 1 else label_columns(label)[0], classes, regression)
+    which = None if part is None else _which(table[part], part)
+    test = rows.test if rows is not None else np.zeros(len(table), bool) if which is None else which > 0
+    labels = _labels(table, label_columns(label), classes, regression, test)
     if rows is not None and rows.test.any():
         made = _with_test_rows(x, labels, rows, vocabulary)
     else:
         whose = rows.owner if rows is not None else None if client is None else table[client]
-        which = None if part is None else _which(table[part], part)
         made = _of_columns(x, labels, None if whose is None else _numbered(whose, client), which, columns)
     if not plain:
         return made
@@ -228,14 +230,20 @@ def _with_test_rows(x: np.ndarray, labels: Labels, rows: RowsOfFiles, vocabulary
 
 
 def as_frame(frame: Any) -> Any:
-    """A table as a pandas DataFrame whose columns have different names."""
+    """A table as a pandas DataFrame whose columns have different names, each of one level and no bytes."""
     import pandas
 
     if isinstance(frame, pandas.DataFrame):
-        if not frame.columns.is_unique:
-            twice = frame.columns[frame.columns.duplicated()][0]
-            raise ValueError(f"expected different names of columns, got {twice!r} twice")
-        return frame
+        levels, names = frame.columns.nlevels, [text_of(name) for name in frame.columns]
+        if levels > 1:
+            raise ValueError(
+                f"expected columns with names of one level, got {levels} levels, e.g. {shown(names[0])}; "
+                "frame.columns = ['_'.join(map(str, name)).strip('_') for name in frame.columns] joins them"
+            )
+        texts = Counter(map(str, names))
+        if len(texts) < len(names):
+            raise ValueError(f"expected different names of columns, got {texts.most_common(1)[0][0]!r} twice")
+        return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
     if isinstance(frame, Mapping):
         names: Iterable[Any] = frame.keys()
     else:
@@ -247,7 +255,7 @@ def as_frame(frame: Any) -> Any:
     lengths = {name: len(values) for name, values in flat.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"expected columns of equal lengths, got {lengths}")
-    return pandas.DataFrame(flat)
+    return as_frame(pandas.DataFrame(flat))
 
 
 def check_column(table: Any, column: Any) -> None:
@@ -257,6 +265,7 @@ def check_column(table: Any, column: Any) -> None:
     names = [str(name) for name in table.columns]
     close = nearest(str(column), names)
     question = "" if close is None else f" (did you mean {close!r}?)"
+    question += "; frame.reset_index() makes columns of the index" if column in table.index.names else ""
     raise ValueError(f"expected a column of the table ({_listed(names)}), got {shown(column)}{question}")
 
 
@@ -297,16 +306,17 @@ def _narrow(x: np.ndarray) -> np.ndarray:
     return narrow if np.isfinite(narrow).all() else x.astype(np.float64)
 
 
-def _labels(table: Any, label: Any, classes: int | None, regression: bool | None) -> Labels:
-    if not isinstance(label, str) and isinstance(label, Sequence):
-        for column in label:
-            check_complete(table[column], column)
-        columns = [table[column].to_numpy() for column in label]
+def _labels(table: Any, names: list[Any], classes: int | None, regression: bool | None, test: np.ndarray) -> Labels:
+    for name in names:
+        check_complete(table[name], name)
+        if test.any():
+            check_known(plain_labels(_plain(table[name])), test, regression)
+    if len(names) > 1:
+        columns = [table[name].to_numpy() for name in names]
         if any(values.dtype.kind not in "biuf" for values in columns):
-            raise ValueError(f"expected numbers in several columns of labels, got others in {list(label)}")
+            raise ValueError(f"expected numbers in several columns of labels, got others in {names}")
         return number_labels(np.stack([values.astype(np.float32) for values in columns], axis=1))
-    column = table[label]
-    check_complete(column, label)
+    column = table[names[0]]
     if hasattr(column, "cat") and not regression:
         used = column.cat.remove_unused_categories()
         codes = used.cat.codes.to_numpy().astype(np.int32)
@@ -326,7 +336,7 @@ def _numbered(column: Any, name: str | None) -> tuple[np.ndarray, tuple[Any, ...
     """The number of each row's client, and the clients' names in ascending order."""
     check_complete(column, name)
     try:
-        names, numbers = np.unique(_plain(column), return_inverse=True)
+        names, numbers = np.unique(as_text(_plain(column)), return_inverse=True)
     except TypeError:
         raise ValueError(f"expected clients of one kind, text or numbers, in {name!r}, got several kinds") from None
     return numbers.reshape(-1).astype(np.int32), tuple(names.tolist())
@@ -334,7 +344,7 @@ def _numbered(column: Any, name: str | None) -> tuple[np.ndarray, tuple[Any, ...
 
 def _which(column: Any, name: str) -> np.ndarray:
     check_complete(column, name)
-    values = [str(value) for value in column.tolist()]
+    values = [str(text_of(value)) for value in column.tolist()]
     for value in dict.fromkeys(values):
         if value.lower() not in PARTS:
             raise ValueError(f"{unknown('part', value, ('train', 'valid', 'test'))} in the column {name!r}")

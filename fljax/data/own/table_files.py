@@ -300,7 +300,9 @@ def _joined(tables: Sequence[Any]) -> Any:
         if all(hasattr(frame[name], "cat") for frame in having) and len(having) == len(frames):
             labels[name] = pandas.api.types.union_categoricals([frame[name] for frame in frames], ignore_order=True)
     whole = pandas.concat(frames, ignore_index=True)
-    return whole.assign(**{str(name): values for name, values in labels.items()})
+    for name, values in labels.items():
+        whole[name] = values
+    return whole
 
 
 def _name(file: TableFile) -> str:

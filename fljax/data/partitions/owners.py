@@ -9,6 +9,7 @@ import numpy as np
 
 from fljax.core.names import nearest, shown
 from fljax.core.signatures import is_whole
+from fljax.data.arrays import text_of
 from fljax.data.checks import check_count
 from fljax.data.datasets import Dataset, training_owners
 from fljax.data.partitions.assignment import rows_by_owner
@@ -107,6 +108,7 @@ def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
 
 def _number(name: Any, names: dict[Any, int], texts: dict[str, int]) -> int:
     """The number of the owner that the user calls so."""
+    name = text_of(name)
     plain = isinstance(name, str | int | float) and not isinstance(name, bool)
     number = names.get(name) if plain else None
     number = texts.get(str(name)) if number is None else number
@@ -123,6 +125,12 @@ def count_seen(owners: Owners, unseen: Unseen, chosen: np.ndarray | None) -> int
     if chosen is None:
         return len(owners.training) - check_count("unseen", unseen, 0)
     return int(np.sum(~np.isin(owners.training, chosen)))
+
+
+def owners_left(owner: np.ndarray, part: np.ndarray | None, minimum: int, chosen: np.ndarray | None) -> np.ndarray:
+    """The owners of so many training rows among some rows, in ascending order, without the ``chosen`` unseen ones."""
+    names, sizes = np.unique(owner[(owner >= 0) & (True if part is None else part == 0)], return_counts=True)
+    return np.setdiff1d(names[sizes >= minimum], [] if chosen is None else chosen)
 
 
 def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held_fraction: float) -> RowsApart:

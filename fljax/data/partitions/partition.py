@@ -27,6 +27,7 @@ from fljax.data.partitions.assignment import (
     take,
 )
 from fljax.data.partitions.mixtures import block_mixture, class_clusters, mixture
+from fljax.data.partitions.owners import owners_left
 
 # The largest number of draws when a client has too few rows; afterwards ``repair`` moves rows, or an error is raised.
 _DRAWS = 100
@@ -368,9 +369,7 @@ def natural(
         raise ValueError("expected a dataset whose rows have owners for the partition natural, got one without")
     owner = np.asarray(owner)
     part = np.zeros(len(owner), np.int8) if part is None else np.asarray(part)
-    names, sizes = np.unique(owner[(owner >= 0) & (part == 0)], return_counts=True)
-    names = names[sizes >= minimum]
-    names = names if unseen_owners is None else np.setdiff1d(names, unseen_owners)
+    names = owners_left(owner, part, minimum, unseen_owners)
     if len(names) < everybody:
         raise ValueError(f"expected at least {everybody} owners with at least {minimum} samples each, got {len(names)}")
     chosen = rng.permutation(names)[:everybody]

@@ -29,6 +29,8 @@ class Block(NamedTuple):
       state: of all seeds (or runs). Its memory is donated to the next block, so copy what you keep.
       seconds: seconds of this block, including evaluation.
       diverged: ``((seed, round), ...)`` so far.
+      label: of the algorithm, in an experiment or a comparison; empty in ``simulate`` and ``sweep``.
+      cells: in a sweep, the numbers of the cells in the block; empty in a run.
     """
 
     round: int
@@ -38,6 +40,8 @@ class Block(NamedTuple):
     state: State
     seconds: float
     diverged: tuple[tuple[int, int], ...]
+    label: str = ""
+    cells: tuple[int, ...] = ()
 
 
 Callback = Callable[[Block], Any]

@@ -39,7 +39,8 @@ def print_progress(write: Callable[[str], object] = print) -> Callback:
         rate = block.ran / max(block.seconds, 1e-9)
         ahead = block.rounds - block.round
         left = f", {duration(ahead / rate)} left" if ahead > 0 and rate > 0 else ""
-        write(f"round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s{left}")
+        whose = f"{block.label}: " if block.label else ""
+        write(f"{whose}round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s{left}")
 
     return callback
 
@@ -54,10 +55,11 @@ def progress_of(block: Block) -> str:
 
 
 def log_to(path: str | pathlib.Path) -> Callback:
-    """Appends one JSON line per block: round, seconds, and every metric of every seed (means over clients)."""
+    """Appends one JSON line per block: label, round, seconds, and every metric of every seed (means over clients)."""
 
     def callback(block: Block) -> None:
-        line = {"round": block.round, "seconds": round(block.seconds, 3), "diverged": block.diverged}
+        line = {"label": block.label} if block.label else {}
+        line |= {"round": block.round, "seconds": round(block.seconds, 3), "diverged": block.diverged}
         line |= {name: [_mean(row) for row in values] for name, values in block.metrics.items()}
         with open(path, "a", encoding="utf-8") as log:
             log.write(json.dumps(line, allow_nan=False) + "\n")

@@ -18,6 +18,7 @@ import os
 import pathlib
 import socket
 import time
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,14 +59,14 @@ class Scalars(NamedTuple):
 
         Args:
           label: of the algorithm.
-          cells: numbers of the cells of a sweep; empty in a run.
+          cells: numbers of the cells of a sweep; if empty, several are numbered from 0.
           by_seed: whether to give the values of single seeds too.
 
         Yields:
           ``whose`` is ``incfl/mean`` or ``incfl/seed_0``, and ``incfl/cell_3/mean`` in a sweep; without a label it
           begins with the cell or the mean.
         """
-        count = len(set(self.seeds))
+        count, cells = len(set(self.seeds)), cells or range(self.cells if self.cells > 1 else 0)
         for name in self.values:
             for place, row in enumerate(self.by_cell(name)):
                 start = [label] * bool(label) + ([f"cell_{cells[place]}"] if cells else [])
@@ -111,24 +112,30 @@ def track(
     Args:
       run: has ``log(values, step=)`` (a run of W&B), ``log_metrics(values, step=)`` (the module ``mlflow``) or
         ``track(values, step=)`` (a run of Aim); fljax imports none of them.
-      label: of the algorithm, the beginning of all names.
-      cells: in a sweep, the numbers of the cells in a block; an experiment gives them.
+      label: the beginning of all names. In a comparison the label of the block follows, unless it is the same.
+      cells: in a sweep, the numbers of the cells in a block; empty: those of the block.
       by_seed: whether to log single seeds too.
-      with_step: whether to give the round as ``step``. W&B ignores steps that do not grow, so for several algorithms in
-        one of its runs set False, and let ``LABEL/round`` be the axis: ``run.define_metric("incfl/*", "incfl/round")``.
+      with_step: whether to give the round as ``step``. W&B ignores steps that do not grow, so where a run with ``log``
+        gets a further algorithm, steps go on behind the last one. ``LABEL/round`` is the axis of all:
+        ``run.define_metric("incfl/*", "incfl/round")``.
 
     Raises:
       ValueError: if ``run`` has no such method.
     """
-    log = _method(run)
-    start = f"{label}/" if label else ""
+    method, log = _method(run)
+    steps = _steps_of(run)
 
     def callback(block: Block) -> None:
-        named = scalars_of(block).named(label, cells, by_seed)
-        values: dict[str, float] = {f"{whose}/{name}": value for whose, name, value in named}
+        if block.round < steps.last and method == "log":
+            steps.first += steps.last + 1
+        steps.last = block.round
+        whose = "/".join(_labels(label, block))
+        start = f"{whose}/" if whose else ""
+        named = scalars_of(block).named(whose, cells or block.cells, by_seed)
+        values: dict[str, float] = {f"{of}/{name}": value for of, name, value in named}
         values |= {f"{start}round": block.round, f"{start}seconds": block.seconds}
         if with_step:
-            log(values, step=block.round)
+            log(values, step=steps.first + block.round)
         else:
             log(values)
 
@@ -137,11 +144,27 @@ def track(
     return callback
 
 
-def _method(run: Any) -> Callable[..., Any]:
+def _labels(label: str, block: Block) -> list[str]:
+    return [text for text in dict.fromkeys((label, block.label)) if text]
+
+
+_STEPS: weakref.WeakKeyDictionary[Any, types.SimpleNamespace] = weakref.WeakKeyDictionary()
+
+
+def _steps_of(run: Any) -> types.SimpleNamespace:
+    """The step of round 0, and the last round, of all callbacks that log to a run."""
+    steps = types.SimpleNamespace(first=0, last=0)
+    try:
+        return _STEPS.setdefault(run, steps)
+    except TypeError:  # no weak reference, or no hash
+        return steps
+
+
+def _method(run: Any) -> tuple[str, Callable[..., Any]]:
     for name in METHODS:
         method = getattr(run, name, None)
         if callable(method):
-            return method
+            return name, method
     valid = " or ".join(f"{name}(values, step=)" for name in METHODS)
     raise ValueError(f"expected a run of a tracker, with {valid}, got {type(run).__name__}")
 
@@ -186,8 +209,8 @@ def write_events(
 
     Args:
       folder: where the event files are; it is made if it does not exist.
-      label: of the algorithm; special characters are %-codes in the name of its folder.
-      cells: in a sweep, the numbers of the cells in a block; an experiment gives them.
+      label: the first folder; that of the block follows, as for ``track``. Special characters are %-codes.
+      cells: in a sweep, the numbers of the cells in a block; empty: those of the block.
       by_seed: whether to write single seeds too.
 
     Raises:
@@ -196,7 +219,6 @@ def write_events(
     If a file cannot be written, there is one RuntimeWarning, and the run goes on without.
     """
     classes, home = formats(), pathlib.Path(folder)
-    start = file_name(label) if label else ""
     files: dict[str, _EventFile] = {}
     failed: list[OSError] = []
 
@@ -204,7 +226,8 @@ def write_events(
         if failed:
             return
         values: dict[str, list[tuple[str, float]]] = {}
-        for whose, name, value in scalars_of(block).named(start, cells, by_seed):
+        start = "/".join(map(file_name, _labels(label, block)))
+        for whose, name, value in scalars_of(block).named(start, cells or block.cells, by_seed):
             values.setdefault(whose, []).append((name, value))
         try:
             for whose, numbers in values.items():

@@ -13,6 +13,7 @@ import numpy as np
 
 from fljax import results
 from fljax.core import processes
+from fljax.core.labels import check_unlabelled
 from fljax.engine.callbacks import contract
 from fljax.engine.callbacks.contract import diverged
 from fljax.engine.checkpoints import Checkpoint
@@ -209,6 +210,7 @@ def check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) ->
         for leaf in jax.tree.leaves(tree):
             if np.ndim(leaf) == 0 or np.shape(leaf)[0] != len(seeds):
                 raise ValueError(f"expected {name} in by_seed to have {len(seeds)} rows, got shape {np.shape(leaf)}")
+    check_unlabelled("reference", reference)
     expected = (len(seeds), inputs.federation.clients.id.shape[-1])
     if reference is not None and np.shape(reference.threshold) != expected:
         raise ValueError(

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, PyTree, Shaped
 
 from fljax.core import values
+from fljax.core.labels import check_unlabelled
 from fljax.core.names import name_of, unknown
 from fljax.core.signatures import parameters_of, takes_anything
 from fljax.engine.programs.declared import as_declared
@@ -64,6 +65,8 @@ def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> V
         are not of the same number of runs or of the clients of the federation.
     """
     population = federation.clients.id.shape[-1]
+    for name, value in {"member": over.member, "cost": over.cost, **over.arguments}.items():
+        check_unlabelled(name, value)
     member = None if over.member is None else _members(over.member, population)
     runs = _number_of_runs(over, member)
     arguments = {name: _arrays(value) for name, value in over.arguments.items()}

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Bool, Real
 
 from fljax import results
-from fljax.contributions.tables import is_named
 from fljax.core.errors import during
+from fljax.core.labels import check_unlabelled
 from fljax.core.names import describe, name_of, nearest, shown
 from fljax.core.signatures import accepts, takes_anything
 from fljax.core.values import as_number
@@ -116,11 +116,7 @@ def _check(requirement: Requirement, given: Any) -> None:
         raise ValueError(f"expected requirement.factor to be one finite number above 0, got {shown(factor)}")
     if function is not None:
         _check_function(function)
-    if is_named(value):
-        raise ValueError(
-            f"expected requirement to be without labels, which would be passed over, got a {type(value).__name__}; a "
-            "dictionary has losses by client's name, as that of a pandas Series' to_dict()"
-        )
+    check_unlabelled("requirement", value, "a dictionary has losses by client's name, such as a Series' to_dict()")
     if isinstance(value, Mapping):
         wrong = next((each for each in value.values() if as_number(each) is None), None)
         if wrong is not None or not value:

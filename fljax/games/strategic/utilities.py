@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
+from fljax.core.labels import check_unlabelled
 from fljax.core.values import as_number
 from fljax.engine import State
 from fljax.games.strategic.payoff_tables import as_precise_as
@@ -119,6 +120,7 @@ def check_utility(utility: Utility | UtilityFunction, algorithm: Algorithm, fede
     price, clients = as_number(utility.price), federation.clients.id.shape[-1]
     if price is None or not np.isfinite(price):
         raise ValueError(f"expected price to be one finite number, got {utility.price!r}")
+    check_unlabelled("cost", utility.cost)
     cost = np.asarray(utility.cost)
     if cost.dtype.kind not in "iuf" or cost.shape not in ((), (clients,)) or not np.isfinite(cost).all():
         raise ValueError(

@@ -160,3 +160,48 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_only(tmp_path: pathlib.
     with pytest.warns(RuntimeWarning, match="cannot be written"):
         callback(block({"ipr_loss": [0.5, 0.25]}))
     callback(block({"ipr_loss": [0.5, 0.25]}))
+
+
+class Strict(Log):
+    """As W&B: what has an earlier step is dropped."""
+
+    def log(self, values: dict[str, float], step: int | None = None) -> None:
+        assert step is not None
+        assert step >= max([-1, *(step or 0 for step, _ in self.logged)])
+        super().log(values, step)
+
+
+@pytest.mark.parametrize("label", ["", "mine", "a"])
+def test_one_tracker_for_several_algorithms_mixes_nothing(label: str, tmp_path: pathlib.Path):
+    """Drawn as ``compare`` calls it: algorithm by algorithm, rounds from 0; one of them ends early."""
+    run, other = Strict(), Log()
+    other.log_metrics, other.log = other.log, None  # type: ignore[attr-defined, method-assign, assignment]
+    pytest.importorskip("tensorboardX")
+    callbacks = [track(run, label=label), track(other, label=label), write_events(tmp_path, label=label)]
+    for name, rounds in (("a", (0, 4, 8)), ("b", (0, 4)), ("c/d", (0, 4, 8))):
+        for round in rounds:
+            for callback in callbacks:
+                callback(block({"ipr_loss": [0.25, 0.5]}, round=round)._replace(label=name))
+    names = [name for _, values in run.logged for name in values if name.endswith("mean/ipr_loss")]
+    assert [names.count(name) for name in dict.fromkeys(names)] == [3, 2, 3]
+    assert [step for step, _ in run.logged] == [0, 4, 8, 9, 13, 14, 18, 22]
+    assert [step for step, _ in other.logged] == [0, 4, 8, 0, 4, 0, 4, 8]  # MLflow has steps of each name
+    assert len({path.parent for path in tmp_path.rglob("events*")}) == 9
+
+
+def test_runs_one_after_another_with_trackers_of_their_own():
+    run = Strict()
+    for name in ("a", "b"):
+        callback = track(run, label=name)
+        for round in (0, 4):
+            callback(block({"ipr_loss": [0.25, 0.5]}, round=round))
+    assert [step for step, _ in run.logged] == [0, 4, 5, 9]
+
+
+def test_cells_of_a_sweep_have_names_of_their_own():
+    """Also in ``sweep``, whose blocks have no numbers of cells."""
+    for cells, names in (((), ["cell_0", "cell_1"]), ((3, 5), ["cell_3", "cell_5"])):
+        run, both = Log(), block({"ipr_loss": [0.25, 0.75, 0.5, 1.0]}, seeds=(0, 1, 0, 1))
+        track(run, by_seed=False)(both._replace(cells=cells))
+        assert run.logged[0][1] | {"round": 4, "seconds": 2.0} == run.logged[0][1]
+        assert [run.logged[0][1][f"{name}/mean/ipr_loss"] for name in names] == [0.5, 0.75]

@@ -1,0 +1,259 @@
+"""What every reader of data has in common: hidden labels of test rows, and bytes where others have text."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import hypothesis
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import strategies
+
+from fljax import data
+from fljax.data.datasets import Dataset
+from fljax.protocol import Federation
+from tests.drawn import at_most
+
+
+class Split(NamedTuple):
+    """Rows of two clients, a and b, for training and for tests."""
+
+    x: np.ndarray
+    y: list[Any]
+    test_x: np.ndarray
+    test_y: list[Any]
+
+
+OWNER, TEST_OWNER = ["a", "b"] * 3, ["a", "b"] * 2
+Reader = Callable[[Split, pathlib.Path], Dataset | Federation]
+
+
+def _arrays(split: Split) -> dict[str, np.ndarray]:
+    both = {"x": split.x, "y": np.array(split.y), "who": np.array(OWNER)}
+    return {f"{key}_train": each for key, each in both.items()} | {
+        "x_test": split.test_x,
+        "y_test": np.array(split.test_y),
+        "who_test": np.array(TEST_OWNER),
+    }
+
+
+def _frame(x: np.ndarray, y: list[Any], owner: list[Any]) -> pd.DataFrame:
+    return pd.DataFrame({"u": x[:, 0], "v": x[:, 1], "y": pd.Series(y, dtype=object), "who": owner})
+
+
+def _whole(split: Split) -> pd.DataFrame:
+    parts = [_frame(split.x, split.y, OWNER), _frame(split.test_x, split.test_y, TEST_OWNER)]
+    return pd.concat(parts, ignore_index=True).assign(split=["train"] * 6 + ["test"] * 4)
+
+
+def _npz(split: Split, folder: pathlib.Path) -> Dataset:
+    np.savez(folder / "d.npz", **_arrays(split))  # type: ignore[arg-type]
+    return data.load(str(folder / "d.npz"), client="who")
+
+
+def _two_npz(split: Split, folder: pathlib.Path) -> Dataset:
+    for name, end in (("d", "_train"), ("t", "_test")):
+        own = {key.removesuffix(end): each for key, each in _arrays(split).items() if key.endswith(end)}
+        np.savez(folder / f"{name}.npz", **own)  # type: ignore[arg-type]
+    return data.load(str(folder / "d.npz"), client="who", test_file="t.npz")
+
+
+def _csv(split: Split, folder: pathlib.Path) -> Dataset:
+    _whole(split).to_csv(folder / "d.csv", index=False)
+    return data.load(str(folder / "d.csv"), label="y", client="who", part="split")
+
+
+def _two_csv(split: Split, folder: pathlib.Path) -> Dataset:
+    _frame(split.x, split.y, OWNER).to_csv(folder / "d.csv", index=False)
+    _frame(split.test_x, split.test_y, TEST_OWNER).to_csv(folder / "t.csv", index=False)
+    return data.load(str(folder / "d.csv"), label="y", client="who", test_file="t.csv")
+
+
+def _csv_folder(split: Split, folder: pathlib.Path) -> Dataset:
+    for part, frame in (("train", _frame(*split[:2], OWNER)), ("test", _frame(*split[2:], TEST_OWNER))):
+        (folder / "f" / part).mkdir(parents=True, exist_ok=True)
+        for owner, rows in frame.groupby("who"):
+            rows.drop(columns="who").to_csv(folder / "f" / part / f"{owner}.csv", index=False)
+    return data.load(str(folder / "f"), label="y")
+
+
+def _leaf(split: Split, folder: pathlib.Path) -> Dataset:
+    for part, x, y, owner in (("train", *split[:2], OWNER), ("test", *split[2:], TEST_OWNER)):
+        (folder / "l" / part).mkdir(parents=True, exist_ok=True)
+        rows = {who: [i for i, each in enumerate(owner) if each == who] for who in ("a", "b")}
+        users = {who: {"x": x[at].tolist(), "y": [y[i] for i in at]} for who, at in rows.items()}
+        text = json.dumps({"users": ["a", "b"], "num_samples": [len(at) for at in rows.values()], "user_data": users})
+        (folder / "l" / part / "d.json").write_text(text)
+    return data.load(str(folder / "l"))
+
+
+def _from_frame(split: Split, folder: pathlib.Path) -> Federation:
+    return data.from_frame(_whole(split), label="y", client="who", part="split")
+
+
+def _from_categories(split: Split, folder: pathlib.Path) -> Federation:
+    return data.from_frame(_whole(split).astype({"y": "category"}), label="y", client="who", part="split")
+
+
+def _from_clients(split: Split, folder: pathlib.Path) -> Federation:
+    def part(x: np.ndarray, y: list[Any], owner: list[str], who: str) -> tuple[Any, Any]:
+        rows = [i for i, each in enumerate(owner) if each == who]
+        return x[rows], [y[i] for i in rows]
+
+    return data.from_clients(
+        {w: {"train": part(*split[:2], OWNER, w), "test": part(*split[2:], TEST_OWNER, w)} for w in ("a", "b")}
+    )
+
+
+def _test_data(split: Split, folder: pathlib.Path) -> Federation:
+    clients = {w: (split.x[i::2], split.y[i::2]) for i, w in enumerate(("a", "b"))}
+    return data.from_clients(clients, test_data=split[2:])
+
+
+READERS = [_npz, _two_npz, _csv, _two_csv, _csv_folder, _leaf, _from_frame, _from_categories, _from_clients, _test_data]
+WORDS = ["?", "", " ? ", "-", "-1", "NA", "nan", "None", "Unknown", None]
+
+
+def _split(y: list[Any], test_y: list[Any]) -> Split:
+    draw = np.random.default_rng(0)
+    return Split(draw.normal(size=(6, 2)), y, draw.normal(size=(4, 2)), test_y)
+
+
+@pytest.mark.parametrize("read", READERS)
+@hypothesis.given(drawn=strategies.data())
+@at_most(60)
+def test_hidden_labels_of_test_rows_are_one_sentence(read: Reader, drawn: Any) -> None:
+    text = drawn.draw(strategies.booleans())
+    known = drawn.draw(strategies.sampled_from([["no", "yes"], ["0", "1"]] if text else [[0, 1], [0, 7], [1, 2]]))
+    hidden = drawn.draw(strategies.sampled_from(WORDS if text else [-1, -100, None, np.nan]))
+    where = drawn.draw(strategies.sets(strategies.integers(0, 3), min_size=1))
+    split = _split(known * 3, [hidden if place in where else known[place % 2] for place in range(4)])
+    if read in (_npz, _two_npz) and hidden is None:
+        return  # a file of Python objects
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(ValueError, match=r"\brows?\b"):
+        read(split, pathlib.Path(folder))
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("labels", [[-1, 1], [-1, 0], ["?", "a"], [0.5, -1.0]])
+def test_what_training_rows_have_is_a_label(read: Reader, labels: list[Any], tmp_path: pathlib.Path) -> None:
+    found = read(_split(labels * 3, [*labels, labels[0], labels[0]]), tmp_path)
+    names = found.class_names if isinstance(found, Dataset) else found.names.classes
+    assert names is None or list(names) == (sorted(labels))
+
+
+def test_arrays_say_which_rows() -> None:
+    for y, test in ((np.array([0, 1] * 3), np.array([0, -1])), (np.array([0.5, 2.0] * 3), np.full(2, -1.0))):
+        with pytest.raises(ValueError, match="known labels in test and validation rows, got -1"):
+            data.from_arrays(np.ones((6, 2)), y, np.arange(6) % 2, test_data=(np.ones((2, 2)), test))
+        with pytest.raises(ValueError, match=r"in 1 of 2, first in row 1 of them|in 2 of 2, first in row 0"):
+            data.dataset(np.ones((8, 2)), np.concatenate([y, test]), train_size=6)
+    targets = data.dataset(np.ones((8, 2)), np.array([0.5, 2.0] * 3 + [-1.0, 1.0]), train_size=6)
+    assert targets.classes is None
+
+
+# --- Bytes ------------------------------------------------------------------------------------------------
+
+
+def _as_bytes(values: list[Any]) -> list[Any]:
+    return [value.encode() for value in values]
+
+
+@pytest.mark.parametrize("kind", ["S", object])
+def test_bytes_are_text(kind: Any, tmp_path: pathlib.Path) -> None:
+    """Ids and labels of HDF5 and of NumPy's S arrays, in every argument that has some."""
+    x, y, who = np.eye(4, 2), np.array([b"u", b"\xc3\xa4"] * 2, kind), np.array([b"f1", b"f2"] * 2, kind)
+    frame = pd.DataFrame({b"a": x[:, 0], b"y": list(y.astype(object)), b"who": list(who.astype(object))})
+    frame[b"part"] = [b"train", b"train", b"test", b"test"]
+    federations = [
+        data.from_frame(frame, label="y", client="who", part="part"),
+        data.from_frame(frame.to_dict("list"), label="y", client="who", part="part"),
+        data.from_frame(frame.astype({b"who": "category"}), label="y", client="who", part="part"),
+        data.from_clients(dict.fromkeys(who[:2].tolist(), (x, y))),
+        data.from_arrays(x, np.arange(4) % 2, who),
+    ]
+    for federation in federations:
+        assert federation.names.clients == ("f1", "f2")
+        assert federation.names.classes in (None, ("u", "ä"))
+    if kind == "S":
+        for files in ({"x": x, "y": y, "who": who}, {"x_train": x, "y_train": y, "who_train": who, "x_test": x}):
+            more = {"y_test": y, "who_test": who.astype("U2")} if "x_test" in files else {}
+            np.savez(tmp_path / "d.npz", **files, **more)  # type: ignore[arg-type]
+            assert data.load(str(tmp_path / "d.npz"), client="who").owner_names == ("f1", "f2")
+    chosen = data.federate(
+        data.dataset_from_frame(frame, label="y", client="who", part="part"), "natural", unseen=[b"f2"]
+    )
+    assert chosen.names.unseen == ("f2",)
+    with pytest.raises(ValueError, match="clients with different names, got bytes and text alike"):
+        data.from_clients({"f1": (x, y), b"f1": (x, y)})
+
+
+# --- Labels of tables of rows -----------------------------------------------------------------------------
+
+
+@pytest.mark.unchecked
+def test_rows_with_labels_are_aligned_or_refused() -> None:
+    x = pd.DataFrame(np.eye(6, 2), columns=["u", "v"], index=list("abcdef"))
+    y, owner = pd.Series([0, 1] * 3, x.index), pd.Series(list("nnnsss"), x.index)
+    right = data.from_arrays(x, y, owner)
+    mixed: Any
+    for mixed in (
+        {"y": y.iloc[::-1]},
+        {"owners": owner.sample(frac=1, random_state=1)},
+        {"y": y.reset_index(drop=True)},
+    ):
+        with pytest.raises(ValueError, match=r"expected x and (y|owners) with the same index in the same order"):
+            data.from_arrays(**{"x": x, "y": y, "owners": owner} | mixed)
+    with pytest.raises(ValueError, match="expected x and y with the same index in the same order"):
+        data.from_clients({"n": (x, y.iloc[::-1]), "s": (x, y)})
+    with pytest.raises(ValueError, match="expected x and y with the same index in the same order"):
+        data.dataset(x, y.iloc[::-1])
+    arrow = pytest.importorskip("pyarrow").Table.from_pandas(x, preserve_index=False)
+    for other in (x[["v", "u"]], x.rename(columns={"u": "w"}), arrow.select(["v", "u"])):
+        with pytest.raises(ValueError, match="with the same columns in the same order"):
+            data.from_arrays(x, y, owner, test_data=(other, y))
+        with pytest.raises(ValueError, match="with the same columns in the same order"):
+            data.from_clients({"n": (x, y), "s": (other, y)})
+        with pytest.raises(ValueError, match="with the same columns in the same order"):
+            data.from_clients({"n": {"train": (x, y), "test": (other, y)}})
+    plain = data.from_arrays(x.to_numpy(), y.to_numpy(), owner.to_numpy())
+    np.testing.assert_array_equal(right.examples.x, plain.examples.x)
+    assert data.from_arrays(x, y.to_numpy(), pd.Index(owner)).names.clients == ("n", "s")
+    assert data.from_arrays(arrow, y.to_numpy(), owner, test_data=(arrow, y)).names.clients == ("n", "s")
+
+
+def test_lists_of_a_partition_have_no_labels() -> None:
+    made, lists = data.dataset(np.eye(4, 2), [0, 1] * 2), pd.Series([[0, 1], [2, 3]], ["b", "a"])
+
+    def partition(labels: np.ndarray, **options: Any) -> Any:
+        return lists
+
+    with pytest.raises(
+        ValueError, match=r"to return a list with the row numbers of each client, .* a Series with labels"
+    ):
+        data.federate(made, partition, clients=2)
+
+
+@pytest.mark.unchecked
+def test_columns_of_two_levels_and_names_that_are_no_text() -> None:
+    frame = pd.DataFrame({"a": [0.5, 1.5, 0.0, 1.0], "y": [0, 1] * 2, "who": [0, 0, 1, 1]})
+    both = frame.rename(columns=lambda name: (name, "mean"))
+    columns: Any
+    for columns in (pd.MultiIndex.from_tuples(both.columns), pd.MultiIndex.from_arrays([frame.columns, [1, 2, 3]])):
+        for label in ("y", columns[1]):
+            with pytest.raises(ValueError, match="expected columns with names of one level, got 2 levels"):
+                data.from_frame(frame.set_axis(columns, axis=1), label=label, client=columns[2])
+    with pytest.raises(ValueError, match="expected columns with names of one level"):
+        data.from_frame({("a", ""): [0.5, 1.5], ("y", ""): [0, 1], ("who", ""): [0, 1]}, label="y", client="who")
+    for names in ([3, "y", "who"], [None, "y", "who"], [np.nan, "y", "who"], [0.5, "y", "who"]):
+        found = data.from_frame(frame.set_axis(names, axis=1), label="y", client="who")
+        assert found.examples.x.shape == (4, 1)
+    with pytest.raises(ValueError, match="expected different names of columns, got '3' twice"):
+        data.from_frame(frame.assign(**{"3": 1.0}).rename(columns={"a": 3}), label="y", client="who")
+    with pytest.raises(ValueError, match=r"expected a column of the table .*; frame.reset_index\(\) makes columns"):
+        data.from_frame(frame.set_index("who"), label="y", client="who")
