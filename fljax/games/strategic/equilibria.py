@@ -107,7 +107,7 @@ class MixedEquilibria(NamedTuple):
       payoffs: ``[E, 2]``, expected.
       degenerate: whether a client has more best responses than the other one has strategies in play, in some of these
         equilibria, so that there may be infinitely many others.
-      odd: whether the number of equilibria is odd, as it is where ``degenerate`` is False. An even number then says that
+      odd: whether their number is odd, as it is where ``degenerate`` is False. An even number then says that
         some are missing, which differ by rounding from others.
     """
 
@@ -315,9 +315,7 @@ def mixed_equilibria(table: PayoffTable) -> MixedEquilibria:
     mixtures = np.stack(pair, axis=1)
     mixtures = np.array(sorted(mixtures, key=lambda pair: ((pair > 0).sum(), (-pair).tolist())))
     values = np.stack([mixtures[:, 1] @ first.T, mixtures[:, 0] @ second], axis=1)
-    return MixedEquilibria(
-        mixtures, (mixtures * values).sum(axis=2), bool(degenerate.any()), len(mixtures) % 2 == 1
-    )
+    return MixedEquilibria(mixtures, (mixtures * values).sum(axis=2), bool(degenerate.any()), len(mixtures) % 2 == 1)
 
 
 def mixed_regret(table: PayoffTable, mixtures: Float[np.ndarray, "client strategy"]) -> Float[np.ndarray, " client"]:
