@@ -173,17 +173,3 @@ def test_in_double_precision(x64):
     reputation, total = one_round(updates, jnp.zeros(4), jnp.full(4, 0.25))
     assert reputation.dtype == total["w"].dtype == jnp.float64
     np.testing.assert_allclose(jnp.sum(reputation), 1, rtol=1e-14)
-
-
-@pytest.mark.optimised
-@pytest.mark.parametrize("weights", [(1 / 3, 1 / 3, 1 / 3), (0.4, 0.4, 0.2), (0.1, 0.1, 0.8)])
-def test_a_total_that_cancels_has_no_direction(weights):
-    """Two opposite updates and an empty one; products with weights are rounded."""
-    move = np.random.default_rng(0).normal(size=50)
-    updates = jnp.asarray(np.stack([move, -move, 0 * move]), jnp.float32)
-
-    def one(updates):
-        unit = cgsv_normalised(updates, length=0.5)
-        return cgsv_reputation(jnp.full(3, 1 / 3), unit, weighted_sum(unit, jnp.asarray(weights)), alpha=0.5)
-
-    np.testing.assert_allclose(jax.jit(one)(updates), 1 / 3, rtol=1e-6)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fljax.aggregators import cgsv_normalised, cgsv_reputation, weighted_sum
 from fljax.contributions import RunRecord
 from fljax.contributions.estimators import cosine, estimate_run, fedce, rffl_reputation, shapfed
 
@@ -70,3 +71,16 @@ def test_the_cosine_with_a_sum_that_cancels_is_0(estimator, expected, how, dtype
         wanted = expected(angle, seen)
     clear = seen & np.isfinite(wanted) & (np.abs(wanted) < 100)  # shares of a sum of 0 are not
     np.testing.assert_allclose(result[clear], wanted[clear], atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", [(1 / 3, 1 / 3, 1 / 3), (0.4, 0.4, 0.2), (0.1, 0.1, 0.8)])
+def test_a_total_of_cgsv_that_cancels_has_no_direction(weights):
+    """Two opposite updates and an empty one; products with weights are rounded."""
+    move = np.random.default_rng(0).normal(size=50)
+    updates = jnp.asarray(np.stack([move, -move, 0 * move]), jnp.float32)
+
+    def one(updates):
+        unit = cgsv_normalised(updates, length=0.5)
+        return cgsv_reputation(jnp.full(3, 1 / 3), unit, weighted_sum(unit, jnp.asarray(weights)), alpha=0.5)
+
+    np.testing.assert_allclose(jax.jit(one)(updates), 1 / 3, rtol=1e-6)
