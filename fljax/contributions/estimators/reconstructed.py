@@ -175,8 +175,8 @@ def completed_shapley(
     """ComFedSV: unknown values of rounds are completed by a matrix of low rank, then Shapley values of their sum.
 
     ``U_t(S)`` is known for S in ``I_t``. W ``[T, rank]`` and H ``[2^N, rank]`` minimise
-    ``sum_known (U - W H^T)^2 + penalty (||W||^2 + ||H||^2)`` by ridge regressions in turn. There are several minima: the
-    best of some starts counts, and the penalty falls to its value in the first half of the sweeps. ``phi`` are the
+    ``sum_known (U - W H^T)^2 + penalty (||W||^2 + ||H||^2)`` by ridge regressions in turn. There are several minima:
+    the best of some starts counts, and the penalty falls to its value in the first half of the sweeps. ``phi`` are the
     Shapley values of ``sum_t (W H^T)_t``. Each coalition must be known in some round, as it is if all clients take part
     in one; otherwise all values are NaN, and ``details["unobserved"]`` ``[2^N]`` has these coalitions.
     ``details["objective"]`` ``[starts]`` is what each start has reached, and ``details["converged"]`` whether the last

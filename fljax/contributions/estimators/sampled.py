@@ -336,6 +336,6 @@ def _orders(game: CachedGame, key: Any, orders: Any) -> np.ndarray:
 
 def _at_least_one(game: CachedGame, count: int, what: str, members: np.ndarray) -> int:
     if not count:
-        trainings = int(np.any(members, axis=-1).sum())  # nobody needs none
+        trainings = int(np.unique(members[np.any(members, axis=-1)], axis=0).shape[0])  # nobody needs none
         raise ValueError(f"expected a budget for at least one {what}, up to {trainings} trainings, got {game.budget}")
     return count
