@@ -69,13 +69,13 @@ def compare_estimators(
     Returns:
       Over ``estimator, seed``: ``kendall`` (tau-b), ``spearman``, ``share_error``, ``best_found`` and ``worst_found``
       against the truth of the same seed (``contributions.agreement``), ``compared``, the number of clients of which the
-      estimator says something, ``converged``, False where an estimator that descends has not settled; by ``client`` also ``worth`` and ``deviation``, after the total is matched, whose mean
-      over seeds is the bias. Over ``estimator``:
-      ``trainings``, ``evaluations``, ``gradients`` and ``seconds`` for each seed, compiling included, and
-      ``stability``, the mean tau-b between seeds. ``truth`` has the Shapley values, and ``ceiling`` their stability.
-      With estimators that look at rounds, ``gain`` over ``seed`` is what the recorded run gained on the server's rows:
-      values by ``multi_round`` add up to it where the server's step is the weighted mean of updates. The attribute
-      ``left_out`` says in one line which estimators lack what they need; it is empty if none does.
+      estimator says something, and ``converged``, False where one that searches a minimum has not settled; by
+      ``client`` also ``worth`` and ``deviation``, after the total is matched, whose mean over seeds is the bias. Over
+      ``estimator``: ``trainings``, ``evaluations``, ``gradients`` and ``seconds`` for each seed, compiling included,
+      and ``stability``, the mean tau-b between seeds. ``truth`` has the Shapley values, and ``ceiling`` their
+      stability. With estimators that look at rounds, ``gain`` over ``seed`` is what the recorded run gained on the
+      server's rows: values by ``multi_round`` add up to it where the server's step is the weighted mean of updates. The
+      attribute ``left_out`` says in one line which estimators lack what they need; it is empty if none does.
 
     Raises:
       ValueError: if the table lacks a coalition, an estimator or the server's rows do not exist, an estimator lacks
