@@ -168,7 +168,7 @@ def completed_shapley(
     utility: Utility,
     rank: int = 3,
     penalty: NonNegative = 1e-3,
-    sweeps: int = 200,
+    sweeps: int = 100,
     starts: Count = 8,
     batch_size: int | None = 256,
 ) -> Estimator:
@@ -255,7 +255,15 @@ def complete(
         ahead = jnp.maximum(1 - 2 * jnp.asarray(turn, dtype) / sweeps, 0)
         ridge = least * jnp.maximum(trees.ratio(_FIRST_PENALTY, least), 1) ** ahead
         first = regressed(scaled, mask, factors[1], ridge)
-        return first, regressed(scaled.T, mask.T, first, ridge)
+        return balanced(first, regressed(scaled.T, mask.T, first, ridge))
+
+    def balanced(first: Array, second: Array) -> tuple[Array, Array]:
+        """The factors of the same product with the least penalty, which regressions alone approach slowly."""
+        (one, right), (other, below) = jnp.linalg.qr(first), jnp.linalg.qr(second)
+        left, sizes, turned = jnp.linalg.svd(jnp.matmul(right, below.T, precision="highest"))
+        root = jnp.sqrt(sizes)[None]
+        pairs = (one, left * root), (other, turned.T * root)
+        return jnp.matmul(*pairs[0], precision="highest"), jnp.matmul(*pairs[1], precision="highest")
 
     def objective(factors: tuple[Array, Array]) -> Array:
         off = mask * (scaled - jnp.matmul(factors[0], factors[1].T, precision="highest"))

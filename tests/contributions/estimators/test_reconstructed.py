@@ -191,7 +191,7 @@ def test_the_objective_is_nearly_the_least_of_many_long_descents():
     """Of random problems; a single descent of 100 sweeps ends up to 30 times above it."""
     random = np.random.default_rng(0)
     rule = functools.partial(complete, rank=3, penalty=1e-3)
-    short = jax.jit(functools.partial(rule, sweeps=200, starts=8))
+    short = jax.jit(functools.partial(rule, sweeps=100, starts=8))
     long = jax.jit(functools.partial(rule, sweeps=1000, starts=16))
     for _ in range(4):
         table = random.normal(size=(6, 3)) @ random.normal(size=(16, 3)).T
@@ -200,7 +200,7 @@ def test_the_objective_is_nearly_the_least_of_many_long_descents():
         result, least = (one(jnp.asarray(table), jnp.asarray(known)) for one in (short, long))
         assert result.objective.min() < 1.2 * least.objective.min()
         assert least.converged
-    assert not rule(jnp.asarray(table), jnp.asarray(known), sweeps=8).converged
+    assert not rule(jnp.asarray(table), jnp.asarray(known), sweeps=4).converged
 
 
 @pytest.mark.thorough
