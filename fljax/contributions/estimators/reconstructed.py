@@ -148,7 +148,7 @@ def multi_round(
 
 @checked
 def fed_shapley(*, utility: Utility, batch_size: int | None = 256) -> Estimator:
-    """FedSV: ``phi_i = sum_t SV_t(i)`` over the rounds in which client i took part, 0 for the others.
+    """FedSV: ``phi_i = sum_t SV_t(i)`` over the rounds in which client i took part: ``multi_round`` with its defaults.
 
     Args:
       utility: ``params -> number``, larger is better.

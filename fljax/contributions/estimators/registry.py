@@ -114,7 +114,7 @@ ESTIMATORS: dict[str, Entry] = {
         by_round=True,
     ),
     "fed_shapley": Entry(
-        "Shapley values of each round's game over its cohort",
+        "Shapley values of each round's game over its cohort: multi_round without decay",
         "Wang et al. (2020)",
         (*_LOOKS, "all coalitions"),
         fed_shapley,
