@@ -89,7 +89,7 @@ class Asked(NamedTuple):
             has, words = needs.get(name, (True, ""))
             if not has and _OFFERED.get(name) not in options:
                 reasons[name] = f"expected {words}, got none"
-            elif blind and least is None:
+            elif blind and not ESTIMATORS[name].on_host:
                 reasons[name] = blind
             elif least is not None and (trainings := least(clients, **options)) > self.trainings:
                 reasons[name] = f"expected a budget of at least {trainings} trainings, got {self.trainings}"

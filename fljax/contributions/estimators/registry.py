@@ -80,21 +80,9 @@ _SONG = "Song, Tong and Wei (IEEE BigData 2019)"
 _LOOKS = ("individual", "utility")
 
 
-def _one_order(clients: int, **options: Any) -> int:
-    return clients
-
-
-def _one_client(clients: int, **options: Any) -> int:
-    return 2 * clients - 1
-
-
-def _one_of_each_node(clients: int, *, nodes: int | None = None, samples: int | None = 10, **options: Any) -> int:
+def _of_nodes(clients: int, nodes: int | None = None, samples: int | None = 10) -> int:
     every = 2**clients - 1
     return every if samples is None else min((nodes or -(-clients // 2)) * (clients + 1), every)
-
-
-def _one_sample(clients: int, *, samples: int | None = 100, **options: Any) -> int:
-    return 2**clients - 1 if samples is None else 1
 
 
 ESTIMATORS: dict[str, Entry] = {
@@ -206,7 +194,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         permutation_shapley,
         "at most orders (N - 1) + 1 trainings",
-        least=_one_order,
+        least=lambda clients, **_: clients,
     ),
     "truncated_shapley": Entry(
         "mean marginal contributions over random orders, 0 once nearly all is gained",
@@ -214,7 +202,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         truncated_shapley,
         "at most orders (N - 1) + 1 trainings",
-        least=_one_order,
+        least=lambda clients, **_: clients,
     ),
     "stratified_shapley": Entry(
         "mean marginal contributions for each client and number of others",
@@ -222,7 +210,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         stratified_shapley,
         "at most 2 samples N^2 trainings",
-        least=_one_client,
+        least=lambda clients, **_: 2 * clients - 1,
     ),
     "owen_shapley": Entry(
         "mean marginal contributions to coalitions that each client joins with probability q, over nodes q",
@@ -230,7 +218,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         owen_shapley,
         "at most samples nodes (N + 1) trainings",
-        least=_one_of_each_node,
+        least=_of_nodes,
     ),
     "msr_banzhaf": Entry(
         "mean value with the client minus mean value without, over uniform coalitions: Banzhaf values",
@@ -238,7 +226,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         msr_banzhaf,
         "at most samples trainings",
-        least=_one_sample,
+        least=lambda clients, samples=1: 2**clients - 1 if samples is None else 1,
     ),
     "ipss": Entry(
         "marginal contributions to small coalitions alone",
@@ -246,7 +234,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         ipss,
         "at most budget - 1 trainings",
-        least=_one_order,
+        least=lambda clients, **_: clients,
     ),
 }
 
