@@ -186,7 +186,7 @@ def test_models_are_judged_by_the_validation_rows_of_clients() -> None:
 def test_every_estimator_beside_the_retrained_truth() -> None:
     federation = few(3)
     table = games.coalitions(plan(), federation, rounds=3, seeds=2)
-    found = games.compare_estimators(plan(), federation, table, rounds=3)
+    found = games.compare_estimators(plan(), federation, table, rounds=3, budget=7)
     assert found["estimator"].values.tolist() == list(ESTIMATORS)
     known = np.isfinite(found["worth"].values)
     np.testing.assert_array_equal(found["compared"], known.sum(axis=-1))
