@@ -25,6 +25,7 @@ from matplotlib.ticker import PercentFormatter
 from throughput import hardware
 
 from fljax import contributions, games
+from fljax.report.estimators import estimator_notes, of_all_clients, ranked
 from fljax.report.style import COLOURS, INK
 
 PAPER = "arXiv 2405.08044"
@@ -37,6 +38,7 @@ TITLES = (
     "best",
     "worst",
     "stability",
+    "clients",
     "trainings",
     "evaluations",
     "gradients",
@@ -109,18 +111,19 @@ def _row(cells: list[str]) -> str:
 
 
 def lines_of_estimators(compared: xr.Dataset) -> list[str]:
-    """A row for each estimator, the best order first."""
+    """A row for each estimator, the best order first; those that say nothing of some clients come last."""
     rows = []
-    for name in compared["estimator"].values.tolist():
-        entry = compared.sel(estimator=name)
+    for place in ranked(compared):
+        entry = compared.isel(estimator=place)
         known = np.isfinite(entry["deviation"]).all()
         error = float(np.sqrt(np.mean(np.square(entry["deviation"].values)))) if known else np.nan
         cells = [number(mean(entry[key])) for key in ("kendall", "spearman", "share_error")]
         cells += [number(error, 4)]
         cells += [number(mean(entry[key])) for key in ("best_found", "worst_found", "stability")]
+        cells += [f"{mean(entry['compared']):.3g} of {compared.sizes['client']}"]
         cells += [f"{float(entry[key]):,.0f}" for key in ("trainings", "evaluations", "gradients")]
-        rows.append((-np.nan_to_num(mean(entry["kendall"]), nan=-2), _row([f"`{name}`", *cells])))
-    return [_row(list(TITLES)), "|---" * len(TITLES) + "|", *(line for _, line in sorted(rows))]
+        rows.append(_row([f"`{entry['estimator'].item()}`", *cells]))
+    return [_row(list(TITLES)), "|---" * len(TITLES) + "|", *rows]
 
 
 def lines_of_algorithms(compared: xr.Dataset) -> list[str]:
@@ -250,6 +253,7 @@ def section(kind: str, found: Found) -> list[str]:
     text = [f"## {kind}", "", "Shapley values of the clients by FedAvg, mean ± standard deviation over seeds:", ""]
     text += [*worths(found.truth), "", f"tau-b of the truths of two seeds, the ceiling of stability: {ceiling}.", ""]
     text += [*lines_of_estimators(found.estimators), ""]
+    text += [*estimator_notes(found.estimators), ""]
     if found.algorithms is None or found.of_one_run is None:
         return text
     text += ["tau-b between algorithms with the same seed; on the diagonal between seeds of one algorithm:", ""]
@@ -282,13 +286,17 @@ def _draw_estimators(axes: Axes, known: Mapping[str, Found]) -> None:
     order = first["estimator"].values[np.argsort(np.nan_to_num(first["kendall"].mean("seed").values, nan=-1))]
     for colour, (kind, found) in zip(COLOURS, known.items(), strict=False):
         taus = found.estimators["kendall"].reindex(estimator=order).mean("seed").values
-        axes.plot(taus, range(len(order)), "o", color=colour, label=kind)
+        places, every = np.arange(len(order)), of_all_clients(found.estimators.reindex(estimator=order))
+        axes.plot(taus[every], places[every], "o", color=colour, label=kind)
+        axes.plot(taus[~every], places[~every], "o", color=colour, markerfacecolor="white")
         axes.axvline(float(found.estimators["ceiling"]), color=colour, linewidth=1, linestyle=":")
     trainings = first["trainings"].reindex(estimator=order).values
     names = [f"{name} ({count:.0f})" if count else str(name) for name, count in zip(order, trainings, strict=True)]
     axes.set_yticks(range(len(order)), names)
     axes.set_xlabel("tau-b with the Shapley values by retraining, mean over seeds")
-    axes.set_title("Which estimators order clients rightly\n(trainings); dotted: two seeds of the truth")
+    axes.set_title(
+        "Which estimators order clients rightly\n(trainings); hollow: of some clients; dotted: two seeds of the truth"
+    )
     axes.legend(frameon=False, loc="lower right")
 
 

@@ -92,8 +92,11 @@ def cgsv_reputation(
             raise ValueError(f"expected a leaf of total of shape {list(leaf.shape[1:])}, got {list(jnp.shape(whole))}")
     updates = jax.tree.map(lambda leaf: jnp.where(along_rows(present, leaf), leaf, 0), updates)
     whole = jax.tree.map(lambda leaf: leaf[None], total)
-    norms = root(_product(updates, updates)) * root(_product(whole, whole))
-    cosine = (_product(updates, whole) / jnp.maximum(norms, _PRODUCT)).astype(reputation.dtype)
+    own, length = root(_product(updates, updates)), root(_product(whole, whole))
+    cosine = (_product(updates, whole) / jnp.maximum(own * length, _PRODUCT)).astype(reputation.dtype)
+    # Updates that cancel each other leave a total of rounding, which has a direction of its own.
+    rounding = jnp.finfo(own.dtype).eps * sum_over(jnp.sum(own), axis_name)
+    cosine = jnp.where(length > rounding, cosine, 0)
     aligned = sum_over(set_rows(jnp.zeros_like(reputation), ids, present, cosine), axis_name)
     alpha = jnp.asarray(alpha, reputation.dtype)
     moved = jnp.maximum(alpha * reputation + (1 - alpha) * aligned, _REPUTATION)

@@ -32,7 +32,7 @@ from fljax.experiments.whole_runs import (
     reads_standalone,
 )
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
-from fljax.games.comparing import check_estimators
+from fljax.games.choosing import Asked
 from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, code_of, metrics_of, name_of_value
@@ -202,7 +202,7 @@ def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> str:
     if asked.among is not None:
         raise ValueError("expected all coalitions to compare estimators with, got a choice of them (among)")
     names = None if asked.estimators == "all" else asked.estimators
-    return check_estimators(plan, setup.federation, name_of_value(asked.value), names)
+    return Asked(plan, setup.federation, name_of_value(asked.value)).split(names)[1]
 
 
 def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Setup) -> bool:

@@ -18,13 +18,13 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from fljax import contributions, training
-from fljax.algorithms.measuring import has_head, head_rows
+from fljax.algorithms.measuring import head_rows
 from fljax.contributions import ESTIMATORS, CachedGame, Estimate, RunRecord
 from fljax.core import trees
-from fljax.core.names import unknown
 from fljax.core.signatures import parameters_of
 from fljax.engine import Plan, plan_of
 from fljax.engine.rounds.federations import by_id, local_data
+from fljax.games.choosing import ROWS, Asked
 from fljax.games.recording import of_seed, record_runs
 from fljax.games.solutions import shapley
 from fljax.games.tables import CoalitionTable, by_code
@@ -32,10 +32,8 @@ from fljax.games.values import algorithm_of
 from fljax.protocol import Algorithm, Federation, Subset
 
 _JUDGED = ("kendall", "spearman", "share_error", "best_found", "worst_found", "compared")
-_ROWS = "validation"  # of the server, by which models are judged
 _SPENT = ("trainings", "evaluations", "gradients")
-# Options that are taken from the task and the federation, where these have them.
-_OFFERED = {"shapfed": "head", "fedce": "client_metric"}
+_TOLD = ("converged",)  # details of estimates that are kept
 
 
 def compare_estimators(
@@ -44,7 +42,7 @@ def compare_estimators(
     table: CoalitionTable,
     *,
     rounds: int,
-    rows: str = _ROWS,
+    rows: str = ROWS,
     estimators: Sequence[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     budget: int | None = None,
@@ -71,13 +69,13 @@ def compare_estimators(
     Returns:
       Over ``estimator, seed``: ``kendall`` (tau-b), ``spearman``, ``share_error``, ``best_found`` and ``worst_found``
       against the truth of the same seed (``contributions.agreement``), ``compared``, the number of clients of which the
-      estimator says something; by ``client`` also ``worth`` and ``deviation``, after the total is matched, whose mean
-      over seeds is the bias. Over ``estimator``:
-      ``trainings``, ``evaluations``, ``gradients`` and ``seconds`` for each seed, compiling included, and
-      ``stability``, the mean tau-b between seeds. ``truth`` has the Shapley values, and ``ceiling`` their stability.
-      With estimators that look at rounds, ``gain`` over ``seed`` is what the recorded run gained on the server's rows:
-      values by ``multi_round`` add up to it where the server's step is the weighted mean of updates. The attribute
-      ``left_out`` says in one line which estimators lack what they need; it is empty if none does.
+      estimator says something, and ``converged``, False where one that searches a minimum has not settled; by
+      ``client`` also ``worth`` and ``deviation``, after the total is matched, whose mean over seeds is the bias. Over
+      ``estimator``: ``trainings``, ``evaluations``, ``gradients`` and ``seconds`` for each seed, compiling included,
+      and ``stability``, the mean tau-b between seeds. ``truth`` has the Shapley values, and ``ceiling`` their
+      stability. With estimators that look at rounds, ``gain`` over ``seed`` is what the recorded run gained on the
+      server's rows: values by ``multi_round`` add up to it where the server's step is the weighted mean of updates. The
+      attribute ``left_out`` says in one line which estimators lack what they need; it is empty if none does.
 
     Raises:
       ValueError: if the table lacks a coalition, an estimator or the server's rows do not exist, an estimator lacks
@@ -85,22 +83,15 @@ def compare_estimators(
     """
     chosen, truth = plan_of(plan), shapley(table)
     algorithm, settings = algorithm_of(chosen), dict(options or {})
-    by_accuracy = _is_by_accuracy(algorithm, table.metric)
     clients = table.members.shape[1]
     if (here := federation.clients.id.shape[-1]) != clients:
         raise ValueError(f"expected the federation of the table, of {clients} clients, got one of {here}")
-    lacking = _lacking(algorithm, federation, by_accuracy)
-    if estimators is None:
-        _check_rows(None if rows == _ROWS else rows, federation)  # another name was chosen, and may be misspelt
-        lacking |= _blind(chosen, federation, rows)
-    names = _names(estimators, settings, lacking)
-    looking = [name for name in names if not ESTIMATORS[name].on_host]
-    _check_rows(rows if looking else None, federation)
-    most = max(2**clients // 4, 2 * clients) if budget is None else budget
+    asked = Asked(chosen, federation, table.metric, rows, settings, budget)
+    names, left_out = asked.split(estimators)
     look, gain = None, None
-    if looking:
+    if any(not ESTIMATORS[name].on_host for name in names):
         record = record_runs(chosen, federation, rounds=rounds, seeds=table.seeds, server_rate=server_rate)
-        judge = _Judge(algorithm, federation, rows, by_accuracy)
+        judge = _Judge(algorithm, federation, rows, asked.by_accuracy)
         look, gain = _look(judge, record), _gains(judge, record)
     estimates: dict[str, list[Estimate]] = {}
     seconds: dict[str, float] = {}
@@ -108,43 +99,14 @@ def compare_estimators(
         began = time.perf_counter()
         if look is None or ESTIMATORS[name].on_host:
             estimates[name] = [
-                _by_values(name, values, most, seed, settings.get(name, {}))
+                _by_values(name, values, asked.trainings, seed, settings.get(name, {}))
                 for seed, values in zip(table.seeds, by_code(table), strict=True)
             ]
         else:
             estimates[name] = look(name, settings.get(name, {}), clients, table.seeds)
         seconds[name] = (time.perf_counter() - began) / len(table.seeds)
-    found = _dataset(estimates, seconds, truth, table).assign_attrs(left_out=_in_words(names, lacking))
+    found = _dataset(estimates, seconds, truth, table).assign_attrs(left_out=left_out)
     return found if gain is None else found.assign(gain=("seed", gain))
-
-
-def check_estimators(
-    plan: Algorithm | Plan, federation: Federation, metric: str, estimators: Sequence[str] | None = None
-) -> str:
-    """Refuses what ``compare_estimators`` will refuse, before a table is there; nothing is computed.
-
-    Args:
-      plan: what the table will be of.
-      federation: what the table will be of, with the server's rows "validation".
-      metric: by which coalitions will be judged.
-      estimators: names; None: all, but those without what they need.
-
-    Returns:
-      Which estimators will be left out and why, in one line; empty if none is, or names are asked for.
-
-    Raises:
-      ValueError: as ``compare_estimators``.
-    """
-    chosen = plan_of(plan)
-    algorithm = algorithm_of(chosen)
-    lacking = _lacking(algorithm, federation, _is_by_accuracy(algorithm, metric))
-    if estimators is None:
-        lacking |= _blind(chosen, federation, _ROWS)
-        return _in_words(_names(None, {}, lacking), lacking)
-    if not all(ESTIMATORS[name].on_host for name in _names(estimators, {}, lacking)):
-        _check_rows(_ROWS, federation)
-        _check_record(chosen, federation)
-    return ""
 
 
 def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
@@ -211,75 +173,9 @@ def _moved(rows: Float[np.ndarray, "seeds N"]) -> float:
     return float(np.mean(parts)) if parts else np.nan
 
 
-def _is_by_accuracy(algorithm: Algorithm, metric: str) -> bool:
-    return "loss" not in metric and algorithm.task.score is not None
-
-
-def _check_rows(rows: str | None, federation: Federation) -> None:
-    """Raises a ValueError if the server lacks the rows of a name; None: none are needed."""
-    if rows is not None and rows not in federation.held:
-        valid = f"valid names are {', '.join(federation.held)}" if federation.held else "the server has none"
-        raise ValueError(f"expected rows of the server, got {rows!r}; {valid} (held_fraction above 0 gives it rows)")
-
-
-def _check_record(plan: Plan, federation: Federation) -> None:
-    """Raises a ValueError if estimators that look at rounds see nothing of the algorithm; nothing is computed."""
-    first = {name: jax.tree.map(lambda rows: rows[:1], values) for name, values in plan.by_seed.items()}
-    jax.eval_shape(lambda: record_runs(plan._replace(by_seed=first), federation, rounds=1, seeds=(0,)))
-
-
-def _blind(plan: Plan, federation: Federation, rows: str) -> dict[str, str]:
-    """The estimators that look at rounds, with what they need, if the server or the algorithm lacks it."""
-    if rows not in federation.held:
-        need = f"rows of the server named {rows!r} (held_fraction above 0 gives it rows)"
-    else:
-        try:
-            _check_record(plan, federation)
-        except ValueError as error:
-            need = str(error).removeprefix("expected ").partition(", got ")[0]
-        else:
-            return {}
-    return {name: need for name, entry in ESTIMATORS.items() if not entry.on_host}
-
-
-def _in_words(names: Sequence[str], lacking: Mapping[str, str]) -> str:
-    """Which estimators are not among the names, and what they need, in one line; empty: all are."""
-    left_out = {name: need.rstrip(",") for name, need in lacking.items() if name not in names}
-    told: list[str] = []
-    for need in dict.fromkeys(left_out.values()):
-        of_need = [name for name in ESTIMATORS if left_out.get(name) == need]
-        told.append(f"{', '.join(of_need)} ({'needs' if len(of_need) == 1 else 'need'} {need})")
-    return f"estimators left out: {'; '.join(told)}" if told else ""
-
-
-def _names(estimators: Sequence[str] | None, options: Mapping[str, Any], lacking: Mapping[str, str]) -> list[str]:
-    """The names of the estimators that will run; ``lacking`` says what others need."""
-    for name in (*(estimators or ()), *options):
-        if name not in ESTIMATORS:
-            raise ValueError(unknown("estimator", name, ESTIMATORS))
-    lacking = {name: need for name, need in lacking.items() if _OFFERED.get(name) not in options.get(name, {})}
-    if estimators is None:
-        return [name for name in ESTIMATORS if name not in lacking]
-    for name in estimators:
-        if name in lacking:
-            raise ValueError(f"expected {lacking[name]} for the estimator {name!r}, got none")
-    return list(dict.fromkeys(estimators))
-
-
-def _lacking(algorithm: Algorithm, federation: Federation, by_accuracy: bool) -> dict[str, str]:
-    """What estimators need that the task, the federation and the table do not have, in words."""
-    validated = bool(np.all(np.asarray(federation.clients.valid.size) > 0)) and algorithm.task.score is not None
-    needs = {
-        "shapfed": (has_head(algorithm.task), "a task with a head of classes, or the option head,"),
-        "fedce": (validated, "validation rows and an accuracy of all clients, or the option client_metric,"),
-        "cffl_reputation": (by_accuracy, "a table of accuracies"),
-    }
-    return {name: words for name, (has, words) in needs.items() if not has}
-
-
 def _by_values(name: str, values: np.ndarray, budget: int, seed: int, options: Mapping[str, Any]) -> Estimate:
     """An estimator that asks for values of coalitions, with those of one seed."""
-    more = {"budget": budget} if name == "ipss" and "budget" not in options else {}
+    more = {"budget": budget + 1} if name == "ipss" and "budget" not in options else {}  # with the empty coalition
     game = CachedGame.of_table(values, budget=budget)
     return contributions.estimate(name, game, key=jax.random.key(seed), **more, **options)
 
@@ -334,7 +230,8 @@ def _look(judge: _Judge, record: RunRecord) -> Callable[..., list[Estimate]]:
             more = {key: value for key, value in offered.items() if key in asked} | dict(options)
             key = jax.random.key(number)
             estimate = contributions.estimate(name, seen, clients=clients, key=key, **more)
-            return Estimate(estimate.worth, cost=estimate.cost)
+            told = {name: estimate.details[name] for name in _TOLD if name in estimate.details}
+            return Estimate(estimate.worth, cost=estimate.cost, details=told)
 
         numbers = jnp.asarray(seeds, jnp.uint32), jnp.arange(len(seeds))
         every = jax.jit(lambda *arguments: jax.lax.map(one, arguments))(record, *numbers)
@@ -373,6 +270,10 @@ def _dataset(
             **{name: ("estimator", numbers) for name, numbers in spent.items()},
             "seconds": ("estimator", list(seconds.values())),
             "stability": ("estimator", [contributions.stability(rows) for rows in worth]),
+            "converged": (
+                ("estimator", "seed"),
+                [[e.details.get("converged", True) for e in rows] for rows in estimates.values()],
+            ),
             "truth": (("seed", "client"), truth),
             "ceiling": ((), contributions.stability(truth)),
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from fljax.contributions import ESTIMATORS
 from fljax.contributions.coalitions import members_of
 from fljax.engine import Plan
 from fljax.engine.rounds.federations import by_id
-from fljax.games.comparing import _dataset, _Judge, _lacking, _names, check_estimators
+from fljax.games.choosing import Asked
+from fljax.games.comparing import _by_values, _dataset, _Judge
 from fljax.games.values import algorithm_of
 from fljax.training import Local
 from tests.contributions.games import THREE
@@ -102,35 +104,63 @@ def test_tables_that_are_not_alike() -> None:
         games.compare_algorithms({"a": one, "b": table_of(THREE_SEEDS[:2])})
 
 
+def asked(plan: Any, federation: Any, metric: str = "average_accuracy", **how: Any) -> Asked:
+    return Asked(plan, federation, metric, budget=how.pop("budget", 7), **how)
+
+
 def test_which_estimators() -> None:
-    algorithm, federation = algorithm_of(plan()), few(3)
-    assert _names(None, {}, _lacking(algorithm, federation, True)) == list(ESTIMATORS)
-    headless = algorithm._replace(task=algorithm.task._replace(roles=None))
-    valid = federation.clients.valid
-    empty = federation._replace(clients=federation.clients._replace(valid=valid._replace(size=0 * valid.size)))
-    lacking = _lacking(headless, empty, False)
-    assert set(ESTIMATORS) - set(_names(None, {}, lacking)) == {"shapfed", "fedce", "cffl_reputation"}
-    assert "shapfed" in _names(None, {"shapfed": {"head": abs}}, lacking)
-    with pytest.raises(ValueError, match="or the option head, for the estimator 'shapfed', got none"):
-        _names(["shapfed"], {}, lacking)
+    assert asked(plan(), few(3)).split(None) == (list(ESTIMATORS), "")
+    valid = few(3).clients.valid
+    empty = few(3)._replace(clients=few(3).clients._replace(valid=valid._replace(size=0 * valid.size)))
+    names, words = asked(plan(), empty, "average_loss").split(None)
+    assert set(ESTIMATORS) - set(names) == {"fedce", "cffl_reputation"}
+    assert words.count("expected") == 2
+    assert "fedce" in asked(plan(), empty, options={"fedce": {"client_metric": abs}}).split(None)[0]
+    with pytest.raises(ValueError, match=r"or the option client_metric, got none \(for the estimator 'fedce'\)"):
+        asked(plan(), empty).split(["fedce"])
     with pytest.raises(ValueError, match="expected one of the estimators"):
-        _names(["shaply"], {}, lacking)
+        asked(plan(), empty).split(["shaply"])
 
 
 def test_what_will_be_refused_is_refused_before_retraining() -> None:
     clustered = Plan(
         algorithms.ifca, {"task": logistic_regression(), "local": Local(*LOCAL), "clients_per_round": 2, "clusters": 2}
     )
-    check_estimators(clustered, few(3), "average_accuracy", ["ipss"])  # asks for values alone
-    with pytest.raises(ValueError, match="expected an algorithm whose server has one model"):
-        check_estimators(clustered, few(3), "average_accuracy", ["cosine"])
-    with pytest.raises(ValueError, match="expected a table of accuracies for the estimator"):
-        check_estimators(plan(), few(3), "average_loss", ["cffl_reputation"])
-    assert check_estimators(plan(), few(3), "average_accuracy") == ""
-    words = check_estimators(clustered, few(3), "average_accuracy")
-    assert words.endswith("(need an algorithm whose server has one model)")
+    asked(clustered, few(3)).split(["ipss"])  # asks for values alone
+    with pytest.raises(ValueError, match="expected an algorithm whose server has one model, got a server without one"):
+        asked(clustered, few(3)).split(["cosine"])
+    with pytest.raises(ValueError, match="expected a table of accuracies, got none"):
+        asked(plan(), few(3), "average_loss").split(["cffl_reputation"])
+    names, words = asked(clustered, few(3)).split(None)
+    assert words.endswith("(expected an algorithm whose server has one model, got a server without one)")
     assert words.count("(") == 1
-    assert not any(f" {name}," in words for name, entry in ESTIMATORS.items() if entry.on_host)
+    assert names == [name for name, entry in ESTIMATORS.items() if entry.on_host]
+
+
+OPTIONS = {"owen_shapley": [{}, {"samples": None}, {"nodes": 1}], "msr_banzhaf": [{}, {"samples": None}]}
+ON_HOST = [name for name, entry in ESTIMATORS.items() if entry.on_host]
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_the_least_budget_is_enough_for_every_key(name: str) -> None:
+    for clients, options in itertools.product(range(1, 9), OPTIONS.get(name, [{}])):
+        values = np.random.default_rng(clients).normal(size=2**clients)
+        least = ESTIMATORS[name].least(clients, **options)  # pyright: ignore[reportOptionalCall]
+        worths = [_by_values(name, values, least, seed, options).worth for seed in range(5)]
+        assert np.isfinite(worths).any(axis=1).all() or name == "msr_banzhaf"  # one sample says nothing
+
+
+@pytest.mark.parametrize("budget", [0, 3, 7, None])
+def test_who_has_no_budget_is_left_out_by_name(budget: int | None) -> None:
+    question = asked(plan(), few(4), budget=budget)
+    names, words = question.split(None)
+    for name in ON_HOST:
+        least = ESTIMATORS[name].least(4)  # pyright: ignore[reportOptionalCall]
+        assert (name in names) == (least <= question.trainings)
+        if name not in names:
+            assert f"expected a budget of at least {least} trainings, got {question.trainings}" in words
+            with pytest.raises(ValueError, match=rf"got {question.trainings} \(for the estimator '{name}'\)"):
+                question.split([name])
 
 
 def test_the_servers_rows_must_exist() -> None:
@@ -156,7 +186,7 @@ def test_models_are_judged_by_the_validation_rows_of_clients() -> None:
 def test_every_estimator_beside_the_retrained_truth() -> None:
     federation = few(3)
     table = games.coalitions(plan(), federation, rounds=3, seeds=2)
-    found = games.compare_estimators(plan(), federation, table, rounds=3)
+    found = games.compare_estimators(plan(), federation, table, rounds=3, budget=7)
     assert found["estimator"].values.tolist() == list(ESTIMATORS)
     known = np.isfinite(found["worth"].values)
     np.testing.assert_array_equal(found["compared"], known.sum(axis=-1))

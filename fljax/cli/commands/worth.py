@@ -61,7 +61,7 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
                 shown.print(sentence, highlight=False)
             if label in comparisons:
                 compared = comparisons[label]
-                console(130).print(_table(f"{label}: estimators beside retraining", estimator_rows(compared)))
+                console(145).print(_table(f"{label}: estimators beside retraining", estimator_rows(compared)))
                 for sentence in estimator_sentences(compared):
                     shown.print(sentence, highlight=False)
             shown.print()

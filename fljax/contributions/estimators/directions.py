@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from fljax.aggregators import shapley_first_order
-from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, cosines, products, weighted_total
+from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, cosines, products
 from fljax.core import trees
 from fljax.core.values import Share, checked
 
@@ -80,7 +80,7 @@ def cosine(*, normalised: bool = False) -> Estimator:
     def observe(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
         length = trees.root(products(seen.updates, seen.updates))
         weights = trees.ratio(seen.weights, length) if normalised else seen.weights
-        return memory, cosines(seen.updates, weighted_total(weights, seen.updates)), Cost()
+        return memory, cosines(seen.updates, weights), Cost()
 
     return Estimator(_no_memory, observe)
 
@@ -109,9 +109,8 @@ def shapfed(*, head: Callable[[PyTree], Any], momentum: Share = 0.9) -> Estimato
         rows = trees.wide(head(seen.updates))
         if rows.ndim != 3:
             raise ValueError(f"expected head to give [clients, classes, parameters], got shape {rows.shape}")
-        total = weighted_total(seen.weights, rows)
-        norms = trees.root(jnp.sum(jnp.square(rows), axis=-1)) * trees.root(jnp.sum(jnp.square(total), axis=-1))
-        now = jnp.mean(trees.ratio(jnp.sum(rows * total, axis=-1), norms), axis=-1).astype(gamma.dtype)
+        by_class = jax.vmap(lambda row: cosines(row, seen.weights), in_axes=1)(rows)
+        now = jnp.mean(by_class, axis=0).astype(gamma.dtype)
         before = gamma[seen.ids]
         new = jnp.where(known[seen.ids], momentum * before + (1 - momentum) * now, now)
         gamma = trees.set_rows(gamma, seen.ids, seen.present, new)

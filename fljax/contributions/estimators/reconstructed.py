@@ -11,7 +11,7 @@ every single update, and the models of all coalitions are evaluated in blocks of
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,10 @@ from fljax.contributions.estimators.rounds import (
 from fljax.contributions.semivalues import shapley
 from fljax.contributions.value_functions import coalition_value
 from fljax.core import trees
-from fljax.core.values import NonNegative, checked
+from fljax.core.values import Count, NonNegative, checked
+
+# Completion begins with this penalty, in units of the largest entry, and has settled if a sweep gains no more.
+_FIRST_PENALTY, _SETTLED = 0.03, 1e-4
 
 
 @checked
@@ -145,7 +148,7 @@ def multi_round(
 
 @checked
 def fed_shapley(*, utility: Utility, batch_size: int | None = 256) -> Estimator:
-    """FedSV: ``phi_i = sum_t SV_t(i)`` over the rounds in which client i took part, 0 for the others.
+    """FedSV: ``phi_i = sum_t SV_t(i)`` over the rounds in which client i took part: ``multi_round`` with its defaults.
 
     Args:
       utility: ``params -> number``, larger is better.
@@ -166,20 +169,25 @@ def completed_shapley(
     rank: int = 3,
     penalty: NonNegative = 1e-3,
     sweeps: int = 100,
+    starts: Count = 8,
     batch_size: int | None = 256,
 ) -> Estimator:
     """ComFedSV: unknown values of rounds are completed by a matrix of low rank, then Shapley values of their sum.
 
     ``U_t(S)`` is known for S in ``I_t``. W ``[T, rank]`` and H ``[2^N, rank]`` minimise
-    ``sum_known (U - W H^T)^2 + penalty (||W||^2 + ||H||^2)`` by ridge regressions in turn, from a fixed start. ``phi``
-    are the Shapley values of ``sum_t (W H^T)_t``. Each coalition must be known in some round, as it is if all clients
-    take part in one; otherwise all values are NaN, and ``details["unobserved"]`` ``[2^N]`` has these coalitions.
+    ``sum_known (U - W H^T)^2 + penalty (||W||^2 + ||H||^2)`` by ridge regressions in turn. There are several minima:
+    the best of some starts counts, and the penalty falls to its value in the first half of the sweeps. ``phi`` are the
+    Shapley values of ``sum_t (W H^T)_t``. Each coalition must be known in some round, as it is if all clients take part
+    in one; otherwise all values are NaN, and ``details["unobserved"]`` ``[2^N]`` has these coalitions.
+    ``details["objective"]`` ``[starts]`` is what each start has reached, and ``details["converged"]`` whether the last
+    sweep of the best one lowered it by no more than 1e-4 of it.
 
     Args:
       utility: ``params -> number``, larger is better.
       rank: columns of W and H.
       penalty: positive; small values need double precision.
       sweeps: number of regressions of W, and of H.
+      starts: number of starts, from fixed keys.
       batch_size: see the module.
 
     Raises:
@@ -202,38 +210,78 @@ def completed_shapley(
         memory = table.at[round, codes].set(found), known.at[round, codes].set(True)
         return memory, jnp.zeros_like(seen.weights), Cost(evaluations=jnp.left_shift(1, jnp.sum(seen.present)))
 
+    def completed(memory: Any) -> Completed:
+        return complete(*memory, rank=rank, penalty=penalty, sweeps=sweeps, starts=starts)
+
     def worth(memory: Any, total: Array) -> Array:
-        table, known = memory
-        completed = complete(table, known, rank=rank, penalty=penalty, sweeps=sweeps)
-        return trees.or_nan(jnp.all(jnp.any(known, axis=0)), shapley(jnp.sum(completed, axis=0)))
+        known = jnp.all(jnp.any(memory[1], axis=0))
+        return trees.or_nan(known, shapley(jnp.sum(completed(memory).table, axis=0)))
 
     def details(memory: Any) -> dict[str, Any]:
-        return {"unobserved": ~jnp.any(memory[1], axis=0)}
+        found = completed(memory)  # one compiled program computes it once
+        return {
+            "unobserved": ~jnp.any(memory[1], axis=0),
+            "objective": found.objective,
+            "converged": found.converged,
+        }
 
     return Estimator(start, observe, worth, details=details)
 
 
-def complete(table: Array, known: Array, *, rank: int, penalty: float | Array, sweeps: int) -> Array:
-    """``W H^T`` ``[T, M]`` from the known entries of ``table``, see ``completed_shapley``."""
+class Completed(NamedTuple):
+    """``W H^T`` ``[T, M]`` of the best start, the objective of all starts, and whether that of the best has settled."""
+
+    table: Array
+    objective: Array
+    converged: Array
+
+
+def complete(
+    table: Array, known: Array, *, rank: int, penalty: float | Array, sweeps: int, starts: int = 1
+) -> Completed:
+    """Completes ``table`` ``[T, M]`` from its known entries, see ``completed_shapley``."""
     mask, dtype = known.astype(table.dtype), table.dtype
     # The problem in units of the largest entry, U = size U', has the penalty size p' = p.
     size = jnp.max(jnp.abs(table * mask))
     unit = jnp.where(size > 0, size, 1)
-    scaled, ridge = table * mask / unit, jnp.eye(rank, dtype=dtype) * jnp.asarray(penalty, dtype) / unit
+    scaled, least = table * mask / unit, jnp.asarray(penalty, dtype) / unit
 
-    def regressed(values: Array, weights: Array, factor: Array) -> Array:
-        gram = jnp.einsum("ts,si,sj->tij", weights, factor, factor, precision="highest") + ridge[None]
+    def regressed(values: Array, weights: Array, factor: Array, ridge: Array) -> Array:
+        gram = jnp.einsum("ts,si,sj->tij", weights, factor, factor, precision="highest")
         right = jnp.einsum("ts,si->ti", values, factor, precision="highest")
-        return jnp.linalg.solve(gram, right[..., None])[..., 0]
+        return jnp.linalg.solve(gram + ridge * jnp.eye(rank, dtype=dtype)[None], right[..., None])[..., 0]
 
-    def sweep(_: Any, factors: tuple[Array, Array]) -> tuple[Array, Array]:
-        first = regressed(scaled, mask, factors[1])
-        return first, regressed(scaled.T, mask.T, first)
+    def sweep(turn: Any, factors: tuple[Array, Array]) -> tuple[Array, Array]:
+        ahead = jnp.maximum(1 - 2 * jnp.asarray(turn, dtype) / sweeps, 0)
+        ridge = least * jnp.maximum(trees.ratio(_FIRST_PENALTY, least), 1) ** ahead
+        first = regressed(scaled, mask, factors[1], ridge)
+        return balanced(first, regressed(scaled.T, mask.T, first, ridge))
 
-    begin = jax.random.normal(jax.random.key(0), (table.shape[1], rank), jnp.float32).astype(dtype)
-    start = jnp.zeros((table.shape[0], rank), dtype), begin
-    first, second = jax.lax.fori_loop(0, sweeps, sweep, start)
-    return unit * jnp.matmul(first, second.T, precision="highest")
+    def balanced(first: Array, second: Array) -> tuple[Array, Array]:
+        """The factors of the same product with the least penalty, which regressions alone approach slowly."""
+        (one, right), (other, below) = jnp.linalg.qr(first), jnp.linalg.qr(second)
+        left, sizes, turned = jnp.linalg.svd(jnp.matmul(right, below.T, precision="highest"))
+        root = jnp.sqrt(sizes)[None]
+        pairs = (one, left * root), (other, turned.T * root)
+        return jnp.matmul(*pairs[0], precision="highest"), jnp.matmul(*pairs[1], precision="highest")
+
+    def objective(factors: tuple[Array, Array]) -> Array:
+        off = mask * (scaled - jnp.matmul(factors[0], factors[1].T, precision="highest"))
+        return jnp.sum(off**2) + least * sum(jnp.sum(factor**2) for factor in factors)
+
+    def one(start: Array) -> tuple[tuple[Array, Array], Array, Array]:
+        key = jax.random.fold_in(jax.random.key(0), start)
+        begin = jax.random.normal(key, (table.shape[1], rank), jnp.float32).astype(dtype)
+        zero = jnp.zeros((table.shape[0], rank), dtype)
+        before = jax.lax.fori_loop(0, sweeps - 1, sweep, (zero, begin))
+        after = sweep(sweeps - 1, before)
+        return after, objective(before), objective(after)
+
+    factors, before, after = jax.lax.map(one, jnp.arange(starts))
+    best = jnp.argmin(after)
+    first, second = trees.take(factors, best)
+    converged = before[best] - after[best] <= _SETTLED * after[best]
+    return Completed(unit * jnp.matmul(first, second.T, precision="highest"), unit**2 * after, converged)
 
 
 @checked

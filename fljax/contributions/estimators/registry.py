@@ -58,6 +58,8 @@ class Entry(NamedTuple):
         ``(game, key, **options)`` and returns an ``Estimate``. The latter run on the host alone.
       cost: of N clients, ``m`` of them present in a round, over T rounds.
       by_round: whether it says something of each round.
+      least: ``(clients, **options) -> trainings``, a budget with which it values somebody for every key; those that
+        retrain have it.
     """
 
     summary: str
@@ -66,6 +68,7 @@ class Entry(NamedTuple):
     function: Callable[..., Any]
     cost: str
     by_round: bool = False
+    least: Callable[..., int] | None = None
 
     @property
     def on_host(self) -> bool:
@@ -75,6 +78,12 @@ class Entry(NamedTuple):
 
 _SONG = "Song, Tong and Wei (IEEE BigData 2019)"
 _LOOKS = ("individual", "utility")
+
+
+def _of_nodes(clients: int, nodes: int | None = None, samples: int | None = 10) -> int:
+    every = 2**clients - 1
+    return every if samples is None else min((nodes or -(-clients // 2)) * (clients + 1), every)
+
 
 ESTIMATORS: dict[str, Entry] = {
     "one_round": Entry(
@@ -93,7 +102,7 @@ ESTIMATORS: dict[str, Entry] = {
         by_round=True,
     ),
     "fed_shapley": Entry(
-        "Shapley values of each round's game over its cohort",
+        "Shapley values of each round's game over its cohort: multi_round without decay",
         "Wang et al. (2020)",
         (*_LOOKS, "all coalitions"),
         fed_shapley,
@@ -185,6 +194,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         permutation_shapley,
         "at most orders (N - 1) + 1 trainings",
+        least=lambda clients, **_: clients,
     ),
     "truncated_shapley": Entry(
         "mean marginal contributions over random orders, 0 once nearly all is gained",
@@ -192,6 +202,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         truncated_shapley,
         "at most orders (N - 1) + 1 trainings",
+        least=lambda clients, **_: clients,
     ),
     "stratified_shapley": Entry(
         "mean marginal contributions for each client and number of others",
@@ -199,6 +210,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         stratified_shapley,
         "at most 2 samples N^2 trainings",
+        least=lambda clients, **_: 2 * clients - 1,
     ),
     "owen_shapley": Entry(
         "mean marginal contributions to coalitions that each client joins with probability q, over nodes q",
@@ -206,6 +218,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         owen_shapley,
         "at most samples nodes (N + 1) trainings",
+        least=_of_nodes,
     ),
     "msr_banzhaf": Entry(
         "mean value with the client minus mean value without, over uniform coalitions: Banzhaf values",
@@ -213,6 +226,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         msr_banzhaf,
         "at most samples trainings",
+        least=lambda clients, samples=1: 2**clients - 1 if samples is None else 1,
     ),
     "ipss": Entry(
         "marginal contributions to small coalitions alone",
@@ -220,6 +234,7 @@ ESTIMATORS: dict[str, Entry] = {
         ("retraining", "random"),
         ipss,
         "at most budget - 1 trainings",
+        least=lambda clients, **_: clients,
     ),
 }
 

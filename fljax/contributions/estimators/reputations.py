@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, Utility, cosines, weighted_total
+from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, Utility, cosines
 from fljax.core import trees
 from fljax.core.values import CountOrZero, Number, Share, checked
 
@@ -50,9 +50,7 @@ def fedce(*, client_metric: Callable[..., Any], combined: Literal["times", "plus
         angle, metric, count, share, last = memory
         ids, here = seen.ids, seen.present
         own = jnp.where(here, share[ids], 0)
-        total = weighted_total(own, seen.updates)
-        others = jax.tree.map(lambda all, leaf: all - _along(own, leaf) * trees.wide(leaf), total, seen.updates)
-        angle = trees.add_rows(angle, ids, here, cosines(seen.updates, others).astype(angle.dtype))
+        angle = trees.add_rows(angle, ids, here, cosines(seen.updates, own, others=True).astype(angle.dtype))
         # The model without the client.
         kept = trees.take(last, ids)
         without = jax.tree.map(
@@ -163,8 +161,7 @@ def rffl_reputation(*, alpha: Share = 0.95, threshold: Share = 1 / 3, warm_up: C
     def observe(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
         reputation, members = memory
         judged = seen.present & members[seen.ids]
-        total = weighted_total(jnp.where(judged, seen.weights, 0), seen.updates)
-        angle = cosines(seen.updates, total).astype(reputation.dtype)
+        angle = cosines(seen.updates, jnp.where(judged, seen.weights, 0)).astype(reputation.dtype)
         by_client = trees.set_rows(jnp.zeros_like(reputation), seen.ids, judged, angle)
         here = trees.set_rows(jnp.zeros_like(members), seen.ids, judged, True)
         least = jnp.where(round >= warm_up, _of_members(threshold, members, seen.members), -jnp.inf)

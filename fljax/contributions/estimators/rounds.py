@@ -271,16 +271,20 @@ def products(rows: PyTree, other: PyTree) -> Float[Array, " S"]:
     return sum(found[1:], jnp.asarray(found[0]))
 
 
-def cosines(rows: PyTree, other: PyTree) -> Float[Array, " S"]:
-    """The cosine of each row with ``other_s``, 0 where one of them is 0."""
-    return trees.ratio(products(rows, other), trees.root(products(rows, rows)) * trees.root(products(other, other)))
+def cosines(rows: PyTree, weights: Float[Array, " S"], *, others: bool = False) -> Float[Array, " S"]:
+    """``cos(rows_s, sum_r weights_r rows_r)``, 0 where a vector is 0; ``others`` leaves row s out of the sum.
 
-
-def weighted_total(weights: Float[Array, " S"], rows: PyTree) -> PyTree:
-    """``sum_s weights_s rows_s``, leaves ``[1, ...]``."""
+    A sum that is 0 but for the rounding of its terms is 0: also where other rows cancel each other, or there are none.
+    """
+    count = weights.shape[0]
+    parts = jnp.where(jnp.eye(count, dtype=bool), 0, weights[None]) if others else weights[None]
 
     def one(leaf: Any) -> Array:
         leaf = trees.wide(leaf)
-        return jnp.tensordot(weights.astype(leaf.dtype), leaf, 1, precision="highest")[None]
+        return jnp.tensordot(parts.astype(leaf.dtype), leaf, 1, precision="highest")
 
-    return jax.tree.map(one, rows)
+    total = jax.tree.map(one, rows)
+    own, length = trees.root(products(rows, rows)), trees.root(products(total, total))
+    terms = jnp.matmul(jnp.abs(parts.astype(own.dtype)), own, precision="highest")
+    rounding = count * jnp.finfo(own.dtype).eps * terms
+    return trees.ratio(products(rows, total), own * jnp.where(length > rounding, length, 0))

@@ -109,8 +109,9 @@ def stratified_shapley(game: CachedGame, key: Key[Array, ""] | None = None, *, s
     coalitions are drawn with replacement. At most two trainings for each sample.
 
     Args:
-      game: whose values are trainings. With a budget, samples are taken in turns over all strata.
-      key: for random coalitions.
+      game: whose values are trainings. With a budget, samples are taken in turns over all strata, those of one client
+        after those of another one, in a drawn order.
+      key: for random coalitions, and for orders with a budget.
       samples: of each stratum.
 
     Returns:
@@ -124,16 +125,17 @@ def stratified_shapley(game: CachedGame, key: Key[Array, ""] | None = None, *, s
     """
     if samples < 1:
         raise ValueError(f"expected at least 1 sample of each stratum, got {samples}")
-    clients, random = game.clients, None
+    clients = game.clients
+    whole = np.array([math.comb(clients - 1, size) for size in range(clients)])
+    drawn = game.budget is not None or (whole > samples).any()
+    random = _random(key) if drawn else np.random.default_rng(0)
+    names = random.permutation(clients).tolist()  # a budget may end before all clients, and within a stratum
     units: list[tuple[int, int, int, np.ndarray]] = []
-    whole = np.zeros((clients, clients), int)
-    for client, size in itertools.product(range(clients), range(clients)):
-        others = [other for other in range(clients) if other != client]
-        if math.comb(clients - 1, size) <= samples:
+    for client, size in itertools.product(names, range(clients)):
+        others = [other for other in names if other != client]
+        if whole[size] <= samples:
             sets = list(itertools.combinations(others, size))
-            whole[client, size] = len(sets)
         else:
-            random = random or _random(key)
             sets = [random.permutation(others)[:size] for _ in range(samples)]
         for turn, chosen in enumerate(sets):
             members = np.zeros((2, clients), bool)
@@ -150,7 +152,7 @@ def stratified_shapley(game: CachedGame, key: Key[Array, ""] | None = None, *, s
     strata, squares = np.full((clients, clients), np.nan), np.full((clients, clients), np.nan)
     for place, numbers in gains.items():
         strata[place] = np.mean(numbers)
-        if len(numbers) == whole[place]:
+        if len(numbers) == whole[place[1]] <= samples:
             squares[place] = 0
         elif len(numbers) > 1:
             squares[place] = np.var(numbers, ddof=1) / len(numbers)
@@ -334,6 +336,6 @@ def _orders(game: CachedGame, key: Any, orders: Any) -> np.ndarray:
 
 def _at_least_one(game: CachedGame, count: int, what: str, members: np.ndarray) -> int:
     if not count:
-        trainings = int(np.any(members, axis=-1).sum())  # nobody needs none
+        trainings = int(np.unique(members[np.any(members, axis=-1)], axis=0).shape[0])  # nobody needs none
         raise ValueError(f"expected a budget for at least one {what}, up to {trainings} trainings, got {game.budget}")
     return count

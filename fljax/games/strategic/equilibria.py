@@ -11,13 +11,13 @@ are possible. Or else payoffs are off by up to a half-width h. Then every equili
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import simultaneous_bounds
+from fljax.core.bimatrix import extreme_equilibria
 from fljax.core.graphs import cycles_of
 from fljax.games.strategic.gains import replace_diverged
 from fljax.games.strategic.payoff_tables import PayoffTable, precision_of
@@ -53,7 +53,8 @@ class BestResponseGraph(NamedTuple):
       client: ``[E]``, who moves.
       gain: ``[E]``, what it gains.
       sinks: ``[P]``, profiles that nobody leaves, the equilibria.
-      cycles: a shortest cycle of each part of the graph in which play may go round for ever, as places of profiles.
+      cycles: of each part of the graph in which play may go round for ever, the shortest cycle through its first
+        profile, as places of profiles.
       choices: ``[P, N]``, the strategies of each profile, as in the table.
       strategies: their names.
     """
@@ -106,11 +107,14 @@ class MixedEquilibria(NamedTuple):
       payoffs: ``[E, 2]``, expected.
       degenerate: whether a client has more best responses than the other one has strategies in play, in some of these
         equilibria, so that there may be infinitely many others.
+      odd: whether their number is odd, as it is where ``degenerate`` is False. An even number then says that
+        some are missing, which differ by rounding from others.
     """
 
     mixtures: Float[np.ndarray, "equilibrium client strategy"]
     payoffs: Float[np.ndarray, "equilibrium client"]
     degenerate: bool
+    odd: bool
 
 
 def pure_equilibria(
@@ -292,36 +296,26 @@ def correlated_equilibria(table: PayoffTable) -> CorrelatedEquilibria:
 
 
 def mixed_equilibria(table: PayoffTable) -> MixedEquilibria:
-    """All mixed equilibria of two clients, by the enumeration of supports; pure ones are among them.
+    """All mixed equilibria of two clients that are no mixtures of others; pure ones are among them, and come first.
+
+    Where none is degenerate, these are all. Their mixtures are vertices of the polytopes of best responses.
 
     Args:
       table: of all profiles of two clients.
 
     Raises:
-      ValueError: if there are not two clients, if nashpy is not installed, or as ``pure_equilibria``.
-
-    Source: nashpy, the extra ``equilibria``.
+      ValueError: if there are not two clients, or as ``pure_equilibria``.
     """
     grid = _grid(table)
     if grid.clients != 2:
         raise ValueError(f"expected two clients for mixed equilibria, got {grid.clients}; mixed_regret judges mixtures")
-    try:
-        import nashpy  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ValueError(
-            "expected the package nashpy, which enumerates mixed equilibria, got none; "
-            "pip install 'fljax[equilibria]' installs it"
-        ) from None
     first, second = grid.payoffs[..., 0], grid.payoffs[..., 1]
-    with warnings.catch_warnings():  # an even number of equilibria is a sign of a degenerate game, but not the only one
-        warnings.simplefilter("ignore", RuntimeWarning)
-        pairs = [np.stack(pair) for pair in nashpy.Game(first, second).support_enumeration()]
-    mixtures = np.array(pairs, float).reshape(-1, 2, grid.strategies)
+    precision = _LAST_BITS * precision_of(table.payoffs)
+    *pair, degenerate = extreme_equilibria(first, second, precision=precision)
+    mixtures = np.stack(pair, axis=1)
+    mixtures = np.array(sorted(mixtures, key=lambda pair: ((pair > 0).sum(), (-pair).tolist())))
     values = np.stack([mixtures[:, 1] @ first.T, mixtures[:, 0] @ second], axis=1)
-    rounding = 1e-9 * np.abs(grid.payoffs).max()
-    best = (values >= values.max(axis=2, keepdims=True) - rounding).sum(axis=2)
-    degenerate = (best > (mixtures[:, ::-1] > 0).sum(axis=2)).any()
-    return MixedEquilibria(mixtures, (mixtures * values).sum(axis=2), bool(degenerate))
+    return MixedEquilibria(mixtures, (mixtures * values).sum(axis=2), bool(degenerate.any()), len(mixtures) % 2 == 1)
 
 
 def mixed_regret(table: PayoffTable, mixtures: Float[np.ndarray, "client strategy"]) -> Float[np.ndarray, " client"]:

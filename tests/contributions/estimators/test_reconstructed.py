@@ -18,6 +18,7 @@ from fljax.contributions.estimators import (
     multi_round,
     one_round,
 )
+from fljax.contributions.estimators.reconstructed import complete
 from tests.contributions.estimators import runs
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -183,6 +184,23 @@ def test_printed_numbers_of_completed_values():
     np.testing.assert_allclose(plain.worth, (0.371889, 0.219546, -0.286314), atol=6e-7)
     assert (agreement(np.stack([each.worth for each in (exact, shrunk, plain)]), expected).kendall > 1 - 1e-9).all()
     assert exact.cost.evaluations == plain.cost.evaluations == 16
+
+
+@pytest.mark.thorough
+def test_the_objective_is_nearly_the_least_of_many_long_descents():
+    """Of random problems; a single descent of 100 sweeps ends up to 30 times above it."""
+    random = np.random.default_rng(0)
+    rule = functools.partial(complete, rank=3, penalty=1e-3)
+    short = jax.jit(functools.partial(rule, sweeps=100, starts=8))
+    long = jax.jit(functools.partial(rule, sweeps=1000, starts=16))
+    for _ in range(4):
+        table = random.normal(size=(6, 3)) @ random.normal(size=(16, 3)).T
+        absent = 1 << random.integers(4, size=(6, 1))
+        known = (np.arange(16) & absent == 0) | (np.arange(6) == 0)[:, None]
+        result, least = (one(jnp.asarray(table), jnp.asarray(known)) for one in (short, long))
+        assert result.objective.min() < 1.2 * least.objective.min()
+        assert least.converged
+    assert not rule(jnp.asarray(table), jnp.asarray(known), sweeps=4).converged
 
 
 @pytest.mark.thorough

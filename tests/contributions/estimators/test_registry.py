@@ -50,6 +50,7 @@ def test_entries(name):
     assert entry.summary[-1] != "."
     assert entry.source
     assert entry.cost
+    assert (entry.least is not None) == entry.on_host
     asked = inspect.signature(entry.function).parameters
     assert ("utility" in asked) == ("utility" in entry.needs)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.contributions import CachedGame, banzhaf, semivalue, shapley
+from fljax.contributions import ESTIMATORS, CachedGame, banzhaf, estimate, semivalue, shapley
 from fljax.contributions.coalitions import members_of
 from fljax.contributions.estimators import (
     ipss,
@@ -208,3 +208,31 @@ def test_what_is_refused():
         CachedGame(lambda members: np.zeros(2), 2, together=True).table()
     with pytest.raises(ValueError, match=r"expected a table \[2\^N\] of one game, got shape \(2, 4\)"):
         CachedGame.of_table(np.zeros((2, 4)))
+
+
+# --- Laws of all that retrain, under a budget ------------------------------------------------------------------------
+
+UNBIASED = ("permutation_shapley", "stratified_shapley", "owen_shapley")
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ESTIMATORS.items() if entry.on_host])
+def test_no_client_is_favoured_by_its_id(name):
+    """Over keys, every client is valued equally often, and a game whose clients have other ids has the same values."""
+    clients, budget, keys, random = 4, 11, 200, np.random.default_rng(5)
+    values, ids = random.normal(size=2**clients), random.permutation(clients)
+    renamed = values[members_of(clients)[:, ids] @ (1 << np.arange(clients))]  # its client ids[i] is client i
+
+    def worths(table, first):
+        games = [CachedGame.of_table(table, budget=budget) for _ in range(keys)]
+        how = {"ipss": {"budget": budget}}.get(name, {})
+        return np.array(
+            [estimate(name, each, key=jax.random.key(first + k), **how).worth for k, each in enumerate(games)]
+        )
+
+    rows = [worths(values, 0), worths(renamed, keys)[:, ids]]
+    known = np.isfinite(rows).sum(axis=1)
+    assert np.ptp(known.sum(axis=0)) < 0.12 * 2 * keys
+    means, errors = np.nanmean(rows, axis=1), np.nanstd(rows, axis=1) / np.sqrt(known) + 1e-9
+    assert (np.abs(means[0] - means[1]) < 4.5 * np.hypot(*errors)).all()
+    if name in UNBIASED:
+        assert (np.abs(means - shapley(values)) < 4.5 * errors).all()

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from fljax import games
@@ -219,25 +221,26 @@ def test_mixtures_of_clients_with_different_payoffs() -> None:
 
 
 def test_mixed_equilibria_of_two_clients() -> None:
-    pytest.importorskip("nashpy")
     result = games.mixed_equilibria(MEETING)
     expected = [[[1, 0], [1, 0]], [[0, 1], [0, 1]], [[0.6, 0.4], [0.4, 0.6]]]
     np.testing.assert_allclose(result.mixtures, expected, atol=1e-12)
     np.testing.assert_allclose(result.payoffs, [[3, 2], [2, 3], [1.2, 1.2]], atol=1e-12)
-    assert not result.degenerate
-    for mixture in result.mixtures:
-        np.testing.assert_allclose(games.mixed_regret(MEETING, mixture), 0, atol=1e-12)
+    assert (result.degenerate, result.odd) == (False, True)
     for last in (0, 1):  # with an odd and with an even number of pure equilibria
         table = two_clients([[1, 1], [1, last]], [[1, 1], [1, last]])
         assert games.mixed_equilibria(table).degenerate
 
 
-def test_mixed_equilibria_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "nashpy", None)
-    with pytest.raises(
-        ValueError, match=r"expected the package nashpy, .* got none; pip install 'fljax\[equilibria\]'"
-    ):
-        games.mixed_equilibria(MEETING)
+@given(st.integers(0, 10**6), st.integers(2, 5), st.sampled_from([1.0, 1e-6, 1e6]), st.sampled_from([0.0, 1e3]))
+def test_mixed_equilibria_are_equilibria_and_odd(seed: int, strategies: int, scale: float, shift: float) -> None:
+    payoffs = scale * (np.random.default_rng(seed).normal(size=(2, strategies, strategies)) + shift)
+    table = two_clients(*payoffs)
+    result = games.mixed_equilibria(table)
+    assert (result.degenerate, result.odd) == (False, True)
+    for mixture in result.mixtures:
+        np.testing.assert_allclose(games.mixed_regret(table, mixture) / scale, 0, atol=1e-9)
+    pure = {tuple(mixture.argmax(axis=1).tolist()) for mixture in result.mixtures if (mixture.max(axis=1) == 1).all()}
+    assert pure == set(sets_of(table, games.pure_equilibria(table, half_width=0).certain))
 
 
 def test_a_diverged_run_counts_as_the_worst_utility() -> None:
