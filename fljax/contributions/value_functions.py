@@ -126,9 +126,9 @@ def coalition_value(
     """
     leaves = jax.tree.leaves(updates)
     count = leaves[0].shape[0]
-    a = jnp.ones(count, jnp.result_type(float)) if weights is None else jnp.asarray(weights)
+    a = jnp.ones(count, jnp.result_type(float)) if weights is None else trees.wide(weights)
     # Mask once here: masks inside ``value`` would copy all updates for every coalition.
-    read = trees.where_rows(a > 0, updates, trees.zeros_like(updates))
+    read = trees.widened(trees.where_rows(a > 0, updates, trees.zeros_like(updates)))
 
     def value(members: Array) -> Array:
         inside = jnp.where(members, a, 0)
@@ -138,6 +138,6 @@ def coalition_value(
             rows = leaf.reshape(count, -1)
             return jnp.matmul(share.astype(leaf.dtype), rows, precision="highest").reshape(leaf.shape[1:])
 
-        return -loss(trees.add(model, jax.tree.map(mean, read)))
+        return -loss(trees.like(trees.add(model, jax.tree.map(mean, read)), model))
 
     return value

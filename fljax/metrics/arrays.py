@@ -26,6 +26,8 @@ def aligned(*values: Any) -> tuple[Any, ...]:
     # Plain Python numbers take the dtype of the arrays.
     dtype = next(a.dtype for a in arrays if a.ndim)
     arrays = [a if hasattr(v, "ndim") else a.astype(dtype) for v, a in zip(values, arrays, strict=True)]
+    # Means and counts of half precision are wrong.
+    arrays = [a.astype(xp.float32) if a.dtype.itemsize == 2 and a.dtype.kind not in "iu" else a for a in arrays]
     return xp, *(xp.reshape(a, (1,) * (rank - a.ndim) + a.shape) for a in arrays)
 
 
