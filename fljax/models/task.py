@@ -78,7 +78,8 @@ def task_from_module(
         training, too, and nothing moves them; ``freeze`` keeps them out of messages.
       dtype: dtype of parameters and of prepared floating examples. Results of ``logits`` and ``features`` are in
         float32 or wider, since losses and scores are.
-      compute_dtype: ``logits`` and ``features`` cast parameters and examples to this dtype, and the result back. So ``"bfloat16"`` gives bfloat16 activations and products, while parameters, gradients and the loss
+      compute_dtype: ``logits`` and ``features`` cast parameters and examples to this dtype, and the result back. So
+        ``"bfloat16"`` gives bfloat16 activations and products, while parameters, gradients and the loss
         keep ``dtype``. None: ``dtype``.
 
     Returns:

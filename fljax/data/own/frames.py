@@ -304,7 +304,7 @@ def _labels(table: Any, label: Any, classes: int | None, regression: bool | None
         columns = [table[column].to_numpy() for column in label]
         if any(values.dtype.kind not in "biuf" for values in columns):
             raise ValueError(f"expected numbers in several columns of labels, got others in {list(label)}")
-        return number_labels(np.stack([values.astype(np.float32) for values in columns], axis=1))
+        return number_labels(np.stack(columns, axis=1), regression=True)
     column = table[label]
     check_complete(column, label)
     if hasattr(column, "cat") and not regression:
