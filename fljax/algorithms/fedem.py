@@ -133,9 +133,7 @@ def fedem(
         return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
 
     def predict(deployed: Mixture, x: Array, key: TrainingKey | None = None) -> Array:
-        chance = training.map_models(
-            lambda model: jax.nn.log_softmax(trees.widened(task.logits(model, x, key))), deployed.models
-        )
+        chance = training.map_models(lambda w: jax.nn.log_softmax(trees.wide(task.logits(w, x, key))), deployed.models)
         return jax.nn.logsumexp(chance + _logarithm(deployed.mixture, chance.dtype)[:, None, None], axis=0)
 
     def components(server: Clusters) -> dict[str, Judged]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +109,7 @@ def fedproto(
 
     def init_server(key: Key[Array, ""], census: Census) -> FedProtoServer:
         model = task.init(key)
-        nothing = jnp.zeros((classes, width), _dtype_of_sums(model))
+        nothing = jnp.zeros((classes, width), trees.wide(jax.tree.leaves(model)[0]).dtype)
         return FedProtoServer(FedProtoDown(nothing, jnp.zeros(classes, bool)), model)
 
     def penalised(down: FedProtoDown, params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
@@ -174,7 +174,7 @@ def class_sums(
 ) -> tuple[Float[Array, "classes width"], Int[Array, " classes"]]:
     """Sum of representations and number of rows of each class, over ALL rows of a subset, read in parts."""
     features, classes, width = _sizes(task)
-    dtype = _dtype_of_sums(params)
+    dtype = trees.wide(jax.tree.leaves(params)[0]).dtype
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
     parts = -(-capacity // AT_ONCE)
     rows = -(-capacity // parts)
@@ -190,10 +190,6 @@ def class_sums(
 
     begin = (jnp.zeros((classes, width), dtype), jnp.zeros(classes, jnp.int32))
     return repeat(-(-size // rows), one, begin, most=parts)
-
-
-def _dtype_of_sums(params: PyTree) -> Any:
-    return jnp.promote_types(jax.tree.leaves(params)[0].dtype, jnp.float32)
 
 
 def _sizes(task: Task) -> tuple[Callable[[PyTree, Array], Array], int, int]:

@@ -28,11 +28,6 @@ from fljax.protocol.sums import Part, Streamed, Total, divided
 from fljax.training import Local, Optimizer, Stream
 
 
-def no_control(model: PyTree) -> PyTree:
-    """Control variates of 0, in float32 or wider: changes of many rounds add up in them."""
-    return trees.widened(trees.zeros_like(model))
-
-
 class ScaffoldServer(NamedTuple):
     """The model, the server optimizer's state, the mean control variate c, and the total weight of all clients.
 
@@ -109,7 +104,8 @@ def scaffold(
         by_size = weights == "size"
         weight = census.train.astype(jnp.result_type(float)) if by_size else (census.train > 0).astype(jnp.int32)
         mass, weight_by_id = jnp.sum(weight, dtype=weight.dtype), None if census.members is None else weight
-        return ScaffoldServer(model, server_side.init(model), no_control(model), mass, weight_by_id)
+        control = trees.widened(trees.zeros_like(model))  # changes of many rounds add up
+        return ScaffoldServer(model, server_side.init(model), control, mass, weight_by_id)
 
     sample = select_uniform(clients_per_round)
 
@@ -171,7 +167,7 @@ def scaffold(
         init_server=init_server,
         select=select,
         send=lambda server, seat: ScaffoldDown(server.model, server.control),
-        init_client=lambda key, seat, down, data: ScaffoldClient(no_control(down.model)),
+        init_client=lambda key, seat, down, data: ScaffoldClient(trees.zeros_like(down.control)),
         common=lambda down: down.model,
     )
 

@@ -257,8 +257,14 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 
 
 def like(tree: PyTree, other: PyTree) -> PyTree:
-    """``tree`` in the dtypes of ``other``, leaf by leaf."""
-    return jax.tree.map(lambda x, y: x.astype(_struct(y).dtype), tree, other)
+    """``tree`` in the dtypes of ``other``, leaf by leaf; floats never become integers."""
+
+    def one(x: Array, y: Any) -> Array:
+        dtype = jnp.asarray(y).dtype
+        cuts = jnp.issubdtype(x.dtype, jnp.inexact) and not jnp.issubdtype(dtype, jnp.inexact)
+        return x if cuts else x.astype(dtype)
+
+    return jax.tree.map(one, tree, other)
 
 
 def _struct(leaf: Any) -> Any:

@@ -99,23 +99,19 @@ def stored_labels(y: np.ndarray) -> np.ndarray:
     return numbers_to_predict(y)
 
 
-# Numbers of less than this share of a standard deviation between them are one number to a model.
-_ALIKE = 2**-14
-
-
 def numbers_to_predict(y: np.ndarray) -> np.ndarray:
     """Labels ``[n, ...]`` as float32.
 
     Raises:
-      ValueError: if rounding to float32 changes them by more than ``_ALIKE`` of their standard deviation, as seconds
-        since 1970 may.
+      ValueError: if rounding to float32 changes them by more than 2^-14 of their standard deviation, as seconds since
+        1970 may.
     """
     narrow = y.astype(np.float32)
     if np.can_cast(y.dtype, np.float32) or y.dtype.itemsize < 4 or not y.size:
         return narrow
     wide = y.astype(np.float64)
     change, spread = np.abs(narrow - wide).max(axis=0), (wide - wide[:1]).std(axis=0)
-    lost = (change > _ALIKE * spread) & (wide.max(axis=0) > wide.min(axis=0))
+    lost = (change > 2**-14 * spread) & (wide.max(axis=0) > wide.min(axis=0))
     if np.any(lost):
         place = np.unravel_index(int(np.argmax(lost)), lost.shape)
         column = wide[(slice(None), *place)]

@@ -63,10 +63,7 @@ def _standardise(mean_shape: tuple, mean: tuple, std_shape: tuple, std: tuple, d
 
 @functools.lru_cache
 def pixels_to_floats(dtype: Any) -> Callable[[Array], Array]:
-    """The default ``prepare``: maps ``uint8`` to [0, 1], casts floats to ``dtype``, and keeps other integers.
-
-    It raises a ValueError for images of other whole numbers, whose scale nobody has said.
-    """
+    """The default ``prepare``: maps ``uint8`` to [0, 1], casts floats to ``dtype``, and keeps other integers."""
 
     def prepare(x: Array) -> Array:
         _check_pixels(x)

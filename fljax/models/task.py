@@ -164,14 +164,17 @@ def _build(arguments: _Arguments) -> Task:
     else:
         raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
 
+    wide = jnp.promote_types(dtype, jnp.float32)
+
     def init(key: Key[Array, ""]) -> PyTree:
-        return trees.cast(functions.init(key), dtype)
+        params = functions.init(key)  # a running average changes by less than half precision resolves
+        return roles.replace_statistics(bare, trees.cast(params, dtype), trees.cast(params, wide))
 
     role = _roles(head, functions.statistics, statistics == "frozen")
     bare = Task(init, functions.logits, cross_entropy, roles=role)
 
     def told(out: Any) -> Any:
-        return trees.widened(out if compute == dtype else trees.cast(out, jnp.promote_types(dtype, jnp.float32)))
+        return trees.widened(out if compute == dtype else trees.cast(out, wide))
 
     def narrow(params: PyTree) -> PyTree:
         # A running average changes by less than a narrow dtype resolves.

@@ -97,7 +97,7 @@ def _loss_and_slope(judge: Judge, client: ClientData, model: PyTree) -> tuple[Ar
         def predicted(x: Array) -> Array:  # the gradient adds up in the dtype of floats
             numbers = iter(floats)
             whole = [
-                next(numbers).astype(leaf.dtype) if real else leaf for leaf, real in zip(leaves, is_float, strict=True)
+                next(numbers).astype(old.dtype) if real else old for old, real in zip(leaves, is_float, strict=True)
             ]
             return predict(jax.tree.unflatten(structure, whole), x)
 
