@@ -105,7 +105,7 @@ def afl(
             )
         model = task.init(key)
         mixture = normalise_weights((census.train > 0).astype(jnp.result_type(float)))
-        return AflServer(model, server_side.init(model), mixture, model, jnp.zeros((), jnp.int32))
+        return AflServer(model, server_side.init(model), mixture, trees.widened(model), jnp.zeros((), jnp.int32))
 
     def train(key: Key[Array, ""], seat: Seat, down: AflDown, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         how = one_batch if updates == "gradient" else local
@@ -160,7 +160,7 @@ def afl(
         aggregate=Streamed(contribute, finish),
         init_server=init_server,
         select=select,
-        send=lambda server, seat: AflDown(server.model, server.average),
+        send=lambda server, seat: AflDown(server.model, trees.like(server.average, server.model)),
         common=lambda down: down.average,
     )
 

@@ -72,7 +72,7 @@ def row_losses(
         def some(part: int | Int[Array, ""]) -> Array:
             position = part * width + jnp.arange(width)
             x, y = training.fetch(task, subset, position, key)
-            return jnp.where(position < size, task.loss(task.logits(model, x), y), 0)
+            return jnp.where(position < size, task.losses(task.logits(model, x), y), 0)
 
         if parts == 1:
             return some(0)
@@ -213,7 +213,7 @@ def _gradient(key: Key[Array, ""], task: Task, model: PyTree, rows: Subset, fact
         weight = None if factor is None else factor[jnp.minimum(position, factor.shape[0] - 1)]
         if weight is not None:  # a row without weight counts for nothing, even if its loss is not finite
             x = jnp.where(weight.reshape(-1, *(1,) * (x.ndim - 1)) > 0, x, jnp.zeros((), x.dtype))
-        losses = task.loss(task.logits(roles.hold_statistics(task, params), x), y)
+        losses = task.losses(task.logits(roles.hold_statistics(task, params), x), y)
         return losses if weight is None else weight * losses
 
     return training.full_gradient(task._replace(augment=None), model, rows, key, loss=loss)

@@ -119,7 +119,7 @@ def fedala(
         limit = jnp.where(jnp.all(same), 0, jnp.where(client.learned, 1, most_epochs))
         some = _some(training.stream(key, Stream.BATCHES), subset, sample)
         away = trees.subtract(tops(received), tops(client.model))
-        dtype = jax.tree.leaves(received)[0].dtype
+        dtype = jnp.promote_types(jax.tree.leaves(received)[0].dtype, jnp.float32)
 
         def step(carry: PyTree, position: Array, mask: Array, step_key: Key[Array, ""]) -> PyTree:
             weights, total = carry

@@ -105,7 +105,7 @@ def fedem(
             model, weight = component
 
             def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
-                return weight[position] * task.loss(task.logits(params, x, key), y)
+                return weight[position] * task.losses(task.logits(params, x, key), y)
 
             trained = training.train(key, model, data.train, task=task, local=local, round=seat.round, loss=loss)
             return trees.subtract(trained.params, model)
@@ -133,7 +133,7 @@ def fedem(
         return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
 
     def predict(deployed: Mixture, x: Array, key: TrainingKey | None = None) -> Array:
-        chance = training.map_models(lambda model: jax.nn.log_softmax(task.logits(model, x, key)), deployed.models)
+        chance = training.map_models(lambda w: jax.nn.log_softmax(trees.wide(task.logits(w, x, key))), deployed.models)
         return jax.nn.logsumexp(chance + _logarithm(deployed.mixture, chance.dtype)[:, None, None], axis=0)
 
     def components(server: Clusters) -> dict[str, Judged]:

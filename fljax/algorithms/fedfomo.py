@@ -158,7 +158,7 @@ def fedfomo(
         loss, _ = training.evaluate_each(task, models, validation(data), ragged=True)
         away = jax.tree.map(lambda leaf: leaf[1:] - leaf[:1], models)
         squares = [
-            jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
+            jnp.sum(jnp.square(trees.wide(leaf)), axis=tuple(range(1, leaf.ndim)))
             for leaf in jax.tree.leaves(roles.trained_leaves(task, away))
         ]
         square = jnp.sum(jnp.stack(squares), axis=0)

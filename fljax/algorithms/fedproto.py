@@ -109,13 +109,13 @@ def fedproto(
 
     def init_server(key: Key[Array, ""], census: Census) -> FedProtoServer:
         model = task.init(key)
-        nothing = jnp.zeros((classes, width), jax.tree.leaves(model)[0].dtype)
+        nothing = jnp.zeros((classes, width), trees.wide(jax.tree.leaves(model)[0]).dtype)
         return FedProtoServer(FedProtoDown(nothing, jnp.zeros(classes, bool)), model)
 
     def penalised(down: FedProtoDown, params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
         loss = training.task_loss(task)(params, x, y, position, key)
         # Representations of evaluation mode, as prototypes are; the loss moves no statistics through them.
-        apart = features(roles.hold_statistics(task, params), x) - down.prototypes[y]
+        apart = trees.wide(features(roles.hold_statistics(task, params), x)) - down.prototypes[y]
         penalty = jnp.where(down.known[y], jnp.mean(jnp.square(apart), axis=1), 0).astype(loss.dtype)
         return loss + jnp.asarray(regularisation).astype(loss.dtype) * penalty
 
@@ -141,11 +141,11 @@ def fedproto(
         return server._replace(shown=shown), {"known_classes": jnp.sum(known, dtype=jnp.int32)}
 
     def logits(deployed: FedProtoDeployed, x: Array, key: TrainingKey | None = None) -> Array:
-        output = task.logits(deployed.model, x, key)
+        output = trees.widened(task.logits(deployed.model, x, key))
         if predict == "head":
             return output
         prototypes, known = deployed.shown
-        apart = features(deployed.model, x)[:, None, :] - prototypes[None, :, :]
+        apart = trees.wide(features(deployed.model, x))[:, None, :] - prototypes[None, :, :]
         nearness = jnp.where(known[None, :], -jnp.sum(jnp.square(apart), axis=2), UNKNOWN)
         return jnp.where(jnp.any(known), nearness.astype(output.dtype), output)
 
@@ -174,7 +174,7 @@ def class_sums(
 ) -> tuple[Float[Array, "classes width"], Int[Array, " classes"]]:
     """Sum of representations and number of rows of each class, over ALL rows of a subset, read in parts."""
     features, classes, width = _sizes(task)
-    dtype = jax.tree.leaves(params)[0].dtype
+    dtype = trees.wide(jax.tree.leaves(params)[0]).dtype
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
     parts = -(-capacity // AT_ONCE)
     rows = -(-capacity // parts)
@@ -183,7 +183,7 @@ def class_sums(
         position = part * rows + jnp.arange(rows)
         real = position < size
         x, y = training.fetch(task, subset, position, key)
-        z = jnp.where(real[:, None], features(params, x), 0)
+        z = jnp.where(real[:, None], trees.wide(features(params, x)), 0)
         of_class = (y[:, None] == jnp.arange(classes)[None, :]) & real[:, None]
         sums = jnp.matmul(of_class.astype(z.dtype).T, z, precision=jax.lax.Precision.HIGHEST).astype(dtype)
         return total[0] + sums, total[1] + jnp.sum(of_class, axis=0, dtype=jnp.int32)

@@ -211,11 +211,11 @@ def _pooled(
             position = place % size
         mask = place < count
         slope = training.gradient(task, down.model, subset, position, mask, training.stream(own_key, Stream.STEPS))
-        return trees.add(total, trees.scale(slope, jnp.sum(mask)))
+        return trees.add(total, trees.scale(trees.widened(slope), jnp.sum(mask)))
 
-    total = jax.lax.fori_loop(0, -(-count // batch), one, trees.zeros_like(down.model))
+    total = jax.lax.fori_loop(0, -(-count // batch), one, trees.widened(trees.zeros_like(down.model)))
     samples = count.astype(down.effort.dtype)
-    slope = trees.scale(total, 1 / jnp.maximum(samples, 1))
+    slope = trees.like(trees.scale(total, 1 / jnp.maximum(samples, 1)), down.model)
     return training.one_step(task, local, down.model, slope, round), samples
 
 

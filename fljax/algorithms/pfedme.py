@@ -78,14 +78,15 @@ def pfedme(
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PFedMeClient, data: LocalData
     ) -> tuple[Sent, PFedMeClient]:
-        eta = training.rate(local, seat.round, jax.tree.leaves(down)[0].dtype)
+        eta = trees.wide(training.rate(local, seat.round, jax.tree.leaves(down)[0].dtype))
 
         def step(carry: PyTree, position: Array, mask: Array, key: Key[Array, ""]) -> PyTree:
             model, personal = carry
 
             def inner(theta: PyTree, index: Int[Array, ""]) -> tuple[PyTree, None]:
                 own_key = jax.random.fold_in(key, index)
-                slope = training.gradient(task, theta, data.train, position, mask, own_key)
+                slope = training.gradient(task, trees.like(theta, down), data.train, position, mask, own_key)
+                slope = trees.widened(slope)
                 pulled = training.proximal(model, regularisation)(slope, theta)
                 pulled = trees.add(pulled, trees.scale(theta, personal_weight_decay))
                 move = roles.replace_statistics(task, trees.scale(pulled, personal_learning_rate), slope)
@@ -98,8 +99,9 @@ def pfedme(
             return roles.replace_statistics(task, trees.subtract(model, trees.scale(pull, eta)), personal), personal
 
         batches = training.draw(training.stream(key, Stream.BATCHES), data.train, local)
-        (model, personal), _ = training.descend(step, (down, down), batches, training.stream(key, Stream.STEPS))
-        update = trees.subtract(model, down)
+        start = trees.widened(down)  # a single pull is less than half precision resolves
+        (model, personal), _ = training.descend(step, (start, start), batches, training.stream(key, Stream.STEPS))
+        update, personal = trees.like(trees.subtract(model, start), down), trees.like(personal, down)
         return Sent(update, reported_size(weights, data)), PFedMeClient(personal, jnp.asarray(True))
 
     return single_model(

@@ -104,7 +104,8 @@ def scaffold(
         by_size = weights == "size"
         weight = census.train.astype(jnp.result_type(float)) if by_size else (census.train > 0).astype(jnp.int32)
         mass, weight_by_id = jnp.sum(weight, dtype=weight.dtype), None if census.members is None else weight
-        return ScaffoldServer(model, server_side.init(model), trees.zeros_like(model), mass, weight_by_id)
+        control = trees.widened(trees.zeros_like(model))  # changes of many rounds add up
+        return ScaffoldServer(model, server_side.init(model), control, mass, weight_by_id)
 
     sample = select_uniform(clients_per_round)
 
@@ -131,12 +132,13 @@ def scaffold(
         )
         update = trees.subtract(trained.params, down.model)
         if option == "I":
-            control = training.full_gradient(task, down.model, data.train, training.stream(key, Stream.CONTROL_VARIATE))
+            slope = training.full_gradient(task, down.model, data.train, training.stream(key, Stream.CONTROL_VARIATE))
+            control = trees.widened(slope)
         else:
-            eta = training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype)
+            eta = trees.wide(training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype))
             length = trained.steps.astype(eta.dtype) * eta
             moved = length >= trees.least_divisor(eta.dtype)
-            mean = trees.scale(update, -1 / jnp.where(moved, length, 1))
+            mean = trees.scale(trees.widened(update), -1 / jnp.where(moved, length, 1))
             control = trees.subtract(mean, drift)
             # Without a step there is no gradient to average, as where decay has brought the rate to zero.
             control = jax.tree.map(lambda new, old: jnp.where(moved, new, old), control, client.control)
@@ -165,7 +167,7 @@ def scaffold(
         init_server=init_server,
         select=select,
         send=lambda server, seat: ScaffoldDown(server.model, server.control),
-        init_client=lambda key, seat, down, data: ScaffoldClient(trees.zeros_like(down.model)),
+        init_client=lambda key, seat, down, data: ScaffoldClient(trees.zeros_like(down.control)),
         common=lambda down: down.model,
     )
 

@@ -69,15 +69,15 @@ def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task | None =
         transformation = bypass_statistics(task, transformation)
 
     def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
-        gradient = jax.tree.map(lambda move, leaf: -move.astype(leaf.dtype), step, model)
-        change, after = transformation.update(gradient, state, model)
+        wide = trees.widened(model)  # the state adds up what happens in many rounds
+        gradient = jax.tree.map(lambda move, leaf: -move.astype(leaf.dtype), step, wide)
+        change, after = transformation.update(gradient, state, wide)
         # A float64 learning rate must not change the dtype of float32 models.
-        change, after = (
-            jax.tree.map(lambda new, old: new.astype(old.dtype), *pair) for pair in ((change, model), (after, state))
-        )
-        return trees.where(jnp.any(present), (trees.add(model, change), after), (model, state))
+        change, after = trees.like(change, wide), trees.like(after, state)
+        moved = trees.like(trees.add(wide, change), model)
+        return trees.where(jnp.any(present), (moved, after), (model, state))
 
-    return ServerOptimizer(transformation.init, move)
+    return ServerOptimizer(lambda model: transformation.init(trees.widened(model)), move)
 
 
 def init_model(task: Task) -> InitServer:

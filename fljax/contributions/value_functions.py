@@ -128,10 +128,10 @@ def coalition_value(
     check_unlabelled("weights", weights)
     leaves = jax.tree.leaves(updates)
     count = leaves[0].shape[0]
-    a = jnp.ones(count, jnp.result_type(float)) if weights is None else jnp.asarray(weights)
+    a = jnp.ones(count, jnp.result_type(float)) if weights is None else trees.wide(weights)
     # Mask once here: masks inside ``value`` would copy all updates for every coalition.
     used = lambda leaf: (a > 0).reshape(-1, *[1] * (leaf.ndim - 1))  # noqa: E731
-    read = jax.tree.map(lambda leaf: trees.readable(used(leaf), leaf), updates)
+    read = trees.widened(jax.tree.map(lambda leaf: trees.readable(used(leaf), leaf), updates))
 
     def value(members: Array) -> Array:
         inside = jnp.where(members, a, 0)
@@ -141,6 +141,6 @@ def coalition_value(
             rows = leaf.reshape(count, -1)
             return jnp.matmul(share.astype(leaf.dtype), rows, precision="highest").reshape(leaf.shape[1:])
 
-        return -loss(trees.add(model, jax.tree.map(mean, read)))
+        return -loss(trees.like(trees.add(model, jax.tree.map(mean, read)), model))
 
     return value

@@ -48,6 +48,11 @@ def wide(x: Any) -> Array:
     return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
 
 
+def widened(tree: PyTree) -> PyTree:
+    """Floating leaves as ``wide``; integers, bools and keys are left as they are."""
+    return jax.tree.map(lambda x: wide(x) if jnp.issubdtype(_struct(x).dtype, jnp.floating) else x, tree)
+
+
 def where(mask: Bool[Array, ""] | bool, a: PyTree, b: PyTree) -> PyTree:
     """The tree ``a`` if the scalar ``mask`` is True, otherwise the tree ``b``."""
     return jax.tree.map(lambda x, y: jnp.where(mask, x, y), a, b)
@@ -293,6 +298,17 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
         return jnp.asarray(x).astype(dtype) if jnp.issubdtype(_struct(x).dtype, jnp.floating) else x
 
     return jax.tree.map(convert, tree)
+
+
+def like(tree: PyTree, other: PyTree) -> PyTree:
+    """``tree`` in the dtypes of ``other``, leaf by leaf; floats never become integers."""
+
+    def one(x: Array, y: Any) -> Array:
+        dtype = jnp.asarray(y).dtype
+        cuts = jnp.issubdtype(x.dtype, jnp.inexact) and not jnp.issubdtype(dtype, jnp.inexact)
+        return x if cuts else x.astype(dtype)
+
+    return jax.tree.map(one, tree, other)
 
 
 def _struct(leaf: Any) -> Any:

@@ -85,16 +85,42 @@ def stored_labels(y: np.ndarray) -> np.ndarray:
     """Casts labels of any shape for storage: whole numbers and bools become int32, floats become float32.
 
     Raises:
-      ValueError: if labels are not numbers, or do not fit.
+      ValueError: if labels are not numbers, or do not fit; and as ``numbers_to_predict``.
     """
     if y.dtype == bool or np.issubdtype(y.dtype, np.integer):
+        if y.ndim > 1:  # losses make floats of them
+            numbers_to_predict(y)
         return whole_numbers("labels", y)
     if not jnp.issubdtype(y.dtype, jnp.floating):
         raise ValueError(
             f"expected labels to be numbers, got an array of {y.dtype}; numpy.unique(y, return_inverse=True)[1] "
             "numbers names"
         )
-    return y.astype(np.float32)
+    return numbers_to_predict(y)
+
+
+def numbers_to_predict(y: np.ndarray) -> np.ndarray:
+    """Labels ``[n, ...]`` as float32.
+
+    Raises:
+      ValueError: if rounding to float32 changes them by more than 2^-14 of their standard deviation, as seconds since
+        1970 may.
+    """
+    narrow = y.astype(np.float32)
+    if np.can_cast(y.dtype, np.float32) or y.dtype.itemsize < 4 or not y.size:
+        return narrow
+    wide = y.astype(np.float64)
+    change, spread = np.abs(narrow - wide).max(axis=0), (wide - wide[:1]).std(axis=0)
+    lost = (change > 2**-14 * spread) & (wide.max(axis=0) > wide.min(axis=0))
+    if np.any(lost):
+        place = np.unravel_index(int(np.argmax(lost)), lost.shape)
+        column = wide[(slice(None), *place)]
+        raise ValueError(
+            f"expected labels to predict whose differences float32 holds, got numbers in {column.min():.17g}.."
+            f"{column.max():.17g} with a standard deviation of {column.std():.3g}; subtract their mean, "
+            f"{column.mean():.17g}, and add it to predictions"
+        )
+    return narrow
 
 
 def whole_numbers(name: str, values: np.ndarray) -> Int[np.ndarray, " ..."]:
@@ -222,7 +248,7 @@ def number_labels(y: Any, *, classes: int | None = None, regression: bool | None
     if regression or y.ndim > 1 or (kind == "f" and regression is None):
         if kind not in "biuf":
             raise ValueError(f"expected numbers where each row has several labels, got {_kind(y.dtype)}")
-        y = stored_labels(y.astype(np.float32) if regression else y)
+        y = numbers_to_predict(y) if regression else stored_labels(y)
         return Labels(y, classes if y.ndim > 1 else _no_classes(y, classes), None)
     if kind in "iu" and classes is not None:
         return Labels(stored_labels(y), classes, None)

@@ -26,9 +26,10 @@ def aligned(*values: Any) -> tuple[Any, ...]:
     rank = max(a.ndim for a in arrays)
     if rank == 0:
         raise ValueError("expected arrays whose last axis is the clients, got a scalar")
-    # Plain Python numbers take the dtype of the arrays.
+    # Plain Python numbers take the dtype of the arrays. Means and counts are float32 or wider.
     dtype = next(a.dtype for a in arrays if a.ndim)
     arrays = [a if hasattr(v, "ndim") else a.astype(dtype) for v, a in zip(values, arrays, strict=True)]
+    arrays = [a.astype(xp.float32) if a.dtype.itemsize == 2 and a.dtype.kind not in "iu" else a for a in arrays]
     return xp, *(xp.reshape(a, (1,) * (rank - a.ndim) + a.shape) for a in arrays)
 
 

@@ -43,7 +43,11 @@ def standardise(mean: Any = 0.0, std: Any = 1.0, *, dtype: Any = jnp.float32) ->
 def _standardise(mean_shape: tuple, mean: tuple, std_shape: tuple, std: tuple, dtype: Any) -> Callable:
     means, stds = np.reshape(mean, mean_shape).astype(dtype), np.reshape(std, std_shape).astype(dtype)
 
+    plain = not np.any(means) and bool(np.all(stds == 1))
+
     def prepare(x: Array) -> Array:
+        if plain:
+            _check_pixels(x)
         pixels = x.dtype == jnp.uint8
         x = x.astype(dtype)
         if pixels:
@@ -62,11 +66,21 @@ def pixels_to_floats(dtype: Any) -> Callable[[Array], Array]:
     """The default ``prepare``: maps ``uint8`` to [0, 1], casts floats to ``dtype``, and keeps other integers."""
 
     def prepare(x: Array) -> Array:
+        _check_pixels(x)
         if x.dtype == jnp.uint8:
             return x.astype(dtype) / 255
         return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return prepare
+
+
+def _check_pixels(x: Array) -> None:
+    """Raises a ValueError for whole numbers with three axes or more, but uint8: raw pixels are too large."""
+    if x.ndim > 2 and jnp.issubdtype(x.dtype, jnp.integer) and x.dtype != jnp.uint8:
+        raise ValueError(
+            f"expected images of uint8 or floats, got {x.dtype} of shape {list(x.shape)}; divide by the largest value "
+            "there may be, such as x / 65535 for 16 bits, or give the task a prepare of its own, such as lambda x: x"
+        )
 
 
 def checked_dtype(dtype: Any) -> np.dtype:

@@ -76,9 +76,10 @@ def task_from_module(
       statistics: "averaged": clients update the running averages of BatchNorm in every step, and algorithms average
         them (``fljax.algorithms.fedbn`` keeps them with the client). "frozen": BatchNorm uses its running averages in
         training, too, and nothing moves them; ``freeze`` keeps them out of messages.
-      dtype: dtype of parameters and of prepared floating examples.
-      compute_dtype: ``logits`` and ``features`` cast parameters and examples to this dtype, and the result back to
-        ``dtype``. So ``"bfloat16"`` gives bfloat16 activations and products, while parameters, gradients and the loss
+      dtype: dtype of parameters and of prepared floating examples. Results of ``logits`` and ``features`` are in
+        float32 or wider, since losses and scores are.
+      compute_dtype: ``logits`` and ``features`` cast parameters and examples to this dtype, and the result back. So
+        ``"bfloat16"`` gives bfloat16 activations and products, while parameters, gradients and the loss
         keep ``dtype``. None: ``dtype``.
 
     Returns:
@@ -163,24 +164,28 @@ def _build(arguments: _Arguments) -> Task:
     else:
         raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
 
+    wide = jnp.promote_types(dtype, jnp.float32)
+
     def init(key: Key[Array, ""]) -> PyTree:
-        return trees.cast(functions.init(key), dtype)
+        params = functions.init(key)  # a running average changes by less than half precision resolves
+        return roles.replace_statistics(bare, trees.cast(params, dtype), trees.cast(params, wide))
 
     role = _roles(head, functions.statistics, statistics == "frozen")
     bare = Task(init, functions.logits, cross_entropy, roles=role)
+
+    def told(out: Any) -> Any:
+        return trees.widened(out if compute == dtype else trees.cast(out, wide))
 
     def narrow(params: PyTree) -> PyTree:
         # A running average changes by less than a narrow dtype resolves.
         return roles.replace_statistics(bare, trees.cast(params, compute), params)
 
     def logits(params: PyTree, x: AnyArray, key: TrainingKey | None = None) -> Array:
-        out = functions.logits(narrow(params), trees.cast(trees.cast(x, dtype), compute), key)
-        return out if compute == dtype else trees.cast(out, dtype)
+        return told(functions.logits(narrow(params), trees.cast(trees.cast(x, dtype), compute), key))
 
     def features(params: PyTree, x: AnyArray) -> Array:
         assert functions.features is not None
-        z = functions.features(narrow(params), trees.cast(trees.cast(x, dtype), compute))
-        z = z if compute == dtype else trees.cast(z, dtype)
+        z = told(functions.features(narrow(params), trees.cast(trees.cast(x, dtype), compute)))
         return z.reshape(z.shape[0], -1) if z.ndim != 2 else z
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from fljax.core import trees
 from fljax.protocol.data import LocalData
 from fljax.protocol.roles import Task, TrainingKey
 from fljax.protocol.rounds import Available, Census, Cohort, Info, Round, Seat, seen_from
@@ -293,8 +294,8 @@ class Algorithm(NamedTuple):
         return self.common(down)
 
     def predict(self, deployed: PyTree, x: Array, key: TrainingKey | None = None) -> Float[Array, "b ..."]:
-        """The predictions of a deployed model for prepared ``x``; a key means training mode."""
-        return self.task.logits(deployed, x, key)
+        """The predictions of a deployed model for prepared ``x``, in float32 or wider; a key means training mode."""
+        return trees.widened(self.task.logits(deployed, x, key))
 
 
 # Static: the fields are functions, nothing is traced. Equal algorithms share a program.

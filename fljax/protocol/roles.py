@@ -82,6 +82,15 @@ class Task(NamedTuple):
     width: int | None = None
     score: Callable[[Float[Array, "b ..."], Array], Array] | None = None
 
+    def losses(self, logits: Float[Array, "b ..."], y: Array) -> Float[Array, " b"]:
+        """``loss``, from logits and in numbers of float32 or wider: losses are added up, compared and judged."""
+        return trees.wide(self.loss(trees.widened(logits), y))
+
+    def scores(self, logits: Float[Array, "b ..."], y: Array) -> Array:
+        """``score``, as ``losses``; the task must have one."""
+        assert self.score is not None
+        return trees.wide(self.score(trees.widened(logits), y))
+
 
 class _Held(NamedTuple):
     """A function that holds arrays, without them: its structure, and the places of its arrays among all leaves."""

@@ -49,7 +49,7 @@ def clipped(
 
     def sent(key: Key[Array, ""], bounds: Array, up: PyTree) -> PyTree:
         def bound(update: PyTree) -> PyTree:
-            leaves = jax.tree.leaves(roles.zero_statistics(inner.task, update))
+            leaves = jax.tree.leaves(trees.widened(roles.zero_statistics(inner.task, update)))
             if not leaves:
                 return update
             # Divide by the largest entry first: squares of large entries overflow.

@@ -100,7 +100,7 @@ def root_mean_square(task: Task, update: PyTree) -> Float[Array, ""]:
     """``sqrt(sum_j u_j^2 / d)`` over the d trained entries of an update; 0 without any, as its derivative is at 0."""
     trained = roles.trained_leaves(task, update)
     count = max(trees.size(trained), 1)
-    squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(trained)), jnp.zeros(()))
+    squares = sum((jnp.sum(jnp.square(trees.wide(leaf))) for leaf in jax.tree.leaves(trained)), jnp.zeros(()))
     return trees.root(squares / count)
 
 

@@ -68,7 +68,7 @@ def finetuned(
         params = jax.tree.map(_if_floating, start)
 
         def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
-            return inner.task.loss(inner.predict(trees.merge(params, start), x, key), y)
+            return inner.task.losses(inner.predict(trees.merge(params, start), x, key), y)
 
         tune_key = jax.random.fold_in(key, _TUNING)
         trained = training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params

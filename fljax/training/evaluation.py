@@ -56,10 +56,10 @@ def evaluate(
         def add(values: Array) -> Array:
             return jnp.sum(jnp.where(position < size, values, 0))
 
-        loss = per_sample(task.loss(logits, y), len(position), "loss")
+        loss = per_sample(task.losses(logits, y), len(position), "loss")
         if task.score is None:
             return add(loss), None
-        return add(loss), add(per_sample(task.score(logits, y), len(position), "score").astype(loss.dtype))
+        return add(loss), add(per_sample(task.scores(logits, y), len(position), "score").astype(loss.dtype))
 
     parts = -(-capacity // AT_ONCE)
     if parts <= 1:
@@ -86,7 +86,7 @@ def evaluate(
 
 
 def per_sample(values: Array, count: int, name: str) -> Float[Array, " b"]:
-    """``values``, after a check that they are one number for each of ``count`` samples.
+    """``values`` in float32 or wider, after a check that they are one number for each of ``count`` samples.
 
     Raises:
       ValueError: if they have another shape; broadcasting would hide it.
@@ -96,7 +96,7 @@ def per_sample(values: Array, count: int, name: str) -> Float[Array, " b"]:
             f"expected the {name} of the task to be one number per sample, of shape [{count}] for {count} samples, got "
             f"shape {list(jnp.shape(values))}"
         )
-    return values
+    return trees.wide(values)
 
 
 def check_score(task: Task, user: str) -> None:

@@ -66,9 +66,10 @@ class Local(NamedTuple):
 
 
 def rate(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> Float[Array, ""]:
-    """The learning rate of a round: ``learning_rate * decay**round``."""
-    decay = jnp.asarray(local.decay, dtype) ** jnp.asarray(round).astype(dtype)
-    return jnp.asarray(local.learning_rate, dtype) * decay
+    """The learning rate of a round, ``learning_rate * decay**round``, computed in float32 or wider."""
+    wide = jnp.promote_types(dtype, jnp.float32)  # .999 is 1 in bfloat16
+    decay = jnp.asarray(local.decay, wide) ** jnp.asarray(round).astype(wide)
+    return (jnp.asarray(local.learning_rate, wide) * decay).astype(dtype)
 
 
 def optimizer(

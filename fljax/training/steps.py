@@ -43,11 +43,11 @@ class Trained(NamedTuple):
 
 
 def task_loss(task: Task) -> Loss:
-    """The default per-sample loss of a task, in training mode: ``task.loss(task.logits(params, x, key), y)``."""
+    """The default per-sample loss of a task, in training mode: ``task.losses(task.logits(params, x, key), y)``."""
 
     def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
         del position  # other losses weight each row by its position in the client's data
-        return task.loss(task.logits(params, x, key), y)
+        return task.losses(task.logits(params, x, key), y)
 
     return loss
 
@@ -109,7 +109,7 @@ def gradient(
 def full_gradient(
     task: Task, params: PyTree, subset: Subset, key: Key[Array, ""], *, loss: Loss | None = None
 ) -> PyTree:
-    """Gradient of the mean loss over ALL rows of a subset, computed in parts; zero without rows.
+    """Gradient of the mean loss over ALL rows of a subset, added up from parts in float32 or wider; zero without rows.
 
     ``loss`` is as for ``train``; None: the task's loss, in training mode.
     """
@@ -123,9 +123,10 @@ def full_gradient(
         slope = gradient(task, params, subset, position, mask, jax.random.fold_in(key, part), loss=loss)
         # The slope is a mean over the part's rows; scale it to the part's share of all rows.
         share = jnp.sum(mask) / jnp.maximum(size, 1)
-        return trees.add(total, trees.scale(slope, share)), None
+        return trees.add(total, trees.scale(trees.widened(slope), share)), None
 
-    return jax.lax.scan(one, trees.zeros_like(params), jnp.arange(parts))[0]
+    total = jax.lax.scan(one, trees.widened(trees.zeros_like(params)), jnp.arange(parts))[0]
+    return trees.like(total, params)
 
 
 def descend(
@@ -230,8 +231,8 @@ def proximal(anchor: PyTree, mu: float | Array) -> Adjust:
 
 
 def with_correction(correction: PyTree) -> Adjust:
-    """Adds a constant to every gradient (SCAFFOLD: ``c - c_k``)."""
-    return lambda slope, params: trees.add(slope, correction)
+    """Adds a constant to every gradient (SCAFFOLD: ``c - c_k``), which may be in a wider dtype."""
+    return lambda slope, params: trees.like(trees.add(slope, correction), slope)
 
 
 class StopAlone(NamedTuple):

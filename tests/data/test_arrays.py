@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.data import Dataset, dataset, federate, federations, from_arrays, load, place, row_numbers, stack
+from fljax.data import (
+    Dataset,
+    dataset,
+    federate,
+    federations,
+    from_arrays,
+    from_clients,
+    from_frame,
+    load,
+    place,
+    row_numbers,
+    stack,
+)
 from fljax.data.arrays import join_labels, number_labels, number_owners, plain_labels
 from tests.drawn import at_most
 
@@ -382,3 +394,49 @@ def test_names_give_the_labels_back(labels):
     names = range(made.classes or 0) if made.names is None else made.names
     assert [names[number] for number in made.y.tolist()] == labels
     assert plain_labels(labels).tolist() == labels
+
+
+# --- Numbers to predict are float32 -------------------------------------------------------------------------
+
+
+def read_csv(x, y, owners, folder):
+    rows = "".join(f"{a},{b!r},{owner}\n" for a, b, owner in zip(x[:, 0], y.tolist(), owners, strict=True))
+    (folder / "rows.csv").write_text("a,target,who\n" + rows)
+    return load(str(folder / "rows.csv"), label="target", client="who", regression=True)
+
+
+def read_npz(x, y, owners, folder):
+    np.savez(folder / "rows.npz", x=x, y=y, who=owners)
+    return load(str(folder / "rows.npz"), client="who", regression=True)
+
+
+READERS = {
+    "from_arrays": lambda x, y, owners, folder: from_arrays(x, y.astype(float), owners),
+    "dataset": lambda x, y, owners, folder: dataset(x, y[:, None]),
+    "place": lambda x, y, owners, folder: place(Dataset(x, y.astype(float), None, len(y))),
+    "from_frame": lambda x, y, owners, folder: from_frame(
+        {"a": x[:, 0], "target": y, "who": owners}, label="target", client="who", regression=True
+    ),
+    "columns": lambda x, y, owners, folder: from_frame(
+        {"a": x[:, 0], "target": y, "b": y / 1e6, "who": owners}, label=["target", "b"], client="who"
+    ),
+    "from_clients": lambda x, y, owners, folder: from_clients(
+        {owner: (x[owners == owner], y[owners == owner]) for owner in range(4)}, regression=True
+    ),
+    "csv": read_csv,
+    "npz": read_npz,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(st.sampled_from([2e7, 1e9 + 0.5, 1.7e9, -1e12, 2.0**53]), st.sampled_from([0.5, 1.0, 3.0]))
+@at_most(3)
+def test_labels_to_predict_keep_their_differences_or_are_refused(reader, tmp_path_factory, base, step):
+    """Rounded to float32, 20,000,000 to 20,000,007 are four numbers."""
+    steps, folder = np.arange(N) * step, tmp_path_factory.mktemp("rows")
+    kept = READERS[reader](X, steps, OWNERS, folder)
+    assert len(np.unique(np.asarray(getattr(kept, "examples", kept).y))) >= N
+    whole = step != 0.5 and reader not in ("columns", "place")
+    far = (base + steps).astype(np.int64) if whole and abs(base) < 2**31 else base + steps
+    with pytest.raises(ValueError, match=r"expected labels to predict whose differences float32 holds.*their mean"):
+        READERS[reader](X, far, OWNERS, folder)

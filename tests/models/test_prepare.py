@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import config, training
+from fljax import config, data, training
 from fljax.config import ConfigError
 from fljax.models import cnn, logistic_regression, mlp, standardise
 from fljax.models.prepare import FRAME, crop_flip
@@ -147,3 +147,19 @@ def test_a_config_is_asked_before_anything_runs():
     assert made.model.options == {"augment": "crop_flip"}
     with pytest.raises(ConfigError, match=r"model.augment: expected .*crop_flip.*, got 'crop'"):
         config.parse(raw | {"model": {"name": "cnn", "augment": "crop"}}, name="tiny")
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int16, np.int32, np.int8, np.uint8, bool, np.float32, np.float16])
+@pytest.mark.parametrize("prepare", [None, standardise()])
+@pytest.mark.parametrize("shape", [(6, 4, 4), (6, 4, 4, 1)])
+def test_images_are_uint8_or_floats(shape, prepare, dtype):
+    """Other whole numbers would be raw pixels, up to 65535; a prepare of one's own says their scale."""
+    images = np.ones(shape, dtype)
+    x = data.from_arrays(images, np.arange(6) % 2, np.repeat([0, 1], 3), train_fraction=0.7).examples.x
+    task = mlp(shape[1:], 2, prepare=prepare)
+    if dtype in (np.uint16, np.int16, np.int32, np.int8):
+        with pytest.raises(ValueError, match=r"expected images of uint8 or floats, got int32 .*x / 65535 for 16 bits"):
+            training.prepare(task, x)
+        assert training.prepare(mlp(shape[1:], 2, prepare=standardise(0.5, 0.5)), x).max() == 1
+    else:
+        assert training.prepare(task, x).max() == np.float32(1 / 255 if dtype == np.uint8 else 1)

@@ -173,7 +173,7 @@ def observe(estimator: Estimator, state: State, observation: Observation) -> tup
     here = observation.present
     seen_now = observation._replace(
         updates=trees.where_rows(here, observation.updates, trees.zeros_like(observation.updates)),
-        weights=jnp.where(here, trees.floating(observation.weights), 0),
+        weights=jnp.where(here, trees.wide(observation.weights), 0),
     )
     memory, row, cost = estimator.observe(state.memory, seen_now, state.round)
     by_client = trees.add_rows(jnp.zeros_like(state.total), observation.ids, here, row.astype(state.total.dtype))
@@ -224,7 +224,7 @@ def estimate_run(
     observations = Observation(
         before[0],
         jax.tree.map(jnp.asarray, record.updates),
-        trees.floating(record.weights),
+        trees.wide(record.weights),
         present,
         ids,
         jnp.broadcast_to(jnp.asarray(record.server_rate, jnp.result_type(float)), (rounds,)),
@@ -243,7 +243,7 @@ def round_game(utility: Utility, seen: Observation) -> Value:
     def loss(step: PyTree) -> Any:
         return -utility(trees.add_scaled(seen.model, step, seen.server_rate))
 
-    return coalition_value(seen.updates, trees.zeros_like(seen.model), loss, seen.weights)
+    return coalition_value(seen.updates, trees.widened(trees.zeros_like(seen.model)), loss, seen.weights)
 
 
 def round_table(utility: Utility, seen: Observation, batch_size: int | None) -> Float[Array, " coalitions"]:

@@ -315,7 +315,7 @@ def _labels(table: Any, names: list[Any], classes: int | None, regression: bool 
         columns = [table[name].to_numpy() for name in names]
         if any(values.dtype.kind not in "biuf" for values in columns):
             raise ValueError(f"expected numbers in several columns of labels, got others in {names}")
-        return number_labels(np.stack([values.astype(np.float32) for values in columns], axis=1))
+        return number_labels(np.stack(columns, axis=1), regression=True)
     column = table[names[0]]
     if hasattr(column, "cat") and not regression:
         used = column.cat.remove_unused_categories()

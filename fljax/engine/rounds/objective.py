@@ -94,10 +94,14 @@ def _loss_and_slope(judge: Judge, client: ClientData, model: PyTree) -> tuple[Ar
         is_float = [real and moves for real, moves in zip(is_float, trained, strict=True)]
 
     def loss(floats: list[Array]) -> Array:
-        numbers = iter(floats)
-        whole = [next(numbers) if real else leaf for leaf, real in zip(leaves, is_float, strict=True)]
-        whole_model = jax.tree.unflatten(structure, whole)
-        return training.evaluate(task, lambda x: predict(whole_model, x), rows, key=key)[0]
+        def predicted(x: Array) -> Array:  # the gradient adds up in the dtype of floats
+            numbers = iter(floats)
+            whole = [
+                next(numbers).astype(old.dtype) if real else old for old, real in zip(leaves, is_float, strict=True)
+            ]
+            return predict(jax.tree.unflatten(structure, whole), x)
+
+        return training.evaluate(task, predicted, rows, key=key)[0]
 
     with within("evaluation", client=client.id, round=judge.round, seed=judge.state.seed):
-        return jax.value_and_grad(loss)([leaf for leaf, real in zip(leaves, is_float, strict=True) if real])
+        return jax.value_and_grad(loss)([trees.wide(leaf) for leaf, real in zip(leaves, is_float, strict=True) if real])

@@ -91,6 +91,4 @@ def _predicted(judge: Judge, client: ClientData, model: Any) -> Predictions:
             outputs, labels = (
                 leaf.reshape(parts * length, *leaf.shape[2:])[:capacity] for leaf in jax.lax.map(of_rows, places)
             )
-    if jnp.issubdtype(outputs.dtype, jnp.floating) and outputs.dtype.itemsize < 4:
-        outputs = outputs.astype(jnp.float32)  # NumPy has no bfloat16
     return Predictions(outputs, labels, subset.rows.size, judge.counts(client, "test"))
