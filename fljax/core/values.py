@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax.core.names import nearest, shown, unknown
+from fljax.core.names import nearest, shown, unknown, with_article
 from fljax.core.signatures import (
     ALL,
     Allowed,
@@ -246,6 +246,15 @@ def as_whole(value: Any) -> int | None:
         return None
     array = _concrete(value)
     return int(array) if array is not None and array.ndim == 0 and array.dtype.kind in "iu" else None
+
+
+def kind_of(value: Any) -> str:
+    """What a user's function returned, for a sentence: ``a tuple``, ``None``, ``an array of float32 of shape [3]``."""
+    if value is None:
+        return "None"
+    if isinstance(value, np.ndarray | jax.Array):
+        return f"an array of {value.dtype} of shape {list(value.shape)}"
+    return f"{with_article(type(value).__name__)}, {shown(value)}"
 
 
 def _concrete(value: Any) -> np.ndarray | None:

@@ -70,7 +70,7 @@ def run_plans(
             raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
         program.check_lengths(schedule.rounds, schedule.evaluate_every)
         program.check_seeds(seeds, federation)
-        features, federation = federation.features, by_id(federation)
+        features, names, federation = federation.features, federation.names, by_id(federation)
         parts = program.partition_plans(plans, federation)
         for (_, inputs), reference in zip(parts, references, strict=True):
             check_rows(seeds, inputs, reference)
@@ -87,7 +87,8 @@ def run_plans(
         runs = seeds * len(plans)
         task = task_of(spec, inputs)
         check_labels(task, federation)
-        scoring = Scoring.of(schedule, task, federation, len(runs))
+        known = evaluation.task_given(spec, inputs.traced) or task  # if it can be, without tracers
+        scoring = Scoring.of(schedule, known, federation, len(runs), names)
         shapes = measure(spec, inputs, len(runs))
         spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
         first = 0 if initial is None else int(np.max(initial.round))
