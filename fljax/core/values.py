@@ -252,8 +252,10 @@ def kind_of(value: Any) -> str:
     """What a user's function returned, for a sentence: ``a tuple``, ``None``, ``an array of float32 of shape [3]``."""
     if value is None:
         return "None"
-    if isinstance(value, np.ndarray | jax.Array):
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array of {value.dtype} of shape {list(value.shape)}"
+    if isinstance(value, list | tuple | dict):
+        return f"{with_article(type(value).__name__)} of {len(value)}"
     return f"{with_article(type(value).__name__)}, {shown(value)}"
 
 

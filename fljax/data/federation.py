@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.core import users
 from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, parameters_of, takes_anything
 from fljax.data.arrays import (
@@ -299,7 +300,8 @@ def _deal(
             f"got {name}"
         )
     offered = arguments_for(function, {key: facts[key] for key in _OFFERED}, parameters)
-    made = function(labels, clients=clients, unseen=unseen, seed=seed, **offered)
+    how: dict[str, Any] = {"clients": clients, "unseen": unseen, "seed": seed, **offered}
+    made = users.call("the partition", f"(labels, *, {', '.join(how)})", function, labels, **how)
     if not isinstance(made, Partition):
         _check_lists(name, made)
         made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))

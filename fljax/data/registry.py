@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fljax.core import users
 from fljax.core.names import has_separator, resolve, shown
 from fljax.core.signatures import is_required, parameters_of, takes_anything
 from fljax.data.checks import check_keywords, choose, existing_file, is_file, is_folder, with_home
@@ -246,7 +247,7 @@ def load(
         options["cache"] = cache
     if not anything:
         check_keywords("dataset", label, options, valid)
-    made = source(**options)
+    made = users.call("the dataset", f"({', '.join(options)})", source, **options)
     if not isinstance(made, Dataset):
         raise ValueError(f"expected the dataset {label} to be a fljax.data.Dataset, got a {type(made).__name__}")
     return made
