@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+import scipy.sparse
 
 import fljax
 from fljax import algorithms, contributions, data, games, models
@@ -130,3 +132,124 @@ def test_a_score_that_fails_for_one_client_loses_nothing(score_every: int | None
     assert "client west" in found.metrics.score_strict.attrs["failed"]
     assert (int(found.metrics.rounds_done), found.records.sizes["round"]) == (3, 3)
     np.testing.assert_array_equal(found.metrics.test_loss, simulate(callbacks=[]).metrics.test_loss)
+
+
+@pytest.mark.parametrize("options", [{}, {"scores": ["auroc"]}])
+def test_an_error_of_a_callback_ends_the_run_and_has_the_results_until_then(options: Any) -> None:
+    def at_two(block: fljax.Block) -> None:
+        if block.round == 2:
+            raise KeyError("nope")
+
+    with pytest.raises(KeyError, match="nope") as caught:
+        simulate(callbacks=[at_two], **options)
+    (found,) = caught.value.results  # type: ignore[attr-defined]
+    expected = simulate(callbacks=[], rounds=2, **options)
+    assert (int(found.metrics.rounds_done), found.records.sizes["round"]) == (2, 2)
+    for name in ("test_loss", "score_auroc") if options else ("test_loss",):
+        np.testing.assert_array_equal(found.metrics[name], expected.metrics[name])
+    np.testing.assert_array_equal(found.predict(2, X[:3]), expected.predict(2, X[:3]))
+
+
+def test_an_error_in_a_comparison_keeps_the_algorithms_before() -> None:
+    calls: list[int] = []
+
+    def second(block: fljax.Block) -> None:
+        calls.append(block.round)
+        if len(calls) > 1:
+            raise KeyError("nope")
+
+    with pytest.raises(KeyError) as caught:
+        fljax.compare(["fedavg", "scaffold"], FEDERATION, TASK, LOCAL, rounds=1, callbacks=[second], progress=False)
+    found = caught.value.comparison  # type: ignore[attr-defined]
+    assert list(found.results) == ["fedavg"]
+    assert len(caught.value.results) == 1  # type: ignore[attr-defined]
+
+
+def test_only_true_stops_a_run() -> None:
+    """What writes may return something."""
+    answers: list[Any] = [12, "x", (True,), np.ones(3, bool), None, False]
+    assert int(simulate(callbacks=[lambda block, answer=each: answer for each in answers]).metrics.rounds_done) == 3
+    for answer in (True, np.True_, jax.numpy.asarray(True)):
+        assert int(simulate(callbacks=[lambda block, answer=answer: answer]).metrics.rounds_done) == 1
+
+
+def test_a_tracker_that_fails_after_some_rounds_ends_nothing(tmp_path: pathlib.Path) -> None:
+    class Server:
+        def __init__(self, works: int) -> None:
+            self.works, self.steps = works, list[int]()
+
+        def log(self, values: Any, step: int) -> None:
+            self.steps.append(step)
+            if step >= self.works:
+                raise ConnectionError("no answer")
+
+    server = Server(works=2)
+    callbacks = [fljax.engine.callbacks.track(server), fljax.engine.log_to(tmp_path / "none" / "log.jsonl")]
+    with pytest.warns(RuntimeWarning) as told:
+        found = simulate(callbacks=callbacks)
+    assert (int(found.metrics.rounds_done), server.steps) == (3, [0, 1, 2, 3])
+    words = sorted(str(each.message) for each in told)
+    assert len(words) == 2
+    assert "log.jsonl cannot be written (FileNotFoundError" in words[0]
+    assert words[1] == "values for Server cannot be written (ConnectionError: no answer); the run goes on"
+    with pytest.raises(ConnectionError):
+        simulate(callbacks=[fljax.engine.callbacks.track(Server(works=0)), never])
+
+
+FRAME = {"a": [39, 40, 50], "b": [1, 2, 3], "who": ["u", "v", "u"], "y": [0, 1, 0]}
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: data.from_arrays({"a": X}, Y, OWNERS),
+            r"expected features to be an array .*, got a dict; .*from_frame",
+        ),
+        (
+            lambda: data.from_arrays(scipy.sparse.csr_array(X), Y, OWNERS),
+            r"a csr_array, a sparse matrix; its toarray\(\)",
+        ),
+        (lambda: data.dataset(np.ma.masked_less(X, 0), Y), "got a MaskedArray with masked entries"),
+        (
+            lambda: data.dataset([[1.0, 2.0], [3.0]], [0, 1]),
+            r"expected features to be an array .* a list \(.*inhomogeneous",
+        ),
+        (lambda: data.dataset(iter(X), Y), "got an iterator"),
+        (lambda: data.dataset(X, [[0], [1, 2]]), "expected labels to be an array"),
+        (lambda: data.from_arrays(X, 500 * np.arange(60), OWNERS), r"\(a regression\) as floats, or classes=29501"),
+        (
+            lambda: data.dataset_from_frame({**FRAME, "a": [39, "?", 50]}, label="y"),
+            "text in 'a', '\\?' in row 1, counted",
+        ),
+        (
+            lambda: data.dataset_from_frame({**FRAME, "b": ["7", "2.5", "n/a"]}, label="y", client="who"),
+            "'n/a' in row 2",
+        ),
+        (lambda: models.task_from_module(nn.Dense(2), (X[:1], X[:1])), "got a tuple of 2; a module of several inputs"),
+        (lambda: models.task_from_module(nn.Dense(2), X[:1], example_y=[0]), "example_y to be an array .*, got a list"),
+        (lambda: games_key("0"), "expected key to be a key of jax.random, such as .*, or a seed, got '0'"),
+        (lambda: games_key(0.5), "or a seed, got 0.5"),
+        (lambda: games_key(True), "or a seed, got True"),
+    ],
+)
+def test_what_is_no_array_is_refused_in_one_sentence(call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+def games_key(key: Any) -> Any:
+    return contributions.estimate("permutation_shapley", contributions.CachedGame(np.sum, 3), key=key).worth
+
+
+@pytest.mark.unchecked
+def test_a_whole_number_is_a_key() -> None:
+    for number in (3, np.int64(3), jax.numpy.asarray(3)):
+        np.testing.assert_array_equal(games_key(number), games_key(jax.random.key(3)))
+    found = contributions.monte_carlo_shapley(3, lambda members: members.sum(), 3, 4)  # pyright: ignore[reportArgumentType]
+    assert np.shape(found) == (2, 3)
+    whole, rates, ids = jax.random.key(3), np.full(4, 0.5, "f4"), np.arange(4)
+    drawn = [fljax.aggregators.iafl_subsets(key, rates, ids=ids, present=ids >= 0) for key in (3, whole)]
+    np.testing.assert_array_equal(*drawn)

@@ -117,6 +117,13 @@ def at_step(step: Any) -> Generator[None, None, None]:
         raise
 
 
+def attach(error: BaseException, **results: Any) -> None:
+    """Sets attributes of an error that hand out results until it; a class with slots has none."""
+    with contextlib.suppress(AttributeError):
+        for name, value in results.items():
+            setattr(error, name, value)
+
+
 def is_own(error: BaseException) -> bool:
     """Whether the last line in which the error was is of fljax's own code."""
     frames = traceback.extract_tb(error.__traceback__)

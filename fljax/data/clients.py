@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fljax.core.names import shown, unknown
-from fljax.data.arrays import check_finite, join_labels, number_labels, plain_labels
+from fljax.data.arrays import as_array, check_finite, join_labels, number_labels, plain_labels
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate
 from fljax.protocol import ClientData, Federation
@@ -121,7 +121,7 @@ def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
     whose = word if number < 0 else f"{word} rows of client {shown(name)}"
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         raise ValueError(f"expected a pair (x, y) as {whose}, got {_described(pair)}")
-    x, y = np.asarray(pair[0]), plain_labels(pair[1])
+    x, y = as_array("features", pair[0]), plain_labels(pair[1])
     if which and number >= 0 and np.ndim(y) >= 1 and len(y) == 0 == len(x):
         return _Part(name, number, which, x, y)
     try:

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from fljax.data.arrays import (
+    as_array,
     check_classes,
     check_finite,
     fits,
@@ -97,10 +98,10 @@ def dataset(
     Raises:
       ValueError: if lengths differ, there are no rows, labels or tokens are out of range, or floats are not finite.
     """
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = as_array("features", x), as_array("labels", y)
     check_rows(x, y)
     if owner is not None:
-        owner = np.asarray(owner)
+        owner = as_array("owners", owner)
         if owner.shape != y.shape[:1]:
             raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owner.shape}")
         owner = (

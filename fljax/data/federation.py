@@ -13,6 +13,7 @@ from fljax.core import users
 from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, parameters_of, takes_anything
 from fljax.data.arrays import (
+    as_array,
     check_classes,
     check_finite,
     check_numbers,
@@ -236,7 +237,7 @@ def from_arrays(
       ValueError: if lengths differ, labels are out of range, or floats are not finite (the message names clients); and
         as for ``federate``.
     """
-    x, y, owners = np.asarray(x), np.asarray(y), np.asarray(owners)
+    x, y, owners = as_array("features", x), as_array("labels", y), as_array("owners", owners)
     check_rows(x, y)
     if owners.shape != y.shape[:1]:
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
@@ -246,7 +247,7 @@ def from_arrays(
     names = tuple(np.unique(owners[numbers >= 0]).tolist())
     size = len(y)
     if test_data is not None:
-        test_x, test_y = (np.asarray(array) for array in test_data)
+        test_x, test_y = as_array("test features", test_data[0]), as_array("test labels", test_data[1])
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
             raise ValueError(f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}")
         check_rows(test_x, test_y)

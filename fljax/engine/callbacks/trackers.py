@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import file_name
-from fljax.engine.callbacks.contract import Block, Callback
+from fljax.engine.callbacks.contract import Block, Callback, going_on
 from fljax.metrics import mean
 
 
@@ -123,7 +123,7 @@ def track(
     log = _method(run)
     start = f"{label}/" if label else ""
 
-    def callback(block: Block) -> None:
+    def write(block: Block) -> None:
         named = scalars_of(block).named(label, cells, by_seed)
         values: dict[str, float] = {f"{whose}/{name}": value for whose, name, value in named}
         values |= {f"{start}round": block.round, f"{start}seconds": block.seconds}
@@ -132,9 +132,9 @@ def track(
         else:
             log(values)
 
-    marked: Any = callback
+    marked: Any = going_on(f"values for {type(run).__name__}", write)
     marked.at_start = True
-    return callback
+    return marked
 
 
 def _method(run: Any) -> Callable[..., Any]:

@@ -68,6 +68,7 @@ class LoopState(NamedTuple):
     state: State
     history: History
     position: Position
+    raised: Exception | None = None  # by a callback, which ends the run
 
 
 Judge = Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
@@ -143,7 +144,7 @@ class Loop(NamedTuple):
         Raises:
           Stopped: if the keeper is asked to stop, after a checkpoint.
         """
-        keeper, (state, history, at) = self.keeper, progress
+        keeper, (state, history, at, _) = self.keeper, progress
         end = self.stops[-1] if self.stops else at.done
 
         def save() -> None:
@@ -169,13 +170,19 @@ class Loop(NamedTuple):
                             raise keeper.stopped(at, end)
                 scores = run.evaluate(state, at.done)
                 scores |= self._scored(self.scoring.measured, run, state, at.done, at.done == end)
-                self.best.evaluated(at.done, scores, state)
-                clock.lap("evaluate")
-                if self.callbacks:
-                    seconds = time.perf_counter() - began
-                    report = self._block(at.done, at.done - before, scores, state, seconds)
-                    at = at._replace(ended=call_all(self.callbacks, report))
-                    clock.skip()
+                try:
+                    self.best.evaluated(at.done, scores, state)
+                    clock.lap("evaluate")
+                    if self.callbacks:
+                        seconds = time.perf_counter() - began
+                        report = self._block(at.done, at.done - before, scores, state, seconds)
+                        at = at._replace(ended=call_all(self.callbacks, report))
+                        clock.skip()
+                except (jax.errors.JaxRuntimeError, MemoryError):
+                    raise
+                except Exception as error:  # a user's callback may raise anything
+                    history.measured(at.done, self._scored(self.scoring.at_end, run, state, at.done, scores))
+                    return LoopState(state, history, at, error)
                 if diagnosis.is_stopped(run.spec.non_finite, state):
                     at = at._replace(ended=True)
                 if at.ended and at.done < end:

@@ -148,6 +148,8 @@ def run_plans(
             part_course = course if len(plans) == 1 else course.of(rows)
             result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, features)
             plan_results.append(result._replace(metrics=scoring.described(result.metrics)))
+        if progress.raised is not None:
+            raise contract.with_results(progress.raised, plan_results, progress.position.done)
         diagnosis.check_stopped(schedule.non_finite, plan_results)
         return plan_results
 
