@@ -100,6 +100,7 @@ PLACES: dict[str, Callable[[Callable[..., Any]], Any]] = {
 
 
 @pytest.mark.unchecked
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_wrong_function_is_refused_by_name_before_training(place: str, wrong: str) -> None:
@@ -134,6 +135,7 @@ def test_a_score_that_fails_for_one_client_loses_nothing(score_every: int | None
     np.testing.assert_array_equal(found.metrics.test_loss, simulate(callbacks=[]).metrics.test_loss)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("options", [{}, {"scores": ["auroc"]}])
 def test_an_error_of_a_callback_ends_the_run_and_has_the_results_until_then(options: Any) -> None:
     def at_two(block: fljax.Block) -> None:
@@ -150,6 +152,7 @@ def test_an_error_of_a_callback_ends_the_run_and_has_the_results_until_then(opti
     np.testing.assert_array_equal(found.predict(2, X[:3]), expected.predict(2, X[:3]))
 
 
+@pytest.mark.in_turn
 def test_an_error_in_a_comparison_keeps_the_algorithms_before() -> None:
     calls: list[int] = []
 
@@ -250,6 +253,18 @@ def test_a_whole_number_is_a_key() -> None:
         np.testing.assert_array_equal(games_key(number), games_key(jax.random.key(3)))
     found = contributions.monte_carlo_shapley(3, lambda members: members.sum(), 3, 4)  # pyright: ignore[reportArgumentType]
     assert np.shape(found) == (2, 3)
-    whole, rates, ids = jax.random.key(3), np.full(4, 0.5, "f4"), np.arange(4)
-    drawn = [fljax.aggregators.iafl_subsets(key, rates, ids=ids, present=ids >= 0) for key in (3, whole)]
-    np.testing.assert_array_equal(*drawn)
+    draw: Any = fljax.aggregators.iafl_subsets
+    rates, ids = np.full(4, 0.5, "f4"), np.arange(4)
+    one, other = (draw(key, rates, ids=ids, present=ids >= 0) for key in (3, jax.random.key(3)))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "text", ["a,b,who,y\n1,2,u,0\n2,v,1\n", "a,y,who,b\n1,0,u,2\n2,1,v\n", "y,a,b,who\n\n0,1,2,u\n1,2,v\n"]
+)
+def test_a_row_that_lacks_a_cell_is_refused(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(
+        ValueError, match="expected 4 cells in each row, as in the line of names, got 3 in row 1, counted"
+    ):
+        data.load(str(tmp_path / "rows.csv"), label="y", client="who")

@@ -17,14 +17,7 @@ from fljax.core.values import kind_of
 
 
 def call(kind: str, form: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What a user's function returns.
-
-    Args:
-      kind: what the function is, e.g. "the loss".
-      form: its parameters, e.g. "(outputs, labels)".
-      function: the user's.
-      *arguments: for the function.
-      **named: for the function.
+    """What a user's function returns; ``kind`` says what it is ("the loss"), ``form`` its parameters ("(outputs, y)").
 
     Raises:
       ValueError: if the function has other parameters.
@@ -49,17 +42,12 @@ def refused(kind: str, function: Callable[..., Any], wanted: str, found: Any) ->
 
 
 def numbers(
-    kind: str,
-    function: Callable[..., Any],
-    wanted: str,
-    found: Any,
-    shape: tuple[Any, ...],
-    make: Callable[[Any], Any] = jnp.asarray,
+    kind: str, function: Callable[..., Any], wanted: str, found: Any, shape: tuple[Any, ...], make: Any = jnp.asarray
 ) -> Any:
     """What a user's function returned as an array of real numbers, traced or not.
 
     Args:
-      kind: as for ``call``.
+      kind: what the function is.
       function: the user's.
       wanted: what it should return, in words.
       found: what it returned.

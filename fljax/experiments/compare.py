@@ -192,8 +192,8 @@ def compare(
         try:
             return Comparison.of(name, run.run_setup(setup, Outputs(log, files), OpenFolder({})), told)
         except Exception as error:
-            if hasattr(error, "finished"):
-                attach(error, comparison=Comparison.of(name, error.finished, told))
+            if (finished := getattr(error, "finished", None)) is not None:
+                attach(error, comparison=Comparison.of(name, finished, told))
             raise
 
 

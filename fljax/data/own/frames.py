@@ -275,9 +275,9 @@ def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vo
         kind = table[column].dtype.kind
         if kind not in "biuf":
             got = {"M": "dates", "m": "times", "c": "complex numbers"}.get(kind, "text")
-            cells = table[column].astype(object)
-            wrong = pandas.to_numeric(cells, errors="coerce").isna() if got == "text" else cells.isna()
-            place = int(wrong.to_numpy().argmax())  # the first row if all are numbers
+            cells: Any = table[column].astype(object)
+            read: Any = pandas.to_numeric(cells, errors="coerce") if got == "text" else cells
+            place = int(np.argmax(read.isna()))  # the first row if all are numbers
             raise ValueError(
                 f"expected numbers in the columns of features, got {got} in {column!r}, {shown(cells.iloc[place])} in "
                 f"row {place}, counted from 0; choose columns with features=, or make numbers of it"

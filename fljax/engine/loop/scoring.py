@@ -54,9 +54,11 @@ def check_scores(scores: Sequence[Score], task: Task, federation: Federation) ->
             )
     own = [score for score in scores if score.is_own]
     rows = _made_rows(task, federation) if own else None
-    for score in own if rows is not None else ():
+    if rows is None:
+        return
+    for score in own:
         try:
-            value_of(score, *rows)
+            value_of(score, rows[0], rows[1])
         except NoValue as error:
             raise NoValue(score.name, f"{len(rows[0])} made rows", error.got) from error.__cause__
 
