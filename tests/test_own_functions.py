@@ -76,6 +76,7 @@ def game(mine: Callable[..., Any]) -> Any:
 # Where a function of a user is taken: what is done with it.
 PLACES: dict[str, Callable[[Callable[..., Any]], Any]] = {
     "score of simulate": lambda mine: simulate(scores=[mine]),
+    "score of classes": lambda mine: simulate(scores=[fljax.metrics.Score("mine", mine, wants="classes")]),
     "score of compare": lambda mine: compare(scores=[mine]),
     "loss": lambda mine: task(loss=mine),
     "loss with labels": lambda mine: task(loss=mine, example_y=Y[:1]),

@@ -37,8 +37,8 @@ class AlgorithmError(RuntimeError):
 
     Attributes:
       algorithm: its label in a config, or the name of its builder; None: unknown.
-      function: the function of the protocol (``train``, ``contribute``, ...), "the builder", "evaluation" or
-        "standalone training".
+      function: the function of the protocol (``train``, ``contribute``, ...), "the builder", "evaluation",
+        "standalone training", or a function of the user's with its name ("the loss mine").
       words: type and message of the exception.
       place: ``file.py:12``, the innermost line of the user's code; without such a line, fljax's own; None: unknown.
       client: its id; None: unknown.

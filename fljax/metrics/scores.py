@@ -198,14 +198,14 @@ def value_of(score: Score, labels: np.ndarray, outputs: np.ndarray, rare: int | 
     if not len(labels) or not np.isfinite(outputs).all():
         return float("nan")
     if score.is_own:
-        return _own_value(score, labels, outputs)
+        return _called(score, labels, outputs)
     if score.wants == "log_odds":
         predictions = log_odds(outputs)
     else:
         predictions = np.argmax(outputs, axis=-1)
         if score.wants == "rare":
             labels, predictions = labels == rare, predictions == rare
-    return float("nan") if np.all(labels == labels[0]) else float(score.compute(labels, predictions))
+    return float("nan") if np.all(labels == labels[0]) else _called(score, labels, predictions)
 
 
 class NoValue(ValueError):
@@ -216,7 +216,7 @@ class NoValue(ValueError):
         self.got = got
 
 
-def _own_value(score: Score, labels: np.ndarray, outputs: np.ndarray) -> float:
+def _called(score: Score, labels: np.ndarray, outputs: np.ndarray) -> float:
     try:
         found = score.compute(labels, outputs)
     except Exception as error:  # a user's function may raise anything

@@ -26,6 +26,7 @@ from fljax.engine.offload.run import OffloadRun
 from fljax.engine.programs.predictions import predictions
 from fljax.engine.rounds.states import State
 from fljax.metrics.scores import (
+    SCORES,
     NoValue,
     Predicted,
     Score,
@@ -52,13 +53,13 @@ def check_scores(scores: Sequence[Score], task: Task, federation: Federation) ->
                 f"expected a task of classes for the score {score.name}, got one with classes = None; a function "
                 "of one's own, (labels, outputs) -> float, takes any task"
             )
-    own = [score for score in scores if score.is_own]
+    own = [score for score in scores if SCORES.get(score.name) is not score]
     rows = _made_rows(task, federation) if own else None
     if rows is None:
         return
     for score in own:
         try:
-            value_of(score, rows[0], rows[1])
+            value_of(score, rows[0], rows[1], rare=0)
         except NoValue as error:
             raise NoValue(score.name, f"{len(rows[0])} made rows", error.got) from error.__cause__
 
