@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from fljax.aggregators.arrays import AxisName, along_rows, check_shape, gather_over, on_any_mesh, presence, ratio, wide
 from fljax.aggregators.linear import mix
+from fljax.core.trees import as_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -287,7 +288,7 @@ def _drawn(
 ) -> Bool[Array, "R S"]:
     """Draws ``count[r]`` of the eligible columns of row r uniformly; all of them if there are fewer."""
     # The low bits of a random number hold the id, so no two numbers tie and no row draws too many columns.
-    low = jnp.uint32((1 << max(population - 1, 1).bit_length()) - 1)
+    key, low = as_key(key), jnp.uint32((1 << max(population - 1, 1).bit_length()) - 1)
 
     def number(row: Array, id: Array) -> Array:
         bits = jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, row), id), dtype=jnp.uint32)

@@ -15,7 +15,7 @@ import numpy as np
 
 from fljax.aggregators.arrays import check_shape, on_any_mesh, wide
 from fljax.aggregators.tokens import bought, check_price, covered, price_in, ranks
-from fljax.core.trees import or_nan
+from fljax.core.trees import as_key, or_nan
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key
@@ -186,9 +186,8 @@ def settle_tokens(
     reimbursed = jnp.where(members, refund_each[None, :], 0)
     pool = _left(pool, reimbursed)
 
-    keys = (
-        (None, None) if key is None else [jax.random.fold_in(key, n) for n in (_CONTRIBUTION_TIES, _PARTICIPATION_TIES)]
-    )
+    ties = (_CONTRIBUTION_TIES, _PARTICIPATION_TIES)
+    keys = (None, None) if key is None else [jax.random.fold_in(as_key(key), n) for n in ties]
     first = _shares(members & settles[None, :], wide(contribution), pool, 1, keys[0])
     pool = _left(pool, first)
     others = members if ranked == "members" else jnp.ones_like(members)

@@ -24,6 +24,7 @@ import numpy as np
 
 from fljax.aggregators.arrays import check_shape, on_any_mesh, set_rows, wide
 from fljax.aggregators.clusters import importance_weights
+from fljax.core.trees import as_key
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key
@@ -51,6 +52,8 @@ class SlotSchedule(NamedTuple):
 
 def lots(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     """``[N, C]`` random numbers that break ties, the smallest first; row k depends only on the key and k."""
+
+    key = as_key(key)
 
     def draw(id: Array) -> Array:
         return jax.random.bits(jax.random.fold_in(key, id), shape[1:], jnp.uint32)
@@ -276,6 +279,7 @@ def schedule(
     random_slots = jnp.ceil(wide(exploration) * slots - _ROUNDING)
     new = participation == 0
     merit = jnp.where(new, 0, wide(contribution))
+    key = as_key(key)
     lot = lots(jax.random.fold_in(key, _TIES), bids.shape).T
     by_merit = jnp.lexsort((lot, -merit.T, new.T, ~bids.T), axis=-1)  # [C, N], best first
     place = jnp.argsort(by_merit, axis=-1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
+import pathlib
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -188,6 +190,13 @@ def _name(value: Any) -> Any:
     if isinstance(value, str) and len(value.encode("utf-8", "replace")) > LONGEST_LABEL:
         raise ValueError(f"expected a name of at most {LONGEST_LABEL} bytes, got {shown(value)}")
     raise ValueError(f"expected a name of letters, digits, '.', '_' and '-', got {shown(value)}")
+
+
+def name_of_file(path: str | os.PathLike[str]) -> str:
+    """The default name of a config in a file, of its letters, digits, '.', '_' and '-': ``my-run`` of "my run.toml"."""
+    plain = re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFC", pathlib.Path(path).stem))
+    short = plain.encode("utf-8", "replace")[:LONGEST_LABEL].decode("utf-8", "ignore")
+    return short.lstrip(".-") or "experiment"
 
 
 def as_tuple(value: Any) -> Any:

@@ -14,7 +14,7 @@ from fljax.config import name_resolution as checks
 from fljax.config.errors import ConfigError
 from fljax.config.forms import unseen_clients
 from fljax.config.keys import Data
-from fljax.core.names import shown, unknown
+from fljax.core.names import has_separator, shown, unknown
 from fljax.core.signatures import parameters_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, 
     raw = _with_absolute_grid(_with_absolute_file(raw, "requirement", folder), folder)
     data = raw.get("data")
     name = data.get("dataset") if isinstance(data, Mapping) else None
-    if not isinstance(name, str) or not ("." in name or "/" in name or os.sep in name):
+    if not isinstance(name, str) or not (":" in name or "." in name or has_separator(name)):
         return raw  # so that reading other configs does not import JAX
     from fljax.data.registry import absolute
 

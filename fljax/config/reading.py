@@ -16,7 +16,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from fljax.config.errors import ConfigError, raise_all, sentences, tried, without_errors
-from fljax.config.forms import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
+from fljax.config.forms import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values, name_of_file
 from fljax.config.keys import Config, Named
 from fljax.config.name_resolution import with_resolved_names
 from fljax.config.own_data import with_absolute_paths, with_natural_clients
@@ -50,7 +50,7 @@ def load(
     raw = read(path)
     for text in overrides:
         override(raw, text)
-    return parse(raw, name=pathlib.Path(path).stem, imports=imports, needs_data=needs_data)
+    return parse(raw, name=name_of_file(path), imports=imports, needs_data=needs_data)
 
 
 def read(path: str | pathlib.Path) -> dict[str, Any]:

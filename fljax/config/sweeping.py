@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.config.errors import ConfigError
-from fljax.config.forms import MOST_CELLS
+from fljax.config.forms import MOST_CELLS, name_of_file
 from fljax.config.keys import AlgorithmEntry, Config
 from fljax.config.reading import assign, check, override, parse, read, toml_value
 from fljax.core.names import shown
@@ -57,7 +57,7 @@ def load_grid(
     raw = read(path)
     for text in overrides:
         override(raw, text)
-    return parse_grid(raw, grid, name=pathlib.Path(path).stem, imports=imports)
+    return parse_grid(raw, grid, name=name_of_file(path), imports=imports)
 
 
 def parse_grid(

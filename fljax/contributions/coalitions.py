@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fljax.core import users
+from fljax.core.errors import AlgorithmError
 from fljax.protocol.arrays import NumpyArray
 
 Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
@@ -73,14 +75,15 @@ def value_table(value: Value, members: Bool[Array, "M N"], batch_size: int | Non
 
     def one(row: Array) -> Array:
         try:
-            found = jnp.asarray(value(row))
-        except _NEEDS_NUMBERS as error:
+            returned = users.call("value", "(members)", value, row)
+        except AlgorithmError as error:
+            if not isinstance(error.__cause__, _NEEDS_NUMBERS):
+                raise
             raise ValueError(
                 "expected value to be a function of jax.numpy, which is mapped over coalitions, got one that needs the "
-                f"numbers themselves ({type(error).__name__}); jax.pure_callback calls code of the host"
-            ) from error
-        if found.shape != ():
-            raise ValueError(f"expected value to give one number for a coalition, got shape {found.shape}")
+                f"numbers themselves ({type(error.__cause__).__name__}); jax.pure_callback calls code of the host"
+            ) from error.__cause__
+        found = users.numbers("value", value, "one number for a coalition", returned, ())
         return found if jnp.issubdtype(found.dtype, jnp.floating) else found.astype(jnp.result_type(float))
 
     if batch_size is None or members.shape[0] <= batch_size:

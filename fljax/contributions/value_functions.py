@@ -83,6 +83,7 @@ def monte_carlo_shapley(
         raise ValueError(f"expected positive numbers, got {got}")
     if antithetic and permutations % 2:
         raise ValueError(f"expected an even number of permutations with antithetic, got {permutations}")
+    key = trees.as_key(key)
     ends = value_table(value, jnp.asarray([[False], [True]]) & jnp.ones((2, clients), bool), None)
 
     def marginals(place: Array) -> Array:

@@ -37,8 +37,8 @@ class AlgorithmError(RuntimeError):
 
     Attributes:
       algorithm: its label in a config, or the name of its builder; None: unknown.
-      function: the function of the protocol (``train``, ``contribute``, ...), "the builder", "evaluation" or
-        "standalone training".
+      function: the function of the protocol (``train``, ``contribute``, ...), "the builder", "evaluation",
+        "standalone training", or a function of the user's with its name ("the loss mine").
       words: type and message of the exception.
       place: ``file.py:12``, the innermost line of the user's code; without such a line, fljax's own; None: unknown.
       client: its id; None: unknown.
@@ -115,6 +115,13 @@ def at_step(step: Any) -> Generator[None, None, None]:
         if number is not None:
             error.add_note(f"{_STEP}{number}")
         raise
+
+
+def attach(error: BaseException, **results: Any) -> None:
+    """Sets attributes of an error that hand out results until it; a class with slots has none."""
+    with contextlib.suppress(AttributeError):
+        for name, value in results.items():
+            setattr(error, name, value)
 
 
 def is_own(error: BaseException) -> bool:

@@ -99,6 +99,11 @@ def with_article(kind: str) -> str:
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
+def has_separator(name: str) -> bool:
+    """Whether a name has the slash of a path, of any system; import paths and names of registries have none."""
+    return any(mark in name for mark in ("/", "\\", os.sep))
+
+
 def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool = True) -> Any:
     """The entry of a registry, or the object at an import path.
 
@@ -123,8 +128,9 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool 
     module_name, colon, path = name.partition(":")
     if not colon:
         raise ValueError(f"{unknown(kind, name, registry)}; one's own {kind} is written 'module:name'")
-    if not module_name or not path or module_name.startswith("."):
-        raise ValueError(f"expected an import path 'module:name' of {with_article(kind)}, got {name!r}")
+    if not module_name or not path or module_name.startswith(".") or has_separator(name):
+        got = f"{name!r}, which is a path of files" if has_separator(name) else repr(name)
+        raise ValueError(f"expected an import path 'module:name' of {with_article(kind)}, got {got}")
     if not imports or os.environ.get(NO_IMPORT, "0") not in ("", "0"):
         known = f"one of the {kind}s {', '.join(registry)}" if registry else f"no {kind} of one's own"
         raise ValueError(

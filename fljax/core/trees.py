@@ -320,3 +320,17 @@ def numbers_of(leaf: Any) -> np.ndarray:
     """A leaf as an array of NumPy; of random keys, their numbers."""
     dtype: Any = getattr(leaf, "dtype", None)
     return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else leaf)
+
+
+def as_key(key: Any) -> Array:
+    """A key of ``jax.random``, also from a whole number, its seed.
+
+    Raises:
+      ValueError: if it is neither.
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype is not None and (jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and np.ndim(key))):
+        return key
+    if np.ndim(key) == 0 and not isinstance(key, bool | str) and hasattr(key, "__index__"):
+        return jax.random.key(key)
+    raise ValueError(f"expected key to be a key of jax.random, such as jax.random.key(0), or a seed, got {key!r}")

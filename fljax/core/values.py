@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fljax.core.labels import check_unlabelled
-from fljax.core.names import nearest, shown, unknown
+from fljax.core.names import nearest, shown, unknown, with_article
 from fljax.core.signatures import (
     ALL,
     Allowed,
@@ -252,6 +252,17 @@ def as_whole(value: Any) -> int | None:
         return None
     array = _concrete(value)
     return int(array) if array is not None and array.ndim == 0 and array.dtype.kind in "iu" else None
+
+
+def kind_of(value: Any) -> str:
+    """What a user's function returned, for a sentence: ``a tuple``, ``None``, ``an array of float32 of shape [3]``."""
+    if value is None:
+        return "None"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of {value.dtype} of shape {list(value.shape)}"
+    if isinstance(value, list | tuple | dict):
+        return f"{with_article(type(value).__name__)} of {len(value)}"
+    return f"{with_article(type(value).__name__)}, {shown(value)}"
 
 
 def _concrete(value: Any) -> np.ndarray | None:

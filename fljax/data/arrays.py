@@ -7,7 +7,7 @@ the user's own labels as names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from fljax.core.names import shown
+from fljax.core.names import shown, with_article
 from fljax.data.checks import check_unchanged, checked_parts
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -59,6 +59,28 @@ def _of_owners(wrong: np.ndarray, owner: Any) -> str:
 
 def _count_words(rows: int) -> str:
     return f"{rows} row" + ("" if rows == 1 else "s")
+
+
+def as_array(name: str, values: Any) -> np.ndarray:
+    """An array of NumPy of what a user gives as features, labels or owners.
+
+    Raises:
+      ValueError: if it is no array: a mapping, a sparse matrix, a ragged list, a tensor on a GPU.
+    """
+    advice = ""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of PyTorch with gradients
+        array, advice = np.empty((), object), f" ({' '.join(str(error).split())})"
+    if isinstance(values, Mapping):
+        advice = "; fljax.data.from_frame takes columns by name"
+    elif hasattr(values, "toarray") and not hasattr(values, "__array__"):
+        advice = ", a sparse matrix; its toarray() is an array"
+    elif isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        array, advice = np.empty((), object), " with masked entries; its filled() has a number there"
+    if array.dtype == object and array.ndim == 0:
+        raise ValueError(f"expected {name} to be an array [n, ...], got {with_article(type(values).__name__)}{advice}")
+    return array
 
 
 def stored_features(x: np.ndarray) -> np.ndarray:
@@ -159,6 +181,11 @@ def check_classes(y: Any, classes: int | None) -> int | None:
         return None
     numbers = np.asarray(y)  # on the host: a device would first compile two programs for it
     low, high = int(numbers.min()), int(numbers.max())
+    if classes is None and high >= max(_MANY, len(numbers)) and low >= 0:
+        raise ValueError(
+            f"expected labels of classes counted from 0, got labels in {low}..{high} in {len(numbers)} rows; give "
+            f"numbers to predict (a regression) as floats, or classes={high + 1} where so few rows have so many classes"
+        )
     if classes is None and low > 0:
         raise ValueError(
             f"expected labels from 0, got labels in {low}..{high}; subtract {low} from them, or give "

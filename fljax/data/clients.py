@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 
 from fljax.core.labels import check_same_labels, labels_along
 from fljax.core.names import shown, unknown
-from fljax.data.arrays import check_finite, check_known, join_labels, number_labels, plain_labels, text_of
+from fljax.data.arrays import as_array, check_finite, check_known, join_labels, number_labels, plain_labels, text_of
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate
 from fljax.protocol import ClientData, Federation
@@ -130,7 +130,7 @@ def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
         raise ValueError(f"expected a pair (x, y) as {whose}, got {_described(pair)}")
     check_same_labels(0, {"x": pair[0], "y": pair[1]})
     columns = labels_along(pair[0], 1)
-    x, y = np.asarray(pair[0]), plain_labels(pair[1], whose)
+    x, y = as_array("features", pair[0]), plain_labels(pair[1], whose)
     if which and number >= 0 and np.ndim(y) >= 1 and len(y) == 0 == len(x):
         return _Part(name, number, which, x, y)
     try:

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int, Shaped
 
 from fljax.core.labels import check_same_labels
 from fljax.data.arrays import (
+    as_array,
     check_classes,
     check_finite,
     check_known,
@@ -100,10 +101,10 @@ def dataset(
       ValueError: if lengths differ, there are no rows, labels or tokens are out of range, or floats are not finite.
     """
     check_same_labels(0, {"x": x, "y": y, "owner": owner})
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = as_array("features", x), as_array("labels", y)
     check_rows(x, y)
     if owner is not None:
-        owner = np.asarray(owner)
+        owner = as_array("owners", owner)
         if owner.shape != y.shape[:1]:
             raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owner.shape}")
         owner = (

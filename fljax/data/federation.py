@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.core import users
 from fljax.core.labels import check_same_labels, is_labelled, labels_along
 from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, parameters_of, takes_anything
 from fljax.data.arrays import (
+    as_array,
     as_text,
     check_classes,
     check_finite,
@@ -245,7 +247,8 @@ def from_arrays(
         as for ``federate``.
     """
     check_same_labels(0, {"x": x, "y": y, "owners": owners})
-    columns, x, y, owners = labels_along(x, 1), np.asarray(x), np.asarray(y), as_text(np.asarray(owners))
+    columns, x, y = labels_along(x, 1), as_array("features", x), as_array("labels", y)
+    owners = as_text(as_array("owners", owners))
     check_rows(x, y)
     if owners.shape != y.shape[:1]:
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
@@ -257,7 +260,7 @@ def from_arrays(
     if test_data is not None:
         check_same_labels(0, dict(zip(("test features", "test labels"), test_data, strict=True)))
         check_same_labels(1, {"x": columns, "test features": test_data[0]})
-        test_x, test_y = (np.asarray(array) for array in test_data)
+        test_x, test_y = as_array("test features", test_data[0]), as_array("test labels", test_data[1])
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
             raise ValueError(f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}")
         check_rows(test_x, test_y)
@@ -297,7 +300,8 @@ def _deal(
             f"got {name}"
         )
     offered = arguments_for(function, {key: facts[key] for key in _OFFERED}, parameters)
-    made = function(labels, clients=clients, unseen=unseen, seed=seed, **offered)
+    how: dict[str, Any] = {"clients": clients, "unseen": unseen, "seed": seed, **offered}
+    made = users.call("the partition", f"(labels, *, {', '.join(how)})", function, labels, **how)
     if not isinstance(made, Partition):
         _check_lists(name, made)
         made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fljax.core.names import resolve, shown
+from fljax.core import users
+from fljax.core.names import has_separator, resolve, shown
 from fljax.core.signatures import is_required, parameters_of, takes_anything
-from fljax.data.checks import check_keywords, choose, existing_file, is_folder, with_home
+from fljax.data.checks import check_keywords, choose, existing_file, is_file, is_folder, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.benchmarks import is_leaf, is_pfllib, leaf, names_users, pfllib
 from fljax.data.own.client_files import ARRAYS, array_folder, files_in, part_folders, table_folder
@@ -191,17 +192,25 @@ def own_source(name: str) -> Callable[..., Dataset] | None:
     return _of(medmnist if reader is arrays and is_medmnist(file) else reader, str(file), name)
 
 
-def is_path(name: str) -> bool:
-    """Whether the name of a data set in a config is the path of a file or folder: it has a slash or a full stop.
+def is_path(name: str, folder: str | Path = "") -> bool:
+    """Whether the name of a data set is the path of a file or folder: it has a slash or a full stop.
 
-    Import paths, which have a colon, and names with a prefix of PREFIXES are no paths.
+    With a colon, it is a path if it has a slash, if there is such a file in ``folder``, or if it can be no import path
+    (``"10:30.csv"``). Names with a prefix of PREFIXES are no paths.
     """
-    return ":" not in name and ("/" in name or os.sep in name or "." in name)
+    prefix, colon, rest = name.partition(":")
+    if colon and rest and prefix in PREFIXES:
+        return False
+    if has_separator(name):
+        return True
+    importable = bool(colon) and all(part.isidentifier() for part in rest.split(".") if rest)
+    place = with_home(name if os.path.isabs(name) else os.path.join(folder, name))
+    return ("." in name and not importable) or (bool(colon) and (is_file(place) or is_folder(place)))
 
 
 def absolute(name: str, folder: str | Path) -> str:
     """A data set's name in a config of this folder; a path becomes absolute, other names stay."""
-    return os.path.normpath(Path(folder).absolute() / with_home(name)) if is_path(name) else name
+    return os.path.normpath(Path(folder).absolute() / with_home(name)) if is_path(name, folder) else name
 
 
 def _of(reader: Callable[..., Dataset], place: str, name: str) -> Callable[..., Dataset]:
@@ -238,7 +247,7 @@ def load(
         options["cache"] = cache
     if not anything:
         check_keywords("dataset", label, options, valid)
-    made = source(**options)
+    made = users.call("the dataset", f"({', '.join(options)})", source, **options)
     if not isinstance(made, Dataset):
         raise ValueError(f"expected the dataset {label} to be a fljax.data.Dataset, got a {type(made).__name__}")
     return made

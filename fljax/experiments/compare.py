@@ -25,6 +25,7 @@ from fljax.algorithms import REGISTRY
 from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
 from fljax.core import processes
+from fljax.core.errors import attach
 from fljax.core.files import locked
 from fljax.core.labels import check_unlabelled
 from fljax.core.names import shown
@@ -117,7 +118,8 @@ def compare(
       execution: how clients and seeds map to devices.
       non_finite: as for ``simulate``.
       callbacks: as for ``simulate``, called in the run of every algorithm. One that returns True stops this algorithm.
-        ``block.label`` says which it is. Callbacks with a history, such as ``stop_early``, begin anew with each.
+        ``block.label`` says which it is. Callbacks with a history, such as ``stop_early``, begin anew with each. An
+        exception of one has the attribute ``comparison``, too, with the algorithms before, if there are any.
       checkpoint: a folder. The same call with the same folder goes on where an earlier process ended: scores of
         standalone models and finished algorithms are read, and the algorithm in progress goes on after its newest
         checkpoint. More algorithms may be added.
@@ -186,8 +188,13 @@ def compare(
             processes.agreed(lambda: check_checkpoints(directory, text, None))
         log = EventLog(None, on_event)
         files = ProgressFiles(directory, text, None, Saving(stop=stop), log, lasting=True)
-        outcome = run.run_setup(setup, Outputs(log, files), OpenFolder({}))
-    return Comparison.of(name, outcome, {COMPARISON: describe_comparison(setup, local)})
+        told = {COMPARISON: describe_comparison(setup, local)}
+        try:
+            return Comparison.of(name, run.run_setup(setup, Outputs(log, files), OpenFolder({})), told)
+        except Exception as error:
+            if (finished := getattr(error, "finished", None)) is not None:
+                attach(error, comparison=Comparison.of(name, finished, told))
+            raise
 
 
 def run_config(

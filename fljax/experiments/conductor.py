@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from fljax import results
-from fljax.core import processes
+from fljax.core import errors, processes
 from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, Plan, checksum_of, sentences, standalone_sweep, sweep
 from fljax.experiments.inputs import preparation
@@ -162,7 +162,12 @@ def conduct(
             log.note("already in the results, not repeated", label, rounds, rounds)
             continue
         assert compute is not None, f"{label} is not finished"
-        computed = compute(label, parts)
+        try:
+            computed = compute(label, parts)
+        except Exception as error:  # of a user's callback, for example
+            if models:
+                errors.attach(error, finished=outcome_of(join(experiment, parts))._replace(models=models))
+            raise
         parts[label] = computed.results
         if outputs.folder is not None and processes.is_first():
             saved = join(experiment, {**folder.begun, **parts}, rounds_before(folder))

@@ -24,6 +24,7 @@ from fljax.core.names import about_algorithm
 from fljax.engine import Plan, compile_ahead, groups, rehearse
 from fljax.engine.devices.layout import default_platform
 from fljax.engine.loop.running import check_rounds
+from fljax.engine.loop.scoring import check_scores
 from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
 from fljax.experiments.inputs import preparation
@@ -52,6 +53,7 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
     check_initial(setup.task, setup.standalone_initial)
     check_stop_alone(setup.federation, setup.standalone_stop)
     check_valid_alone(setup.federation, setup.alone["valid"])
+    check_scores(setup.scores, setup.task, setup.federation)
     alone = _stand_in(setup)
     table = np.broadcast_to(alone.threshold[:, None], (len(setup.seeds), max(setup.rounds, 1), setup.clients))
     known = {"test": table}

@@ -22,6 +22,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
+from fljax.core import users
 from fljax.core.names import name_of, unknown
 from fljax.engine import Plan, State
 from fljax.engine.loop.checkpointing import function_name
@@ -51,9 +52,8 @@ class Measured(NamedTuple):
         """``{name: array}`` for the engine's runs."""
         if self.function is None:
             return dict(scores)
-        number = jnp.asarray(self.function(algorithm, state, scores))
-        if number.shape != ():
-            raise ValueError(f"expected value to give one number for a run, got shape {number.shape}")
+        found = users.call("value", "(algorithm, state, scores)", self.function, algorithm, state, scores)
+        number = users.numbers("value", self.function, "one number for a run", found, ())
         number = number if jnp.issubdtype(number.dtype, jnp.floating) else number.astype(jnp.result_type(float))
         return {**scores, f"value of {name_of_value(self.function)}": Labelled(number, ())}
 

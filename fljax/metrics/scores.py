@@ -17,7 +17,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from fljax.core.errors import in_words, place_of
 from fljax.core.names import name_of, resolve, shown
+from fljax.core.values import as_number, kind_of
 
 Wants = Literal["log_odds", "classes", "rare", "probabilities"]
 
@@ -191,29 +193,39 @@ def value_of(score: Score, labels: np.ndarray, outputs: np.ndarray, rare: int | 
       rare: the rare class.
 
     Raises:
-      ValueError: if a function of one's own raises an exception or returns no number.
+      NoValue: if a function of one's own raises an exception or returns no number.
     """
     if not len(labels) or not np.isfinite(outputs).all():
         return float("nan")
     if score.is_own:
-        return _own_value(score, labels, outputs)
+        return _called(score, labels, outputs)
     if score.wants == "log_odds":
         predictions = log_odds(outputs)
     else:
         predictions = np.argmax(outputs, axis=-1)
         if score.wants == "rare":
             labels, predictions = labels == rare, predictions == rare
-    return float("nan") if np.all(labels == labels[0]) else float(score.compute(labels, predictions))
+    return float("nan") if np.all(labels == labels[0]) else _called(score, labels, predictions)
 
 
-def _own_value(score: Score, labels: np.ndarray, outputs: np.ndarray) -> float:
+class NoValue(ValueError):
+    """A score of one's own raised an exception, or returned no number; ``got`` says which."""
+
+    def __init__(self, score: str, rows: str, got: str) -> None:
+        super().__init__(f"expected the score {score!r} to return a number for {rows}, got {got}")
+        self.got = got
+
+
+def _called(score: Score, labels: np.ndarray, outputs: np.ndarray) -> float:
     try:
-        return float(score.compute(labels, outputs))
+        found = score.compute(labels, outputs)
     except Exception as error:  # a user's function may raise anything
-        raise ValueError(
-            f"expected the score {score.name!r} to return a number for {len(labels)} rows, got "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        raise NoValue(score.name, f"{len(labels)} rows", f"{in_words(error)} ({place_of(error)})") from error
+    number = as_number(found)
+    number = as_number(found)
+    if number is None:
+        raise NoValue(score.name, f"{len(labels)} rows", kind_of(found))
+    return number
 
 
 def log_odds(logits: Float[np.ndarray, "n C"]) -> Float[np.ndarray, "n C"]:
@@ -231,7 +243,11 @@ def probabilities(logits: Float[np.ndarray, "*n C"]) -> Float[np.ndarray, "*n C"
 
 
 def scores_of_clients(
-    scores: Sequence[Score], predicted: Predicted, rare: int | None = None, classes: bool = True
+    scores: Sequence[Score],
+    predicted: Predicted,
+    rare: int | None = None,
+    classes: bool = True,
+    failed: Callable[[str, int | None, str], Any] = lambda score, client, got: None,
 ) -> dict[str, Any]:
     """All scores of some clients: ``score_NAME`` ``[N]``, ``average_score_NAME`` and ``pooled_score_NAME``.
 
@@ -240,6 +256,8 @@ def scores_of_clients(
       predicted: of one run.
       rare: the rare class.
       classes: whether the task has classes, so that outputs are logits.
+      failed: called with a score's name, a client's position (None: all rows) and what a function of one's own did in
+        place of a value, which is then NaN.
     """
     real = [slice(0, int(size) if counts else 0) for size, counts in zip(predicted.size, predicted.counts, strict=True)]
     labels = [predicted.labels[client, rows] for client, rows in enumerate(real)]
@@ -248,16 +266,20 @@ def scores_of_clients(
     values_by_name: dict[str, Any] = {}
     for score in scores:
 
-        def judged(labels: np.ndarray, outputs: np.ndarray, score: Score = score) -> float:
+        def judged(client: int | None, labels: np.ndarray, outputs: np.ndarray, score: Score = score) -> float:
             if score.is_own and classes and len(labels) and np.isfinite(outputs).all():
                 outputs = probabilities(outputs)
-            return value_of(score, labels, outputs, rare)
+            try:
+                return value_of(score, labels, outputs, rare)
+            except NoValue as error:
+                failed(score.name, client, error.got)
+                return float("nan")
 
-        values = np.array([judged(*rows) for rows in zip(labels, outputs, strict=True)])
+        values = np.array([judged(client, *rows) for client, rows in enumerate(zip(labels, outputs, strict=True))])
         known = values[np.isfinite(values)]
         values_by_name[f"score_{score.name}"] = values
         values_by_name[f"average_score_{score.name}"] = float(known.mean()) if len(known) else float("nan")
-        values_by_name[f"pooled_score_{score.name}"] = judged(*of_all)
+        values_by_name[f"pooled_score_{score.name}"] = judged(None, *of_all)
     return values_by_name
 
 

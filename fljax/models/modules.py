@@ -115,11 +115,11 @@ def linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct, *, frozen: bool)
         refuse_state(set(drawn) - {"params", _STATISTICS}, type(module).__name__)
         return drawn
 
-    def trained(variables: dict[str, Any]) -> Any:
+    def trained(variables: dict[str, Any]) -> None:
         with jax.numpy_dtype_promotion("standard"):
             mutable = [_STATISTICS] if _STATISTICS in variables else False
             rngs = {"dropout": jax.random.key(0)}
-            return module.apply(variables, zeros(x), rngs=rngs, mutable=mutable, **mode(True))
+            module.apply(variables, zeros(x), rngs=rngs, mutable=mutable, **mode(True))
 
     with random_in_training_only(module):
         drawn = check_linen(module, begin, functools.partial(jax.eval_shape, trained))

@@ -22,7 +22,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fljax.core import trees
+from fljax.core import trees, users
 from fljax.models.dropout import flags, rate, rate_name, refuse
 from fljax.models.modules import Functions, has_features, refuse_state, row_mask, split_mode, zeros
 from fljax.protocol import AnyArray
@@ -41,7 +41,7 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
 
     model = nnx.eval_shape(lambda: construct(nnx.Rngs(0)))
     if not isinstance(model, nnx.Module):
-        raise ValueError(f"expected a function rngs -> nnx.Module, got one that returns {type(model).__name__}")
+        raise users.refused("the function", constructor, "an nnx.Module", model)
     stored = nnx.Any(nnx.Param, nnx.BatchStat)
     _, params, streams, state = nnx.split(model, stored, nnx.RngState, ...)
     kinds = jax.tree.leaves(state, is_leaf=lambda v: isinstance(v, nnx.Variable))
@@ -98,7 +98,7 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
 
     def trains(model: Any) -> Any:
         with jax.numpy_dtype_promotion("standard"):
-            return model(zeros(x), **mode(True))
+            return [leaf for leaf in jax.tree.leaves(model(zeros(x), **mode(True))) if hasattr(leaf, "dtype")]
 
     check_nnx(model, trains, fresh)
     return Functions(init, logits, features if has_features(model) else None, frozenset(paths))

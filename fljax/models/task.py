@@ -17,7 +17,10 @@ import optax
 from flax import errors
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax.core import trees
+from fljax.core import trees, users
+from fljax.core.errors import during
+from fljax.core.names import name_of
+from fljax.core.values import kind_of
 from fljax.models.modules import linen_functions, random_in_training_only
 from fljax.models.prepare import checked_dtype, pixels_to_floats
 from fljax.protocol import AnyArray, Role, Task, TrainingBatch, TrainingKey, roles
@@ -90,6 +93,10 @@ def task_from_module(
         dropout that stays off in training, or returns logits not of shape ``[b, classes]``; if no parameter is in the
         head; or if loss or score is not one number per sample.
     """
+    for name, example in (("example_x", example_x), ("example_y", example_y)):
+        if not hasattr(example, "dtype") and (name == "example_x" or example is not None):
+            advice = "; a module of several inputs takes them as one array" if name == "example_x" else ""
+            raise ValueError(f"expected {name} to be an array [b, ...], got {kind_of(example)}{advice}")
     arguments = _Arguments(
         module,
         (1, *example_x.shape[1:]),
@@ -148,10 +155,15 @@ def _build(arguments: _Arguments) -> Task:
     if statistics not in ("averaged", "frozen"):
         raise ValueError(f"expected statistics to be averaged or frozen, got {statistics!r}")
     prepare = pixels_to_floats(dtype) if prepare is None else prepare
-    x = jax.eval_shape(prepare, jax.ShapeDtypeStruct(shape, stored))
-    x = jax.eval_shape(lambda x: trees.cast(x, dtype), x)
+
+    def prepared(x: Array) -> Array:
+        found = users.call("prepare", "(x)", prepare, x)
+        return trees.cast(users.numbers("prepare", prepare, f"an array [{len(x)}, ...]", found, (len(x), ...)), dtype)
+
+    x = jax.eval_shape(prepared, jax.ShapeDtypeStruct(shape, stored))
     if isinstance(module, nn.Module):
-        functions = linen_functions(module, x, frozen=statistics == "frozen")
+        with during(f"the module {name_of(module)}"):
+            functions = linen_functions(module, x, frozen=statistics == "frozen")
     elif _is_nnx_module(module):
         raise ValueError(
             "expected what makes the nnx module, such as lambda rngs: Net(rngs=rngs), so that parameters can be drawn "
@@ -160,7 +172,8 @@ def _build(arguments: _Arguments) -> Task:
     elif callable(module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
         from fljax.models.nnx_modules import nnx_functions  # imported here, since flax.nnx takes long
 
-        functions = nnx_functions(module, x, frozen=statistics == "frozen")
+        with during(f"the module {name_of(module)}"):
+            functions = nnx_functions(module, x, frozen=statistics == "frozen")
     else:
         raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
 
@@ -181,7 +194,8 @@ def _build(arguments: _Arguments) -> Task:
         return roles.replace_statistics(bare, trees.cast(params, compute), params)
 
     def logits(params: PyTree, x: AnyArray, key: TrainingKey | None = None) -> Array:
-        return told(functions.logits(narrow(params), trees.cast(trees.cast(x, dtype), compute), key))
+        found = functions.logits(narrow(params), trees.cast(trees.cast(x, dtype), compute), key)
+        return told(users.numbers("the module", module, f"one array [{x.shape[0]}, ...]", found, (x.shape[0], ...)))
 
     def features(params: PyTree, x: AnyArray) -> Array:
         assert functions.features is not None
@@ -190,7 +204,7 @@ def _build(arguments: _Arguments) -> Task:
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
     _check_parameters(params)
-    with random_in_training_only(module):
+    with during(f"the module {name_of(module)}"), random_in_training_only(module):
         out = jax.eval_shape(logits, params, x)
     if (loss is None or classes is not None) and (len(out.shape) != 2 or classes not in (None, out.shape[1])):
         advice = "" if loss is not None or len(out.shape) == 2 else "; other shapes need a loss of their own"
@@ -223,16 +237,17 @@ def _build(arguments: _Arguments) -> Task:
 
 def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tuple[tuple[int, ...], Any] | None) -> None:
     """Raises a ValueError unless a batch of two gives two outputs and, with ``labels``, two losses and two scores."""
-    if not hasattr(out, "shape") or out.shape[:1] != (2,):
-        got = list(out.shape) if hasattr(out, "shape") else type(out).__name__
-        raise ValueError(f"expected the module to return an array [b, ...], got {got} for b = 2")
     if labels is None:
         return
     y = jax.ShapeDtypeStruct((2, *labels[0]), labels[1])
-    for name, judge in (("loss", loss), ("score", score)):
-        shape = (2,) if judge is None else getattr(jax.eval_shape(judge, out, y), "shape", None)
-        if shape != (2,):
-            raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {shape} for b = 2")
+    for name, judge in (("the loss", loss), ("the score", score)):
+
+        def judged(out: Array, y: Array, name: str = name, judge: Any = judge) -> Array:
+            found = users.call(name, "(outputs, labels)", judge, out, y)
+            return users.numbers(name, judge, "one number per sample, [b], of shape [2] for b = 2", found, (2,))
+
+        if judge is not None:
+            jax.eval_shape(judged, out, y)
 
 
 def _check_training(logits: Callable[..., Array], params: PyTree, x: jax.ShapeDtypeStruct, name: str) -> None:
@@ -262,7 +277,7 @@ def _roles(
         name = trees.path_of(path)
         if name in statistics:
             return "frozen" if frozen else "statistic"
-        return "head" if head is not None and head(name) else "trained"
+        return "head" if head is not None and users.call("head", "(path)", head, name) else "trained"
 
     return lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: role(path), tree)
 

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax.core import trees
+from fljax.core import trees, users
 
 Role = Literal["trained", "head", "statistic", "frozen"]
 
@@ -84,12 +84,15 @@ class Task(NamedTuple):
 
     def losses(self, logits: Float[Array, "b ..."], y: Array) -> Float[Array, " b"]:
         """``loss``, from logits and in numbers of float32 or wider: losses are added up, compared and judged."""
-        return trees.wide(self.loss(trees.widened(logits), y))
+        return self._judged("loss", logits, y)
 
     def scores(self, logits: Float[Array, "b ..."], y: Array) -> Array:
         """``score``, as ``losses``; the task must have one."""
-        assert self.score is not None
-        return trees.wide(self.score(trees.widened(logits), y))
+        return self._judged("score", logits, y)
+
+    def _judged(self, name: str, logits: Array, y: Array) -> Any:
+        found = users.call(f"the {name}", "(outputs, labels)", getattr(self, name), trees.widened(logits), y)
+        return trees.wide(found) if hasattr(found, "dtype") else found  # what else it may be is refused by name
 
 
 class _Held(NamedTuple):

@@ -42,7 +42,7 @@ def without_value(metrics: xr.Dataset) -> list[str]:
     Args:
       metrics: of one algorithm, over seed, evaluated_round and client or unseen.
     """
-    told = []
+    told, one_class = [], "their test rows have one class only"
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
         losses = f"{prefix}test_loss"
         for name in names_of(metrics) if losses in metrics else ():
@@ -52,8 +52,9 @@ def without_value(metrics: xr.Dataset) -> list[str]:
             if lacking.any():
                 count, seeds = int(lacking.any(axis=0).sum()), len(lacking)
                 where = " in some seed" if seeds > 1 else ""
+                why = "its function failed" if "failed" in last[f"{prefix}{_BY_CLIENT}{name}"].attrs else one_class
                 told.append(
-                    f"{prefix}score_{name} is NaN for {count} of {lacking.shape[1]} clients{where}: their test rows "
-                    "have one class only, or outputs are not finite"
+                    f"{prefix}score_{name} is NaN for {count} of {lacking.shape[1]} clients{where}: {why}, or outputs "
+                    "are not finite"
                 )
     return told

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from fljax.core.trees import as_key
 from fljax.theory.appeal_convergence import AppealSetting, appeal_rates, eps_of, participants_of
 
 
@@ -119,4 +120,4 @@ def appeal_gradients(
         begin = jnp.broadcast_to(jnp.asarray(start, points.dtype), points.shape[1:])
         return jax.lax.scan(one_round, begin, jax.random.split(run_key, rounds))[1]
 
-    return jax.vmap(one_run)(jax.random.split(key, repetitions))
+    return jax.vmap(one_run)(jax.random.split(as_key(key), repetitions))

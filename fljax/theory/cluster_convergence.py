@@ -38,6 +38,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from fljax.core.trees import as_key
+
 
 def decaying_rates(first: ArrayLike, power: ArrayLike, rounds: int) -> Array:
     """``eta_t = first / (t + 1)^power`` for t = 0 .. rounds - 1.
@@ -71,7 +73,7 @@ def descend(
         after = w - pace * (gradient(w) + deviation * jax.random.normal(step_key, w.shape, w.dtype))
         return after, after
 
-    _, models = jax.lax.scan(step, begin, (jax.random.split(key, len(paces)), paces))
+    _, models = jax.lax.scan(step, begin, (jax.random.split(as_key(key), len(paces)), paces))
     return jnp.concatenate([begin[None], models])
 
 

@@ -43,6 +43,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from fljax.aggregators import iafl_reference, iafl_subsets, mix
+from fljax.core.trees import as_key
 
 
 class Setting(NamedTuple):
@@ -303,7 +304,7 @@ def quadratic_errors(
         return errors, of_reference, models
 
     by_run = jax.vmap(run, (0, 0 if c.ndim == 3 else None))
-    return Errors(*by_run(jax.random.split(key, repetitions), c))
+    return Errors(*by_run(jax.random.split(as_key(key), repetitions), c))
 
 
 def expected_models(

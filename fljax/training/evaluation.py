@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax.core import platforms, trees
+from fljax.core import platforms, trees, users
 from fljax.core.loops import repeat
 from fljax.protocol import Subset, Task
 from fljax.training.batches import fetch
@@ -56,10 +56,11 @@ def evaluate(
         def add(values: Array) -> Array:
             return jnp.sum(jnp.where(position < size, values, 0))
 
-        loss = per_sample(task.losses(logits, y), len(position), "loss")
+        loss = per_sample(task.loss, task.losses(logits, y), len(position))
         if task.score is None:
             return add(loss), None
-        return add(loss), add(per_sample(task.scores(logits, y), len(position), "score").astype(loss.dtype))
+        score = per_sample(task.score, task.scores(logits, y), len(position), "score")
+        return add(loss), add(score.astype(loss.dtype))
 
     parts = -(-capacity // AT_ONCE)
     if parts <= 1:
@@ -85,18 +86,14 @@ def evaluate(
         return loss / count, None if score is None else score / count
 
 
-def per_sample(values: Array, count: int, name: str) -> Float[Array, " b"]:
-    """``values`` in float32 or wider, after a check that they are one number for each of ``count`` samples.
+def per_sample(judge: Callable[..., Any], values: Any, count: int, name: str = "loss") -> Float[Array, " b"]:
+    """``values`` of a loss or score, wide, after a check that they are one number for each of ``count`` samples.
 
     Raises:
-      ValueError: if they have another shape; broadcasting would hide it.
+      ValueError: if they are something else; broadcasting would hide another shape.
     """
-    if jnp.shape(values) != (count,):
-        raise ValueError(
-            f"expected the {name} of the task to be one number per sample, of shape [{count}] for {count} samples, got "
-            f"shape {list(jnp.shape(values))}"
-        )
-    return trees.wide(values)
+    wanted = f"one number per sample, of shape [{count}] for {count} samples"
+    return trees.wide(users.numbers(f"the {name}", judge, wanted, values, (count,)))
 
 
 def check_score(task: Task, user: str) -> None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
+from fljax.core import users
 from fljax.core.names import unknown
 from fljax.core.signatures import parameters_of, takes_anything
 from fljax.core.values import Count, NonNegative, Positive, as_number
@@ -127,7 +128,10 @@ def named_optimizer(
       ValueError: if optax has no optimizer of that name, or it needs more than gradients, as "lbfgs" does.
     """
     if callable(name):
-        return name(rate)
+        found = users.call("the optimizer", "(learning_rate)", name, rate)
+        if not callable(getattr(found, "init", None)) or not callable(getattr(found, "update", None)):
+            raise users.refused("the optimizer", name, "an optax.GradientTransformation", found)
+        return found
     builder = getattr(optax, name, None) if isinstance(name, str) else None
     if not callable(builder) or name.startswith("_"):
         raise ValueError(f"expected the name of an optax optimizer such as sgd, adam or adadelta, got {name!r}")

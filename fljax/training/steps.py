@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax.core import trees
+from fljax.core import trees, users
 from fljax.core.errors import at_step
 from fljax.core.loops import repeat
 from fljax.core.values import Allowed, Count, NonNegative, admitted
@@ -77,12 +77,13 @@ def value_and_gradient(
     loss = task_loss(task) if loss is None else loss
     x, y = fetch(task, subset, position, jax.random.fold_in(key, _EXAMPLES))
     if task.augment is not None:
-        x = task.augment(jax.random.fold_in(key, _AUGMENTATION), x)
+        found = users.call("augment", "(key, x)", task.augment, jax.random.fold_in(key, _AUGMENTATION), x)
+        x = users.numbers("augment", task.augment, f"a batch [{len(x)}, ...]", found, (len(x), ...))
 
     mode = TrainingBatch(key, mask) if roles.has_statistics(task, params) else key
 
     def mean(p: PyTree) -> Array:
-        return masked_mean(per_sample(loss(p, x, y, position, mode), len(position), "loss"), mask)
+        return masked_mean(per_sample(task.loss, loss(p, x, y, position, mode), len(position)), mask)
 
     value, slope = jax.value_and_grad(mean)(params)
     tally("gradient_steps", value)

@@ -69,3 +69,22 @@ def test_an_installed_package_has_them_inside(tmp_path: pathlib.Path, monkeypatc
     (tmp_path / "fljax" / "configs").mkdir(parents=True)
     (tmp_path / "fljax" / "configs" / "quickstart.toml").write_text(TINY)
     assert reading.find_config("quickstart") == tmp_path / "fljax" / "configs" / "quickstart.toml"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("my run.toml", "my-run"),
+        ("Lauf 3 (größer).TOML", "Lauf-3-größer-"),
+        (".hidden.toml", "hidden"),
+        (".toml", "toml"),
+        ("run", "run"),
+        ("2026-11-29 10:30.toml", "2026-11-29-10-30"),
+        ("  !.toml", "experiment"),
+        ("é" * 80 + ".toml", "é" * 50),
+    ],
+)
+def test_any_name_of_a_file_gives_a_valid_name(tmp_path: pathlib.Path, file: str, name: str) -> None:
+    text = (ROOT / "configs/quickstart.toml").read_text(encoding="utf-8")
+    (tmp_path / file).write_text(text.replace('name = "quickstart"\n', ""), encoding="utf-8")
+    assert config.load(tmp_path / file).name == name

@@ -12,6 +12,7 @@ import pytest
 from fljax import cli
 from fljax.config import ConfigError
 from fljax.config import load as load_config
+from fljax.core.names import resolve
 from fljax.data import federate, load
 from fljax.data.own.files import is_medmnist
 from fljax.data.registry import absolute, find_source, is_path
@@ -334,9 +335,27 @@ def test_paths_that_lead_nowhere(tmp_path, name, words):
         find_source(f"{tmp_path}/{name}")
 
 
+def test_a_name_with_a_colon_is_a_path_if_there_is_such_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("10:30", "module:name", "module:rows.csv"):
+        (tmp_path / name).mkdir()
+        assert is_path(name), name
+        assert is_path(name, tmp_path), name
+        assert not is_path(name, tmp_path / name), name
+        assert absolute(name, tmp_path) == f"{tmp_path}/{name}"
+    for name in ("a/b:c", "/a 10:30/b.py:build", "C:\\a:b"):
+        with pytest.raises(
+            ValueError, match=r"expected an import path 'module:name' of a model, got .* a path of files"
+        ):
+            resolve(name, {}, "model")
+
+
 def test_which_names_are_paths():
     assert all(map(is_path, ["a.csv", "./a", "a/", "/tmp/a", "a.b"]))
     assert not any(map(is_path, ["mnist", "module:name", "package.module:name", "tfds:emnist/letters", "hf:a/b"]))
+    of_paths = ["/a 10:30/b.csv", "C:/a.csv", "C:\\a.csv", "10:30/b.csv", "10:30.csv", "~/a:b/", "./m:f", "a.b:1.csv"]
+    assert all(map(is_path, of_paths))
+    assert not any(map(is_path, ["my-module:name", "module:name.attribute", "module:", ":name", "10:30", "hf:a/b.csv"]))
     assert absolute("a.csv", "/data/configs") == "/data/configs/a.csv"
     assert absolute("../a/", "/data/configs") == "/data/a"
     assert absolute("mnist", "/data") == "mnist"

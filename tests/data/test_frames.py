@@ -110,7 +110,7 @@ def test_several_targets_and_regression():
         ({}, {"label": "il"}, r"expected a column of the table \(age, .*\), got 'il' \(did you mean 'ill'\?\)"),
         ({}, {"client": "town"}, "expected a column of the table .* got 'town'"),
         ({}, {"client": None}, "expected client, the column of the clients, or partition and clients"),
-        ({"city": ["a"] * 12}, {}, "expected numbers in the columns of features, got text in 'city', e.g. 'a'"),
+        ({"city": ["a"] * 12}, {}, "expected numbers in the columns of features, got text in 'city', 'a' in row 0"),
         ({"born": pandas.Timestamp("2000-01-01")}, {}, "got dates in 'born'"),
         ({"age": [np.nan] * 2 + [1.0] * 10}, {}, r"column 'age', got none \(NaN\) in 2 of 12 rows, first in row 0"),
         ({"hospital": [None] + ["a"] * 11}, {}, "column 'hospital', got none"),

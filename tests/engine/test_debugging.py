@@ -215,7 +215,9 @@ def test_an_error_in_an_evaluation_is_named() -> None:
             raise KeyError("nope")
         return y
 
-    with pytest.raises(AlgorithmError, match=r"^evaluation of client 0 \(round 0, seed 0\) raised KeyError: 'nope'"):
+    with pytest.raises(
+        AlgorithmError, match=r"^the score score of client 0 \(round 0, seed 0\) raised KeyError: 'nope'"
+    ):
         engine.simulate(fedavg(TASK._replace(score=score), LOCAL), tiny_federation(), rounds=1, execution=DEBUG)
 
 

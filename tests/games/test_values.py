@@ -99,7 +99,7 @@ def test_a_function_of_ones_own() -> None:
     found = measures_of(measured(**{name: (("run", "seed"), numbers)}), own, None)
     np.testing.assert_array_equal(found.values, numbers.T)
     assert found.metric == "tests.games.test_values.own"
-    with pytest.raises(ValueError, match=r"one number for a run, got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"one number for a run, got an array of float32 of shape \[2\]"):
         Measured(vector)(None, None, scores)  # type: ignore[arg-type]
 
 

@@ -11,6 +11,7 @@ from sklearn import metrics as sklearn
 
 from fljax.metrics import SCORES, Score
 from fljax.metrics.scores import (
+    NoValue,
     Predicted,
     log_odds,
     probabilities,
@@ -149,9 +150,30 @@ def test_what_is_no_score_is_refused(asked: Any, words: str) -> None:
         scores_of(asked)
 
 
+def test_a_function_that_fails_for_a_client_has_no_value_there() -> None:
+    """What it returns or raises elsewhere counts; ``failed`` hears of each client, and of all rows."""
+    wrong = {"none": None, "text": "0.5", "pair": (1.0, 2.0), "array": np.ones(1), "bool": True, "complex": 1j}
+    failed: list[tuple[str, int | None, str]] = []
+
+    def fails(labels: np.ndarray, values: np.ndarray) -> Any:
+        return 1.0 if labels.any() else {}["rows"]
+
+    chosen = scores_of([Score(name, lambda *_, value=value: value) for name, value in wrong.items()] + [fails])
+    found = scores_of_clients(chosen, _predicted(), failed=lambda *what: failed.append(what))
+    for name in wrong:
+        assert np.isnan(found[f"score_{name}"]).all(), name
+        assert np.isnan(found[f"pooled_score_{name}"]), name
+        assert [client for score, client, _ in failed if score == name] == [0, 1, None], name
+    np.testing.assert_array_equal(found["score_fails"], [1, np.nan, np.nan])
+    assert (found["average_score_fails"], found["pooled_score_fails"]) == (1, 1)
+    assert [what[:2] for what in failed if what[0] == "fails"] == [("fails", 1)]
+    assert "KeyError: 'rows' (tests/metrics/test_scores.py:" in failed[-1][2]
+    assert {got for name, _, got in failed if name == "array"} == {"an array of float64 of shape [1]"}
+
+
 @pytest.mark.parametrize("function", [lambda labels, values: values.shapes, lambda labels, values: "much"])
 def test_a_function_that_fails_is_named(function: Any) -> None:
-    with pytest.raises(ValueError, match="expected the score 'mine' to return a number for 12 rows, got"):
+    with pytest.raises(NoValue, match="expected the score 'mine' to return a number for 12 rows, got"):
         value_of(Score("mine", function), *BINARY)
 
 

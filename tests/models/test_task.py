@@ -188,7 +188,7 @@ def test_group_norm_is_accepted():
     [
         (Linen, "expected a flax.linen.Module instance"),
         (3, "expected a flax.linen.Module instance"),
-        (lambda rngs: 3, "expected a function rngs -> nnx.Module"),
+        (lambda rngs: 3, "expected the function <lambda> to return an nnx.Module"),
         (nnx.Linear(5, 3, rngs=nnx.Rngs(0)), "such as lambda rngs"),
     ],
 )
@@ -272,11 +272,14 @@ def test_a_task_with_a_loss_of_its_own_has_no_accuracy_and_no_classes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"loss": lambda out, y: jnp.mean(out)}, r"expected the loss to be one number per sample"),
-        ({"loss": lambda out, y: (out - y[:, None]) ** 2}, r"expected the loss to be one number per sample"),
+        ({"loss": lambda out, y: jnp.mean(out)}, r"expected the loss <lambda> to return one number per sample"),
+        (
+            {"loss": lambda out, y: (out - y[:, None]) ** 2},
+            r"expected the loss <lambda> to return one number per sample",
+        ),
         (
             {"loss": squared_error, "score": lambda out, y: jnp.ones(())},
-            r"expected the score to be one number per sample",
+            r"expected the score <lambda> to return one number per sample",
         ),
         ({}, r"expected a whole-number label for each vector of logits"),
         ({"loss": squared_error, "classes": 3}, r"expected logits of shape \[b, 3\], got \[1, 1\]"),
@@ -298,7 +301,10 @@ def test_outputs_must_be_one_for_each_sample():
         def __call__(self, x):
             return nn.Dense(4)(x[:, :, None])
 
-    with pytest.raises(ValueError, match=r"expected the module to return an array \[b, ...\], got \[1\] for b = 2"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected the module Mean to return one array \[2, ...\], got an array of float32 of shape \[1\]",
+    ):
         task_from_module(Mean(), THREE, loss=squared_error)
     with pytest.raises(ValueError, match=r"got \[1, 5, 4\] for b = 1; other shapes need a loss of their own"):
         task_from_module(Texts(), THREE)

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 
 from fljax.contributions.coalitions import Numbers, clients_of, members_of
 from fljax.contributions.estimators.rounds import Cost
+from fljax.core import users
 
 
 class CachedGame:
@@ -78,8 +79,11 @@ class CachedGame:
     def values(self, members: Bool[np.ndarray, "*M N"]) -> Float[np.ndarray, " *M"]:
         """The values of coalitions ``[..., N]``; new ones are asked for together.
 
+        After an error of ``value`` the same call goes on with those in ``known``.
+
         Raises:
-          ValueError: if the budget is too small, or ``value`` returns numbers of another shape.
+          ValueError: if the budget is too small, or ``value`` returns something else.
+          AlgorithmError: if ``value`` raises an exception.
         """
         rows = np.asarray(members, bool).reshape(-1, self.clients)
         codes = _codes(rows)
@@ -88,17 +92,16 @@ class CachedGame:
             trainings = self.cost.trainings + len(new) - (0 in new)
             raise ValueError(f"expected a budget of at least {trainings} trainings, got {self.budget}")
         if new and self._together:
-            found = np.asarray(self._value(np.stack(list(new.values()))), float)
-            if found.shape != (len(new),):
-                raise ValueError(f"expected a value for each of {len(new)} coalitions, got shape {found.shape}")
-            self.known.update(zip(new, found.tolist(), strict=True))
+            wanted, rows = f"a value for each of {len(new)} coalitions", np.stack(list(new.values()))
+            self.known.update(zip(new, self._called(rows, wanted, (len(new),)).tolist(), strict=True))
         else:
             for code, row in new.items():
-                found = np.asarray(self._value(row), float)
-                if found.shape != ():
-                    raise ValueError(f"expected one number for a coalition, got shape {found.shape}")
-                self.known[code] = float(found)
+                self.known[code] = float(self._called(row, "one number for a coalition", ()))
         return np.array([self.known[code] for code in codes]).reshape(np.shape(members)[:-1])
+
+    def _called(self, members: Any, wanted: str, shape: tuple[int, ...]) -> Any:
+        found = users.call("value", "(members)", self._value, members)
+        return users.numbers("value", self._value, wanted, found, shape, np.asarray)
 
     def table(self) -> Float[np.ndarray, " coalitions"]:
         """The values of all coalitions by code, for at most 16 clients."""

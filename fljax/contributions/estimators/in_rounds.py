@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fljax.contributions.estimators.registry import ESTIMATORS, NEEDS, Entry
 from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, observe
-from fljax.core import trees
-from fljax.core.names import name_of, unknown
+from fljax.core import trees, users
+from fljax.core.names import unknown
 from fljax.core.signatures import arguments_for, parameters_of
 from fljax.core.values import CountOrZero, Share
 
@@ -148,13 +148,10 @@ def _of_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Es
         return ()
 
     def row_of(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
-        row = jnp.asarray(function(seen.updates, seen.weights, seen.present, **options))
-        if row.shape != seen.present.shape:
-            raise ValueError(
-                f"expected {name_of(function)} to give one score for each of {seen.present.shape[0]} rows, got shape "
-                f"{list(row.shape)}"
-            )
-        return memory, row, Cost()
+        kind, form = "the measure", "(updates, weights, present, ...)"
+        found = users.call(kind, form, function, seen.updates, seen.weights, seen.present, **options)
+        wanted = f"one score for each of {seen.present.shape[0]} rows"
+        return memory, users.numbers(kind, function, wanted, found, seen.present.shape), Cost()
 
     return Estimator(start, row_of)
 

@@ -230,7 +230,7 @@ def estimate_run(
         jnp.broadcast_to(jnp.asarray(record.server_rate, jnp.result_type(float)), (rounds,)),
         before[1],
         after[1],
-        None if key is None else jax.vmap(lambda t: jax.random.fold_in(key, t))(jnp.arange(rounds)),
+        None if key is None else jax.vmap(lambda t: jax.random.fold_in(trees.as_key(key), t))(jnp.arange(rounds)),
     )
     state = begin(estimator, trees.take(record.models, 0), clients, rounds)
     state, by_round = jax.lax.scan(lambda state, seen: observe(estimator, state, seen), state, observations)

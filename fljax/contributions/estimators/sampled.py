@@ -18,6 +18,7 @@ from jaxtyping import Array, Key
 from fljax.contributions.estimators.cached import CachedGame
 from fljax.contributions.estimators.rounds import Estimate
 from fljax.contributions.semivalues import banzhaf, marginals_along, mean_of_samples, semivalue
+from fljax.core.trees import as_key
 from fljax.core.values import NonNegative, checked
 
 
@@ -318,7 +319,7 @@ def _balanced(random: np.random.Generator, clients: int, size: int, count: int) 
 def _random(key: Any) -> np.random.Generator:
     if key is None:
         raise ValueError("expected a key for random coalitions, got none")
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))).ravel().tolist())
 
 
 def _orders(game: CachedGame, key: Any, orders: Any) -> np.ndarray:

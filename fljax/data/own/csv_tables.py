@@ -97,7 +97,8 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
         ) from None
     except OSError as error:
         raise ValueError(f"expected a file that can be read, got {one_line(error)}") from None
-    table = _named_columns(table, _line_of_names(place, form))
+    last = table.iloc[:, -1]
+    table = _named_columns(table, _line_of_names(place, form, checked=bool((last.isna() | (last == _MARK)).any())))
     _check_separator(list(table.columns), list(kinds), separator)
     for name, kind in kinds.items():
         if name in table.columns:
@@ -181,19 +182,30 @@ def _check_kinds(parts: Sequence[Any], joined: Any, files: Sequence[str], name: 
             )
 
 
-def _line_of_names(place: Path, form: TextForm) -> list[str]:
-    """The names of columns as the file has them: pandas would call the second one of two equal names y.1."""
+def _line_of_names(place: Path, form: TextForm, checked: bool) -> list[str]:
+    """The names of columns as the file has them: pandas would call the second one of two equal names y.1.
+
+    If it is ``checked``, a row with fewer cells is refused, as its values may stand in wrong columns.
+    """
     opened = gzip.open if place.suffix.lower() == ".gz" else open
     encoding = (
         "utf-8-sig" if codecs.lookup(form.encoding).name == "utf-8" else form.encoding
     )  # without a byte order mark
     with opened(place, "rt", encoding=encoding, newline="") as file:
-        rows = csv.reader(file, delimiter=form.separator, skipinitialspace=True)
+        reader = csv.reader(file, delimiter=form.separator, skipinitialspace=True)
+        rows = (cells for cells in reader if len(cells) > 1 or any(map(str.strip, cells)))
         try:
-            row = next((cells for cells in rows if len(cells) > 1 or any(map(str.strip, cells))), [])
+            names = [cells.strip() for cells in next(rows, [])]
+            width = max((place for place, name in enumerate(names, 1) if name), default=0)
+            short = ((place, len(cells)) for place, cells in enumerate(rows) if len(cells) < width)
+            row, count = next(short, (0, width)) if checked else (0, width)
         except csv.Error as error:
             raise ValueError(f"expected a line of names, got {one_line(error)}") from None
-    return [cells.strip() for cells in row]
+    if count < width:
+        raise ValueError(
+            f"expected {width} cells in each row, as in the line of names, got {count} in row {row}, counted from 0"
+        )
+    return names
 
 
 def _named_columns(table: Any, written: Sequence[str]) -> Any:

@@ -276,15 +276,20 @@ def _listed(names: Sequence[Any]) -> str:
 
 
 def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vocabulary: int | None) -> np.ndarray:
+    import pandas
+
     for column in chosen:
         check_column(table, column)
         check_complete(table[column], column)
         kind = table[column].dtype.kind
         if kind not in "biuf":
             got = {"M": "dates", "m": "times", "c": "complex numbers"}.get(kind, "text")
+            cells: Any = table[column].astype(object)
+            read: Any = pandas.to_numeric(cells, errors="coerce") if got == "text" else cells
+            place = int(np.argmax(read.isna()))  # the first row if all are numbers
             raise ValueError(
-                f"expected numbers in the columns of features, got {got} in {column!r}, e.g. "
-                f"{shown(table[column].iloc[0])}; choose columns with features=, or make numbers of it"
+                f"expected numbers in the columns of features, got {got} in {column!r}, {shown(cells.iloc[place])} in "
+                f"row {place}, counted from 0; choose columns with features=, or make numbers of it"
             )
     x = table[list(chosen)].to_numpy()
     if x.dtype == object:  # bools beside numbers, or nullable numbers

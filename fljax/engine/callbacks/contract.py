@@ -1,17 +1,23 @@
 """What a callback is: it is called with a Block, what is known after some rounds of a run.
 
+An exception of a callback ends the run after the evaluation, and has the results until then in ``results``. A tracker
+that fails after some rounds ends nothing.
+
 A callback with a history has ``replay(blocks)``, which sets it and says whether the run had stopped. Who continues a
 run calls ``replay(callbacks, blocks)`` once before the next block.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fljax.core import processes
+from fljax.core.errors import attach, in_words
 from fljax.engine.rounds.states import State
 
 
@@ -80,13 +86,39 @@ def _never_called(at_start: bool, replays: bool) -> Callback:
 
 
 def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
-    """Whether a callback stops the run. Every callback is called, also after one that stops; process 0 calls them."""
+    """Whether a callback stops the run, as True alone does. Every callback is called; process 0 calls them."""
 
     def answer() -> bool:
         answers = [callback(block) for callback in callbacks]
-        return any(answers)
+        truths = (np.asarray(each) for each in answers if isinstance(each, bool | np.bool_ | jax.Array))
+        return any(truth.dtype == np.bool_ and truth.ndim == 0 and bool(truth) for truth in truths)
 
     return processes.agreed(answer)
+
+
+def with_results(error: Exception, results: Sequence[Any], done: int) -> Exception:
+    """The error of a callback, whose attribute ``results`` then has the ``Result`` of each plan until it."""
+    error.add_note(f"a callback ended the run after {done} rounds; error.results has the results until then")
+    attach(error, results=tuple(results))
+    return error
+
+
+def going_on(what: str, write: Callable[[Block], Any]) -> Callback:
+    """A callback that writes somewhere; if that fails after some rounds, there is one RuntimeWarning, and no end."""
+    failed: list[Exception] = []
+
+    def callback(block: Block) -> None:
+        try:
+            write(block)
+        except Exception as error:  # a server may raise anything
+            if block.ran == 0:
+                raise
+            if not failed:
+                words = f"{what} cannot be written ({in_words(error)}); the run goes on"
+                warnings.warn(words, RuntimeWarning, stacklevel=2)
+            failed.append(error)
+
+    return callback
 
 
 def diverged(seeds: Sequence[int], state: State) -> tuple[tuple[int, int], ...]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 import numpy as np
 
 from fljax.core.names import duration
-from fljax.engine.callbacks.contract import Block, Callback
+from fljax.engine.callbacks.contract import Block, Callback, going_on
 from fljax.protocol import NumpyArray
 
 # The metrics of a block that progress shows, if present.
@@ -64,7 +64,7 @@ def log_to(path: str | pathlib.Path) -> Callback:
         with open(path, "a", encoding="utf-8") as log:
             log.write(json.dumps(line, allow_nan=False) + "\n")
 
-    return callback
+    return going_on(str(path), callback)
 
 
 def _mean(values: NumpyArray) -> float | None:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import file_name
-from fljax.engine.callbacks.contract import Block, Callback
+from fljax.engine.callbacks.contract import Block, Callback, going_on
 from fljax.metrics import mean
 
 
@@ -125,7 +125,7 @@ def track(
     method, log = _method(run)
     steps = _steps_of(run)
 
-    def callback(block: Block) -> None:
+    def write(block: Block) -> None:
         if block.round < steps.last and method == "log":
             steps.first += steps.last + 1
         steps.last = block.round
@@ -139,9 +139,9 @@ def track(
         else:
             log(values)
 
-    marked: Any = callback
+    marked: Any = going_on(f"values for {type(run).__name__}", write)
     marked.at_start = True
-    return callback
+    return marked
 
 
 def _labels(label: str, block: Block) -> list[str]:

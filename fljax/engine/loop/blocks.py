@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -68,6 +68,7 @@ class LoopState(NamedTuple):
     state: State
     history: History
     position: Position
+    raised: Exception | None = None  # by a callback, which ends the run
 
 
 Judge = Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
@@ -112,7 +113,7 @@ class Loop(NamedTuple):
         clock.lap("compile")
         history = self.keeper.history()
         scores = run.evaluate(state, self.first)
-        scores |= self.scoring.measured(run, state, self.first, not self.stops)
+        scores |= self._scored(self.scoring.measured, run, state, self.first, not self.stops)
         history.measured(self.first, scores)
         self.best.begin()
         self.best.evaluated(self.first, scores, state)
@@ -143,7 +144,7 @@ class Loop(NamedTuple):
         Raises:
           Stopped: if the keeper is asked to stop, after a checkpoint.
         """
-        keeper, (state, history, at) = self.keeper, progress
+        keeper, (state, history, at, _) = self.keeper, progress
         end = self.stops[-1] if self.stops else at.done
 
         def save() -> None:
@@ -168,18 +169,24 @@ class Loop(NamedTuple):
                         if keeper.must_stop:
                             raise keeper.stopped(at, end)
                 scores = run.evaluate(state, at.done)
-                scores |= self.scoring.measured(run, state, at.done, at.done == end)
-                self.best.evaluated(at.done, scores, state)
-                clock.lap("evaluate")
-                if self.callbacks:
-                    seconds = time.perf_counter() - began
-                    report = self._block(at.done, at.done - before, scores, state, seconds)
-                    at = at._replace(ended=call_all(self.callbacks, report))
-                    clock.skip()
+                scores |= self._scored(self.scoring.measured, run, state, at.done, at.done == end)
+                try:
+                    self.best.evaluated(at.done, scores, state)
+                    clock.lap("evaluate")
+                    if self.callbacks:
+                        seconds = time.perf_counter() - began
+                        report = self._block(at.done, at.done - before, scores, state, seconds)
+                        at = at._replace(ended=call_all(self.callbacks, report))
+                        clock.skip()
+                except (jax.errors.JaxRuntimeError, MemoryError):
+                    raise
+                except Exception as error:  # a user's callback may raise anything
+                    history.measured(at.done, self._scored(self.scoring.at_end, run, state, at.done, scores))
+                    return LoopState(state, history, at, error)
                 if diagnosis.is_stopped(run.spec.non_finite, state):
                     at = at._replace(ended=True)
                 if at.ended and at.done < end:
-                    scores = self.scoring.at_end(run, state, at.done, scores)
+                    scores = self._scored(self.scoring.at_end, run, state, at.done, scores)
                     clock.lap("evaluate")
                 history.measured(at.done, scores)
                 if keeper.is_due or at.ended or at.done == end:
@@ -187,6 +194,13 @@ class Loop(NamedTuple):
                     if keeper.must_stop and at.done < end and not at.ended:
                         raise keeper.stopped(at, end)
         return LoopState(state, history, at)
+
+    def _scored(self, measured: Callable[..., dict[str, Labelled]], *arguments: Any) -> dict[str, Labelled]:
+        """The scores of an evaluation; the user is told of clients for which a function of one's own has failed."""
+        known, scores = len(self.scoring.failed), measured(*arguments)
+        for words in self.scoring.notes(known).values():
+            self.keeper.warn(words)
+        return scores
 
     def _block(self, done: int, ran: int, scores: dict[str, Labelled], state: State, seconds: float) -> Block:
         local = of_this_process(state)

@@ -71,7 +71,7 @@ def run_plans(
             raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
         program.check_lengths(schedule.rounds, schedule.evaluate_every)
         program.check_seeds(seeds, federation)
-        features, federation = federation.features, by_id(federation)
+        features, names, federation = federation.features, federation.names, by_id(federation)
         parts = program.partition_plans(plans, federation)
         for (_, inputs), reference in zip(parts, references, strict=True):
             check_rows(seeds, inputs, reference)
@@ -88,7 +88,8 @@ def run_plans(
         runs = seeds * len(plans)
         task = task_of(spec, inputs)
         check_labels(task, federation)
-        scoring = Scoring.of(schedule, task, federation, len(runs))
+        known = evaluation.task_given(spec, inputs.traced) or task  # if it can be, without tracers
+        scoring = Scoring.of(schedule, known, federation, len(runs), names)
         shapes = measure(spec, inputs, len(runs))
         spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
         first = 0 if initial is None else int(np.max(initial.round))
@@ -148,6 +149,8 @@ def run_plans(
             part_course = course if len(plans) == 1 else course.of(rows)
             result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, features)
             plan_results.append(result._replace(metrics=scoring.described(result.metrics)))
+        if progress.raised is not None:
+            raise contract.with_results(progress.raised, plan_results, progress.position.done)
         diagnosis.check_stopped(schedule.non_finite, plan_results)
         return plan_results
 

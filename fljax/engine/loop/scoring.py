@@ -3,11 +3,15 @@
 Predictions come from one compiled program, which is made at the first evaluation that has scores, and never where no
 score is asked for. Where examples or states of clients are on the host, it takes a block of clients at a time.
 Evaluations without scores have NaN. The last evaluation has scores, also of a run that is stopped.
+
+A function of one's own is called on made rows before anything is trained, and refused if it raises an exception or
+returns no number. If it fails later for some client, this client has NaN, and the note names the client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,10 +25,59 @@ from fljax.engine.loop.schedule import Schedule
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.programs.predictions import predictions
 from fljax.engine.rounds.states import State
-from fljax.metrics.scores import Predicted, Score, rare_class, scores_of_clients, sentences_of
-from fljax.protocol import Federation, Labelled, Task
+from fljax.metrics.scores import (
+    SCORES,
+    NoValue,
+    Predicted,
+    Score,
+    probabilities,
+    rare_class,
+    scores_of_clients,
+    sentences_of,
+    value_of,
+)
+from fljax.protocol import Federation, Labelled, Names, Task
+from fljax.training import prepare
 
 _PREFIXES = {"client": "", "unseen": "unseen_"}
+_ROWS = 16  # made rows of a task without classes
+_MOST = 2**22  # numbers in made rows
+_NAMED = 5  # clients in a sentence
+
+
+def check_scores(scores: Sequence[Score], task: Task, federation: Federation) -> None:
+    """Raises a ValueError if a score needs classes and the task has none, or a function fails on made rows."""
+    for score in scores:
+        if task.classes is None and not score.is_own:
+            raise ValueError(
+                f"expected a task of classes for the score {score.name}, got one with classes = None; a function "
+                "of one's own, (labels, outputs) -> float, takes any task"
+            )
+    own = [score for score in scores if SCORES.get(score.name) is not score]
+    rows = _made_rows(task, federation) if own else None
+    if rows is None:
+        return
+    for score in own:
+        try:
+            value_of(score, rows[0], rows[1], rare=0)
+        except NoValue as error:
+            raise NoValue(score.name, f"{len(rows[0])} made rows", error.got) from error.__cause__
+
+
+def _made_rows(task: Task, federation: Federation) -> tuple[np.ndarray, np.ndarray] | None:
+    """Labels with all classes and probabilities; without classes labels of the federation, and outputs if known."""
+    draw, examples = np.random.default_rng(0), federation.examples
+    if task.classes is not None:
+        count = max(2, min(2 * task.classes, _MOST // task.classes))
+        made = probabilities(draw.normal(size=(count, task.classes)))
+        return (np.arange(count) % task.classes).astype(examples.y.dtype), made
+    x = jax.ShapeDtypeStruct((min(_ROWS, len(examples.y)), *examples.x.shape[1:]), examples.x.dtype)
+    try:
+        model = jax.eval_shape(task.init, jax.eval_shape(lambda: jax.random.key(0)))
+        outputs = jax.eval_shape(lambda model, x: task.logits(model, prepare(task, x)), model, x)
+    except jax.errors.UnexpectedTracerError:  # what the builder of a plan made
+        return None
+    return np.asarray(examples.y[: x.shape[0]]), draw.normal(size=outputs.shape).astype(outputs.dtype)
 
 
 class Scoring(NamedTuple):
@@ -36,6 +89,8 @@ class Scoring(NamedTuple):
       classes: whether the task has classes.
       runs: their number.
       sizes: the number of clients by dimension, "client" and, if there are any, "unseen".
+      names: of the clients.
+      failed: what a function of one's own did in place of a value, by score and client; it grows during the run.
     """
 
     scores: tuple[Score, ...]
@@ -43,28 +98,25 @@ class Scoring(NamedTuple):
     classes: bool
     runs: int
     sizes: Mapping[str, int]
+    names: Names
+    failed: dict[tuple[str, str], str]
 
     @classmethod
-    def of(cls, schedule: Schedule, task: Task, federation: Federation, runs: int) -> Scoring:
+    def of(cls, schedule: Schedule, task: Task, federation: Federation, runs: int, names: Names) -> Scoring:
         """The scores that a schedule asks for.
 
         Raises:
-          ValueError: if a score needs classes and the task has none, or ``score_every`` is out of range.
+          ValueError: if ``score_every`` is out of range, or as ``check_scores``.
         """
         every = schedule.score_every
         if every is not None and every < 1:
             raise ValueError(f"expected score_every to be a positive number of evaluations, got {every}")
-        for score in schedule.scores:
-            if task.classes is None and not score.is_own:
-                raise ValueError(
-                    f"expected a task of classes for the score {score.name}, got one with classes = None; a function "
-                    "of one's own, (labels, outputs) -> float, takes any task"
-                )
+        check_scores(schedule.scores, task, federation)
         rounds = None if every is None or schedule.evaluate_every is None else every * schedule.evaluate_every
         sizes = {"client": federation.clients.id.shape[-1]}
         if federation.unseen is not None:
             sizes["unseen"] = federation.unseen.id.shape[-1]
-        return cls(schedule.scores, rounds, task.classes is not None, runs, sizes)
+        return cls(schedule.scores, rounds, task.classes is not None, runs, sizes, names, {})
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -105,21 +157,42 @@ class Scoring(NamedTuple):
         rare = rare_class(list(of_all.values())) if self.classes else None  # one for all seeds and clients
         scores: dict[str, Labelled] = {}
         for dimension, predicted in of_all.items():
-            of_runs = [
-                scores_of_clients(self.scores, Predicted(*(leaf[place] for leaf in predicted)), rare, self.classes)
-                for place in range(self.runs)
-            ]
+            note = functools.partial(self._note, dimension)
+            of_each = [Predicted(*(leaf[place] for leaf in predicted)) for place in range(self.runs)]
+            of_runs = [scores_of_clients(self.scores, each, rare, self.classes, note) for each in of_each]
             for name in of_runs[0]:
                 axes = (dimension,) if name.startswith("score_") else ()
                 scores[_PREFIXES[dimension] + name] = Labelled(np.array([part[name] for part in of_runs]), axes)
         return scores
 
+    def _note(self, dimension: str, score: str, client: int | None, got: str) -> None:
+        """Remembers that a client of a population (None: all of them together) has no value."""
+        names = self.names.clients if dimension == "client" else self.names.unseen
+        whose = f"{'unseen ' * (dimension == 'unseen')}client {client if names is None else names[client or 0]}"
+        self.failed.setdefault((score, "all test rows" if client is None else whose), got)
+
+    def notes(self, known: int = 0) -> dict[str, str]:
+        """A sentence by score on the clients without a value, but for the first ``known`` of them."""
+        by_score: dict[str, list[tuple[str, str]]] = {}
+        for (score, whose), got in list(self.failed.items())[known:]:
+            by_score.setdefault(score, []).append((whose, got))
+        return {score: _no_values(score, failed) for score, failed in by_score.items()}
+
     def described(self, metrics: xr.Dataset) -> xr.Dataset:
-        """Results whose scores say what they are (``long_name``) and whether lower is better (``lower``, 0 or 1)."""
-        lower = {score.name: int(score.lower) for score in self.scores}
+        """Results whose scores say what they are (``long_name``), whether lower is better (``lower``, 0 or 1), and for
+        which clients a function of one's own had no value (``failed``)."""
+        lower, failed = {score.name: int(score.lower) for score in self.scores}, self.notes()
         for name, sentence in sentences_of(self.scores).items():
             for variable in (name, f"unseen_{name}"):
                 if variable in metrics:
-                    about = {"long_name": sentence, "lower": lower[name.split("score_", 1)[1]]}
+                    score = name.split("score_", 1)[1]
+                    about = {"long_name": sentence, "lower": lower[score]}
+                    about |= {"failed": failed[score]} if score in failed else {}
                     metrics[variable] = metrics[variable].assign_attrs(about)
         return metrics
+
+
+def _no_values(score: str, failed: Sequence[tuple[str, str]]) -> str:
+    """A sentence on clients for which a function of one's own has no value, and what it did for the first of them."""
+    more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+    return f"{NoValue(score, ', '.join(whose for whose, _ in failed[:_NAMED]) + more, failed[0][1])}; it is NaN there"

@@ -61,7 +61,8 @@ def simulate(
       evaluate_at: further numbers of rounds done after which all clients are evaluated; numbers outside the run are
         ignored.
       callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops
-        the run. A callback with an attribute ``at_start`` that is True is also called with the first evaluation, as a
+        the run. An exception of a callback ends it: its attribute ``results`` has the Result until then, as that of
+        NotFinite. A callback with an attribute ``at_start`` that is True is also called with the first evaluation, as a
         block of no rounds. A callback with a method ``replay`` gets the earlier blocks of a run that goes on after a
         checkpoint (``fljax.engine.replay``). Of several processes (``fljax.distributed``), only process 0 calls them.
       execution: how clients and seeds map to devices. If the memory of a device does not suffice, the run goes on with
@@ -90,7 +91,8 @@ def simulate(
         ``fljax.metrics.registry.ON_REQUEST``, e.g. ``("objective", "objective_gradient_norm")``.
       scores: scores of the task beside its accuracy, by scikit-learn: names of ``fljax.metrics.SCORES`` ("auroc",
         "f1"), ``"module:object"``, functions ``(labels, probabilities) -> float``, or a ``Score``, which says whether
-        lower is better. Results have ``score_NAME`` by client, ``average_score_NAME`` and ``pooled_score_NAME``.
+        lower is better. Results have ``score_NAME`` by client, ``average_score_NAME`` and ``pooled_score_NAME``. A
+        function that fails on made rows is refused; one that fails later has NaN there, with a RuntimeWarning.
       score_every: evaluations between two that have scores, which are NaN elsewhere; None: the last evaluation alone.
 
     Returns:

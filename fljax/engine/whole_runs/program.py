@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, UInt
 
+from fljax.core import users
 from fljax.engine.devices.layout import Layout, keep_everywhere
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec, map_runs
@@ -76,9 +77,12 @@ def whole_runs(
         options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
         state = final_state(algorithm, data, layout, run.seed, run.member, rounds, options)
         scores = evaluate(algorithm, data, layout, state, rounds, spec.valid, spec.common)
-        found: Any = measure(algorithm, state, scores)
+        found: Any = users.call("measure", "(algorithm, state, scores)", measure, algorithm, state, scores)
         if not isinstance(found, Mapping):
-            raise ValueError(f"expected measure to return arrays by name, got {type(found).__name__}")
+            raise users.refused("measure", measure, "arrays by name", found)
+        for name, entry in found.items():
+            values = entry.values if isinstance(entry, Labelled) else entry
+            users.numbers("measure", measure, f"an array of numbers as {name!r}", values, (...,))
         return RunEnd(dict(found), state.diverged >= 0)
 
     own = _Run(rows.seed, rows.member)

@@ -43,7 +43,7 @@ def deviations_of(text: str | None) -> Deviations:
     """
     if text is None:
         return None
-    if text.endswith(".toml"):
+    if text.lower().endswith(".toml"):
         return read_deviations(pathlib.Path(text))
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     valid = usual_deviations(_ALL)

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Real
 
 from fljax import results
-from fljax.core.errors import during
+from fljax.core import users
 from fljax.core.labels import check_unlabelled
 from fljax.core.names import describe, name_of, nearest, shown
 from fljax.core.signatures import accepts, takes_anything
@@ -317,18 +317,11 @@ def _called(function: Callable[..., Any], train: Any, valid: Any, test: Any) -> 
     asked = {
         name: np.array(loss) for name, loss in losses.items() if takes_anything(function) or accepts(function, name)
     }
-    with during("the requirement's function"):
-        given = function(**asked)
-    try:
-        found = np.asarray(given, train.dtype)
-    except (TypeError, ValueError):
-        found = np.empty((0, 0, 0))
+    kind, wanted = "the requirement's function", f"one loss for each of its arguments' {train.shape} seeds and clients"
+    given = users.call(kind, "(train, valid, test), or some of them", function, **asked)
+    found = users.numbers(kind, function, wanted, given, (...,), np.asarray).astype(train.dtype)
     if found.shape not in ((), train.shape):
-        got = f"shape {found.shape}" if found.ndim < 3 else shown(given)
-        raise ValueError(
-            f"expected the requirement's function {name_of(function)} to return one loss for each of its arguments' "
-            f"{train.shape} seeds and clients, got {got}"
-        )
+        raise users.refused(kind, function, wanted, given)
     return np.broadcast_to(found, train.shape)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
+from fljax.core import users
 from fljax.core.labels import check_unlabelled
 from fljax.core.values import as_number
 from fljax.engine import State
@@ -53,9 +53,10 @@ class Earnings(NamedTuple):
     def __call__(self, algorithm: Algorithm, state: State, scores: Mapping[str, Labelled]) -> dict[str, Labelled]:
         """``{name: array}`` for the engine's runs."""
         if self.function is not None:
-            earned, clients = jnp.asarray(self.function(algorithm, state, scores)), scores["test_loss"].values.shape
-            if earned.shape != clients:
-                raise ValueError(f"expected a utility of each client {list(clients)}, got shape {list(earned.shape)}")
+            found = users.call("the utility", "(algorithm, state, scores)", self.function, algorithm, state, scores)
+            clients = scores["test_loss"].values.shape
+            wanted = f"one number of each client {list(clients)}"
+            earned = users.numbers("the utility", self.function, wanted, found, clients)
             return {EARNED: Labelled(earned, ("client",))}
         tokens = tokens_of(state.server)
         judged = {name: scores[name] for name in ("test_loss", "test_accuracy") if name in scores}

@@ -153,7 +153,9 @@ def test_a_function_of_ones_own():
     assert is_round_measure(lengths)
     assert as_round_measure(lengths) == RoundMeasure(lengths)
     wrong = RoundMeasure(lambda updates, weights, present: jnp.sum(weights))
-    with pytest.raises(ValueError, match=r"expected <lambda> to give one score for each of 2 rows, got shape \[\]"):
+    with pytest.raises(
+        ValueError, match=r"expected the measure <lambda> to return one score for each of 2 rows, got an array"
+    ):
         observed(np.eye(2), wrong)
 
 

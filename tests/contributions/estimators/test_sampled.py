@@ -202,9 +202,14 @@ def test_what_is_refused():
         msr_banzhaf(three(), KEY, samples=0)
     with pytest.raises(ValueError, match="expected at least 1 client and a budget of at least 0, got 0 and None"):
         CachedGame(float, 0)
-    with pytest.raises(ValueError, match=r"expected one number for a coalition, got shape \(2,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected value <lambda> to return one number for a coalition, got an array of float64 of shape \[2\]",
+    ):
         CachedGame(lambda members: np.zeros(2), 2).table()
-    with pytest.raises(ValueError, match=r"expected a value for each of 4 coalitions, got shape \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"to return a value for each of 4 coalitions, got an array of float64 of shape \[2\]"
+    ):
         CachedGame(lambda members: np.zeros(2), 2, together=True).table()
     with pytest.raises(ValueError, match=r"expected a table \[2\^N\] of one game, got shape \(2, 4\)"):
         CachedGame.of_table(np.zeros((2, 4)))

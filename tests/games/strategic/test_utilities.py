@@ -73,7 +73,9 @@ def test_a_function_gives_one_number_for_each_client() -> None:
     algorithm: Any = None
     found = Earnings(lambda algorithm, state, scores: scores["test_loss"].values * 2)(algorithm, state, scores)
     np.testing.assert_array_equal(found["earned"].values, [2, 2, 2])
-    with pytest.raises(ValueError, match=r"a utility of each client \[3\], got shape \[\]"):
+    with pytest.raises(
+        ValueError, match=r"to return one number of each client \[3\], got an array of float64 of shape \[\]"
+    ):
         Earnings(lambda algorithm, state, scores: scores["test_loss"].values.sum())(algorithm, state, scores)
 
 

@@ -1,0 +1,271 @@
+"""Functions of users: wrong ones are refused by name before anything is trained, and failures later lose no results."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import scipy.sparse
+
+import fljax
+from fljax import algorithms, contributions, data, games, models
+
+DRAW = np.random.default_rng(0)
+X, OWNERS = DRAW.normal(size=(60, 4)).astype("float32"), np.repeat(["north", "south", "west"], 20)
+Y = np.where(OWNERS == "west", 0, X[:, 0] > 0).astype("int32")  # west has one class
+FEDERATION = data.from_arrays(X, Y, OWNERS, valid_fraction=0.2)
+TASK, LOCAL = models.logistic_regression((4,), 2), fljax.Local(0.1, 8, steps=1)
+FEDAVG = algorithms.fedavg(TASK, LOCAL, clients_per_round=None)
+
+
+class Trained(Exception):
+    """A round was done, although a function is wrong."""
+
+
+def never(block: fljax.Block) -> None:
+    raise Trained(block.round)
+
+
+def simulate(algorithm: Any = FEDAVG, **options: Any) -> Any:
+    return fljax.simulate(algorithm, FEDERATION, **{"rounds": 3, "evaluate_every": 1, "callbacks": [never]} | options)
+
+
+WRONG: dict[str, Callable[..., Any]] = {
+    "None": lambda *_, **__: None,
+    "text": lambda *_, **__: "0.5",
+    "a pair": lambda *_, **__: (1.0, 2.0),
+    "objects": lambda *_, **__: {"a": [None]},
+    "complex": lambda *_, **__: 1j,
+    "another shape": lambda *_, **__: np.zeros((7, 3)),
+    "an error": lambda *_, **__: {}["nope"],
+    "no arguments": lambda: 1.0,
+}
+PLAN = fljax.Plan(algorithms.fedavg, {"task": TASK, "local": LOCAL, "clients_per_round": None})
+EVERYBODY = fljax.Over(member=np.ones((1, 3), bool))
+KEY = jax.random.key(0)
+
+
+def compare(name: str = "fedavg", **options: Any) -> Any:
+    how = {"rounds": 1, "callbacks": [never], "progress": False}
+    return fljax.compare([name], FEDERATION, TASK, LOCAL, **how | options)
+
+
+def task(**options: Any) -> Any:
+    return simulate(algorithms.fedavg(models.task_from_module(nn.Dense(2), X[:1], **options), LOCAL))
+
+
+def module_of(mine: Callable[..., Any]) -> nn.Module:
+    class mine_(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return mine(nn.Dense(2)(x))
+
+    return mine_()
+
+
+def game(mine: Callable[..., Any]) -> Any:
+    return contributions.estimate("permutation_shapley", contributions.CachedGame(mine, 3), key=KEY)
+
+
+# Where a function of a user is taken: what is done with it.
+PLACES: dict[str, Callable[[Callable[..., Any]], Any]] = {
+    "score of simulate": lambda mine: simulate(scores=[mine]),
+    "score of classes": lambda mine: simulate(scores=[fljax.metrics.Score("mine", mine, wants="classes")]),
+    "score of compare": lambda mine: compare(scores=[mine]),
+    "loss": lambda mine: task(loss=mine),
+    "loss with labels": lambda mine: task(loss=mine, example_y=Y[:1]),
+    "score of a task": lambda mine: task(score=mine),
+    "score with labels": lambda mine: task(score=mine, example_y=Y[:1]),
+    "prepare": lambda mine: task(prepare=mine),
+    "augment": lambda mine: task(augment=mine),
+    "module": lambda mine: models.task_from_module(module_of(mine), X[:1]),
+    "nnx module": lambda mine: models.task_from_module(mine, X[:1]),
+    "optimizer": lambda mine: simulate(algorithms.fedavg(TASK, LOCAL._replace(optimizer=mine))),
+    "partition": lambda mine: data.federate(data.dataset(X, Y), mine, clients=3),
+    "data": lambda mine: data.load(mine),
+    "measure of rounds": lambda mine: simulate(algorithms.iafl(TASK, LOCAL, contribution=mine, clients_per_round=3)),
+    "requirement": lambda mine: compare("incfl", requirement=mine),
+    "value of coalitions": lambda mine: games.coalitions(PLAN, FEDERATION, rounds=1, value=mine),
+    "utility": lambda mine: games.payoffs(PLAN, FEDERATION, rounds=1, utility=mine),
+    "measure of runs": lambda mine: fljax.runs(PLAN, FEDERATION, EVERYBODY, rounds=1, measure=mine),
+    "value of a game": lambda mine: contributions.exact_shapley(mine, 3),
+    "value of orders": lambda mine: contributions.monte_carlo_shapley(KEY, mine, 3, 4),
+    "value of a cached game": game,
+}
+
+
+@pytest.mark.unchecked
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_wrong_function_is_refused_by_name_before_training(place: str, wrong: str) -> None:
+    def mine(*arguments: Any, **keywords: Any) -> Any:
+        return WRONG[wrong](*arguments, **keywords)
+
+    mine.__qualname__ = "mine"  # as of a module's function
+    mine.__signature__ = inspect.signature(WRONG[wrong])  # type: ignore[attr-defined]
+    if (place, wrong) == ("requirement", "no arguments"):
+        return  # it is asked for what it has parameters for
+    with pytest.raises((ValueError, fljax.AlgorithmError), match="mine") as refused:
+        PLACES[place](mine)
+    assert "\n" not in str(refused.value)
+
+
+def strict(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    if len(np.unique(labels)) < 2:
+        raise ValueError("one class")
+    return float(np.mean(probabilities[:, 1]))
+
+
+@pytest.mark.parametrize("score_every", [None, 1])
+def test_a_score_that_fails_for_one_client_loses_nothing(score_every: int | None) -> None:
+    words = r"the score 'strict' .* for client west, got ValueError: one class \(.*py:\d+\); it is NaN there"
+    with pytest.warns(RuntimeWarning, match=words) as told:
+        found = simulate(scores=[strict], score_every=score_every, callbacks=[])
+    assert len(told) == 1
+    assert np.isnan(found.metrics.score_strict[0, -1]).values.tolist() == [False, False, True]
+    assert np.isfinite([found.metrics[name][0, -1] for name in ("pooled_score_strict", "average_score_strict")]).all()
+    assert "client west" in found.metrics.score_strict.attrs["failed"]
+    assert (int(found.metrics.rounds_done), found.records.sizes["round"]) == (3, 3)
+    np.testing.assert_array_equal(found.metrics.test_loss, simulate(callbacks=[]).metrics.test_loss)
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("options", [{}, {"scores": ["auroc"]}])
+def test_an_error_of_a_callback_ends_the_run_and_has_the_results_until_then(options: Any) -> None:
+    def at_two(block: fljax.Block) -> None:
+        if block.round == 2:
+            raise KeyError("nope")
+
+    with pytest.raises(KeyError, match="nope") as caught:
+        simulate(callbacks=[at_two], **options)
+    (found,) = caught.value.results  # type: ignore[attr-defined]
+    expected = simulate(callbacks=[], rounds=2, **options)
+    assert (int(found.metrics.rounds_done), found.records.sizes["round"]) == (2, 2)
+    for name in ("test_loss", "score_auroc") if options else ("test_loss",):
+        np.testing.assert_array_equal(found.metrics[name], expected.metrics[name])
+    np.testing.assert_array_equal(found.predict(2, X[:3]), expected.predict(2, X[:3]))
+
+
+@pytest.mark.in_turn
+def test_an_error_in_a_comparison_keeps_the_algorithms_before() -> None:
+    calls: list[int] = []
+
+    def second(block: fljax.Block) -> None:
+        calls.append(block.round)
+        if len(calls) > 1:
+            raise KeyError("nope")
+
+    with pytest.raises(KeyError) as caught:
+        fljax.compare(["fedavg", "scaffold"], FEDERATION, TASK, LOCAL, rounds=1, callbacks=[second], progress=False)
+    found = caught.value.comparison  # type: ignore[attr-defined]
+    assert list(found.results) == ["fedavg"]
+    assert len(caught.value.results) == 1  # type: ignore[attr-defined]
+
+
+def test_only_true_stops_a_run() -> None:
+    """What writes may return something."""
+    answers: list[Any] = [12, "x", (True,), np.ones(3, bool), None, False]
+    assert int(simulate(callbacks=[lambda block, answer=each: answer for each in answers]).metrics.rounds_done) == 3
+    for answer in (True, np.True_, jax.numpy.asarray(True)):
+        assert int(simulate(callbacks=[lambda block, answer=answer: answer]).metrics.rounds_done) == 1
+
+
+def test_a_tracker_that_fails_after_some_rounds_ends_nothing(tmp_path: pathlib.Path) -> None:
+    class Server:
+        def __init__(self, works: int) -> None:
+            self.works, self.steps = works, list[int]()
+
+        def log(self, values: Any, step: int) -> None:
+            self.steps.append(step)
+            if step >= self.works:
+                raise ConnectionError("no answer")
+
+    server = Server(works=2)
+    callbacks = [fljax.engine.callbacks.track(server), fljax.engine.log_to(tmp_path / "none" / "log.jsonl")]
+    with pytest.warns(RuntimeWarning) as told:
+        found = simulate(callbacks=callbacks)
+    assert (int(found.metrics.rounds_done), server.steps) == (3, [0, 1, 2, 3])
+    words = sorted(str(each.message) for each in told)
+    assert len(words) == 2
+    assert "log.jsonl cannot be written (FileNotFoundError" in words[0]
+    assert words[1] == "values for Server cannot be written (ConnectionError: no answer); the run goes on"
+    with pytest.raises(ConnectionError):
+        simulate(callbacks=[fljax.engine.callbacks.track(Server(works=0)), never])
+
+
+FRAME = {"a": [39, 40, 50], "b": [1, 2, 3], "who": ["u", "v", "u"], "y": [0, 1, 0]}
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: data.from_arrays({"a": X}, Y, OWNERS),
+            r"expected features to be an array .*, got a dict; .*from_frame",
+        ),
+        (
+            lambda: data.from_arrays(scipy.sparse.csr_array(X), Y, OWNERS),
+            r"a csr_array, a sparse matrix; its toarray\(\)",
+        ),
+        (lambda: data.dataset(np.ma.masked_less(X, 0), Y), "got a MaskedArray with masked entries"),
+        (
+            lambda: data.dataset([[1.0, 2.0], [3.0]], [0, 1]),
+            r"expected features to be an array .* a list \(.*inhomogeneous",
+        ),
+        (lambda: data.dataset(iter(X), Y), "got an iterator"),
+        (lambda: data.dataset(X, [[0], [1, 2]]), "expected labels to be an array"),
+        (lambda: data.from_arrays(X, 500 * np.arange(60), OWNERS), r"\(a regression\) as floats, or classes=29501"),
+        (
+            lambda: data.dataset_from_frame({**FRAME, "a": [39, "?", 50]}, label="y"),
+            "text in 'a', '\\?' in row 1, counted",
+        ),
+        (
+            lambda: data.dataset_from_frame({**FRAME, "b": ["7", "2.5", "n/a"]}, label="y", client="who"),
+            "'n/a' in row 2",
+        ),
+        (lambda: models.task_from_module(nn.Dense(2), (X[:1], X[:1])), "got a tuple of 2; a module of several inputs"),
+        (lambda: models.task_from_module(nn.Dense(2), X[:1], example_y=[0]), "example_y to be an array .*, got a list"),
+        (lambda: games_key("0"), "expected key to be a key of jax.random, such as .*, or a seed, got '0'"),
+        (lambda: games_key(0.5), "or a seed, got 0.5"),
+        (lambda: games_key(True), "or a seed, got True"),
+    ],
+)
+def test_what_is_no_array_is_refused_in_one_sentence(call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+def games_key(key: Any) -> Any:
+    return contributions.estimate("permutation_shapley", contributions.CachedGame(np.sum, 3), key=key).worth
+
+
+@pytest.mark.unchecked
+def test_a_whole_number_is_a_key() -> None:
+    for number in (3, np.int64(3), jax.numpy.asarray(3)):
+        np.testing.assert_array_equal(games_key(number), games_key(jax.random.key(3)))
+    found = contributions.monte_carlo_shapley(3, lambda members: members.sum(), 3, 4)  # pyright: ignore[reportArgumentType]
+    assert np.shape(found) == (2, 3)
+    draw: Any = fljax.aggregators.iafl_subsets
+    rates, ids = np.full(4, 0.5, "f4"), np.arange(4)
+    one, other = (draw(key, rates, ids=ids, present=ids >= 0) for key in (3, jax.random.key(3)))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "text", ["a,b,who,y\n1,2,u,0\n2,v,1\n", "a,y,who,b\n1,0,u,2\n2,1,v\n", "y,a,b,who\n\n0,1,2,u\n1,2,v\n"]
+)
+def test_a_row_that_lacks_a_cell_is_refused(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(
+        ValueError, match="expected 4 cells in each row, as in the line of names, got 3 in row 1, counted"
+    ):
+        data.load(str(tmp_path / "rows.csv"), label="y", client="who")
