@@ -33,6 +33,7 @@ from fljax.experiments.whole_runs import (
     apart,
     begin,
     check_blocks,
+    names_of,
     on_block,
     reads_standalone,
 )
@@ -248,10 +249,10 @@ def _certificates(
                 **same,
                 **_of_runs(setup, outputs, label),
             )
-        certificate = _with_names(certificate, setup)
         if (words := diverged_cells(certificate.gains)) is not None:
             log.note(words, label)
-        yield label, certificate._replace(left_out=tuple(ahead[label].left_out.items()))
+        gains = certificate.gains._replace(names=names_of(setup))
+        yield label, certificate._replace(gains=gains, left_out=tuple(ahead[label].left_out.items()))
     if asked.control and CONTROL not in finished:
         with about_algorithm(CONTROL):
             certificate = certify(
@@ -265,14 +266,7 @@ def _certificates(
                 **same,
                 **_of_runs(setup, outputs, CONTROL),
             )
-        yield CONTROL, _with_names(certificate, setup)
-
-
-def _with_names(certificate: Certificate, setup: Setup) -> Certificate:
-    """The certificate with the names that clients have in the data, if they are those of all seeds."""
-    names = {labels.clients for labels in setup.world.names} if setup.world is not None else set()
-    (shared,) = names if len(names) == 1 else (None,)
-    return certificate._replace(gains=certificate.gains._replace(names=tuple(map(str, shared or ()))))
+        yield CONTROL, certificate._replace(gains=certificate.gains._replace(names=names_of(setup)))
 
 
 def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: str) -> _Ahead:

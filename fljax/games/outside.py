@@ -19,7 +19,7 @@ from fljax.games.strategic.utilities import (
     UtilityFunction,
     earnings_of,
     efforts_of,
-    steps_computed,
+    steps_of_round,
     utilities_of,
     utilities_of_runs,
     without_tokens,
@@ -27,7 +27,6 @@ from fljax.games.strategic.utilities import (
 from fljax.games.values import algorithm_of
 from fljax.protocol import Federation
 from fljax.results import Reference
-from fljax.scenarios import Strategy
 from fljax.training import Local
 
 # Standalone models, trained here or a Reference; the mechanism with one member; numbers; None: not known.
@@ -77,7 +76,7 @@ def outside_options(
         return outside
     if kind_of(outside) != "standalone":
         return None
-    own, local = local_of(plan), local_of(plan) if standalone is None else standalone
+    local = local_of(plan) if standalone is None else standalone
     if local is None and isinstance(outside, str):
         raise ValueError(
             "expected standalone=, how clients train alone, for an algorithm without an argument local, got None; "
@@ -85,8 +84,10 @@ def outside_options(
         )
     length = rounds if standalone is None else 1
     alone = Plan(algorithms.standalone, {"task": algorithm_of(plan).task, "local": local})
-    steps = steps_computed(alone, federation, float(length), Strategy())
-    effort = efforts_of(steps, *((alone, federation, length) if own is None else (plan, federation, rounds)))
+    known = alone if local_of(plan) is None else plan
+    effort = efforts_of(
+        length * steps_of_round(alone, federation), known, federation, rounds if known is plan else length
+    )
     free = without_tokens(utility)
     if isinstance(outside, Reference):
         assert isinstance(free, Utility)

@@ -18,7 +18,8 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, PyTree, Real
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax.core import trees
 from fljax.core.signatures import Range
@@ -34,6 +35,7 @@ from fljax.scenarios.common import (
     key_number,
     root_mean_square,
 )
+from fljax.scenarios.deviating import Deviation, Knowledge, made
 from fljax.scenarios.effort import with_effort
 from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.misreporting import false_value
@@ -124,6 +126,7 @@ class StrategicClient(NamedTuple):
     """The wrapped algorithm's Client, and what strategies need of earlier rounds; ``()`` where no field asks for it."""
 
     inner: PyTree
+    rounds: Int[Array, ""]  # in which it trained
     update: PyTree = ()
     model: PyTree = ()
     labels: Any = ()  # the key by which labels are flipped
@@ -150,6 +153,16 @@ def strategic(inner: Algorithm, *, strategy: Strategy = Strategy()) -> Algorithm
         task has no classes; with fields that keep a model, unless clients receive one model of the shape of the update
         that they send.
     """
+    return with_strategy(inner, strategy)
+
+
+def with_strategy(
+    inner: Algorithm,
+    strategy: Strategy,
+    functions: tuple[Deviation, ...] = (),
+    chosen: Float[Array, " N"] | Float[np.ndarray, " N"] | None = None,
+) -> Algorithm:
+    """``strategic``, where client i first sends what ``functions[chosen_i - 1]`` makes of its messages; 0: honest."""
     number = key_number(inner, "strategic", STRATEGIC)
     numbers = _arrays(strategy)
     worked = inner if numbers.effort is None else with_effort(inner, numbers.effort)
@@ -166,7 +179,8 @@ def strategic(inner: Algorithm, *, strategy: Strategy = Strategy()) -> Algorithm
         return StrategicDown(down, worked.send(server, seat._replace(first=False))) if seat.first else down
 
     def init_client(key: Key[Array, ""], seat: Seat, down: Any, data: LocalData) -> StrategicClient:
-        client = StrategicClient(worked.init_client(key, seat, down.inner if keeps else down, data))
+        own = worked.init_client(key, seat, down.inner if keeps else down, data)
+        client = StrategicClient(own, jnp.zeros((), jnp.int32))
         if numbers.flip is not None:
             client = client._replace(labels=jax.random.fold_in(key, number))
         if not keeps:
@@ -185,6 +199,7 @@ def strategic(inner: Algorithm, *, strategy: Strategy = Strategy()) -> Algorithm
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: StrategicClient, data: LocalData) -> PyTree:
         assert worked.poll is not None
         ballot = worked.poll.ask(key, seat, down, client.inner, believed(seat, client, data))
+        ballot = made(functions, chosen, Knowledge(seat, key, down, client.inner, data), ballot)
         return _reported(_row(numbers, seat), ballot) if seat.known else ballot
 
     def train(
@@ -192,7 +207,8 @@ def strategic(inner: Algorithm, *, strategy: Strategy = Strategy()) -> Algorithm
     ) -> tuple[PyTree, StrategicClient]:
         now = _row(numbers, seat)
         up, new = worked.train(key, seat, down, client.inner, believed(seat, client, data))
-        after, up = client._replace(inner=new), _reported(now, up)
+        up = made(functions, chosen, Knowledge(seat, key, down, client.inner, data), up)
+        after, up = client._replace(inner=new, rounds=client.rounds + 1), _reported(now, up)
         if not changes:
             return up, after
         last = _Terms(stale=client.update)

@@ -27,8 +27,7 @@ from fljax.games.values import code_of
 from fljax.protocol import Algorithm, Federation, Seat
 from fljax.protocol.messages import Report, changed_reports
 from fljax.scenarios import ByReport, Deviation, Strategy
-from fljax.scenarios.deviating import deviating
-from fljax.scenarios.strategic import HONEST, received_model, strategic, updates_of
+from fljax.scenarios.strategic import HONEST, received_model, strategic, updates_of, with_strategy
 
 HONESTY = "honest"
 # Of an update, and of a reported value.
@@ -55,7 +54,7 @@ class Played(NamedTuple):
     def __call__(
         self, played: Strategy, chosen: Float[np.ndarray, " N"] | Float[Array, " N"] | None = None, **arguments: Any
     ) -> Algorithm:
-        return strategic(deviating(self.build(**arguments), self.functions, chosen), strategy=played)
+        return with_strategy(self.build(**arguments), played, self.functions, chosen)
 
 
 class Messages(NamedTuple):

@@ -42,7 +42,9 @@ from fljax.games.strategic.utilities import (
     UtilityFunction,
     check_utility,
     earnings_of,
-    efforts_in_runs,
+    efforts_of,
+    rounds_trained,
+    steps_of_round,
     utilities_of_runs,
     without_tokens,
 )
@@ -198,7 +200,8 @@ def _table(
         **of_runs,
     )
     count = len(choices)
-    effort = efforts_in_runs(measured, game.plan, game.federation, rounds, played)
+    steps = rounds_trained(measured) * steps_of_round(game.plan, game.federation, played)
+    effort = efforts_of(steps, game.plan, game.federation, rounds)
     earned = utilities_of_runs(measured, effort, own)
     if game.alone:
         lonely = 2**clients - 1 - 2 ** np.arange(clients) if game.joining else count + np.arange(clients)

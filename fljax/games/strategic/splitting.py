@@ -31,12 +31,12 @@ from fljax.games.strategic.playing import (
 )
 from fljax.games.strategic.utilities import (
     TOKENS,
-    TRAINED,
     Utility,
     UtilityFunction,
     earnings_of,
     efforts_of,
-    steps_computed,
+    rounds_trained,
+    steps_of_round,
     utilities_of_runs,
     without_tokens,
 )
@@ -112,13 +112,10 @@ def split_payoffs(
 
     def earned_by(measured: xr.Dataset, data: Federation, client: int | None, utility: Any) -> Any:
         """The utilities of the N clients, without those of places behind them, whose steps ``client`` pays."""
-        steps = np.zeros((1, 1, clients))
-        if TRAINED in measured:
-            trained = measured[TRAINED].transpose("seed", "run", "client").values.astype(float)
-            every = steps_computed(chosen, data, trained, Strategy())
-            steps = every[..., :clients].copy()
-            if client is not None:
-                steps[..., client] += every[..., clients:].sum(axis=-1)
+        every = rounds_trained(measured) * steps_of_round(chosen, data)
+        steps = every[..., :clients].copy()
+        if client is not None:
+            steps[..., client] += every[..., clients:].sum(axis=-1)
         effort = efforts_of(steps, chosen, federation, rounds)
         return utilities_of_runs(measured.isel(client=slice(clients)), effort, utility)
 

@@ -17,8 +17,8 @@ from fljax.games.strategic.payoff_tables import as_precise_as
 from fljax.games.values import code_of
 from fljax.protocol import Algorithm, Federation, Labelled
 from fljax.scenarios import Strategy
-from fljax.scenarios.deviating import DeviatingClient
 from fljax.scenarios.effort import rows_used
+from fljax.scenarios.strategic import HONEST, StrategicClient
 
 # ``(algorithm, state, scores) -> [N]``, traced: the state after the last round, and the scores of all clients by name.
 UtilityFunction = Callable[[Algorithm, State, Mapping[str, Labelled]], Array]
@@ -64,8 +64,8 @@ class Earnings(NamedTuple):
             return {EARNED: Labelled(earned, ("client",))}
         tokens = tokens_of(state.server)
         judged = {name: scores[name] for name in ("test_loss", "test_accuracy") if name in scores}
-        if isinstance(kept := getattr(state.clients, "inner", None), DeviatingClient):
-            judged[TRAINED] = Labelled(kept.rounds, ("client",))
+        if isinstance(state.clients, StrategicClient):
+            judged[TRAINED] = Labelled(state.clients.rounds, ("client",))
         return judged if tokens is None else {**judged, TOKENS: Labelled(tokens, ("client",))}
 
 
@@ -91,47 +91,43 @@ def tokens_of(server: PyTree) -> Any:
     return next((part for part in found if part is not None), None)
 
 
-def steps_computed(
-    plan: Algorithm | Plan, federation: Federation, rounds: Float[np.ndarray, "seed run N"] | float, played: Strategy
+def steps_of_round(
+    plan: Algorithm | Plan, federation: Federation, played: Strategy = HONEST
 ) -> Float[np.ndarray, "seed run N"]:
-    """Local steps of each client in whole runs, in which it trained in these rounds.
+    """Local steps that clients compute in a round of training, which is what they pay for.
 
-    Who sends nothing of its own training (``own`` and ``stale`` are 0) needs none. Where the steps of a plan are not
-    known, they are the share of rows.
+    Who sends nothing of its own training (``own`` and ``stale`` are 0) needs none. Where ``local`` of the plan is not
+    known, steps are shares of rows.
 
     Args:
-      plan: its argument ``local`` says the steps of a round.
+      plan: of the algorithm.
       federation: gives the clients' numbers of rows.
-      rounds: in which each client trained.
-      played: numbers, ``[run, N]``; None: honest ones.
+      played: numbers ``[run, N]``; None: honest ones.
     """
     order = np.argsort(np.asarray(federation.clients.id), axis=-1)
-    size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1)
-    size = size.reshape(-1, 1, size.shape[-1])
-    share = np.ones(1) if played.effort is None else np.asarray(played.effort)
-    local, used = local_of(plan), np.asarray(rows_used(size, share))
+    size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1)[..., None, :]
+    used = np.asarray(rows_used(size, np.ones(1) if played.effort is None else np.asarray(played.effort)))
+    local = local_of(plan)
     steps = used / np.maximum(size, 1) if local is None else steps_of(local, used)
     sends = np.asarray(1.0 if played.own is None else played.own) != 0
     sends = sends | (np.asarray(0.0 if played.stale is None else played.stale) != 0)
-    return rounds * np.where(sends, steps, 0.0)
+    computed = np.where(sends, steps, 0.0)
+    return computed.reshape(-1, *computed.shape[-2:])
 
 
 def efforts_of(
     steps: Float[np.ndarray, "seed run N"], plan: Algorithm | Plan, federation: Federation, rounds: int
 ) -> Float[np.ndarray, "seed run N"]:
-    """``e_i``: the steps that a client computed, relative to an honest one that trains in every round."""
-    whole = steps_computed(plan, federation, float(rounds), Strategy())
-    return np.divide(steps, whole, out=np.zeros(np.broadcast_shapes(steps.shape, whole.shape)), where=whole > 0)
+    """``e_i``: the steps of a client in a whole run, relative to an honest one that trains in every round."""
+    whole = np.broadcast_to(rounds * steps_of_round(plan, federation), steps.shape)
+    return np.divide(steps, whole, out=np.zeros(steps.shape), where=whole > 0)
 
 
-def efforts_in_runs(
-    measured: xr.Dataset, plan: Plan, federation: Federation, rounds: int, played: Strategy
-) -> Float[np.ndarray, "seed run N"]:
-    """``e_i`` of runs in which ``Earnings`` counted rounds; 0 where it did not."""
-    if TRAINED not in measured:
-        return np.zeros((1, 1, federation.clients.id.shape[-1]))
-    trained = measured[TRAINED].transpose("seed", "run", "client").values.astype(float)
-    return efforts_of(steps_computed(plan, federation, trained, played), plan, federation, rounds)
+def rounds_trained(measured: xr.Dataset) -> Float[np.ndarray, "seed run N"]:
+    """In how many rounds each client trained; 0 of runs in which ``Earnings`` does not count them."""
+    some = TRAINED if TRAINED in measured else EARNED
+    count = measured[some].transpose("seed", "run", "client").values.astype(float)
+    return count if some == TRAINED else np.zeros_like(count)
 
 
 def earnings_of(utility: Utility | UtilityFunction) -> Earnings:

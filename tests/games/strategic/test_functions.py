@@ -21,7 +21,7 @@ def doubled(message: Any, knowledge: Knowledge) -> Any:
 
 def later(message: Any, knowledge: Knowledge) -> Any:
     """Doubles its update from round 2 on, and only as client 2."""
-    factor = 1.0 + (knowledge.round >= 2) * (knowledge.id == 2)
+    factor = 1.0 + (knowledge.seat.round >= 2) * (knowledge.seat.id == 2)
     return message._replace(update=jax.tree.map(lambda leaf: factor * leaf, message.update))
 
 
