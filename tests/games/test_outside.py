@@ -57,7 +57,7 @@ def test_riding_free_pays_where_training_costs_ten() -> None:
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize(("steps", "spent"), [({"steps": 3}, [1, 1, 1]), ({"epochs": 2}, [0.5, 1, 1])])
-def test_no_effort_costs_what_it_trains(steps: dict[str, int], spent: list[float]) -> None:
+def test_no_effort_costs_what_it_trains(steps: dict[str, Any], spent: list[float]) -> None:
     """One row is as many steps, or an epoch of one batch in place of two of 4 rows."""
     plan = PLAN._replace(arguments={**PLAN.arguments, "local": Local(0.1, 2, **steps)})
     same: dict[str, Any] = {"plan": plan, "data": federation(), "outside": None}

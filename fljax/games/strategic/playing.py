@@ -46,7 +46,6 @@ from fljax.games.strategic.utilities import (
     rounds_trained,
     steps_of_round,
     utilities_of_runs,
-    without_tokens,
 )
 from fljax.games.values import algorithm_of
 from fljax.protocol import Algorithm, Federation
@@ -137,22 +136,21 @@ def payoffs(
         check_deviations(tried, messages, algorithm)
         rehearse_functions(tried, chosen, federation)
     joining = shape == "join"
-    known = checked_outside(outside, clients, len(numbers), asked, needed=joining)
-    further = 0 if joining and kind_of(known) == "mechanism" else runs_outside(known, clients)
+    if joining and (outside is None or outside is False):
+        outside = "standalone"
+    known = checked_outside(outside, clients, len(numbers), asked)
+    further = runs_outside(known, clients)
     check_profiles(shape, clients, len(tried) + 1, deviators, further, len(numbers), max_runs)
     choices = profiles(shape, clients, len(tried) + 1, deviators)
-    before = len(numbers) * (kind_of(known) == "standalone") * further
-    stages = Stages(of_runs, len(numbers) * (len(choices) + further))
+    stages, before = Stages(of_runs, len(numbers) * (len(choices) + further)), len(numbers) * further
     same: dict[str, Any] = {"rounds": rounds, "seeds": numbers}
     with stages.counted(0):
-        options = outside_options(
-            known, standalone, chosen, federation, asked, **same, **stages.arguments("standalone", 0)
-        )
-    game = _Game(chosen, federation, choices, tried, joining, kind_of(known) == "mechanism", asked)
+        first = stages.arguments("outside", 0)
+        options = outside_options(known, standalone, chosen, federation, asked, **same, **first)
+    game = _Game(chosen, federation, choices, tried, joining, options, asked)
     with stages.counted(before):
-        table = _table(game, options, **same, of_runs={"max_runs": max_runs, **stages.arguments("", before)})
-    names = tuple(map(str, federation.names.clients or ()))
-    return table._replace(outside_is=kind_of(known), names=names)
+        table = _table(game, **same, of_runs={"max_runs": max_runs, **stages.arguments("", before)})
+    return table._replace(outside_is=kind_of(known), names=tuple(map(str, federation.names.clients or ())))
 
 
 class _Game(NamedTuple):
@@ -163,54 +161,30 @@ class _Game(NamedTuple):
     choices: Int[np.ndarray, "profile client"]
     deviations: Mapping[str, Strategy | Deviation]
     joining: bool
-    alone: bool  # whether the mechanism is played with one member
+    outside: Float[np.ndarray, "seed client"] | None
     utility: Utility | UtilityFunction
 
 
-def _table(
-    game: _Game,
-    outside: Float[np.ndarray, "seed client"] | None,
-    seeds: Sequence[int],
-    rounds: int,
-    of_runs: Mapping[str, Any],
-) -> PayoffTable:
-    """Plays all profiles, and each client alone, in one program."""
-    choices, clients, own = game.choices, game.choices.shape[1], game.utility
-    # Runs of one client alone, which "join" has.
-    alone = np.eye(clients, dtype=bool)[: clients * (game.alone and not game.joining)]
-    everybody = choices == 0 if game.joining else np.ones_like(choices, bool)
-    member, played = np.concatenate([everybody, alone]), Strategy()
-    plan, arguments = game.plan, dict[str, Any]()
+def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str, Any]) -> PayoffTable:
+    """Plays all profiles in one program."""
+    choices, plan, own, played = game.choices, game.plan, game.utility, Strategy()
+    member, arguments = choices == 0 if game.joining else None, dict[str, Any]()
     if not game.joining:
-        rows = np.concatenate([choices, np.zeros((len(alone), clients), choices.dtype)])
-        played = strategies_played(game.deviations, rows)
+        played = strategies_played(game.deviations, choices)
         arguments = {"played": played} if jax.tree.leaves(played) else {}
         if functions_of(game.deviations):
-            arguments["chosen"] = places_of(game.deviations)[rows]
+            arguments["chosen"] = places_of(game.deviations)[choices]
     if not game.joining or isinstance(own, Utility):  # whose cost counts rounds
         first = {"played": played, **jax.tree.map(lambda rows: rows[0], arguments)}
         plan = played_by(plan, game.deviations, first)
-    measured = runs(
-        plan,
-        game.federation,
-        Over(arguments, member if game.joining or game.alone else None),
-        rounds=rounds,
-        seeds=seeds,
-        measure=earnings_of(own),
-        **of_runs,
-    )
-    count = len(choices)
+    over, measure = Over(arguments, member), earnings_of(own)
+    measured = runs(plan, game.federation, over, rounds=rounds, seeds=seeds, measure=measure, **of_runs)
     steps = rounds_trained(measured) * steps_of_round(game.plan, game.federation, played)
-    effort = efforts_of(steps, game.plan, game.federation, rounds)
-    earned = utilities_of_runs(measured, effort, own)
-    if game.alone:
-        lonely = 2**clients - 1 - 2 ** np.arange(clients) if game.joining else count + np.arange(clients)
-        outside = utilities_of_runs(measured, effort, without_tokens(own))[:, lonely, np.arange(clients)]
-    found = earned[:, :count]
-    if game.joining and outside is not None:
-        found = np.where(member[None, :count], found, outside[:, None])
+    found = utilities_of_runs(measured, efforts_of(steps, game.plan, game.federation, rounds), own)
+    if game.joining and game.outside is not None:
+        found = np.where(member, found, game.outside[:, None])
     strategies = JOINING if game.joining else (HONESTY, *game.deviations)
-    table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), outside)
+    table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), game.outside)
     check_finite(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
     return with_losses_lost(table)
 

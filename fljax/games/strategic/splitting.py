@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from fljax.core import values
 from fljax.core.signatures import is_whole
@@ -38,7 +38,6 @@ from fljax.games.strategic.utilities import (
     rounds_trained,
     steps_of_round,
     utilities_of_runs,
-    without_tokens,
 )
 from fljax.protocol import Algorithm, Federation
 from fljax.scenarios import Strategy
@@ -98,8 +97,6 @@ def split_payoffs(
     empty, further = split_identities(federation, None, identities), identities - 1
     check_splits(chosen, federation, identities)
     chosen = _with_all_identities(chosen, clients, further)
-    lonely = np.eye(clients, dtype=bool)[: clients * (kind_of(known) == "mechanism")]
-    together = np.concatenate([np.ones((1, clients), bool), lonely])
     stages = Stages(of_runs, (len(choices) + runs_outside(known, clients)) * len(numbers))
     played = played_by(chosen, {}, {"played": Strategy()}) if isinstance(asked, Utility) else chosen  # counts rounds
 
@@ -110,28 +107,25 @@ def split_payoffs(
             same: dict[str, Any] = {"measure": earnings_of(asked), "max_runs": max_runs, **length}
             return runs(played, data, Over({}, member), **same, **stages.arguments(name, before))
 
-    def earned_by(measured: xr.Dataset, data: Federation, client: int | None, utility: Any) -> Any:
+    def earned_by(measured: xr.Dataset, data: Federation, client: int | None) -> Float[np.ndarray, "seed run N"]:
         """The utilities of the N clients, without those of places behind them, whose steps ``client`` pays."""
         every = rounds_trained(measured) * steps_of_round(chosen, data)
         steps = every[..., :clients].copy()
         if client is not None:
             steps[..., client] += every[..., clients:].sum(axis=-1)
         effort = efforts_of(steps, chosen, federation, rounds)
-        return utilities_of_runs(measured.isel(client=slice(clients)), effort, utility)
+        return utilities_of_runs(measured.isel(client=slice(clients)), effort, asked)
 
-    before = len(numbers) * (kind_of(known) == "standalone") * runs_outside(known, clients)
+    before = len(numbers) * runs_outside(known, clients)
     with stages.counted(0):
-        alone = stages.arguments("standalone", 0)
-        options = outside_options(known, standalone, chosen, federation, asked, **length, **alone)
-    measured = play("honest", before, empty, np.pad(together, ((0, 0), (0, further))))
-    if len(lonely):
-        options = earned_by(measured, empty, None, without_tokens(asked))[:, 1 + np.arange(clients), np.arange(clients)]
-    before += len(together) * len(numbers)
-    columns = [earned_by(measured, empty, None, asked)[:, 0]]
+        first = stages.arguments("outside", 0)
+        options = outside_options(known, standalone, chosen, federation, asked, **length, **first)
+    measured = play("honest", before, empty, np.pad(np.ones((1, clients), bool), ((0, 0), (0, further))))
+    columns = [earned_by(measured, empty, None)[:, 0]]
     for place, client in enumerate(choices[1:].argmax(axis=1).tolist()):
         data, everybody = split_identities(federation, client, identities), np.ones((1, clients + further), bool)
-        split = play(f"client_{client}", before + place * len(numbers), data, everybody)
-        earned = earned_by(split, data, client, asked)[:, 0]
+        split = play(f"client_{client}", before + (1 + place) * len(numbers), data, everybody)
+        earned = earned_by(split, data, client)[:, 0]
         if isinstance(asked, Utility) and asked.price:
             tokens = split[TOKENS].transpose("seed", "run", "client").values[:, 0, clients:]
             earned[:, client] += asked.price * tokens.astype(float).sum(axis=-1)

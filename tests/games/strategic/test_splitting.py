@@ -101,7 +101,7 @@ def test_saved_runs_go_on(tmp_path: Any) -> None:
     told: list[Any] = []
     same: dict[str, Any] = {"checkpoint": tmp_path, "on_block": told.append}
     first = played("uniform", outside="mechanism", **same)
-    assert [(block.done, block.runs) for block in told] == [(4, 7), (5, 7), (6, 7), (7, 7)]
+    assert [(block.done, block.runs) for block in told] == [(3, 7), (4, 7), (5, 7), (6, 7), (7, 7)]
     told.clear()
     np.testing.assert_array_equal(played("uniform", outside="mechanism", **same).payoffs, first.payoffs)
     assert not told
