@@ -10,7 +10,7 @@ The configs ``certificates/fmnist_dirichlet`` and ``certificates/fmnist_groups``
 12,000 rows of Fashion-MNIST, and 20 seeds. The first command says how many runs and client-steps that is, and how long
 it takes at a rate of plain runs (``--rate``); it runs nothing. The second one runs both configs, or what is missing of
 them. The third one writes what is finished into ``results/certificates``: ``NAME.json``, from which the documentation
-makes its page, and ``NAME.csv`` with the gain of every cell and seed. The fourth one (4 minutes on one core) needs no
+makes its page, and ``NAME.csv`` with the gain of every cell and seed. The fourth one (three CPU-minutes) needs no
 runs of the others: in the committed files it plays honest clients and standalone models again, and writes what these
 change, the shares of clients with less than alone, and the verdicts by the rule of today on cells whose gain is the
 same with all seeds; gains stay. Participation under deviations is left out, which needs their runs. The fifth one

@@ -128,7 +128,7 @@ def payoffs(
     asked: Utility | UtilityFunction = Utility() if utility is None else utility
     messages = checked_messages(chosen, federation, asked)
     if shape == "join":
-        tried: Mapping[str, Strategy] = {}
+        tried: Mapping[str, Strategy | Deviation] = {}
         if deviations is not None:
             raise ValueError('expected no deviations for the shape "join", whose clients are honest')
     else:
@@ -168,21 +168,21 @@ class _Game(NamedTuple):
 def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str, Any]) -> PayoffTable:
     """Plays all profiles in one program."""
     choices, plan, own, played = game.choices, game.plan, game.utility, Strategy()
-    member, arguments = choices == 0 if game.joining else None, dict[str, Any]()
+    joins, arguments = choices == 0, dict[str, Any]()
     if not game.joining:
         played = strategies_played(game.deviations, choices)
-        arguments = {"played": played} if jax.tree.leaves(played) else {}
+        arguments |= {"played": played} if jax.tree.leaves(played) else {}
         if functions_of(game.deviations):
             arguments["chosen"] = places_of(game.deviations)[choices]
     if not game.joining or isinstance(own, Utility):  # whose cost counts rounds
         first = {"played": played, **jax.tree.map(lambda rows: rows[0], arguments)}
         plan = played_by(plan, game.deviations, first)
-    over, measure = Over(arguments, member), earnings_of(own)
+    over, measure = Over(arguments, joins if game.joining else None), earnings_of(own)
     measured = runs(plan, game.federation, over, rounds=rounds, seeds=seeds, measure=measure, **of_runs)
     steps = rounds_trained(measured) * steps_of_round(game.plan, game.federation, played)
     found = utilities_of_runs(measured, efforts_of(steps, game.plan, game.federation, rounds), own)
     if game.joining and game.outside is not None:
-        found = np.where(member, found, game.outside[:, None])
+        found = np.where(joins, found, game.outside[:, None])
     strategies = JOINING if game.joining else (HONESTY, *game.deviations)
     table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), game.outside)
     check_finite(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
