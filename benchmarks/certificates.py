@@ -40,7 +40,7 @@ from fljax.config import Config, load
 from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.core.files import write
 from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_post, load_certificates
-from fljax.games.strategic.evidence import UNSEEN
+from fljax.games.strategic.evidence import UNSEEN, Attack, seeds_that_decide
 from fljax.results.events import Event
 
 NAMES = ("fmnist_dirichlet", "fmnist_groups")
@@ -336,33 +336,39 @@ def play_outside(name: str, config: Config) -> None:
         words = f"{before['alone']} alone, {before['irrational']['share']} with less; now {mechanism['alone']}"
         payoff = f"payoff {mechanism['payoff']}, now {honest.mean():.5f}"
         print(f"{entry.label}: {words}, {mechanism['irrational']['share']} ({payoff})", flush=True)
-    verdicts = _judge_cells(COMMITTED / f"{name}.csv")
-    for label, mechanism in committed["mechanisms"].items():
-        for row in mechanism["deviations"]:
-            row.pop("participation", None)
-            of_cells = verdicts[label, row["deviation"]]
-            row["verdicts"] = {verdict: of_cells.count(verdict) for verdict in sorted(set(of_cells))}
     committed["setting"] |= {"outside": "standalone", "outside_date": f"{datetime.date.today()}"}
     path.write_text(json.dumps(committed, indent=1) + "\n")
 
 
-def _judge_cells(path: Path) -> dict[tuple[str, str], list[str]]:
-    """Judges cells again whose gain is the same with all seeds; returns verdicts by mechanism and deviation."""
-    with path.open() as file:
+def judge_again(name: str) -> None:
+    """Judges the committed cells whose gain is the same with all seeds, and says how many seeds would decide."""
+    path, table = COMMITTED / f"{name}.json", COMMITTED / f"{name}.csv"
+    committed = json.loads(path.read_text())
+    with table.open() as file:
         reader = csv.DictReader(file)
         rows, columns = list(reader), list(reader.fieldnames or ())
-    verdicts: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        gains = {value for name, value in row.items() if name.startswith("seed_")}
-        if len(gains) == 1 and row["verdict"] == "CERTIFIED":
-            row["verdict"] = UNSEEN
-        verdicts.setdefault((row["algorithm"], row["deviation"]), []).append(row["verdict"])
+        if len({value for column, value in row.items() if column.startswith("seed_")}) == 1:
+            row["verdict"] = UNSEEN if row["verdict"] == "CERTIFIED" else row["verdict"]
+    setting = committed["setting"]
+    for label, mechanism in committed["mechanisms"].items():
+        cells = [row for row in rows if row["algorithm"] == label]
+        for row in mechanism["deviations"]:
+            row.pop("participation", None)
+            verdicts = [cell["verdict"] for cell in cells if cell["deviation"] == row["deviation"]]
+            row["verdicts"] = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
+        attack = mechanism["attack"] and Attack(**{**mechanism["attack"], "strategy": ()})
+        mean, high = (np.array([float(cell[column]) for cell in cells]) for column in ("gain", "high"))
+        needed = seeds_that_decide(mean, high, attack, setting["tolerance"], 0.0, setting["seeds"])
+        before = mechanism["seeds_needed"]
+        if before is not None and (needed is None or abs(needed - before) > 1):  # numbers are rounded
+            mechanism["seeds_needed"] = needed
+    path.write_text(json.dumps(committed, indent=1) + "\n")
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    path.write_text(text.getvalue())
-    return verdicts
+    table.write_text(text.getvalue())
 
 
 def main() -> None:
@@ -395,6 +401,7 @@ def main() -> None:
             estimate(config, chosen.rate, ASKED.get(name, {}))
         elif chosen.outside:
             play_outside(name, config)
+            judge_again(name)
         elif chosen.speed:
             speed(config, [label.strip() for label in chosen.speed.split(",")], chosen.passes)
         else:

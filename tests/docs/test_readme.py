@@ -46,8 +46,8 @@ def test_what_the_certificates_say() -> None:
     for words in (
         "half of the verdicts are VIOLATED at .01, and none is CERTIFIED.",
         "riding free loses under each of them where training costs nothing.",
-        "length pays under FedAvg, INCFL, MW-Fed, q-FFL, AFL, IAFL and IP-FL; two or ten times the loss under q-FFL and",
-        "AFL; two or ten times the size under FedAvg by size and IP-FL.",
+        "length pays under FedAvg, INCFL, MW-Fed, q-FFL, AFL, IAFL and IP-FL; two or ten times the loss under q-FFL",
+        "and AFL; two or ten times the size under FedAvg by size and IP-FL.",
     ):
         assert words in readme
     pays, verdicts = set[tuple[str, str]](), list[str]()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from fljax.contributions import Bounds
 
@@ -124,6 +125,29 @@ def verdicts_of(bounds: Bounds, tolerance: float, rounding: float) -> tuple[str,
 def verdict_of_all(verdicts: Sequence[str]) -> str:
     """The verdict on several cells: violated if one is, and otherwise that of all of them, if it is the same."""
     return VIOLATED if VIOLATED in verdicts else verdicts[0] if len(set(verdicts)) == 1 else INCONCLUSIVE
+
+
+def seeds_that_decide(
+    mean: Float[np.ndarray, " cell"],
+    high: Float[np.ndarray, " cell"],
+    attack: Attack | None,
+    tolerance: float,
+    rounding: float,
+    seeds: int,
+) -> int | None:
+    """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or else of all cells. None if no number is.
+
+    The attack is a cell. Without variation no number decides. The c of more seeds is smaller, so that fewer may do.
+    """
+    if attack is not None:
+        mean, high = np.append(mean, attack.mean), np.append(high, attack.high)
+    gap, half = tolerance - mean, high - mean
+    gap = np.where(np.abs(gap) <= rounding, 0.0, gap)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = np.where(2 * half > rounding, seeds * (half / gap) ** 2, np.inf)
+    above = gap < 0
+    count = needed[above].min() if above.any() else needed.max()
+    return int(np.ceil(count)) if np.isfinite(count) else None
 
 
 def left_out_sentences(label: str, left_out: Iterable[tuple[str, str]]) -> list[str]:

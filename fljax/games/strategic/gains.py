@@ -21,13 +21,13 @@ from fljax.contributions import Bounds, error_bars, simultaneous_bounds
 from fljax.games.strategic.evidence import (
     CERTIFIED,
     INCONCLUSIVE,
-    UNSEEN,
     VIOLATED,
     Attack,
     Confirmed,
     Control,
     Harmful,
     Rationality,
+    seeds_that_decide,
     verdict_of,
     verdict_of_all,
     verdicts_of,
@@ -288,9 +288,9 @@ def concluded(
         high,
         int(bounds.mean.argmax()),
         confirm(gains.gains, confidence),
-        _seeds_needed(bounds, attack, tolerance, beyond - tolerance, len(gains.seeds))
-        if verdict == INCONCLUSIVE and UNSEEN not in verdicts
-        else None,
+        None
+        if verdict != INCONCLUSIVE
+        else seeds_that_decide(bounds.mean, bounds.high, attack, tolerance, beyond - tolerance, len(gains.seeds)),
         None if gains.outside is None else rationality_of(gains.honest, gains.outside, confidence),
         float(tolerance),
         float(confidence),
@@ -363,23 +363,6 @@ def diverged_cells(gains: Gains) -> str | None:
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     runs = "1 run diverged and counts" if len(named) == 1 else f"{len(named)} runs diverged and count"
     return f"{runs} as the worst utility: {', '.join(named[:_SHOWN])}{more}"
-
-
-def _seeds_needed(bounds: Bounds, attack: Attack | None, tolerance: float, rounding: float, seeds: int) -> int | None:
-    """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or else of all cells. None if no number is.
-
-    The attack is a cell. The c of more seeds is smaller, so that fewer may do.
-    """
-    mean, high = bounds.mean, bounds.high
-    if attack is not None:
-        mean, high = np.append(mean, attack.mean), np.append(high, attack.high)
-    gap, half = tolerance - mean, high - mean
-    gap = np.where(np.abs(gap) <= rounding, 0.0, gap)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        needed = np.where(half > 0, seeds * (half / gap) ** 2, 0.0)
-    above = gap < 0
-    count = needed[above].min() if above.any() else needed.max()
-    return int(np.ceil(count)) if np.isfinite(count) else None
 
 
 def _check_table(table: PayoffTable) -> None:
