@@ -119,6 +119,7 @@ def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_
         ),
         (Question(candidates=3), "the candidates of the certificates in .* got 3 in place of 50"),
         (Question(deviators=(1,)), r"the deviators of the certificates in .* got \[1\] in place of null"),
+        (Question(outside=None), 'the outside of the certificates in .* got null in place of "standalone"'),
         (Question(identities=2), "the identities of the certificates in .* got 2 in place of 1"),
         (Question(utility=Utility(cost=0.5)), "the cost of the certificates in .* got 0.5 in place of 0.0"),
         (Question(confidence=0.9), "the confidence of the certificates in .* got 0.9 in place of 0.95"),
