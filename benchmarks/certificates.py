@@ -359,7 +359,8 @@ def judge_again(name: str) -> None:
             row["verdicts"] = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
         attack = mechanism["attack"] and Attack(**{**mechanism["attack"], "strategy": ()})
         mean, high = (np.array([float(cell[column]) for cell in cells]) for column in ("gain", "high"))
-        needed = seeds_that_decide(mean, high, attack, setting["tolerance"], 0.0, setting["seeds"])
+        bounds = Bounds(mean, mean, mean, high, np.nan)  # of which these two are read
+        needed = seeds_that_decide(bounds, attack, setting["tolerance"], 0.0, setting["seeds"])
         before = mechanism["seeds_needed"]
         if before is not None and (needed is None or abs(needed - before) > 1):  # numbers are rounded
             mechanism["seeds_needed"] = needed

@@ -42,11 +42,7 @@ def made(
     knowledge: Knowledge,
     message: PyTree,
 ) -> PyTree:
-    """The message that a client sends, of the function with the number ``chosen`` of it; 0: its honest one.
-
-    Raises:
-      ValueError: if a function gives a message of another form.
-    """
+    """The message that the chosen function makes, 0: the honest one; a ValueError if it has another form."""
     if chosen is None or not functions or not knowledge.seat.known:
         return message
     honest = jax.tree.map(jnp.asarray, message)

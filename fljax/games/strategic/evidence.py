@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from fljax.contributions import Bounds
 
@@ -128,17 +127,13 @@ def verdict_of_all(verdicts: Sequence[str]) -> str:
 
 
 def seeds_that_decide(
-    mean: Float[np.ndarray, " cell"],
-    high: Float[np.ndarray, " cell"],
-    attack: Attack | None,
-    tolerance: float,
-    rounding: float,
-    seeds: int,
+    bounds: Bounds, attack: Attack | None, tolerance: float, rounding: float, seeds: int
 ) -> int | None:
     """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or else of all cells. None if no number is.
 
     The attack is a cell. Without variation no number decides. The c of more seeds is smaller, so that fewer may do.
     """
+    mean, high = bounds.mean, bounds.high
     if attack is not None:
         mean, high = np.append(mean, attack.mean), np.append(high, attack.high)
     gap, half = tolerance - mean, high - mean

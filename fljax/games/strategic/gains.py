@@ -288,9 +288,9 @@ def concluded(
         high,
         int(bounds.mean.argmax()),
         confirm(gains.gains, confidence),
-        None
-        if verdict != INCONCLUSIVE
-        else seeds_that_decide(bounds.mean, bounds.high, attack, tolerance, beyond - tolerance, len(gains.seeds)),
+        seeds_that_decide(bounds, attack, tolerance, beyond - tolerance, len(gains.seeds))
+        if verdict == INCONCLUSIVE
+        else None,
         None if gains.outside is None else rationality_of(gains.honest, gains.outside, confidence),
         float(tolerance),
         float(confidence),

@@ -245,10 +245,7 @@ def check_profiles(
     seeds: int,
     most: int,
 ) -> None:
-    """Raises a ValueError if there is no such shape, a deviator is no client, or there are too many runs.
-
-    Of outside options there are ``alone`` runs.
-    """
+    """Raises a ValueError for another shape or deviator, or too many runs, of which ``alone`` are outside options."""
     if shape not in _SHAPES:
         raise ValueError(f"expected shape to be {', '.join(_SHAPES[:-1])} or {_SHAPES[-1]}, got {shape!r}")
     if deviators is not None:

@@ -96,13 +96,8 @@ def steps_of_round(
 ) -> Float[np.ndarray, "seed run N"]:
     """Local steps that clients compute in a round of training, which is what they pay for.
 
-    Who sends nothing of its own training (``own`` and ``stale`` are 0) needs none. Where ``local`` of the plan is not
-    known, steps are shares of rows.
-
-    Args:
-      plan: of the algorithm.
-      federation: gives the clients' numbers of rows.
-      played: numbers ``[run, N]``; None: honest ones.
+    Who sends nothing of its own training (``own`` and ``stale`` are 0) needs none. ``played`` has numbers ``[run, N]``.
+    Where ``local`` of the plan is not known, steps are shares of rows.
     """
     order = np.argsort(np.asarray(federation.clients.id), axis=-1)
     size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1)[..., None, :]
