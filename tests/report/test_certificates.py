@@ -80,8 +80,7 @@ def test_the_table_of_cells_and_its_sentences() -> None:
     )
     assert said[2] == "About 51 seeds would decide."
     assert said[3] == (
-        "The others lose in 3 cells, in which the largest gain is from -0.0009316 to 0.03093 (client 0, lie). The rest "
-        "harms nobody."
+        "The others lose in 3 of 3 cells, in which the largest gain is from -0.0009316 to 0.03093 (client 0, lie)."
     )
     assert said[4].startswith(
         "Largest mean gain: client 0, lie, +0.0150. Chosen with 2 seeds and reported with the others:"
