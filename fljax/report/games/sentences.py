@@ -56,8 +56,8 @@ def certificate_sentences(certificate: xr.Dataset) -> list[str]:
     if "harmful_cell" in certificate:
         worst, *ends = (certificate[f"harmful_{name}"].item() for name in ("cell", "low", "high"))
         sentences.append(
-            f"The others lose in {int(certificate['harmful_count'])} of {certificate.sizes['cell']} cells, in which the "
-            f"largest gain is from {ends[0]:.4g} to {ends[1]:.4g} ({cell_in_words(certificate, worst)})."
+            f"The others lose in {int(certificate['harmful_count'])} of {certificate.sizes['cell']} cells, in which "
+            f"the largest gain is from {ends[0]:.4g} to {ends[1]:.4g} ({cell_in_words(certificate, worst)})."
         )
     cells, half = [int(certificate[name]) for name in ("worst", "confirmed_cell")], seeds // 2
     names = [cell_in_words(certificate, cell) for cell in cells]
