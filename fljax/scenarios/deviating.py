@@ -46,14 +46,22 @@ def made(
     if chosen is None or not functions or not knowledge.seat.known:
         return message
     honest = jax.tree.map(jnp.asarray, message)
-    form = jax.eval_shape(lambda: honest)
 
     def of(function: Deviation) -> PyTree:
-        told = jax.tree.map(jnp.asarray, function(message, knowledge))
-        if (found := jax.eval_shape(lambda: told)) != form:
+        told = function(message, knowledge)
+        if not have_same_shapes(told, honest):
+            shapes = (jax.tree.map(jnp.shape, tree) for tree in (honest, told))
             expected = f"expected {name_of(function)} to give a message of the form of an honest one"
-            raise ValueError(f"{expected}, {form}, got {found}")
-        return told
+            raise ValueError("{}, {}, got {}".format(expected, *shapes))
+        return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), told, honest)
 
     number = jnp.asarray(chosen)[knowledge.seat.id].astype(jnp.int32)
     return jax.lax.switch(number, [lambda: honest, *(lambda function=function: of(function) for function in functions)])
+
+
+def have_same_shapes(one: PyTree, other: PyTree) -> bool:
+    """Whether two trees have the same structure, and leaves of the same shapes."""
+    if jax.tree.structure(one) != jax.tree.structure(other):
+        return False
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(jnp.shape(first) == jnp.shape(second) for first, second in pairs)

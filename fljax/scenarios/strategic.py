@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
+from jaxtyping import Array, Bool, Float, Key, PyTree, Real
 
 from fljax.core import trees
 from fljax.core.signatures import Range
@@ -35,7 +35,7 @@ from fljax.scenarios.common import (
     key_number,
     root_mean_square,
 )
-from fljax.scenarios.deviating import Deviation, Knowledge, made
+from fljax.scenarios.deviating import Deviation, Knowledge, have_same_shapes, made
 from fljax.scenarios.effort import with_effort
 from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.misreporting import false_value
@@ -126,10 +126,10 @@ class StrategicClient(NamedTuple):
     """The wrapped algorithm's Client, and what strategies need of earlier rounds; ``()`` where no field asks for it."""
 
     inner: PyTree
-    rounds: Int[Array, ""]  # in which it trained
     update: PyTree = ()
     model: PyTree = ()
     labels: Any = ()  # the key by which labels are flipped
+    rounds: Any = 0  # in which it trained
 
 
 @checked
@@ -180,7 +180,7 @@ def with_strategy(
 
     def init_client(key: Key[Array, ""], seat: Seat, down: Any, data: LocalData) -> StrategicClient:
         own = worked.init_client(key, seat, down.inner if keeps else down, data)
-        client = StrategicClient(own, jnp.zeros((), jnp.int32))
+        client = StrategicClient(own, rounds=jnp.zeros((), jnp.int32))
         if numbers.flip is not None:
             client = client._replace(labels=jax.random.fold_in(key, number))
         if not keeps:
@@ -314,7 +314,7 @@ def received_model(algorithm: Algorithm, down: PyTree, update: PyTree) -> PyTree
     """
     candidates = [down, getattr(down, "model", None)]
     candidates += [] if algorithm.common is None else [algorithm.common(down)]
-    alike = (part for part in candidates if part is not None and _have_same_shapes(part, update))
+    alike = (part for part in candidates if part is not None and have_same_shapes(part, update))
     return next(alike, None)
 
 
@@ -328,13 +328,6 @@ def _of_earlier_rounds(algorithm: Algorithm, down: PyTree, up: PyTree) -> tuple[
             "echo and for noise beside own, got one that sends something else"
         )
     return updates[0], model
-
-
-def _have_same_shapes(one: PyTree, other: PyTree) -> bool:
-    if jax.tree.structure(one) != jax.tree.structure(other):
-        return False
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(jnp.shape(first) == jnp.shape(second) for first, second in pairs)
 
 
 def _arrays(strategy: Strategy) -> _Numbers:

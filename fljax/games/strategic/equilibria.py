@@ -53,7 +53,8 @@ class BestResponseGraph(NamedTuple):
       client: ``[E]``, who moves.
       gain: ``[E]``, what it gains.
       sinks: ``[P]``, profiles that nobody leaves, the equilibria.
-      cycles: a shortest cycle of each part of the graph in which play may go round for ever, as places of profiles.
+      cycles: of each part of the graph in which play may go round for ever a shortest cycle through its first profile,
+        as places of profiles.
       choices: ``[P, N]``, the strategies of each profile, as in the table.
       strategies: their names.
     """

@@ -30,6 +30,10 @@ def as_threshold(message: Any, knowledge: Knowledge) -> Any:
     return message._replace(report=message.report._replace(loss=message.report.threshold))
 
 
+def nothing(message: Any, knowledge: Knowledge) -> Any:
+    return message._replace(report=message.report._replace(loss=0.0))  # a number for an array
+
+
 def ten_rows(message: Any, knowledge: Knowledge) -> Any:
     return message._replace(report=message.report._replace(size=10 * knowledge.data.train.rows.size))
 
@@ -61,8 +65,10 @@ def test_reports_that_depend_on_what_a_client_knows() -> None:
     """INCFL: a client whose loss is its threshold; FedAvg: ten times its size, as by a factor."""
     incfl = Plan(algorithms.incfl, {**plan().arguments, "threshold": 0.9})
     lies: dict[str, Any] = {"as threshold": as_threshold, "loss times 0": Strategy(factor=ByReport(loss=0.0))}
+    lies |= {"nothing": nothing}
     table = games.payoffs(incfl, few(3), rounds=2, deviations=lies, outside=None)
     assert np.isfinite(table.payoffs).all()
+    np.testing.assert_allclose(table.payoffs[0, 2::3], table.payoffs[0, 3::3], atol=1e-6)
     sized = plan()._replace(arguments={**plan().arguments, "weights": "size"})
     lies = {"function": ten_rows, "numbers": Strategy(factor=ByReport(size=10.0))}
     found = games.payoffs(sized, few(3), rounds=2, deviations=lies, outside=None).payoffs[0, 1:]
