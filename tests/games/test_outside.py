@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import fljax
 from fljax import algorithms, games
+from fljax.data import stack
 from fljax.engine import Plan
 from fljax.scenarios import Strategy
 from fljax.training import Local
@@ -66,6 +68,23 @@ def test_no_effort_costs_what_it_trains(steps: dict[str, Any], spent: list[float
     effort = (free.payoffs - paid.payoffs)[0]
     np.testing.assert_allclose(effort[0], 1, atol=1e-5)
     np.testing.assert_allclose(np.diagonal(effort[1:]), spent, atol=1e-5)
+
+
+@pytest.mark.in_turn
+def test_each_seed_has_its_own_rows() -> None:
+    """In the second seed clients 0 and 2 have each other's rows: 2 in place of 4, and 4 in place of 2."""
+    plan = PLAN._replace(arguments={**PLAN.arguments, "local": Local(0.1, 2, epochs=1)})
+    one = federation()
+    rows = jax.tree.map(lambda leaf: leaf[np.array([2, 1, 0])], one.clients)._replace(id=one.clients.id)
+    same: dict[str, Any] = {"plan": plan, "data": stack([one, one._replace(clients=rows)]), "seeds": 2}
+    same["deviations"] = {"no effort": Strategy(effort=0.0), "rider": Strategy(own=0.0)}
+    free, paid = (played(cost, **same) for cost in (0.0, 1.0))
+    effort = free.payoffs - paid.payoffs
+    np.testing.assert_allclose(np.diagonal(effort[:, 1::2], axis1=1, axis2=2), [[0.5, 1, 1], [1, 1, 0.5]], atol=1e-5)
+    np.testing.assert_allclose(np.diagonal(effort[:, 2::2], axis1=1, axis2=2), 0, atol=1e-5)
+    assert free.outside is not None
+    assert paid.outside is not None
+    np.testing.assert_allclose(free.outside - paid.outside, 1, atol=1e-5)
 
 
 @pytest.mark.in_turn

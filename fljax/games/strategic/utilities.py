@@ -101,7 +101,8 @@ def steps_of_round(
     """
     order = np.argsort(np.asarray(federation.clients.id), axis=-1)
     size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1)[..., None, :]
-    used = np.asarray(rows_used(jnp.asarray(size), jnp.asarray(1.0 if played.effort is None else played.effort)))
+    share = np.ones((1, 1)) if played.effort is None else np.asarray(played.effort)
+    used = np.asarray(rows_used(*map(jnp.asarray, np.broadcast_arrays(size, share))))
     local = local_of(plan)
     steps = used / np.maximum(size, 1) if local is None else steps_of(local, used)
     sends = np.asarray(1.0 if played.own is None else played.own) != 0
