@@ -3,15 +3,19 @@
     python benchmarks/certificates.py --estimate
     python benchmarks/certificates.py --out runs/certificates
     python benchmarks/certificates.py --commit --out runs/certificates
+    python benchmarks/certificates.py --outside
     python benchmarks/certificates.py --speed fedavg,incfl,iafl,ipfl --names fmnist_dirichlet --set seeds=5
 
 The configs ``certificates/fmnist_dirichlet`` and ``certificates/fmnist_groups`` have eleven mechanisms, 10 clients of
 12,000 rows of Fashion-MNIST, and 20 seeds. The first command says how many runs and client-steps that is, and how long
 it takes at a rate of plain runs (``--rate``); it runs nothing. The second one runs both configs, or what is missing of
 them. The third one writes what is finished into ``results/certificates``: ``NAME.json``, from which the documentation
-makes its page, and ``NAME.csv`` with the gain of every cell and seed. The fourth one measures some mechanisms: the
-programs that a certificate compiles, and its runs by CPU-second beside ``simulate``. Judge individual rationality
-before all runs:
+makes its page, and ``NAME.csv`` with the gain of every cell and seed. The fourth one (three CPU-minutes) needs no
+runs of the others: in the committed files it plays honest clients and standalone models again, and writes what these
+change, the shares of clients with less than alone, and the verdicts by the rule of today on cells whose gain is the
+same with all seeds; gains stay. Participation under deviations is left out, which needs their runs. The fifth one
+measures some mechanisms: the programs that a certificate compiles, and its runs by CPU-second beside ``simulate``.
+Judge individual rationality before all runs:
 
     fljax certify certificates/fmnist_groups --seeds 5 --deviations "no effort" --candidates 0 --no-control
 """
@@ -36,6 +40,7 @@ from fljax.config import Config, load
 from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.core.files import write
 from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_post, load_certificates
+from fljax.games.strategic.evidence import UNSEEN, Attack, seeds_that_decide
 from fljax.results.events import Event
 
 NAMES = ("fmnist_dirichlet", "fmnist_groups")
@@ -132,6 +137,7 @@ def document(
     setting |= {"clients": first.gains.honest.shape[1], "method": first.method, "fljax": saved.fljax}
     setting["deviators"] = sorted({int(client) for client in first.gains.clients})
     setting["candidates"] = 0 if first.attack is None else first.attack.candidates
+    setting["outside"] = first.gains.outside_is
     mechanisms = {
         label: {
             **summary_of(certificate),
@@ -294,6 +300,78 @@ def commit(name: str, folder: Path, tolerance: float) -> None:
     print(f"wrote {COMMITTED / name}.json and .csv with {', '.join(saved.certificates)}")
 
 
+def play_outside(name: str, config: Config) -> None:
+    """Plays honest clients and standalone models again, and writes what they change into the committed files."""
+    from fljax.engine import Over, runs
+    from fljax.experiments.conductor import opened, trained_alone
+    from fljax.experiments.inputs.preparation import build_plan
+    from fljax.experiments.inputs.setup import resolve_setup
+    from fljax.games import PayoffTable, Utility, individual_rationality
+    from fljax.games.strategic.utilities import earnings_of, utilities_of_runs
+
+    path = COMMITTED / f"{name}.json"
+    committed = json.loads(path.read_text())
+    with opened(None, "", resume=False, on_event=None, saving=None, unit="runs") as (outputs, folder):
+        setup = resolve_setup(config, outputs.log)
+        reference = trained_alone([setup], (), outputs, folder)[0]
+    alone = np.asarray(reference.test_accuracy, float)
+    everybody = np.zeros((1, setup.clients))
+    for entry in setup.algorithms:
+        plan, mechanism = build_plan(setup, entry, reference), committed["mechanisms"][entry.label]
+        measured = runs(
+            plan,
+            setup.federation,
+            Over(),
+            rounds=setup.rounds,
+            seeds=setup.seeds,
+            measure=earnings_of(Utility()),
+            execution=setup.execution,
+        )
+        honest = utilities_of_runs(measured, everybody, Utility())
+        table = PayoffTable(honest, everybody.astype(int), ("honest",), tuple(setup.seeds), alone)
+        found = individual_rationality(table, confidence=committed["setting"]["confidence"])
+        now = {"irrational": {key: getattr(found, key) for key in ("share", "low", "high")}, "alone": alone.mean()}
+        before = {key: mechanism[key] for key in now}
+        mechanism |= rounded(now)
+        words = f"{before['alone']} alone, {before['irrational']['share']} with less; now {mechanism['alone']}"
+        payoff = f"payoff {mechanism['payoff']}, now {honest.mean():.5f}"
+        print(f"{entry.label}: {words}, {mechanism['irrational']['share']} ({payoff})", flush=True)
+    committed["setting"] |= {"outside": "standalone", "outside_date": f"{datetime.date.today()}"}
+    path.write_text(json.dumps(committed, indent=1) + "\n")
+
+
+def judge_again(name: str) -> None:
+    """Judges the committed cells whose gain is the same with all seeds, and says how many seeds would decide."""
+    path, table = COMMITTED / f"{name}.json", COMMITTED / f"{name}.csv"
+    committed = json.loads(path.read_text())
+    with table.open() as file:
+        reader = csv.DictReader(file)
+        rows, columns = list(reader), list(reader.fieldnames or ())
+    for row in rows:
+        if len({value for column, value in row.items() if column.startswith("seed_")}) == 1:
+            row["verdict"] = UNSEEN if row["verdict"] == "CERTIFIED" else row["verdict"]
+    setting = committed["setting"]
+    for label, mechanism in committed["mechanisms"].items():
+        cells = [row for row in rows if row["algorithm"] == label]
+        for row in mechanism["deviations"]:
+            row.pop("participation", None)
+            verdicts = [cell["verdict"] for cell in cells if cell["deviation"] == row["deviation"]]
+            row["verdicts"] = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
+        attack = mechanism["attack"] and Attack(**{**mechanism["attack"], "strategy": ()})
+        mean, high = (np.array([float(cell[column]) for cell in cells]) for column in ("gain", "high"))
+        bounds = Bounds(mean, mean, mean, high, np.nan)  # of which these two are read
+        needed = seeds_that_decide(bounds, attack, setting["tolerance"], 0.0, setting["seeds"])
+        before = mechanism["seeds_needed"]
+        if before is not None and (needed is None or abs(needed - before) > 1):  # numbers are rounded
+            mechanism["seeds_needed"] = needed
+    path.write_text(json.dumps(committed, indent=1) + "\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    table.write_text(text.getvalue())
+
+
 def main() -> None:
     """Estimates, runs or commits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -305,6 +383,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=23_000, help="client-steps by second, for --estimate")
     parser.add_argument("--estimate", action="store_true")
     parser.add_argument("--commit", action="store_true")
+    parser.add_argument("--outside", action="store_true", help="play outside options of committed files again")
     parser.add_argument("--speed", metavar="LABELS", help="mechanisms whose programs and speed are measured")
     parser.add_argument("--passes", type=int, default=2, help="turns of each form, for --speed")
     chosen = parser.parse_args()
@@ -321,6 +400,9 @@ def main() -> None:
         config = load(f"certificates/{name}", chosen.set)
         if chosen.estimate:
             estimate(config, chosen.rate, ASKED.get(name, {}))
+        elif chosen.outside:
+            play_outside(name, config)
+            judge_again(name)
         elif chosen.speed:
             speed(config, [label.strip() for label in chosen.speed.split(",")], chosen.passes)
         else:

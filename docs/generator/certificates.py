@@ -21,7 +21,12 @@ PAGE = "methods/certificates.md"
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "fails", "undecided", "not run"
 WORST = 3  # gains that the page explains
 # Marks of verdicts on a deviation of all clients.
-_MARKS = {"VIOLATED": "**", "INCONCLUSIVE": "?", "CERTIFIED": ""}
+_MARKS = {"VIOLATED": "**", "INCONCLUSIVE": "?", "NO EFFECT SEEN": "=", "CERTIFIED": ""}
+
+_OUTSIDE = {
+    "standalone": "Alone a client has a standalone model, by `[standalone]` of the config.",
+    "mechanism": "Alone a client has the mechanism with itself as its one member.",
+}
 
 OPENING = """# Does it pay to lie?
 
@@ -32,7 +37,8 @@ gets more, in the same draw of data, initial weights and batches. Each seed deal
 
 - **Individual rationality comes first**: where most clients have less than alone, it pays to contribute nothing,
   whatever the mechanism.
-- Bounds hold for all clients that deviate and all deviations of a mechanism at once. Every tolerance below the lower
+- Each side of the bounds holds for all clients that deviate and all deviations of a mechanism at once; gains are often
+  skewed, so that bounds of a single one hold less often. Every tolerance below the lower
   bound of the largest gain is violated. From the upper bound on, no deviation that was tried violates it. Between
   them more seeds are needed.
 - Only the deviations below were tried, and an attack that was searched for: a client may gain more by another one.
@@ -48,7 +54,8 @@ mechanism at once. **Bold**: it gains. –: the mechanism never reads it.
 DEVIATIONS = """### Largest gain, mechanism by deviation
 
 The mean gain of the client that gains most. **Bold**: more than the tolerance for some client (violated). ?: it cannot
-be said for some client. Plain: at most the tolerance for all that deviate (certified). –: the mechanism never reads it.
+be said for some client. =: for some client the gain is the same with all seeds, so no effect is seen and none is
+excluded. Plain: at most the tolerance for all that deviate (certified). –: the mechanism never reads it.
 """
 
 
@@ -192,7 +199,7 @@ def _heading(setting: Mapping[str, Any], mechanisms: Mapping[str, Mapping[str, A
         f"## `{name}`\n\n{setting['clients']} clients, {who}, {setting['seeds']} seeds, "
         f"tolerance {setting['tolerance']:g}, confidence {100 * setting['confidence']:g} %; "
         f"fljax {setting['fljax']}, {setting['date']}{where}. "
-        f"`{command}` does it again.{took}\n"
+        f"`{command}` does it again.{took} {_OUTSIDE[setting.get('outside', 'mechanism')]}\n"
     )
 
 
@@ -258,11 +265,11 @@ def _gain(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "–"
     number, verdict = f"{row['gain']:+.3f}", verdict_of(row)
-    return f"{number} ?" if verdict == "INCONCLUSIVE" else f"{_MARKS[verdict]}{number}{_MARKS[verdict]}"
+    return f"**{number}**" if verdict == "VIOLATED" else f"{number} {_MARKS[verdict]}".rstrip()
 
 
 def verdict_of(row: Mapping[str, Any]) -> str:
-    """The verdict on a deviation of all clients: violated for some, certified for all, or neither."""
+    """The verdict on a deviation of all clients: the first of violated, inconclusive and unseen, or certified."""
     return next(verdict for verdict in _MARKS if verdict in row["verdicts"])
 
 

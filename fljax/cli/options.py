@@ -184,14 +184,17 @@ class CertifyOptions(NamedTuple):
         str | None,
         typer.Option(
             metavar="NAMES|FILE.toml",
-            help="Names of usual deviations with commas, or a file of strategies; all that are read if not given.",
+            help="Names of usual deviations or module:function with commas, or a file of them; all usual ones that are "
+            "read if not given.",
         ),
     ] = None
     metric: Annotated[
         str | None,
         typer.Option(help="What a client gets of its model on its test rows: test_accuracy or test_loss."),
     ] = None
-    cost: Annotated[float, typer.Option(help="Of a client's whole effort, in units of the metric.")] = 0.0
+    cost: Annotated[
+        float, typer.Option(help="Of the local steps of an honest client in all rounds, in units of the metric.")
+    ] = 0.0
     price: Annotated[float, typer.Option(help="Of a token that a client has at the end.")] = 0.0
     confidence: Annotated[float, typer.Option(help="Of the bounds, for all deviations of all clients at once.")] = 0.95
     method: Annotated[str, typer.Option(help="Of the bounds: bonferroni or max_t.")] = "bonferroni"
@@ -209,6 +212,10 @@ class CertifyOptions(NamedTuple):
         str | None,
         typer.Option(metavar="IDS", help="Ids of the clients that deviate, with commas; all of them if not given."),
     ] = None
+    outside: Annotated[
+        str,
+        typer.Option(help="What clients get without joining: standalone (models), mechanism (of one member) or none."),
+    ] = "standalone"
 
 
 class Together(NamedTuple):

@@ -13,7 +13,7 @@ import contextlib
 import json
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fljax.config import Config, dumps
 from fljax.contributions.over_seeds import LEAST_SEEDS
 from fljax.core import processes
 from fljax.core.files import write
-from fljax.core.names import about_algorithm
+from fljax.core.names import about_algorithm, name_of
 from fljax.engine import Plan, checksum_of
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
 from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategies_of
@@ -33,6 +33,7 @@ from fljax.experiments.whole_runs import (
     apart,
     begin,
     check_blocks,
+    names_of,
     on_block,
     reads_standalone,
 )
@@ -53,11 +54,11 @@ from fljax.games.strategic.evidence import left_out_sentences
 from fljax.games.strategic.playing import check_deviators
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
-from fljax.games.values import algorithm_of
+from fljax.games.values import algorithm_of, code_of
 from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
 from fljax.results.identity import CHECKPOINTS, Origin, check_same_run
-from fljax.scenarios import ByReport, Strategy
+from fljax.scenarios import ByReport, Deviation, Strategy
 
 CONTROL = "fedavg by size (control)"
 QUESTION = "question.json"  # beside the blocks of runs: what they are for
@@ -80,6 +81,8 @@ class Question(NamedTuple):
       control: whether FedAvg by size is certified beside the algorithms.
       max_runs: of one algorithm; more are refused.
       deviators: ids of the clients that deviate; None: each in turn. Splits and the control take the same.
+      outside: what clients get if they do not join: "standalone" of the config's standalone models, "mechanism" of the
+        algorithm with one member; None: it is not known.
     """
 
     tolerance: float = 0.01
@@ -92,6 +95,7 @@ class Question(NamedTuple):
     control: bool = True
     max_runs: int = 20_000
     deviators: tuple[int, ...] | None = None
+    outside: Literal["standalone", "mechanism"] | None = "standalone"
 
 
 class _Ahead(NamedTuple):
@@ -105,7 +109,7 @@ class _Ahead(NamedTuple):
       identities: as how many a client joins; 1: it cannot split.
     """
 
-    deviations: Mapping[str, Strategy]
+    deviations: Mapping[str, Strategy | Deviation]
     utility: Utility
     left_out: Mapping[str, str]
     usual: tuple[str, ...]
@@ -197,7 +201,7 @@ def _save(
 def _runs_of(certificate: Certificate, identities: int) -> int:
     """How many runs a certificate took, as ``cost_of`` counts them."""
     seeds, cells, clients = certificate.gains.payoffs.shape
-    alone = 0 if certificate.gains.outside is None else clients
+    alone = clients if certificate.gains.outside_is == "mechanism" and certificate.gains.outside is not None else 0
     together = 1 + (split_name(identities) in certificate.gains.deviations)  # splits have honest runs of their own
     attacks = 0 if certificate.attack is None else 1 + certificate.attack.candidates
     return seeds * (together + cells + alone + attacks)
@@ -223,10 +227,12 @@ def _certificates(
         write(blocks / QUESTION, in_json(asked).encode())
     ahead = {label: entry for label, entry in ahead.items() if entry.deviations}
     lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
+    lacking = lacking or (ahead if asked.outside == "standalone" else [])
     reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
     same: dict[str, Any] = {"rounds": setup.rounds, "seeds": setup.seeds, "tolerance": asked.tolerance}
     same |= {"confidence": asked.confidence, "method": asked.method, "max_runs": asked.max_runs}
     same["deviators"] = asked.deviators
+    alone = {"outside": reference if asked.outside == "standalone" else asked.outside, "standalone": setup.standalone}
     for entry in setup.algorithms:
         label = entry.label
         if label not in ahead:
@@ -239,12 +245,14 @@ def _certificates(
                 utility=ahead[label].utility,
                 identities=ahead[label].identities,
                 candidates=asked.candidates,
+                **alone,
                 **same,
                 **_of_runs(setup, outputs, label),
             )
         if (words := diverged_cells(certificate.gains)) is not None:
             log.note(words, label)
-        yield label, certificate._replace(left_out=tuple(ahead[label].left_out.items()))
+        gains = certificate.gains._replace(names=names_of(setup))
+        yield label, certificate._replace(gains=gains, left_out=tuple(ahead[label].left_out.items()))
     if asked.control and CONTROL not in finished:
         with about_algorithm(CONTROL):
             certificate = certify(
@@ -252,13 +260,13 @@ def _certificates(
                 setup.federation,
                 deviations=_INFLATED,
                 utility=asked.utility._replace(cost=0.0, price=0.0),
-                outside=False,
+                outside=None,
                 candidates=0,
                 controls=False,
                 **same,
                 **_of_runs(setup, outputs, CONTROL),
             )
-        yield CONTROL, certificate
+        yield CONTROL, certificate._replace(gains=certificate.gains._replace(names=names_of(setup)))
 
 
 def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: str) -> _Ahead:
@@ -289,7 +297,7 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
         return ahead
     sizes: dict[str, Any] = {"rounds": setup.rounds, "seeds": len(setup.seeds), "candidates": asked.candidates}
     deviating = setup.clients if asked.deviators is None else len(asked.deviators)
-    sizes["splits"] = deviating * (identities > 1)
+    sizes |= {"splits": deviating * (identities > 1), "outside": "mechanism" if asked.outside == "mechanism" else None}
     cost = cost_of(plan, setup.federation, cells=len(chosen.deviations) * deviating, **sizes)
     check_number(cost, asked.max_runs)
     count = len(chosen.deviations) + (identities > 1)
@@ -336,9 +344,12 @@ def in_json(asked: Question) -> str:
     """What is asked that another answer would need other runs for, as text; not the tolerance."""
     deviations: Any = asked.deviations
     if isinstance(deviations, Mapping):
-        deviations = {name: numbers_of(strategy) for name, strategy in deviations.items()}
+        deviations = {
+            name: numbers_of(lie) if isinstance(lie, Strategy) else f"{name_of(lie)} {code_of(lie)}"
+            for name, lie in deviations.items()
+        }
     utility = asked.utility._replace(cost=np.asarray(asked.utility.cost, float).tolist())._asdict()
-    names = ("confidence", "method", "identities", "candidates")
+    names = ("confidence", "method", "identities", "candidates", "outside")
     settings = {name: getattr(asked, name) for name in names}
     settings["deviators"] = None if asked.deviators is None else sorted(map(int, asked.deviators))
     return json.dumps({"deviations": deviations, **utility, **settings})
@@ -361,8 +372,8 @@ def _finished(directory: pathlib.Path | None, text: str, asked: Question) -> Sav
 def _check_question(earlier: str, asked: Question, of_what: str) -> None:
     """Raises a ValueError if something else was asked earlier, in the form of ``in_json``."""
     before, now = json.loads(earlier or "{}"), json.loads(in_json(asked))
-    # An older version plays no splits, and all clients deviate.
-    before = {"identities": 1, "deviators": None} | before if before else before
+    # An older version plays no splits, all clients deviate, and the mechanism with one member is outside.
+    before = {"identities": 1, "deviators": None, "outside": "mechanism"} | before if before else before
     for name, value in now.items():
         if name in before and before[name] != value:
             raise ValueError(

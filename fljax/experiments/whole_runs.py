@@ -66,6 +66,13 @@ def begin(setup: Setup, log: EventLog, *, purpose: str, run: str, lost: str) -> 
     return check(setup, rehearsed=False, swept=True)
 
 
+def names_of(setup: Setup) -> tuple[str, ...]:
+    """The names that clients have in the data, if they are those of all seeds; empty: they have none."""
+    names = {labels.clients for labels in setup.world.names} if setup.world is not None else set()
+    (shared,) = names if len(names) == 1 else (None,)
+    return tuple(map(str, shared or ()))
+
+
 def reads_standalone(entry: AlgorithmSetup) -> bool:
     """Whether the algorithm, or a scenario around it, reads standalone models."""
     builders = (entry.build, *(wrap for wrap, _ in entry.scenarios))

@@ -28,6 +28,7 @@ from fljax.experiments.whole_runs import (
     apart,
     begin,
     check_blocks,
+    names_of,
     on_block,
     reads_standalone,
 )
@@ -220,10 +221,7 @@ _ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
 
 
 def _named(table: CoalitionTable, setup: Setup) -> CoalitionTable:
-    """The table with the names that clients have in the data, if they are those of all seeds."""
-    names = {labels.clients for labels in setup.world.names} if setup.world is not None else set()
-    (shared,) = names if len(names) == 1 else (None,)
-    return table if shared is None else table._replace(names=tuple(map(str, shared)))
+    return table._replace(names=names_of(setup) or table.names)
 
 
 def _finished(directory: pathlib.Path | None, text: str) -> SavedTables | None:

@@ -51,13 +51,11 @@ from fljax.games.strategic.equilibria import (
     payoff_half_width,
     pure_equilibria,
 )
-from fljax.games.strategic.evidence import Attack, Control
+from fljax.games.strategic.evidence import Attack, Confirmed, Control, Harmful, Rationality
 from fljax.games.strategic.ex_post import ExPost, ex_post
 from fljax.games.strategic.gains import (
     Certificate,
-    Confirmed,
     Gains,
-    Rationality,
     certificate,
     diverged_cells,
     individual_rationality,
@@ -103,6 +101,7 @@ __all__ = [
     "Cost",
     "ExPost",
     "Gains",
+    "Harmful",
     "MixedEquilibria",
     "PairCertificate",
     "PayoffTable",

@@ -66,7 +66,7 @@ def name_of_value(value: Value) -> str:
     return value if isinstance(value, str) else function_name(value).replace("/", "|")
 
 
-def code_of(value: Value) -> str:
+def code_of(value: str | Callable[..., Any]) -> str:
     """What a function of one's own computes: the version of Python, and a checksum of its code; "" of a metric.
 
     Its name, its place and the words of its docstring do not count. Functions that it calls, and decorators, are not

@@ -16,14 +16,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
+from fljax.report.games.sentences import name_of, verdict_in_words
 from fljax.report.style import COLOURS, INK, fitted, legend_below, printable, width_of
 
 _GAIN, _LOSS, _PLAIN = "#D55E00", "#0072B2", "#f3f3f3"
 _SINK, _CYCLE, _NODE = INK, "#ffcf87", "#dddddd"
 _WRITTEN = 24  # clients up to which numbers are written into cells
 _MOST_NODES = 64
-_COUNTED = (("deviation", "deviation"), ("deviator", "client"))
-_MARKS = {"VIOLATED": "framed: violated", "INCONCLUSIVE": "?: inconclusive", "CERTIFIED": "plain: certified"}
+_MARKS = {
+    "VIOLATED": "framed: violated",
+    "INCONCLUSIVE": "?: inconclusive",
+    "NO EFFECT SEEN": "=: no effect seen",
+    "CERTIFIED": "plain: certified",
+}
+_WRITTEN_MARKS = {"INCONCLUSIVE": "?", "NO EFFECT SEEN": "="}
 
 
 def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
@@ -37,9 +43,9 @@ def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
     for cell in np.argsort(-certificate["mean"].values, kind="stable"):
         entry = certificate.isel(cell=cell)
         numbers = [entry["mean"], entry["low"], entry["high"], *(means[name][cell] for name in ("loss", "welfare"))]
-        verdict = str(entry["verdict_of_cell"].values) + " (no variation)" * (float(entry["error"]) == 0)
+        verdict = str(entry["verdict_of_cell"].values)
         deviation = str(entry["deviation"].values)
-        rows.append([str(int(entry["deviator"])), deviation, *(f"{float(number):+.4f}" for number in numbers), verdict])
+        rows.append([name_of(certificate, cell), deviation, *(f"{float(number):+.4f}" for number in numbers), verdict])
     return rows
 
 
@@ -52,7 +58,7 @@ def deviation_rows(certificate: xr.Dataset, *, bounds: bool = False) -> list[lis
 
     Returns:
       Rows with the largest mean gains first. The verdict is that of all clients: "VIOLATED" if it is violated for some
-      client, and "CERTIFIED" if it is certified for all.
+      client, and "CERTIFIED" or "NO EFFECT SEEN" if it is so for all.
     """
     beside = {"loss": "others lose", "participation": "participation", "welfare": "welfare"}
     rows = [["deviation", "client", "gain", "from", "to", *beside.values(), "verdict"]]
@@ -63,7 +69,7 @@ def deviation_rows(certificate: xr.Dataset, *, bounds: bool = False) -> list[lis
         gain = [f"{float(entry[part]):+.4f}" for part in ("mean", "low", "high")]
         others = [_with_bounds(entry, part, bounds) for part in beside]
         verdicts = certificate["verdict_of_cell"].values[names == name].tolist()
-        rows.append([str(name), str(int(entry["deviator"])), *gain, *others, _of_all(verdicts)])
+        rows.append([str(name), name_of(certificate, int(cell)), *gain, *others, _of_all(verdicts)])
     return rows
 
 
@@ -79,101 +85,14 @@ def _of_all(verdicts: Sequence[str]) -> str:
     violated = verdicts.count("VIOLATED")
     if violated:
         return f"VIOLATED ({violated} of {len(verdicts)})" if len(verdicts) > 1 else "VIOLATED"
-    return "CERTIFIED" if set(verdicts) == {"CERTIFIED"} else "INCONCLUSIVE"
-
-
-def rationality_sentence(certificate: xr.Dataset) -> str | None:
-    """How many clients should not have joined; None if outside options are not known."""
-    if "irrational" not in certificate:
-        return None
-    share, low, high = (100 * float(certificate[f"irrational{end}"]) for end in ("", "_low", "_high"))
-    words = f"{share:.1f} % of the clients have less than without joining (from {low:.1f} to {high:.1f} %)."
-    return words + (" Where most do, it pays to contribute nothing." if share > 50 else "")
-
-
-def certificate_sentences(certificate: xr.Dataset) -> list[str]:
-    """What a certificate says beside its cells: who should join, the verdict, the worst cell, and what it is about.
-
-    Args:
-      certificate: of ``fljax.games.certificate_dataset``.
-    """
-    first = rationality_sentence(certificate)
-    sentences: list[str] = [] if first is None else [first]
-    sure = f"{100 * float(certificate['confidence']):g} %"
-    sentences.append(f"{_verdict_in_words(certificate)}.")
-    if np.isfinite(certificate["seeds_needed"]):
-        sentences.append(f"About {int(certificate['seeds_needed']):,} seeds would decide.")
-    cells, half = [int(certificate[name]) for name in ("worst", "confirmed_cell")], certificate.sizes["seed"] // 2
-    names = [f"client {int(certificate['deviator'][cell])}, {certificate['deviation'].values[cell]}" for cell in cells]
-    ends = [float(certificate[f"confirmed_{name}"]) for name in ("mean", "low", "high")]
-    sentences.append(
-        f"Largest mean gain: {names[0]}, {float(certificate['mean'][cells[0]]):+.4f}. Chosen with {half} seeds and "
-        f"reported with the others: {names[1]}, {ends[0]:+.4f} (from {ends[1]:+.4f} to {ends[2]:+.4f}, {sure})."
-    )
-    sentences += [*_attack_in_words(certificate, half, sure), *_controls_in_words(certificate)]
-    sentences += _of_single_seeds(certificate, sure)
-    lost = int(certificate["diverged"].sum() + certificate["honest_diverged"].sum())
-    if lost:
-        runs = "1 run diverged and counts" if lost == 1 else f"{lost} runs diverged and count"
-        sentences.append(f"{runs} as the worst utility.")
-    tried = {name: len(set(certificate[name].values)) for name, _ in _COUNTED}
-    words = [f"{tried[name]} {word}{'s' * (tried[name] > 1)}" for name, word in _COUNTED]
-    sentences.append(
-        f"Tried: {words[0]} of {words[1]}, each one alone while all others are honest. "
-        "A client may gain more by a deviation that was not tried. Gains are means over seeds."
-    )
-    return sentences
-
-
-def _attack_in_words(certificate: xr.Dataset, half: int, sure: str) -> list[str]:
-    if "attack_client" not in certificate:
-        return []
-    mean, low, high = (float(certificate[f"attack_{name}"]) for name in ("mean", "low", "high"))
-    numbers = zip(certificate["attack_field"].values, certificate["attack_number"].values, strict=True)
-    strategy = ", ".join(f"{field} {float(number):.3g}" for field, number in numbers)
-    beyond = " It violates the tolerance." if low > float(certificate["tolerance"]) else ""
-    return [
-        f"Attack: the best of {int(certificate['attack_candidates'])} strategies of client "
-        f"{int(certificate['attack_client'])}, chosen with {half} seeds ({strategy}), gains {mean:+.4f} with the "
-        f"others (from {low:+.4f} to {high:+.4f}, {sure}).{beyond}"
-    ]
-
-
-def _controls_in_words(certificate: xr.Dataset) -> list[str]:
-    if "control_name" not in certificate:
-        return []
-    columns = (certificate[f"control_{part}"].values.tolist() for part in ("name", "expected", "verdict"))
-    controls = list(zip(*columns, strict=True))
-    failed = [
-        f"Control failed: {name} should be {expected} and is {verdict}, so the verdict says little."
-        for name, expected, verdict in controls
-        if expected != verdict
-    ]
-    named = "; ".join(f"{name}: {verdict}" for name, _, verdict in controls)
-    return failed or [f"Controls, all as they should be: {named}."]
-
-
-def _of_single_seeds(certificate: xr.Dataset, sure: str) -> list[str]:
-    """Gains ex post, and what could be seen: the smallest gain that is flagged, beside the noise of payoffs."""
-    if "violated_seeds" not in certificate:
-        return []
-    share, most = (100 * float(certificate[f"violated_seeds{end}"]) for end in ("", "_high"))
-    quantiles = zip(certificate["level"].values, certificate["largest_quantile"].values, strict=True)
-    shown = ", ".join(f"{float(gain):+.4f} (quantile {float(level):g})" for level, gain in quantiles)
-    seen = float(certificate["tolerance"]) + float((certificate["mean"] - certificate["low"]).max())
-    noise = float(certificate["honest"].std("seed", ddof=1).mean())
-    return [
-        f"With single seeds: in {share:.1f} % of them somebody gains more than the tolerance (at most {most:.1f} % of "
-        f"all draws, {sure}). Largest gain of a seed: {shown}.",
-        f"A mean gain above {seen:.4g} is flagged in every cell. Payoffs of an honest client have the standard "
-        f"deviation {noise:.4g} over seeds.",
-    ]
+    return verdicts[0] if len(set(verdicts)) == 1 else "INCONCLUSIVE"
 
 
 def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     """A heatmap: the mean gain of each client that deviates alone, by deviation, with the verdict on each cell.
 
-    Cells that violate the tolerance have a frame, inconclusive ones a question mark.
+    Cells that violate the tolerance have a frame, inconclusive ones a question mark, and those whose gain is the same
+    with all seeds an equals sign.
 
     Args:
       certificate: of ``fljax.games.certificate_dataset``.
@@ -200,7 +119,8 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     _write_cells(axes, gains, verdicts, largest)
     axes.set_yticks(range(len(rows)), labels)
     step = max(1, -(-clients // _WRITTEN))
-    axes.set_xticks(range(0, clients, step))
+    shown = range(0, clients, step)
+    axes.set_xticks(shown, [printable(str(certificate["name"].values[client]), 12) for client in shown])
     axes.set_xlabel("client that deviates", fontsize=9.5, color=INK)
     axes.tick_params(colors=INK, labelsize=9, length=0)
     axes.spines[:].set_visible(False)
@@ -208,7 +128,7 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     bar.set_label("mean gain", fontsize=9.5, color=INK)
     bar.ax.tick_params(colors=INK, labelsize=9)
     bar.outline.set_visible(False)  # type: ignore[operator]
-    _title(axes, [_verdict_in_words(certificate)], size[0] - 2)
+    _title(axes, [verdict_in_words(certificate)], size[0] - 2)
     _head(figure, heading or "Does it pay to deviate?")
     present = [name for name in _MARKS if (verdicts == name).any()]
     legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | _untried(verdicts))
@@ -221,7 +141,7 @@ def _write_cells(axes: Axes, gains: np.ndarray, verdicts: np.ndarray, largest: f
     for row, column in np.argwhere(verdicts != ""):
         value, verdict = float(gains[row, column]), str(verdicts[row, column])
         words = f"{round(value, decimals) + 0.0:+.{decimals}f}" if gains.shape[1] <= _WRITTEN else ""
-        words += "?" * (verdict == "INCONCLUSIVE")
+        words += _WRITTEN_MARKS.get(verdict, "")
         light = abs(value) > 0.6 * largest
         axes.text(column, row, words, ha="center", va="center", fontsize=8, color="white" if light else INK)
         if verdict == "VIOLATED":
@@ -229,24 +149,14 @@ def _write_cells(axes: Axes, gains: np.ndarray, verdicts: np.ndarray, largest: f
 
 
 def _mark(verdict: str) -> Patch | Line2D:
-    if verdict == "INCONCLUSIVE":
-        return Line2D([], [], linestyle="none", marker="$?$", markersize=8, color=INK)
+    if verdict in _WRITTEN_MARKS:
+        return Line2D([], [], linestyle="none", marker=f"${_WRITTEN_MARKS[verdict]}$", markersize=8, color=INK)
     width = 1.8 if verdict == "VIOLATED" else 0.0
     return Patch(facecolor=_PLAIN, edgecolor=INK, linewidth=width)
 
 
 def _untried(verdicts: np.ndarray) -> dict[str, Patch]:
     return {"not tried": Patch(facecolor="#bbbbbb")} if (verdicts == "").any() else {}
-
-
-def _verdict_in_words(certificate: xr.Dataset) -> str:
-    low, high = float(certificate["epsilon_low"]), float(certificate["epsilon_high"])
-    cells, seeds = certificate.sizes["cell"], certificate.sizes["seed"]
-    sure = f"{100 * float(certificate['confidence']):g} %, {cells} cells at once, {seeds} seeds"
-    verdict = f"{certificate['verdict'].item()} at {float(certificate['tolerance']):g}"
-    attacked = certificate["verdict"] == "VIOLATED" and not (certificate["verdict_of_cell"] == "VIOLATED").any()
-    gain = " by the attack: the largest gain of the cells" if attacked else ": the largest gain"
-    return f"{verdict}{gain} is from {low:.4g} to {high:.4g} ({sure})"
 
 
 def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:

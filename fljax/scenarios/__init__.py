@@ -5,6 +5,7 @@ from fljax.scenarios.appeal_based import appeal_based
 from fljax.scenarios.byzantine import byzantine
 from fljax.scenarios.clipped import clipped
 from fljax.scenarios.common import Entry
+from fljax.scenarios.deviating import Deviation, Knowledge
 from fljax.scenarios.drift import drift
 from fljax.scenarios.effort import effort
 from fljax.scenarios.finetuned import finetuned
@@ -18,7 +19,9 @@ from fljax.scenarios.strategic import ByReport, Strategy, strategic
 __all__ = [
     "REGISTRY",
     "ByReport",
+    "Deviation",
     "Entry",
+    "Knowledge",
     "Strategy",
     "appeal_based",
     "availability",

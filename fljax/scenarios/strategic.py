@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree, Real
 
 from fljax.core import trees
@@ -34,6 +35,7 @@ from fljax.scenarios.common import (
     key_number,
     root_mean_square,
 )
+from fljax.scenarios.deviating import Deviation, Knowledge, have_same_shapes, made
 from fljax.scenarios.effort import with_effort
 from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.misreporting import false_value
@@ -127,6 +129,7 @@ class StrategicClient(NamedTuple):
     update: PyTree = ()
     model: PyTree = ()
     labels: Any = ()  # the key by which labels are flipped
+    rounds: Any = 0  # in which it trained
 
 
 @checked
@@ -150,6 +153,16 @@ def strategic(inner: Algorithm, *, strategy: Strategy = Strategy()) -> Algorithm
         task has no classes; with fields that keep a model, unless clients receive one model of the shape of the update
         that they send.
     """
+    return with_strategy(inner, strategy)
+
+
+def with_strategy(
+    inner: Algorithm,
+    strategy: Strategy,
+    functions: tuple[Deviation, ...] = (),
+    chosen: Float[Array, " N"] | Float[np.ndarray, " N"] | None = None,
+) -> Algorithm:
+    """``strategic``, where client i first sends what ``functions[chosen_i - 1]`` makes of its messages; 0: honest."""
     number = key_number(inner, "strategic", STRATEGIC)
     numbers = _arrays(strategy)
     worked = inner if numbers.effort is None else with_effort(inner, numbers.effort)
@@ -166,7 +179,8 @@ def strategic(inner: Algorithm, *, strategy: Strategy = Strategy()) -> Algorithm
         return StrategicDown(down, worked.send(server, seat._replace(first=False))) if seat.first else down
 
     def init_client(key: Key[Array, ""], seat: Seat, down: Any, data: LocalData) -> StrategicClient:
-        client = StrategicClient(worked.init_client(key, seat, down.inner if keeps else down, data))
+        own = worked.init_client(key, seat, down.inner if keeps else down, data)
+        client = StrategicClient(own, rounds=jnp.zeros((), jnp.int32))
         if numbers.flip is not None:
             client = client._replace(labels=jax.random.fold_in(key, number))
         if not keeps:
@@ -185,6 +199,7 @@ def strategic(inner: Algorithm, *, strategy: Strategy = Strategy()) -> Algorithm
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: StrategicClient, data: LocalData) -> PyTree:
         assert worked.poll is not None
         ballot = worked.poll.ask(key, seat, down, client.inner, believed(seat, client, data))
+        ballot = made(functions, chosen, Knowledge(seat, key, down, client.inner, data), ballot)
         return _reported(_row(numbers, seat), ballot) if seat.known else ballot
 
     def train(
@@ -192,7 +207,8 @@ def strategic(inner: Algorithm, *, strategy: Strategy = Strategy()) -> Algorithm
     ) -> tuple[PyTree, StrategicClient]:
         now = _row(numbers, seat)
         up, new = worked.train(key, seat, down, client.inner, believed(seat, client, data))
-        after, up = client._replace(inner=new), _reported(now, up)
+        up = made(functions, chosen, Knowledge(seat, key, down, client.inner, data), up)
+        after, up = client._replace(inner=new, rounds=client.rounds + 1), _reported(now, up)
         if not changes:
             return up, after
         last = _Terms(stale=client.update)
@@ -295,7 +311,7 @@ def received_model(algorithm: Algorithm, down: PyTree, update: PyTree) -> PyTree
     """
     candidates = [down, getattr(down, "model", None)]
     candidates += [] if algorithm.common is None else [algorithm.common(down)]
-    alike = (part for part in candidates if part is not None and _have_same_shapes(part, update))
+    alike = (part for part in candidates if part is not None and have_same_shapes(part, update))
     return next(alike, None)
 
 
@@ -309,13 +325,6 @@ def _of_earlier_rounds(algorithm: Algorithm, down: PyTree, up: PyTree) -> tuple[
             "echo and for noise beside own, got one that sends something else"
         )
     return updates[0], model
-
-
-def _have_same_shapes(one: PyTree, other: PyTree) -> bool:
-    if jax.tree.structure(one) != jax.tree.structure(other):
-        return False
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(jnp.shape(first) == jnp.shape(second) for first, second in pairs)
 
 
 def _arrays(strategy: Strategy) -> _Numbers:

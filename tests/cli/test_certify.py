@@ -85,11 +85,11 @@ def test_what_was_left_out_is_said(fake: dict[str, Any], capsys: Any) -> None:
 def test_the_question(fake: dict[str, Any], capsys: Any) -> None:
     asked = ["--tolerance", "0.02", "--deviations", "zero rider, update times 2", "--metric", "test_loss", "--cost"]
     asked += ["0.1", "--price", "0.5", "--confidence", "0.9", "--method", "max_t", "--candidates", "0", "--no-control"]
-    asked += ["--max-runs", "7", "--resume", "--identities", "3", "--deviators", "2, 0"]
+    asked += ["--max-runs", "7", "--resume", "--identities", "3", "--deviators", "2, 0", "--outside", "none"]
     assert call(capsys, "certify", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
     names = ("zero rider", "update times 2")
     utility = Utility("test_loss", 0.1, 0.5)
-    assert fake["question"] == experiment.Question(0.02, names, utility, 0.9, "max_t", 3, 0, False, 7, (0, 2))
+    assert fake["question"] == experiment.Question(0.02, names, utility, 0.9, "max_t", 3, 0, False, 7, (0, 2), None)
     assert fake["resume"]
     assert not pathlib.Path("x", "certificates.html").exists()
     pathlib.Path("lies.toml").write_text('["a lie"]\nown = 2\nfactor = {loss = 0.5}\n')
@@ -108,6 +108,8 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     first = algorithms["fedavg"]
     assert next(iter(first)) == "irrational"
     assert first["irrational"]["share"] == pytest.approx(1 / 3)
+    assert first["outside"] == "given"
+    assert first["harmful"]["cell"] == 0
     assert (first["verdict"], first["seeds_needed"], algorithms["b"]["verdict"]) == ("INCONCLUSIVE", 51, "CERTIFIED")
     cell = first["cells"][0]
     assert (cell["client"], cell["deviation"], cell["verdict"]) == (0, "lie", "INCONCLUSIVE")

@@ -62,14 +62,14 @@ def test_every_algorithm_is_certified_and_saved(played: list[dict[str, Any]], tm
     assert (first["seeds"], first["tolerance"], first["candidates"]) == ((0, 1, 2, 3, 4), 0.02, 50)
     assert {"zero rider", "size times 10"} <= first["deviations"].keys()
     assert control["deviations"] == {"size times 10": Strategy(factor=ByReport(size=10.0))}
-    assert (control["candidates"], control["outside"], control["controls"]) == (0, False, False)
+    assert (control["candidates"], control["outside"], control["controls"]) == (0, None, False)
     assert control["plan"].arguments["weights"] == "size"
     told = {event.message for event in events if event.label == "fedavg"}
     assert "about 8 s left" in told
     assert any(message.startswith(f"{len(first['deviations'])} deviations, ") for message in told)
     assert [event.label for event in events if event.stage == "saved"] == [*LABELS, CONTROL]
-    # With 5 seeds: honest, 3 cells, 3 clients alone, and the attack's honest run and 6 candidates.
-    assert [event.rounds for event in events if event.stage == "saved"] == [5 * (1 + 3 + 3 + 1 + 6)] * 3
+    # With 5 seeds: honest, 3 cells, and the attack's honest run and 6 candidates.
+    assert [event.rounds for event in events if event.stage == "saved"] == [5 * (1 + 3 + 1 + 6)] * 3
     assert not (tmp_path / "certify").exists()
 
 
@@ -77,9 +77,9 @@ def test_some_clients_deviate(played: list[dict[str, Any]]) -> None:
     events: list[Event] = []
     certify.run(config(), Question(deviators=(2, 0)), on_event=events.append)
     assert [call["deviators"] for call in played] == [(2, 0)] * 3
-    # With 5 seeds: honest, the cells, 3 clients alone, and the attack's honest run and 50 candidates.
+    # With 5 seeds: honest, the cells, and the attack's honest run and 50 candidates.
     told = next(event for event in events if event.label == "fedavg" and " deviations, " in event.message)
-    assert told.rounds == 5 * (1 + 2 * len(played[0]["deviations"]) + 3 + 51)
+    assert told.rounds == 5 * (1 + 2 * len(played[0]["deviations"]) + 51)
     with pytest.raises(ValueError, match="expected deviators to be ids of the clients 0 to 2, got 3"):
         certify.run(config(), Question(deviators=(3,)))
 
@@ -119,6 +119,7 @@ def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_
         ),
         (Question(candidates=3), "the candidates of the certificates in .* got 3 in place of 50"),
         (Question(deviators=(1,)), r"the deviators of the certificates in .* got \[1\] in place of null"),
+        (Question(outside=None), 'the outside of the certificates in .* got null in place of "standalone"'),
         (Question(identities=2), "the identities of the certificates in .* got 2 in place of 1"),
         (Question(utility=Utility(cost=0.5)), "the cost of the certificates in .* got 0.5 in place of 0.0"),
         (Question(confidence=0.9), "the confidence of the certificates in .* got 0.9 in place of 0.95"),

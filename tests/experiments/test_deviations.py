@@ -10,6 +10,7 @@ from fljax.config.errors import ConfigError
 from fljax.experiments.inputs.deviations import chosen_of, deviations_of, read_deviations
 from fljax.games.strategic.deviations import Messages, usual_deviations
 from fljax.scenarios import ByReport, Strategy
+from tests.games.strategic.test_functions import doubled
 
 READS = Messages(("loss",), True, False, True)
 
@@ -59,3 +60,15 @@ def test_what_is_tried_of_an_algorithm() -> None:
     assert some.left_out == {"size times 10": why}
     lies = {"lie": Strategy(factor=ByReport(size=2.0)), "double": Strategy(own=2.0)}
     assert chosen_of(lies, READS) == ({"double": Strategy(own=2.0)}, {"lie": why})
+
+
+def test_functions_by_import_path(tmp_path: pathlib.Path) -> None:
+    """As a name beside usual ones, and as a line of a file; refused where nothing is imported."""
+    path = "tests.games.strategic.test_functions:doubled"
+    named = deviations_of(f"zero rider, {path}")
+    assert named == {"zero rider": Strategy(own=0.0), path: doubled}
+    (tmp_path / "lies.toml").write_text(f'twice = "{path}"\n["three times"]\nown = 3.0\n')
+    assert deviations_of(str(tmp_path / "lies.toml")) == {"twice": doubled, "three times": Strategy(own=3.0)}
+    for text in (path, str(tmp_path / "lies.toml")):
+        with pytest.raises(ValueError, match="import"):
+            deviations_of(text, imports=False)

@@ -14,9 +14,9 @@ from fljax.report.certificates import (
     best_response_picture,
     certificate_picture,
     certificate_rows,
-    certificate_sentences,
     deviation_rows,
 )
+from fljax.report.games.sentences import certificate_sentences
 from tests.games.played import GAINS, effort, full, two_clients, unilateral
 
 
@@ -36,7 +36,9 @@ def test_a_heatmap_of_gains_with_verdicts() -> None:
     assert [text.get_text() for text in axes.texts] == ["+0.0650", "-0.0200", "+0.0010?"]
     frames = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     assert [frame.get_x() + 0.47 for frame in frames] == [0]
-    words = "VIOLATED at 0.004: the largest gain is from 0.04907 to 0.08093 (95 %, 3 cells at once, 5 seeds)"
+    words = (
+        "VIOLATED at 0.004: the largest gain is from 0.04907 to 0.08093 (95 % for each side, 3 cells at once, 5 seeds)"
+    )
     assert " ".join(axes.get_title().split()) == words
     assert legend_of(figure) == ["framed: violated", "?: inconclusive", "plain: certified"]
     figure.draw_without_rendering()
@@ -56,7 +58,7 @@ def test_deviations_that_were_not_tried_and_many_clients() -> None:
 def test_gains_of_nothing() -> None:
     dataset = games.certificate_dataset(games.certificate(unilateral(np.zeros((5, 2))), tolerance=0.0))
     figure = certificate_picture(dataset)
-    assert [text.get_text() for text in figure.axes[0].texts] == ["+0.00", "+0.00"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["+0.00=", "+0.00="]
     figure.draw_without_rendering()
 
 
@@ -73,22 +75,30 @@ def test_the_table_of_cells_and_its_sentences() -> None:
     said = certificate_sentences(dataset)
     assert said[0].startswith("33.3 % of the clients have less than without joining (from 0.0 to ")
     assert said[1] == (
-        "INCONCLUSIVE at 0.01: the largest gain is from -0.0009316 to 0.03093 (95 %, 3 cells at once, 5 seeds)."
+        "INCONCLUSIVE at 0.01: the largest gain is from -0.0009316 to 0.03093 (95 % for each side, 3 cells at once, 5 "
+        "seeds)."
     )
     assert said[2] == "About 51 seeds would decide."
-    assert said[3].startswith(
-        "Largest mean gain: client 0, lie, +0.0150. Chosen with 2 seeds and reported with the others:"
+    assert said[3] == (
+        "The others lose in 3 of 3 cells, in which the largest gain is from -0.0009316 to 0.03093 (client 0, lie)."
     )
     assert said[4].startswith(
+        "Largest mean gain: client 0, lie, +0.0150. Chosen with 2 seeds and reported with the others:"
+    )
+    assert said[5].startswith(
         "With single seeds: in 60.0 % of them somebody gains more than the tolerance (at most 92.4 %"
     )
-    assert said[4].endswith("(quantile 0.5), +0.0300 (quantile 0.9), +0.0300 (quantile 1).")
-    assert said[5].startswith("A mean gain above 0.02858 is flagged in every cell.")  # 3.186316 x .005831 of client 1
-    assert said[6] == "1 run diverged and counts as the worst utility."
-    assert said[7].startswith("Tried: 1 deviation of 3 clients, each one alone")
+    assert said[5].endswith("(quantile 0.5), +0.0300 (quantile 0.9), +0.0300 (quantile 1).")
+    assert said[6].startswith("A mean gain above 0.02858 is flagged in every cell.")  # 3.186316 x .005831 of client 1
+    assert said[7] == "1 run diverged and counts as the worst utility."
+    assert said[8].startswith("Tried: 1 deviation of 3 clients, each one alone")
     alone = games.certificate_dataset(games.certificate(unilateral(np.full((5, 2), 0.1), outside=None), tolerance=1.0))
-    assert len(certificate_sentences(alone)) == 5
-    assert certificate_rows(alone)[1][-1] == "CERTIFIED (no variation)"
+    said = certificate_sentences(alone)
+    assert said[1] == (
+        "No effect seen in 2 of 2 cells, whose gain is the same with all seeds. This bounds no gain: in up to 45 % of "
+        "all draws a cell may gain something else (95 %)."
+    )
+    assert certificate_rows(alone)[1][-1] == deviation_rows(alone)[1][-1] == "NO EFFECT SEEN"
 
 
 def test_a_row_for_each_deviation() -> None:
@@ -126,15 +136,15 @@ def test_attack_and_controls_in_words() -> None:
     control = games.Control("a fee", "VIOLATED", "VIOLATED", 1.0, 0.9, 1.1)
     result = games.certificate(unilateral(GAINS), tolerance=0.05)._replace(attack=attack, controls=(control,))
     said = certificate_sentences(games.certificate_dataset(result))
-    assert said[3] == (
+    assert said[4] == (
         "Attack: the best of 50 strategies of client 1, chosen with 2 seeds (own 2.5, factor.size 12.3), gains +0.3000 "
         "with the others (from +0.2000 to +0.4000, 95 %). It violates the tolerance."
     )
-    assert said[4] == "Controls, all as they should be: a fee: VIOLATED."
+    assert said[5] == "Controls, all as they should be: a fee: VIOLATED."
     failed = result._replace(controls=(control._replace(verdict="INCONCLUSIVE"),), attack=attack._replace(low=0.0))
     said = certificate_sentences(games.certificate_dataset(failed))
-    assert said[3].endswith("(from +0.0000 to +0.4000, 95 %).")
-    assert said[4] == "Control failed: a fee should be VIOLATED and is INCONCLUSIVE, so the verdict says little."
+    assert said[4].endswith("(from +0.0000 to +0.4000, 95 %).")
+    assert said[5] == "Control failed: a fee should be VIOLATED and is INCONCLUSIVE, so the verdict says little."
 
 
 def test_a_graph_of_best_responses() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.table import Table
 
@@ -30,7 +30,7 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
     from fljax import games
     from fljax.experiments import certify as experiment
 
-    question, saving = _question(options), saving_of(context, 30.0, 2)
+    question, saving = _question(options, imports=not runs.no_import), saving_of(context, 30.0, 2)
     folder = folder_of(chosen, runs.out, runs.resume)
     with resumable(folder, context):
         with progress_bars(runs.quiet) as progress:
@@ -79,23 +79,24 @@ def _check(options: CertifyOptions) -> None:
     if options.deviators is not None:
         _ids(options.deviators)
     valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}
+    valid["outside"] = ("standalone", "mechanism", "none")
     for name, names in valid.items():
         if (got := getattr(options, name)) not in names:
             words = " or ".join(text for text in names if text)
             raise ValueError(f"expected --{name} to be {words}, got {got!r}")
 
 
-def _question(options: CertifyOptions) -> Question:
+def _question(options: CertifyOptions, *, imports: bool) -> Question:
     """What the options ask."""
     from fljax.experiments.certify import Question
     from fljax.experiments.inputs.deviations import deviations_of
     from fljax.games import Utility
 
-    metric: Any = options.metric
+    metric, outside = options.metric, None if options.outside == "none" else options.outside
     return Question(
         tolerance=options.tolerance,
-        deviations=deviations_of(options.deviations),
-        utility=Utility(metric, options.cost, options.price),
+        deviations=deviations_of(options.deviations, imports=imports),
+        utility=Utility(cast(Any, metric), options.cost, options.price),
         confidence=options.confidence,
         method=options.method,
         identities=options.identities,
@@ -103,6 +104,7 @@ def _question(options: CertifyOptions) -> Question:
         control=options.control,
         max_runs=options.max_runs,
         deviators=None if options.deviators is None else _ids(options.deviators),
+        outside=cast(Any, outside),
     )
 
 
@@ -151,7 +153,8 @@ def _notes(label: str, certificate: Certificate) -> list[str]:
 
 def _print(label: str, dataset: xr.Dataset, notes: Sequence[str]) -> None:
     """Who should have joined, then the table of deviations, then the verdict and what stands beside it."""
-    from fljax.report.certificates import certificate_sentences, deviation_rows, rationality_sentence
+    from fljax.report.certificates import deviation_rows
+    from fljax.report.games.sentences import certificate_sentences, rationality_sentence
 
     shown, said = console(110), certificate_sentences(dataset)
     first = rationality_sentence(dataset)
@@ -184,6 +187,7 @@ def _plain(certificate: Certificate, dataset: xr.Dataset) -> dict[str, Any]:
         cells.append(
             {
                 "client": client,
+                "name": str(dataset["name"].values[client]),
                 "deviation": deviation,
                 **numbers,
                 "by_seed": gains.gains[:, cell].tolist(),
@@ -192,15 +196,18 @@ def _plain(certificate: Certificate, dataset: xr.Dataset) -> dict[str, Any]:
             }
         )
     shares = None if rationality is None else {name: getattr(rationality, name) for name in ("share", "low", "high")}
+    harmful = certificate.harmful
     single = ("violated_seeds", "violated_seeds_high")
     attack = certificate.attack
     return {
         "irrational": shares,
+        "outside": None if shares is None else gains.outside_is,
         "verdict": certificate.verdict,
         "tolerance": certificate.tolerance,
         "confidence": certificate.confidence,
         "method": certificate.method,
         "epsilon": {"low": certificate.epsilon_low, "high": certificate.epsilon_high},
+        "harmful": None if harmful is None else harmful._asdict(),
         "seeds": list(gains.seeds),
         "seeds_needed": certificate.seeds_needed,
         "worst": certificate.worst,

@@ -105,18 +105,30 @@ def client_steps(
     Returns:
       The number; None where the plan has no argument ``local``.
     """
-    arguments: Any = plan.arguments if isinstance(plan, Plan) else {}
-    local = arguments.get("arguments", arguments).get("local")
-    if not isinstance(local, Local):
+    local = local_of(plan)
+    if local is None:
         return None
     order = np.argsort(np.asarray(federation.clients.id), axis=-1)
     size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1).reshape(-1, member.shape[1])
-    steps = float(local.steps) if local.steps is not None else (local.epochs or 0) * np.ceil(size / local.batch_size)
+    steps = steps_of(local, size)
     able = member & (size > 0)[:, None]  # [seeds, R, N]
     count = able.sum(axis=-1)
     share = np.minimum(count, rows) / np.maximum(count, 1)
-    of_members = (able * np.broadcast_to(steps, size.shape)[:, None]).sum(axis=-1)
+    of_members = (able * steps[:, None]).sum(axis=-1)
     return float(np.sum(share * of_members) / len(size))
+
+
+def local_of(plan: Algorithm | Plan) -> Local | None:
+    """The argument ``local`` of a plan, also of that of a config; None: it has none."""
+    arguments: Any = plan.arguments if isinstance(plan, Plan) else {}
+    local = arguments.get("arguments", arguments).get("local")
+    return local if isinstance(local, Local) else None
+
+
+def steps_of(local: Local, size: Shaped[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """Steps in a round of clients with these numbers of training rows; 0 of those without."""
+    count = (local.epochs or 0) * np.ceil(size / local.batch_size) if local.steps is None else local.steps
+    return np.where(size > 0, count, 0.0)
 
 
 def _arrays(value: PyTree) -> PyTree:

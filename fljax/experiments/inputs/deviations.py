@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fljax.config.builders import Offer, builder_arguments, checked_options
-from fljax.core.names import unknown
+from fljax.core.names import resolve
 from fljax.games.strategic.deviations import Messages, numbers_of, unread, usual_deviations
 from fljax.protocol.messages import Report
-from fljax.scenarios import Strategy
+from fljax.scenarios import Deviation, Strategy
 
-# Names of usual deviations, strategies by name, or None for all usual ones.
-Deviations = tuple[str, ...] | Mapping[str, Strategy] | None
+# Names of usual deviations, strategies and functions by name, or None for all usual ones.
+Deviations = tuple[str, ...] | Mapping[str, Strategy | Deviation] | None
 
 _ALL = Messages(Report._fields, True, True, True, True)
 
@@ -31,12 +31,14 @@ class Chosen(NamedTuple):
       left_out: by name of the others why, as a clause about the algorithm.
     """
 
-    deviations: Mapping[str, Strategy]
+    deviations: Mapping[str, Strategy | Deviation]
     left_out: Mapping[str, str]
 
 
-def deviations_of(text: str | None) -> Deviations:
+def deviations_of(text: str | None, *, imports: bool = True) -> Deviations:
     """What an option says: a file that ends in ``.toml``, or names with commas between them; None: all usual ones.
+
+    A name may be the import path of a function, ``"module:function"``; ``imports`` allows it.
 
     Raises:
       ValueError: if there is no such file or name, or the file has something else than strategies.
@@ -44,17 +46,14 @@ def deviations_of(text: str | None) -> Deviations:
     if text is None:
         return None
     if text.lower().endswith(".toml"):
-        return read_deviations(pathlib.Path(text))
+        return read_deviations(pathlib.Path(text), imports=imports)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    valid = usual_deviations(_ALL)
-    for name in names:
-        if name not in valid:
-            raise ValueError(unknown("deviation", name, valid))
-    return names
+    found = {name: resolve(name, usual_deviations(_ALL), "deviation", imports=imports) for name in names}
+    return names if all(isinstance(lie, Strategy) for lie in found.values()) else found
 
 
-def read_deviations(path: pathlib.Path) -> dict[str, Strategy]:
-    """The strategies of a file by name.
+def read_deviations(path: pathlib.Path, *, imports: bool = True) -> dict[str, Strategy | Deviation]:
+    """The strategies of a file by name; a text is the import path of a function.
 
     Raises:
       ValueError: if the file cannot be read, or a table is no strategy of numbers.
@@ -65,8 +64,11 @@ def read_deviations(path: pathlib.Path) -> dict[str, Strategy]:
         raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror}") from None
     except ValueError as error:  # of TOML, or of UTF-8
         raise ValueError(f"expected {str(path)!r} to be a TOML file, got: {error}") from None
-    strategies: dict[str, Strategy] = {}
+    strategies: dict[str, Strategy | Deviation] = {}
     for name, table in tables.items():
+        if isinstance(table, str):
+            strategies[name] = resolve(table, {}, "deviation", imports=imports)
+            continue
         if not isinstance(table, dict):
             raise ValueError(f"expected a table of numbers for each deviation of {str(path)!r}, got {name} = {table!r}")
         checked = checked_options(name, Strategy, table, Offer(), "key")
@@ -89,7 +91,9 @@ def chosen_of(asked: Deviations, messages: Messages) -> Chosen:
     return Chosen({name: strategy for name, strategy in named.items() if name not in left_out}, left_out)
 
 
-def strategies_of(asked: tuple[str, ...] | Mapping[str, Strategy]) -> Mapping[str, Strategy]:
+def strategies_of(
+    asked: tuple[str, ...] | Mapping[str, Strategy | Deviation],
+) -> Mapping[str, Strategy | Deviation]:
     """The strategies that are asked for by name."""
     if isinstance(asked, Mapping):
         return asked

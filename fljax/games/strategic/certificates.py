@@ -34,8 +34,9 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
       gain. By seed, too: ``gain``, ``loss`` (the mean loss of another client), ``welfare`` (its change) and, with
       outside options, ``participation``; of each of these three ``..._low`` and ``..._high`` by cell, Bonferroni's
       bounds that hold for all cells at once. ``payoff`` is by client, too. ``honest`` and ``outside`` are payoffs by
-      seed and client. Single numbers: ``verdict``, ``epsilon_low``, ``epsilon_high``, ``worst``, ``seeds_needed`` (NaN:
-      none), ``confirmed_...``, and with outside options ``irrational``, the share of clients with less than theirs,
+      seed and client, and ``outside_is`` says of what; ``name`` has the names of clients. Single numbers: ``verdict``,
+      ``epsilon_low``, ``epsilon_high``, ``worst``, ``seeds_needed`` (NaN: none), ``confirmed_...``, ``harmful_...`` if
+      the others lose in some cell, and with outside options ``irrational``, the share of clients with less than theirs,
       with ``irrational_low``, ``irrational_high``, and ``surplus`` by client with ``surplus_low``, ``surplus_high``.
       Of single seeds (``ex_post``): ``quantile`` by ``level`` and cell, ``largest_quantile`` by level, ``above`` by
       cell, ``violated_seeds`` and ``violated_seeds_high``. With an attack ``attack_...``, with its numbers by
@@ -43,13 +44,14 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
       ``left_out_reason`` of deviations that were not played.
     """
     gains, cells = certificate.gains, ("seed", "cell")
-    single = ex_post(certificate)
+    single, harmful = ex_post(certificate), certificate.harmful
     variables: dict[str, Any] = {
         "gain": (cells, gains.gains),
         "loss": (cells, gains.losses),
         "welfare": (cells, gains.welfare),
         "payoff": ((*cells, "client"), gains.payoffs),
         "honest": (("seed", "client"), gains.honest),
+        "outside_is": ((), gains.outside_is),
         "diverged": (cells, gains.diverged.astype(np.int8)),
         "honest_diverged": ("seed", gains.honest_diverged.astype(np.int8)),
         "verdict_of_cell": ("cell", np.asarray(certificate.verdicts, dtype=str)),
@@ -58,6 +60,7 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
         **{name: ((), getattr(certificate, name)) for name in ("verdict", "epsilon_low", "epsilon_high", "worst")},
         "seeds_needed": ((), np.nan if certificate.seeds_needed is None else float(certificate.seeds_needed)),
         **{f"confirmed_{name}": ((), value) for name, value in certificate.confirmed._asdict().items()},
+        **({} if harmful is None else {f"harmful_{name}": ((), value) for name, value in harmful._asdict().items()}),
         **{name: ((), getattr(certificate, name)) for name in ("tolerance", "confidence", "method")},
         "quantile": (("level", "cell"), single.quantiles),
         "largest_quantile": ("level", single.largest),
@@ -79,6 +82,7 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
     coordinates = {
         "seed": list(gains.seeds),
         "client": np.arange(gains.honest.shape[1]),
+        "name": ("client", np.asarray(gains.names or np.arange(gains.honest.shape[1]), dtype=str)),
         "level": list(single.levels),
         "deviator": ("cell", gains.clients),
         "deviation": ("cell", np.asarray(gains.deviations, dtype=str)),
@@ -134,6 +138,9 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
         diverged=arrays["diverged"].values.astype(bool),
         honest_diverged=arrays["honest_diverged"].values.astype(bool),
         seeds=tuple(arrays["seed"].values.tolist()),
+        # Older files have neither: there a client alone has the mechanism with one member, and ids are names.
+        outside_is=str(arrays["outside_is"].values) if "outside_is" in arrays else "mechanism",
+        names=_names_of(arrays),
     )
     bounds = Bounds(*(np.asarray(arrays[name].values, float) for name in _BOUNDS), critical=float(arrays["critical"]))
     result = concluded(
@@ -149,6 +156,11 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
         return result
     columns = (map(str, arrays[f"left_out_{part}"].values.tolist()) for part in ("name", "reason"))
     return result._replace(left_out=tuple(zip(*columns, strict=True)))
+
+
+def _names_of(arrays: xr.Dataset) -> tuple[str, ...]:
+    names = tuple(map(str, arrays["name"].values.tolist() if "name" in arrays.coords else ()))
+    return () if names == tuple(map(str, range(arrays.sizes["client"]))) else names
 
 
 def _attack_of(arrays: xr.Dataset) -> Attack | None:

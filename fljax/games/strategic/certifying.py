@@ -17,8 +17,15 @@ from fljax.core.signatures import is_whole
 from fljax.engine import Plan, plan_of
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.costs import estimate, in_words
+from fljax.games.outside import Outside, checked_outside, kind_of, runs_outside
 from fljax.games.strategic.controls import FEE, fee_for_honesty, known_mechanisms
-from fljax.games.strategic.deviations import check_deviations, messages_of, numbers_of, usual_deviations
+from fljax.games.strategic.deviations import (
+    check_deviations,
+    functions_of,
+    messages_of,
+    numbers_of,
+    usual_deviations,
+)
 from fljax.games.strategic.evidence import Attack
 from fljax.games.strategic.gains import (
     Certificate,
@@ -29,7 +36,6 @@ from fljax.games.strategic.gains import (
     confirm,
     unilateral_gains,
 )
-from fljax.games.strategic.payoff_tables import PayoffTable
 from fljax.games.strategic.playing import Stages, payoffs
 from fljax.games.strategic.searching import candidate_strategies, differing
 from fljax.games.strategic.splitting import check_names, check_splits, split_payoffs, with_splits
@@ -37,7 +43,8 @@ from fljax.games.strategic.utilities import Utility, UtilityFunction
 from fljax.games.tables import Cost
 from fljax.games.values import algorithm_of
 from fljax.protocol import Algorithm, Federation
-from fljax.scenarios import Strategy
+from fljax.scenarios import Deviation, Strategy
+from fljax.training import Local
 
 METHODS = ("bonferroni", "max_t")
 
@@ -49,12 +56,13 @@ def certify(
     rounds: int,
     tolerance: float,
     seeds: Seeds = 20,
-    deviations: Mapping[str, Strategy] | None = None,
+    deviations: Mapping[str, Strategy | Deviation] | None = None,
     deviators: Sequence[int] | None = None,
     utility: Utility | UtilityFunction | None = None,
     confidence: float = 0.95,
     method: str = "bonferroni",
-    outside: bool = True,
+    outside: Outside = "standalone",
+    standalone: Local | None = None,
     identities: int = 1,
     candidates: int = 50,
     controls: bool = True,
@@ -72,12 +80,15 @@ def certify(
       rounds: of every run.
       tolerance: gains up to it do not count, at least 0, in units of the utility.
       seeds: integers that key all randomness of a run; 20 means the seeds 0 to 19. At least 5.
-      deviations: strategies of one client by name; None: those of ``usual_deviations``, for what the algorithm reads.
+      deviations: strategies of one client, or functions, by name, as for ``payoffs``; None: those of
+        ``usual_deviations``, for what the algorithm reads. The attack varies numbers of strategies.
       deviators: ids of the clients that deviate; None: each in turn.
       utility: what a client gets, as for ``payoffs``.
       confidence: of the bounds, for all cells at once.
       method: "bonferroni", or "max_t", which takes the correlation of cells into account.
-      outside: whether each client also trains alone, for individual rationality.
+      outside: what clients get if they do not join, for individual rationality, as for ``payoffs``; None: it is not
+        known.
+      standalone: as for ``payoffs``.
       identities: as how many each deviator also joins, as for ``split_payoffs``; 1: no client splits.
       candidates: strategies that the attacker tries; 0: there is no attack.
       controls: whether mechanisms with known gains are certified beside it.
@@ -106,6 +117,9 @@ def certify(
     if identities > 1:
         check_splits(chosen, federation, identities)
     deviating = federation.clients.id.shape[-1] if deviators is None else len(deviators)
+    candidates = candidates if len(functions_of(tried)) < len(tried) else 0  # functions have no numbers to search among
+    clients = federation.clients.id.shape[-1]
+    outside = checked_outside(outside, clients, len(numbers), Utility() if utility is None else utility)
     sizes = {"rounds": rounds, "seeds": len(numbers), "cells": len(tried) * deviating, "candidates": candidates}
     cost = cost_of(chosen, federation, outside=outside, splits=deviating * (identities > 1), **sizes)
     check_number(cost, max_runs)
@@ -113,13 +127,15 @@ def certify(
     same: dict[str, Any] = {"rounds": rounds, "seeds": numbers, "utility": utility, "max_runs": max_runs}
     first = stages.arguments("deviations", 0)
     with stages.counted(0):
-        table = payoffs(chosen, federation, deviations=tried, deviators=deviators, outside=outside, **same, **first)
-    played_alone, before = unilateral_gains(table), _runs_of(table)
+        alone = {"outside": outside, "standalone": standalone}
+        table = payoffs(chosen, federation, deviations=tried, deviators=deviators, **alone, **same, **first)
+    played_alone = unilateral_gains(table)
+    before = len(numbers) * (len(table.choices) + runs_outside(outside, clients))
     if identities > 1:
         with stages.counted(before):
-            others = {"deviators": deviators, "outside": False, **stages.arguments("splits", before)}
+            others = {"deviators": deviators, "outside": None, **stages.arguments("splits", before)}
             splits = split_payoffs(chosen, federation, identities=identities, **same, **others)
-        before += _runs_of(splits)
+        before += len(numbers) * len(splits.choices)
         table = with_splits(table, splits)
     result = certificate(table, tolerance=tolerance, confidence=confidence, method=method)
     attack = None
@@ -130,7 +146,7 @@ def certify(
         same["deviations"] = strategies
         second = stages.arguments("attack", before)
         with stages.counted(before):
-            played = payoffs(chosen, federation, deviators=attacker, outside=False, **same, **second)
+            played = payoffs(chosen, federation, deviators=attacker, outside=None, **same, **second)
         # A run that diverged counts the same in both.
         attack = best_attack(unilateral_gains(played, worst=table.smallest), strategies, confidence)
     return judged(result, tolerance, attack=attack, known=controls)
@@ -143,7 +159,7 @@ def cost_of(
     rounds: int,
     seeds: int,
     cells: int,
-    outside: bool = True,
+    outside: Outside = "standalone",
     candidates: int = 0,
     splits: int = 0,
 ) -> Cost:
@@ -155,13 +171,15 @@ def cost_of(
       rounds: of each run.
       seeds: their number.
       cells: number of deviations, counted for each client that deviates.
-      outside: whether each client also trains alone.
+      outside: as for ``certify``.
       candidates: strategies that the attacker tries.
       splits: number of clients that split.
     """
     clients = federation.clients.id.shape[-1]
     together = 1 + cells + (1 + candidates if candidates else 0) + (1 + splits if splits else 0)
-    members = np.concatenate([np.ones((together, clients), bool), np.eye(clients, dtype=bool)[: clients * outside]])
+    alone = runs_outside(outside, clients)
+    lonely, together = (alone, together) if kind_of(outside) == "mechanism" else (0, together + alone)
+    members = np.concatenate([np.ones((together, clients), bool), np.eye(clients, dtype=bool)[:lonely]])
     return estimate(plan, federation, members, rounds, seeds)
 
 
@@ -215,12 +233,6 @@ def best_attack(gains: Gains, strategies: Mapping[str, Strategy], confidence: fl
     searched = float(gains.gains[: len(gains.seeds) // 2, chosen.cell].mean())
     client = int(gains.clients[chosen.cell])
     return Attack(client, tuple(strategy.items()), len(strategies), searched, chosen.mean, chosen.low, chosen.high)
-
-
-def _runs_of(table: PayoffTable) -> int:
-    """The number of runs that made a table."""
-    seeds, profiles, clients = table.payoffs.shape
-    return seeds * (profiles + (0 if table.outside is None else clients))
 
 
 def _check(seeds: int, confidence: float, method: str, candidates: int) -> None:

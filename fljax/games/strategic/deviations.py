@@ -12,21 +12,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from fljax.core import trees
 from fljax.core.values import as_number
-from fljax.engine import Plan
+from fljax.engine import Plan, as_declared
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.programs.shapes import first_run
 from fljax.engine.rounds.federations import as_vectors
 from fljax.engine.rounds.round import train_one
 from fljax.engine.rounds.states import initial_state
 from fljax.games.strategic.utilities import tokens_of
+from fljax.games.values import code_of
 from fljax.protocol import Algorithm, Federation, Seat
 from fljax.protocol.messages import Report, changed_reports
-from fljax.scenarios import ByReport, Strategy
-from fljax.scenarios.strategic import HONEST, received_model, strategic, updates_of
+from fljax.scenarios import ByReport, Deviation, Strategy
+from fljax.scenarios.strategic import HONEST, received_model, strategic, updates_of, with_strategy
 
 HONESTY = "honest"
 # Of an update, and of a reported value.
@@ -35,6 +36,25 @@ _OF_REPORTS = (0.0, 0.5, 2.0, 10.0)
 _SHIFTED = ("contribution", "bid")  # of a client that has nothing, a multiple is nothing
 _OF_UPDATES = ("own", "stale", "echo", "noise")
 _NO_MODEL = "whose clients do not receive one model of the shape of their update"
+
+
+class Played(NamedTuple):
+    """A builder of an algorithm in which clients are strategic; hashable, so that equal ones share programs.
+
+    Attributes:
+      build: of the algorithm.
+      functions: deviations that are functions.
+      codes: ``code_of`` them, by which saved runs of older bodies are told from those of these.
+    """
+
+    build: Any  # a Callable, which a NamedTuple would show as a method
+    functions: tuple[Deviation, ...] = ()
+    codes: tuple[str, ...] = ()
+
+    def __call__(
+        self, played: Strategy, chosen: Float[np.ndarray, " N"] | Float[Array, " N"] | None = None, **arguments: Any
+    ) -> Algorithm:
+        return with_strategy(self.build(**arguments), played, self.functions, chosen)
 
 
 class Messages(NamedTuple):
@@ -109,23 +129,50 @@ def usual_deviations(messages: Messages) -> dict[str, Strategy]:
     return tried
 
 
-def check_deviations(deviations: Mapping[str, Strategy], messages: Messages, algorithm: Algorithm) -> None:
+def functions_of(deviations: Mapping[str, Strategy | Deviation]) -> tuple[Deviation, ...]:
+    """The deviations that are functions."""
+    return tuple(lie for lie in deviations.values() if not isinstance(lie, Strategy))
+
+
+def places_of(deviations: Mapping[str, Strategy | Deviation]) -> Float[np.ndarray, " strategy"]:
+    """Of each strategy, the honest one first, the place of its function, from 1; 0: it has none."""
+    has = np.array([0, *(not isinstance(lie, Strategy) for lie in deviations.values())])
+    return (np.cumsum(has) * has).astype(np.float32)
+
+
+def played_by(plan: Plan, deviations: Mapping[str, Strategy | Deviation], first: Mapping[str, Any]) -> Plan:
+    """The plan in which clients are strategic, with the arguments ``first`` of ``Played``."""
+    functions = functions_of(deviations)
+    build = Played(plan.build, functions, tuple(map(code_of, functions)))
+    return Plan(build, {**as_declared(plan.build, plan.arguments), **first}, plan.by_seed)
+
+
+def rehearse_functions(deviations: Mapping[str, Strategy | Deviation], plan: Plan, federation: Federation) -> None:
+    """Raises a ValueError for a function that gives a message of another form; nothing is computed."""
+    if functions_of(deviations):
+        nobody = jnp.zeros(federation.clients.id.shape[-1])
+        messages_of(played_by(plan, deviations, {"played": Strategy(), "chosen": nobody}), federation)
+
+
+def check_deviations(deviations: Mapping[str, Strategy | Deviation], messages: Messages, algorithm: Algorithm) -> None:
     """Raises a ValueError unless each deviation is numbers of one client, of fields that the algorithm reads."""
     check_numbers(deviations, algorithm)
     for name, reason in unread(deviations, messages).items():
         raise ValueError(f"expected deviations in what the algorithm reads, got {name!r} of one {reason}")
 
 
-def check_numbers(deviations: Mapping[str, Strategy], algorithm: Algorithm) -> None:
+def check_numbers(deviations: Mapping[str, Strategy | Deviation], algorithm: Algorithm) -> None:
     """Raises a ValueError unless each deviation is numbers of one client that are in range, and not all honest."""
     if not deviations:
         raise ValueError("expected at least one deviation, got none")
     for name, strategy in deviations.items():
-        if name == HONESTY or not isinstance(strategy, Strategy):
+        if name == HONESTY or not (isinstance(strategy, Strategy) or callable(strategy)):
             raise ValueError(
-                f"expected a fljax.scenarios.Strategy for each deviation, by names other than {HONESTY!r}, got "
-                f"{name!r} of type {type(strategy).__name__}"
+                f"expected a fljax.scenarios.Strategy or a function for each deviation, by names other than "
+                f"{HONESTY!r}, got {name!r} of type {type(strategy).__name__}"
             )
+        if not isinstance(strategy, Strategy):
+            continue
         for field, value in _fields(strategy).items():
             if as_number(value) is None:
                 raise ValueError(f"expected one number for {field} of the deviation {name!r}, got {value!r}")
@@ -134,13 +181,14 @@ def check_numbers(deviations: Mapping[str, Strategy], algorithm: Algorithm) -> N
             raise ValueError(f"expected deviations from honest behaviour, got {name!r}, which is honest")
 
 
-def unread(deviations: Mapping[str, Strategy], messages: Messages) -> dict[str, str]:
+def unread(deviations: Mapping[str, Strategy | Deviation], messages: Messages) -> dict[str, str]:
     """The deviations that would certify nothing of an algorithm with these messages, or cannot be played beside others.
 
     Returns:
       By name why, as a clause about the algorithm: ``"which never reads size"``.
     """
-    reasons = {name: _reason(strategy, messages) for name, strategy in deviations.items()}
+    numbers = {name: strategy for name, strategy in deviations.items() if isinstance(strategy, Strategy)}
+    reasons = {name: _reason(strategy, messages) for name, strategy in numbers.items()}
     left_out = {name: reason for name, reason in reasons.items() if reason}
     rest = {name: numbers_of(strategy).keys() for name, strategy in deviations.items() if name not in left_out}
     # All deviations are runs of one program, whose fields are those of all of them.
@@ -180,12 +228,16 @@ def _fields(strategy: Strategy) -> dict[str, Any]:
     return {name: value for name, value in rest.items() if value is not None}
 
 
-def numbers_of(strategy: Strategy) -> dict[str, float]:
-    """The numbers of a strategy of one client by dotted names, without fields that are None."""
+def numbers_of(strategy: Strategy | Deviation) -> dict[str, float]:
+    """The numbers of a strategy of one client by dotted names, without fields that are None; a function has none."""
+    if not isinstance(strategy, Strategy):
+        return {}
     return {name: float(value) for name, value in _fields(strategy).items()}
 
 
-def strategies_played(deviations: Mapping[str, Strategy], choices: Int[np.ndarray, "profile client"]) -> Strategy:
+def strategies_played(
+    deviations: Mapping[str, Strategy | Deviation], choices: Int[np.ndarray, "profile client"]
+) -> Strategy:
     """The strategies ``[P, N]`` of all profiles, with those fields alone that some deviation has.
 
     Args:

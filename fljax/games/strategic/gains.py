@@ -18,7 +18,20 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
-from fljax.games.strategic.evidence import CERTIFIED, INCONCLUSIVE, VIOLATED, Attack, Control
+from fljax.games.strategic.evidence import (
+    CERTIFIED,
+    INCONCLUSIVE,
+    VIOLATED,
+    Attack,
+    Confirmed,
+    Control,
+    Harmful,
+    Rationality,
+    seeds_that_decide,
+    verdict_of,
+    verdict_of_all,
+    verdicts_of,
+)
 from fljax.games.strategic.payoff_tables import PayoffTable, rounding_of
 
 _SHOWN = 8  # runs in a sentence
@@ -36,6 +49,8 @@ class Gains(NamedTuple):
       diverged: ``[R, K]``, whether the run of a cell has a payoff that is NaN.
       honest_diverged: ``[R]``, the same of the honest runs.
       seeds: the R seeds.
+      outside_is: what ``outside`` is of, as in a ``PayoffTable``.
+      names: of the N clients; empty: they have none but their ids.
     """
 
     payoffs: Float[np.ndarray, "seed cell client"]
@@ -46,6 +61,8 @@ class Gains(NamedTuple):
     diverged: Bool[np.ndarray, "seed cell"]
     honest_diverged: Bool[np.ndarray, " seed"]
     seeds: tuple[int, ...]
+    outside_is: str = "given"
+    names: tuple[str, ...] = ()
 
     @property
     def changes(self) -> Float[np.ndarray, "seed cell client"]:
@@ -77,47 +94,17 @@ class Gains(NamedTuple):
         return deviating - (self.honest > self.outside).mean(axis=1)[:, None]
 
 
-class Confirmed(NamedTuple):
-    """The cell that gains most with the first half of the seeds, and its gain with the others.
-
-    Attributes:
-      cell: its place.
-      mean: over the other seeds.
-      low: of their t-interval.
-      high: of their t-interval.
-    """
-
-    cell: int
-    mean: float
-    low: float
-    high: float
-
-
-class Rationality(NamedTuple):
-    """Whether clients gain from joining an honest federation (individual rationality).
-
-    Attributes:
-      share: the mean over seeds of the share of clients with less than their outside option.
-      low: of its t-interval over seeds, at least 0.
-      high: of its t-interval over seeds, at most 1.
-      surplus: bounds of what each client has beyond its outside option, which hold for all clients at once.
-    """
-
-    share: float
-    low: float
-    high: float
-    surplus: Bounds
-
-
 class Certificate(NamedTuple):
     """Whether somebody gains more than a tolerance by deviating alone.
 
     Attributes:
       gains: of all cells by seed.
-      bounds: of the mean gains of cells, which hold for all cells at once.
-      verdict: "CERTIFIED" if ``epsilon_high <= tolerance``, "VIOLATED" if ``epsilon_low > tolerance``, up to rounding,
-        or else "INCONCLUSIVE". It is "VIOLATED", too, if the attack's lower bound is above the tolerance.
-      verdicts: the same for each cell.
+      bounds: of the mean gains of cells; each side holds for all cells at once.
+      verdict: "VIOLATED" if some cell or the attack is violated; "CERTIFIED" if all cells are, and the attack's upper
+        bound is within the tolerance; "NO EFFECT SEEN" if this is so of all cells; or else "INCONCLUSIVE".
+      verdicts: of each cell, up to rounding: "CERTIFIED" if its upper bound is at most the tolerance, "VIOLATED" if its
+        lower bound is above it, or else "INCONCLUSIVE". "NO EFFECT SEEN" in place of "CERTIFIED" if its gain is the
+        same with all seeds: then bounds have no width, and do not say how often it is another one.
       epsilon_low: the largest lower bound of a cell.
       epsilon_high: the largest upper bound of a cell, the empirical epsilon of incentive compatibility.
       worst: the place of the cell with the largest mean gain.
@@ -126,7 +113,7 @@ class Certificate(NamedTuple):
         would.
       rationality: None if outside options are not known.
       tolerance: gains up to it do not count, in units of payoffs.
-      confidence: of bounds and intervals.
+      confidence: of each side of bounds, and of both sides of t-intervals.
       method: of the bounds.
       attack: the best of many strategies of one client; None: none was searched for.
       controls: what the same functions say where the answer is known; empty: there are none.
@@ -150,6 +137,17 @@ class Certificate(NamedTuple):
     controls: tuple[Control, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def harmful(self) -> Harmful | None:
+        """The largest gain among the cells by which the others lose in the mean; None if they lose in none."""
+        harm = self.gains.losses.mean(axis=0) > rounding_of(self.gains.payoffs, self.gains.honest)
+        if not harm.any():
+            return None
+        low, high, mean = (
+            np.where(harm, values, -np.inf) for values in (self.bounds.low, self.bounds.high, self.bounds.mean)
+        )
+        return Harmful(int(mean.argmax()), int(harm.sum()), float(low.max()), float(high.max()))
+
     def __repr__(self) -> str:
         """The verdict, the bounds of the largest gain, and the worst cell."""
         ends = f"[{self.epsilon_low:.4g}, {self.epsilon_high:.4g}]"
@@ -161,7 +159,8 @@ class Certificate(NamedTuple):
 
 def name_of_cell(gains: Gains, cell: int) -> str:
     """``client 2: size x 10``."""
-    return f"client {int(gains.clients[cell])}: {gains.deviations[cell]}"
+    client = int(gains.clients[cell])
+    return f"client {gains.names[client] if gains.names else client}: {gains.deviations[cell]}"
 
 
 def replace_diverged(table: PayoffTable, worst: float | None = None) -> PayoffTable:
@@ -216,6 +215,8 @@ def unilateral_gains(table: PayoffTable, *, worst: float | None = None) -> Gains
         diverged=diverged[:, rows],
         honest_diverged=diverged[:, complete.honest],
         seeds=table.seeds,
+        outside_is=table.outside_is,
+        names=table.names,
     )
 
 
@@ -241,8 +242,9 @@ def certificate(
       seed: of the resamples of "max_t".
 
     Returns:
-      The certificate. A cell whose gain is the same with all seeds has no error: its deviation has no effect, or the
-      metric is too coarse.
+      The certificate. Of a cell whose gain is the same with all seeds no effect is seen, and nothing bounds rare ones.
+      Gains are often skewed: a bound of a single cell then holds less often than ``confidence`` says, and verdicts on
+      many cells more often.
 
     Raises:
       ValueError: as ``unilateral_gains``; for fewer than 5 seeds; if ``tolerance`` is negative.
@@ -273,19 +275,22 @@ def concluded(
     check_tolerance(tolerance)
     low, high = float(bounds.low.max()), float(bounds.high.max())
     beyond = with_rounding(tolerance, gains)
-    verdict = verdict_of(low, high, beyond)
-    if attack is not None and attack.low > beyond:
-        verdict = VIOLATED
+    verdicts = verdicts_of(bounds, tolerance, beyond - tolerance)
+    verdict = verdict_of_all(verdicts)
+    if attack is not None and (attacked := verdict_of(attack.low, attack.high, beyond)) != CERTIFIED:
+        verdict = VIOLATED if VIOLATED in (verdict, attacked) else INCONCLUSIVE
     return Certificate(
         gains,
         bounds,
         verdict,
-        tuple(verdict_of(*ends, beyond) for ends in zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)),
+        verdicts,
         low,
         high,
         int(bounds.mean.argmax()),
         confirm(gains.gains, confidence),
-        _seeds_needed(bounds, tolerance, beyond - tolerance, len(gains.seeds)) if verdict == INCONCLUSIVE else None,
+        seeds_that_decide(bounds, attack, tolerance, beyond - tolerance, len(gains.seeds))
+        if verdict == INCONCLUSIVE
+        else None,
         None if gains.outside is None else rationality_of(gains.honest, gains.outside, confidence),
         float(tolerance),
         float(confidence),
@@ -358,25 +363,6 @@ def diverged_cells(gains: Gains) -> str | None:
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     runs = "1 run diverged and counts" if len(named) == 1 else f"{len(named)} runs diverged and count"
     return f"{runs} as the worst utility: {', '.join(named[:_SHOWN])}{more}"
-
-
-def verdict_of(low: float, high: float, tolerance: float) -> str:
-    """The verdict on a gain that is from ``low`` to ``high``."""
-    return CERTIFIED if high <= tolerance else VIOLATED if low > tolerance else INCONCLUSIVE
-
-
-def _seeds_needed(bounds: Bounds, tolerance: float, rounding: float, seeds: int) -> int | None:
-    """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or else of all cells. None if no number is.
-
-    The c of more seeds is smaller, so that fewer may do.
-    """
-    gap, half = tolerance - bounds.mean, bounds.high - bounds.mean
-    gap = np.where(np.abs(gap) <= rounding, 0.0, gap)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        needed = np.where(half > 0, seeds * (half / gap) ** 2, 0.0)
-    above = gap < 0
-    count = needed[above].min() if above.any() else needed.max()
-    return int(np.ceil(count)) if np.isfinite(count) else None
 
 
 def _check_table(table: PayoffTable) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fljax.contributions import Bounds, simultaneous_bounds
-from fljax.games.strategic.gains import Confirmed, check_tolerance, confirm, replace_diverged, verdict_of
+from fljax.games.strategic.evidence import Confirmed, verdict_of_all, verdicts_of
+from fljax.games.strategic.gains import check_tolerance, confirm, replace_diverged
 from fljax.games.strategic.payoff_tables import PayoffTable, rounding_of
 
 
@@ -27,7 +28,7 @@ class PairCertificate(NamedTuple):
       losses: ``[R, K]``, the mean loss of another client; 0 where there is none.
       bounds: of the means of ``gains``, for all cells at once.
       bounds_of_least: of the means of ``least``, for all cells at once.
-      verdict: "CERTIFIED", "VIOLATED" or "INCONCLUSIVE", for pairs that share what they gain.
+      verdict: of all cells, as that of a ``Certificate``, for pairs that share what they gain.
       verdict_of_least: the same for pairs that cannot.
       worst: the place of the cell with the largest mean of ``gains``.
       confirmed: that of the first half of the seeds, with its gain in the other half.
@@ -90,10 +91,8 @@ def pair_certificate(
     gains, least = of_pair.mean(axis=2), of_pair.min(axis=2)
     losses = (of_pair.sum(axis=2) - changes.sum(axis=2)) / max(changes.shape[2] - 2, 1)
     bounds, bounds_of_least = (simultaneous_bounds(values, confidence, method=method) for values in (gains, least))
-    beyond = tolerance + rounding_of(complete.payoffs)
-    shared, separate = (
-        verdict_of(float(ends.low.max()), float(ends.high.max()), beyond) for ends in (bounds, bounds_of_least)
-    )
+    rounding = rounding_of(complete.payoffs)
+    shared, separate = (verdict_of_all(verdicts_of(each, tolerance, rounding)) for each in (bounds, bounds_of_least))
     return PairCertificate(
         pairs,
         tuple(table.strategies[choice] for choice in table.choices[rows].max(axis=1)),

@@ -26,6 +26,10 @@ class PayoffTable(NamedTuple):
     seeds: tuple[int, ...]
     outside: Float[np.ndarray, "seed client"] | None = None
     """What each client gets if it does not join; unknown if None."""
+    outside_is: str = "given"
+    """Of what it is: "standalone" models, the "mechanism" with one member, or "given" numbers; "" if unknown."""
+    names: tuple[str, ...] = ()
+    """Names of the clients; empty: they have none but their ids."""
 
     @property
     def honest(self) -> int:

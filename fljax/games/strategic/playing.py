@@ -15,40 +15,46 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from fljax.contributions.coalitions import LARGEST, members_of
 from fljax.core import values
 from fljax.core.signatures import is_whole
-from fljax.engine import Over, Plan, RunsDone, as_declared, plan_of, runs
+from fljax.engine import Over, Plan, RunsDone, plan_of, runs
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.games.outside import Outside, checked_outside, kind_of, outside_options, runs_outside
 from fljax.games.strategic.deviations import (
     HONESTY,
     Messages,
     check_deviations,
+    functions_of,
     messages_of,
+    places_of,
+    played_by,
+    rehearse_functions,
     strategies_played,
     usual_deviations,
 )
 from fljax.games.strategic.payoff_tables import PayoffTable
-from fljax.games.strategic.utilities import Earnings, Utility, UtilityFunction, check_utility, utilities_of_runs
-from fljax.games.values import algorithm_of, code_of
+from fljax.games.strategic.utilities import (
+    Utility,
+    UtilityFunction,
+    check_utility,
+    earnings_of,
+    efforts_of,
+    rounds_trained,
+    steps_of_round,
+    utilities_of_runs,
+)
+from fljax.games.values import algorithm_of
 from fljax.protocol import Algorithm, Federation
-from fljax.scenarios import Strategy, strategic
+from fljax.scenarios import Deviation, Strategy
+from fljax.training import Local
 
 Shape = Literal["unilateral", "pairs", "join", "symmetric", "full"]
 _SHAPES = ("unilateral", "pairs", "join", "symmetric", "full")
 JOINING = ("joins", "stays away")
-
-
-class Played(NamedTuple):
-    """A builder of an algorithm in which clients are strategic; hashable, so that equal ones share programs."""
-
-    build: Any  # a Callable, which a NamedTuple would show as a method
-
-    def __call__(self, played: Strategy, **arguments: Any) -> Algorithm:
-        return strategic(self.build(**arguments), strategy=played)
 
 
 def payoffs(
@@ -57,11 +63,12 @@ def payoffs(
     *,
     rounds: int,
     seeds: Seeds = (0,),
-    deviations: Mapping[str, Strategy] | None = None,
+    deviations: Mapping[str, Strategy | Deviation] | None = None,
     shape: Shape = "unilateral",
     deviators: Sequence[int] | None = None,
     utility: Utility | UtilityFunction | None = None,
-    outside: bool = True,
+    outside: Outside = "standalone",
+    standalone: Local | None = None,
     max_runs: int = 4096,
     **of_runs: Any,
 ) -> PayoffTable:
@@ -84,21 +91,28 @@ def payoffs(
       federation: of N clients, shared by all seeds or one per seed (``fljax.data.stack``).
       rounds: of every run.
       seeds: integers that key all randomness of a run; 3 means the seeds 0, 1 and 2.
-      deviations: strategies of one client by name, each field one number: ``{"double": Strategy(own=2.0)}``. None:
-        those of ``usual_deviations``, for what the algorithm reads. "join" takes none.
+      deviations: strategies of one client by name, each field one number: ``{"double": Strategy(own=2.0)}``; or
+        functions ``(message, knowledge) -> message`` at the top of a module, traced, which give what the client sends
+        in place of its honest Ballot or Up (``fljax.scenarios.Knowledge``). None: those of ``usual_deviations``, for
+        what the algorithm reads. "join" takes none.
       shape: which profiles are played.
       deviators: ids of the clients that deviate, for "unilateral"; None: each in turn.
       utility: what a client gets: a ``Utility``, or a function ``(algorithm, state, scores) -> [N]`` at the top of a
         module, traced. None: the accuracy on its own test rows, or minus the loss for tasks without a score.
-      outside: whether ``PayoffTable.outside`` is played: what a client gets without cost and tokens if it trains alone,
-        in N more runs. "join" has it in any case.
+      outside: what a client gets if it does not join: "standalone" of a model that it trains alone, in one more run;
+        "mechanism" of the mechanism with this one member, without tokens, in N more runs; a ``fljax.Reference``; or
+        numbers, ``[N]`` or ``[seeds, N]``. None: it is not known; "join" plays "standalone" then. But for numbers, the
+        steps that it computes cost as those of the mechanism.
+      standalone: how clients train alone; None: by the plan's ``local``, in as many rounds. Of a ``Reference`` its
+        steps are read.
       max_runs: more runs are refused.
       **of_runs: further arguments of ``fljax.runs``: ``execution``, ``block``, ``checkpoint``, ``on_block``. With
         ``checkpoint`` the same call goes on with the runs that are missing.
 
     Returns:
       ``PayoffTable``, with NaN for a run that has diverged, and for a loss that is infinite. In a profile of "join" a
-      client that stays away gets what it gets outside. A cost counts for the effort of a client that takes part.
+      client that stays away gets what it gets outside. A cost counts for the local steps that a client computes: a
+      free rider, which sends nothing of its own training, pays nothing.
 
     Raises:
       ValueError: if a deviation changes what the algorithm never reads, or is honest; if there are more runs than
@@ -114,16 +128,29 @@ def payoffs(
     asked: Utility | UtilityFunction = Utility() if utility is None else utility
     messages = checked_messages(chosen, federation, asked)
     if shape == "join":
-        tried: Mapping[str, Strategy] = {}
+        tried: Mapping[str, Strategy | Deviation] = {}
         if deviations is not None:
             raise ValueError('expected no deviations for the shape "join", whose clients are honest')
     else:
         tried = usual_deviations(messages) if deviations is None else deviations
         check_deviations(tried, messages, algorithm)
-    check_profiles(shape, clients, len(tried) + 1, deviators, outside, len(numbers), max_runs)
+        rehearse_functions(tried, chosen, federation)
+    joining = shape == "join"
+    if joining and (outside is None or outside is False):
+        outside = "standalone"
+    known = checked_outside(outside, clients, len(numbers), asked)
+    further = runs_outside(known, clients)
+    check_profiles(shape, clients, len(tried) + 1, deviators, further, len(numbers), max_runs)
     choices = profiles(shape, clients, len(tried) + 1, deviators)
-    game = _Game(chosen, federation, choices, tried, shape == "join", outside or shape == "join", asked)
-    return _table(game, numbers, rounds, {"max_runs": max_runs, **of_runs})
+    stages, before = Stages(of_runs, len(numbers) * (len(choices) + further)), len(numbers) * further
+    same: dict[str, Any] = {"rounds": rounds, "seeds": numbers}
+    with stages.counted(0):
+        first = stages.arguments("outside", 0)
+        options = outside_options(known, standalone, chosen, federation, asked, **same, **first)
+    game = _Game(chosen, federation, choices, tried, joining, options, asked)
+    with stages.counted(before):
+        table = _table(game, **same, of_runs={"max_runs": max_runs, **stages.arguments("", before)})
+    return table._replace(outside_is=kind_of(known), names=tuple(map(str, federation.names.clients or ())))
 
 
 class _Game(NamedTuple):
@@ -132,54 +159,43 @@ class _Game(NamedTuple):
     plan: Plan
     federation: Federation
     choices: Int[np.ndarray, "profile client"]
-    deviations: Mapping[str, Strategy]
+    deviations: Mapping[str, Strategy | Deviation]
     joining: bool
-    outside: bool
+    outside: Float[np.ndarray, "seed client"] | None
     utility: Utility | UtilityFunction
 
 
 def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str, Any]) -> PayoffTable:
-    """Plays all profiles, and each client alone, in one program."""
-    choices, clients = game.choices, game.choices.shape[1]
-    further = clients if game.outside and not game.joining else 0  # runs of one client alone, which "join" has
-    alone = np.eye(clients, dtype=bool)[:further]
-    everybody = choices == 0 if game.joining else np.ones_like(choices, bool)
-    member, plan, own = np.concatenate([everybody, alone]), game.plan, game.utility
-    arguments: dict[str, Any] = {}
-    effort = member.astype(float)
+    """Plays all profiles in one program."""
+    choices, plan, own, played = game.choices, game.plan, game.utility, Strategy()
+    joins, arguments = choices == 0, dict[str, Any]()
     if not game.joining:
-        honest = np.zeros((len(alone), clients), choices.dtype)
-        played = strategies_played(game.deviations, np.concatenate([choices, honest]))
-        effort *= 1.0 if played.effort is None else np.asarray(played.effort, float)
-        arguments = {"played": played}
-        everybody_honest = jax.tree.map(lambda rows: rows[0], played)
-        declared = as_declared(plan.build, plan.arguments)
-        plan = Plan(Played(plan.build), {**declared, "played": everybody_honest}, plan.by_seed)
-    measured = runs(
-        plan,
-        game.federation,
-        Over(arguments, member if game.outside or game.joining else None),
-        rounds=rounds,
-        seeds=seeds,
-        measure=Earnings() if isinstance(own, Utility) else Earnings(own, code_of(own)),
-        **of_runs,
-    )
-    count = len(choices)
-    earned = utilities_of_runs(measured, effort, game.utility)
-    outside = None
-    if game.outside:
-        free = game.utility._replace(cost=0.0, price=0.0) if isinstance(game.utility, Utility) else game.utility
-        lonely = 2**clients - 1 - 2 ** np.arange(clients) if game.joining else count + np.arange(clients)
-        outside = utilities_of_runs(measured, effort, free)[:, lonely, np.arange(clients)]
-    found = earned[:, :count]
-    if game.joining and outside is not None:
-        found = np.where(member[None, :count], found, outside[:, None])
+        played = strategies_played(game.deviations, choices)
+        arguments |= {"played": played} if jax.tree.leaves(played) else {}
+        if functions_of(game.deviations):
+            arguments["chosen"] = places_of(game.deviations)[choices]
+    if not game.joining or isinstance(own, Utility):  # whose cost counts rounds
+        first = {"played": played, **jax.tree.map(lambda rows: rows[0], arguments)}
+        plan = played_by(plan, game.deviations, first)
+    over, measure = Over(arguments, joins if game.joining else None), earnings_of(own)
+    measured = runs(plan, game.federation, over, rounds=rounds, seeds=seeds, measure=measure, **of_runs)
+    steps = rounds_trained(measured) * steps_of_round(game.plan, game.federation, played)
+    found = utilities_of_runs(measured, efforts_of(steps, game.plan, game.federation, rounds), own)
+    if game.joining and game.outside is not None:
+        found = np.where(joins, found, game.outside[:, None])
     strategies = JOINING if game.joining else (HONESTY, *game.deviations)
-    table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), outside)
+    table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), game.outside)
     check_finite(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
-    # A loss may be beyond the largest float where the model is not yet.
-    lost = [None if array is None else np.where(np.isneginf(array), np.nan, array) for array in (found, outside)]
-    return table._replace(payoffs=lost[0], outside=lost[1])
+    return with_losses_lost(table)
+
+
+def with_losses_lost(table: PayoffTable) -> PayoffTable:
+    """The table with NaN for infinite losses: a loss may be beyond the largest float where the model is not yet."""
+    payoffs, outside = (
+        None if array is None else np.where(np.isneginf(array), np.nan, array)
+        for array in (table.payoffs, table.outside)
+    )
+    return table._replace(payoffs=payoffs, outside=outside)
 
 
 def profiles(
@@ -225,11 +241,11 @@ def check_profiles(
     clients: int,
     strategies: int,
     deviators: Sequence[int] | None,
-    outside: bool,
+    alone: int,
     seeds: int,
     most: int,
 ) -> None:
-    """Raises a ValueError if there is no such shape, a deviator is no client, or there are too many runs."""
+    """Raises a ValueError for another shape or deviator, or too many runs, of which ``alone`` are outside options."""
     if shape not in _SHAPES:
         raise ValueError(f"expected shape to be {', '.join(_SHAPES[:-1])} or {_SHAPES[-1]}, got {shape!r}")
     if deviators is not None:
@@ -246,10 +262,9 @@ def check_profiles(
         "symmetric": math.comb(clients + strategies - 1, clients),
         "full": strategies**clients,
     }[shape]
-    alone = clients if outside and shape != "join" else 0
     total = (count + alone) * seeds
     if total > most:
-        told = f" and {alone} clients alone" if alone else ""
+        told = f" and {alone} of clients alone" if alone else ""
         shown = f"{total:,}" if total < 10**15 else "more than 10^15"
         raise ValueError(
             f"expected at most {most:,} runs, got {shown} for {count if count < 10**15 else 'so many'} profiles{told} "

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fljax.games.strategic.deviations import numbers_of
-from fljax.scenarios import ByReport, Strategy
+from fljax.scenarios import ByReport, Deviation, Strategy
 from fljax.scenarios.strategic import HONEST
 
 _HONEST = numbers_of(HONEST)
@@ -22,7 +22,7 @@ _FLIPPED = 0.15  # how often an update is flipped
 
 
 def candidate_strategies(
-    deviations: Mapping[str, Strategy], start: str, count: int, seed: int = 0
+    deviations: Mapping[str, Strategy | Deviation], start: str, count: int, seed: int = 0
 ) -> dict[str, Strategy]:
     """Strategies of one client by name: half of them around ``start``, the others drawn among all fields.
 

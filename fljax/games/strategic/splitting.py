@@ -18,12 +18,30 @@ from fljax.core.signatures import is_whole
 from fljax.data import split_identities
 from fljax.engine import Over, Plan, plan_of, rehearse, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.games.strategic.deviations import HONESTY, messages_of
+from fljax.games.outside import Outside, checked_outside, kind_of, outside_options, runs_outside
+from fljax.games.strategic.deviations import HONESTY, messages_of, played_by
 from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
-from fljax.games.strategic.playing import Stages, check_finite, check_profiles, checked_messages, profiles
-from fljax.games.strategic.utilities import TOKENS, Earnings, Utility, UtilityFunction, utilities_of_runs
-from fljax.games.values import code_of
+from fljax.games.strategic.playing import (
+    Stages,
+    check_finite,
+    check_profiles,
+    checked_messages,
+    profiles,
+    with_losses_lost,
+)
+from fljax.games.strategic.utilities import (
+    TOKENS,
+    Utility,
+    UtilityFunction,
+    earnings_of,
+    efforts_of,
+    rounds_trained,
+    steps_of_round,
+    utilities_of_runs,
+)
 from fljax.protocol import Algorithm, Federation
+from fljax.scenarios import Strategy
+from fljax.training import Local
 
 
 def split_payoffs(
@@ -35,15 +53,16 @@ def split_payoffs(
     seeds: Seeds = (0,),
     deviators: Sequence[int] | None = None,
     utility: Utility | UtilityFunction | None = None,
-    outside: bool = True,
+    outside: Outside = "standalone",
+    standalone: Local | None = None,
     max_runs: int = 4096,
     **of_runs: Any,
 ) -> PayoffTable:
     """What every client gets if everybody is honest, and if one client joins as several identities.
 
     The identities deal the client's training and validation rows among them (``fljax.data.split_identities``), and are
-    honest. Its utility is that of the model of its first identity on all of its test rows, minus the cost of its whole
-    effort, plus the price of the tokens of all identities. ``fljax.games.certificate`` says whether it pays.
+    honest. Its utility is that of the model of its first identity on all of its test rows, minus the cost of the steps
+    of all identities, plus the price of their tokens. ``fljax.games.certificate`` says whether it pays.
 
     Args:
       plan: an ``Algorithm`` or a ``Plan``, in which no argument has a number for each client.
@@ -54,7 +73,8 @@ def split_payoffs(
       seeds: as for ``payoffs``.
       deviators: ids of the clients that split; None: each in turn.
       utility: what a client gets, as for ``payoffs``; a function gets N + K - 1 clients.
-      outside: whether ``PayoffTable.outside`` is played, in N more runs.
+      outside: as for ``payoffs``.
+      standalone: as for ``payoffs``.
       max_runs: more runs are refused.
       **of_runs: further arguments of ``fljax.runs``, as for ``payoffs``.
 
@@ -71,42 +91,51 @@ def split_payoffs(
     asked: Utility | UtilityFunction = Utility() if utility is None else utility
     values.check_arguments(chosen.build, chosen.arguments, chosen.by_seed)
     checked_messages(chosen, federation, asked)
-    check_profiles("unilateral", clients, 2, deviators, outside, len(numbers), max_runs)
+    known = checked_outside(outside, clients, len(numbers), asked)
+    check_profiles("unilateral", clients, 2, deviators, runs_outside(known, clients), len(numbers), max_runs)
     choices = profiles("unilateral", clients, 2, deviators)
     empty, further = split_identities(federation, None, identities), identities - 1
     check_splits(chosen, federation, identities)
     chosen = _with_all_identities(chosen, clients, further)
-    together = np.concatenate([np.ones((1, clients), bool), np.eye(clients, dtype=bool)[: clients * outside]])
-    stages = Stages(of_runs, (len(choices) - 1 + len(together)) * len(numbers))
-    earnings = Earnings() if isinstance(asked, Utility) else Earnings(asked, code_of(asked))
+    stages = Stages(of_runs, (len(choices) + runs_outside(known, clients)) * len(numbers))
+    played = played_by(chosen, {}, {"played": Strategy()}) if isinstance(asked, Utility) else chosen  # counts rounds
+
+    length: dict[str, Any] = {"rounds": rounds, "seeds": numbers}
 
     def play(name: str, before: int, data: Federation, member: Bool[np.ndarray, "run N"]) -> xr.Dataset:
         with stages.counted(before):
-            same: dict[str, Any] = {"rounds": rounds, "seeds": numbers, "measure": earnings, "max_runs": max_runs}
-            return runs(chosen, data, Over({}, member), **same, **stages.arguments(name, before))
+            same: dict[str, Any] = {"measure": earnings_of(asked), "max_runs": max_runs, **length}
+            return runs(played, data, Over({}, member), **same, **stages.arguments(name, before))
 
-    measured = play("honest", 0, empty, np.pad(together, ((0, 0), (0, further))))
-    honest = _earned(measured, together, asked)
-    outside_options = None
-    if outside:
-        free = asked._replace(cost=0.0, price=0.0) if isinstance(asked, Utility) else asked
-        outside_options = _earned(measured, together, free)[:, 1 + np.arange(clients), np.arange(clients)]
-    columns = [honest[:, 0]]
+    def earned_by(measured: xr.Dataset, data: Federation, client: int | None) -> Float[np.ndarray, "seed run N"]:
+        """The utilities of the N clients, without those of places behind them, whose steps ``client`` pays."""
+        every = rounds_trained(measured) * steps_of_round(chosen, data)
+        steps = every[..., :clients].copy()
+        if client is not None:
+            steps[..., client] += every[..., clients:].sum(axis=-1)
+        effort = efforts_of(steps, chosen, federation, rounds)
+        return utilities_of_runs(measured.isel(client=slice(clients)), effort, asked)
+
+    before = len(numbers) * runs_outside(known, clients)
+    with stages.counted(0):
+        first = stages.arguments("outside", 0)
+        options = outside_options(known, standalone, chosen, federation, asked, **length, **first)
+    measured = play("honest", before, empty, np.pad(np.ones((1, clients), bool), ((0, 0), (0, further))))
+    columns = [earned_by(measured, empty, None)[:, 0]]
     for place, client in enumerate(choices[1:].argmax(axis=1).tolist()):
-        before = (len(together) + place) * len(numbers)
-        data = split_identities(federation, client, identities)
-        split = play(f"client_{client}", before, data, np.ones((1, clients + further), bool))
-        earned = _earned(split, np.ones((1, clients)), asked)[:, 0]
+        data, everybody = split_identities(federation, client, identities), np.ones((1, clients + further), bool)
+        split = play(f"client_{client}", before + (1 + place) * len(numbers), data, everybody)
+        earned = earned_by(split, data, client)[:, 0]
         if isinstance(asked, Utility) and asked.price:
             tokens = split[TOKENS].transpose("seed", "run", "client").values[:, 0, clients:]
             earned[:, client] += asked.price * tokens.astype(float).sum(axis=-1)
         columns.append(earned)
     strategies = (HONESTY, split_name(identities))
-    table = PayoffTable(np.stack(columns, axis=1), choices, strategies, tuple(map(int, numbers)), outside_options)
+    names = tuple(map(str, federation.names.clients or ()))
+    rows = np.stack(columns, axis=1)
+    table = PayoffTable(rows, choices, strategies, tuple(map(int, numbers)), options, kind_of(known), names)
     check_finite(table, measured["diverged"].transpose("seed", "run").values[:, 0].astype(bool))
-    # A loss may be beyond the largest float where the model is not yet.
-    lost = [None if array is None else np.where(np.isneginf(array), np.nan, array) for array in (table[0], table[4])]
-    return table._replace(payoffs=lost[0], outside=lost[1])
+    return with_losses_lost(table)
 
 
 def check_splits(plan: Plan, federation: Federation, identities: int) -> None:
@@ -166,11 +195,3 @@ def with_splits(table: PayoffTable, splits: PayoffTable) -> PayoffTable:
         choices=np.concatenate([table.choices, len(table.strategies) * splits.choices[alone]]),
         strategies=(*table.strategies, splits.strategies[1]),
     )
-
-
-def _earned(
-    measured: xr.Dataset, effort: Float[np.ndarray, "run N"] | Bool[np.ndarray, "run N"], utility: Any
-) -> Float[np.ndarray, "seed run N"]:
-    """The utilities of the N clients, without those of places behind them."""
-    clients = effort.shape[1]
-    return utilities_of_runs(measured.isel(client=slice(clients)), effort.astype(float), utility)

@@ -12,23 +12,29 @@ from jaxtyping import Array, Float, PyTree
 from fljax.core import users
 from fljax.core.labels import check_unlabelled
 from fljax.core.values import as_number
-from fljax.engine import State
+from fljax.engine import Plan, State
+from fljax.engine.whole_runs.over import local_of, steps_of
 from fljax.games.strategic.payoff_tables import as_precise_as
+from fljax.games.values import code_of
 from fljax.protocol import Algorithm, Federation, Labelled
+from fljax.scenarios import Strategy
+from fljax.scenarios.effort import rows_used
+from fljax.scenarios.strategic import HONEST, StrategicClient
 
 # ``(algorithm, state, scores) -> [N]``, traced: the state after the last round, and the scores of all clients by name.
 UtilityFunction = Callable[[Algorithm, State, Mapping[str, Labelled]], Array]
 # Names of measures.
-EARNED, TOKENS = "earned", "tokens"
+EARNED, TOKENS, TRAINED = "earned", "tokens", "trained"
 
 
 class Utility(NamedTuple):
-    """``u_i = metric_i - cost_i effort_i + price tokens_i``.
+    """``u_i = metric_i - cost_i effort_i + price tokens_i``, where the effort is what ``efforts_of`` says.
 
     Attributes:
       metric: of the model that a client would use, on its own test rows; of "test_loss" the negative is taken. None:
         "test_accuracy", or "test_loss" if the task has no score.
-      cost: ``c_i``, of the effort 1: one number, or one per client id ``[N]``.
+      cost: ``c_i``, of the local steps of an honest client that trains in every round: one number, or one per client
+        id ``[N]``.
       price: of a token that a client has at the end, for algorithms whose server keeps tokens.
     """
 
@@ -60,6 +66,8 @@ class Earnings(NamedTuple):
             return {EARNED: Labelled(earned, ("client",))}
         tokens = tokens_of(state.server)
         judged = {name: scores[name] for name in ("test_loss", "test_accuracy") if name in scores}
+        if isinstance(state.clients, StrategicClient):
+            judged[TRAINED] = Labelled(state.clients.rounds, ("client",))
         return judged if tokens is None else {**judged, TOKENS: Labelled(tokens, ("client",))}
 
 
@@ -85,14 +93,59 @@ def tokens_of(server: PyTree) -> Any:
     return next((part for part in found if part is not None), None)
 
 
+def steps_of_round(
+    plan: Algorithm | Plan, federation: Federation, played: Strategy = HONEST
+) -> Float[np.ndarray, "seed run N"]:
+    """Local steps that clients compute in a round of training, which is what they pay for.
+
+    Who sends nothing of its own training (``own`` and ``stale`` are 0) needs none. ``played`` has numbers ``[run, N]``.
+    Where ``local`` of the plan is not known, steps are shares of rows.
+    """
+    order = np.argsort(np.asarray(federation.clients.id), axis=-1)
+    size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1)[..., None, :]
+    share = np.ones((1, 1)) if played.effort is None else np.asarray(played.effort)
+    used = np.asarray(rows_used(*map(jnp.asarray, np.broadcast_arrays(size, share))))
+    local = local_of(plan)
+    steps = used / np.maximum(size, 1) if local is None else steps_of(local, used)
+    sends = np.asarray(1.0 if played.own is None else played.own) != 0
+    sends = sends | (np.asarray(0.0 if played.stale is None else played.stale) != 0)
+    computed = np.where(sends, steps, 0.0)
+    return computed.reshape(-1, *computed.shape[-2:])
+
+
+def efforts_of(
+    steps: Float[np.ndarray, "seed run N"], plan: Algorithm | Plan, federation: Federation, rounds: int
+) -> Float[np.ndarray, "seed run N"]:
+    """``e_i``: the steps of a client in a whole run, relative to an honest one that trains in every round."""
+    whole = np.broadcast_to(rounds * steps_of_round(plan, federation), steps.shape)
+    return np.divide(steps, whole, out=np.zeros(steps.shape), where=whole > 0)
+
+
+def rounds_trained(measured: xr.Dataset) -> Float[np.ndarray, "seed run N"]:
+    """In how many rounds each client trained; 0 of runs in which ``Earnings`` does not count them."""
+    some = TRAINED if TRAINED in measured else EARNED
+    count = measured[some].transpose("seed", "run", "client").values.astype(float)
+    return count if some == TRAINED else np.zeros_like(count)
+
+
+def earnings_of(utility: Utility | UtilityFunction) -> Earnings:
+    """What is kept of runs for this utility."""
+    return Earnings() if isinstance(utility, Utility) else Earnings(utility, code_of(utility))
+
+
+def without_tokens(utility: Utility | UtilityFunction) -> Utility | UtilityFunction:
+    """The utility of a client outside, where there are no tokens."""
+    return utility._replace(price=0.0) if isinstance(utility, Utility) else utility
+
+
 def utilities_of_runs(
-    measured: xr.Dataset, effort: Float[np.ndarray, "run N"], utility: Utility | UtilityFunction
+    measured: xr.Dataset, effort: Float[np.ndarray, "*seed run N"], utility: Utility | UtilityFunction
 ) -> Float[np.ndarray, "seed run N"]:
     """The utilities of finished runs that ``Earnings`` measured; NaN where a run diverged.
 
     Args:
       measured: over ``run``, ``seed`` and ``client``.
-      effort: of each client, 0 of one that does not take part.
+      effort: of each client, as that of ``efforts_of``.
       utility: what clients get.
     """
     values = {

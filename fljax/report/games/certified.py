@@ -9,19 +9,19 @@ import csv
 import html
 import io
 import pathlib
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 
 import xarray as xr
 
 from fljax.core.files import write
-from fljax.core.names import file_name
 from fljax.report.certificates import (
     certificate_picture,
     certificate_rows,
-    certificate_sentences,
     deviation_rows,
-    rationality_sentence,
 )
+from fljax.report.games.sentences import certificate_sentences, rationality_sentence
 from fljax.report.page import attached_to, png, shown, whole_page
 from fljax.report.style import fonts_for, texts_of
 from fljax.report.worth import lines_of
@@ -54,7 +54,8 @@ def certificate_table(certificates: Mapping[str, xr.Dataset]) -> bytes:
 def _line(entry: xr.Dataset) -> dict[str, object]:
     """One cell."""
     numbers = {"gain": "mean", **{name: name for name in ("low", "high", "error", "above")}}
-    line: dict[str, object] = {"client": int(entry["deviator"]), "deviation": str(entry["deviation"].values)}
+    name = str(entry["name"].values[int(entry["deviator"])])
+    line: dict[str, object] = {"client": name, "deviation": str(entry["deviation"].values)}
     line |= {column: float(entry[name]) for column, name in numbers.items() if name in entry}
     line["verdict"] = str(entry["verdict_of_cell"].values)
     for name in _CHANGES:
@@ -71,7 +72,7 @@ def write_certificates(
     heading: str,
     notes: Mapping[str, Sequence[str]],
 ) -> tuple[pathlib.Path, ...]:
-    """Writes ``certificate_LABEL.png`` of each algorithm and ``certificates.html`` into a folder; returns their paths.
+    """Writes ``certificates.html`` and ``certificate_WORDS.png`` of each label into a folder; returns their paths.
 
     Args:
       folder: of the run.
@@ -82,10 +83,10 @@ def write_certificates(
     paths: list[pathlib.Path] = []
     parts: list[str] = []
     for label, dataset in certificates.items():
-        names = [label, *map(str, dataset["deviation"].values)]
+        names = [label, *map(str, dataset["deviation"].values), *map(str, dataset["name"].values)]
         with fonts_for([*names, *texts_of(xr.Dataset(), heading)]):
             content = png(certificate_picture(dataset, f"{label}: does it pay to deviate?"))
-        paths.append(folder / f"certificate_{file_name(label)}.png")
+        paths.append(folder / f"certificate_{_as_words(label)}.png")
         write(paths[-1], content)
         first, said = rationality_sentence(dataset), certificate_sentences(dataset)
         rest = said if first is None else said[1:]
@@ -103,6 +104,12 @@ def write_certificates(
     page = folder / PAGE
     write(page, whole_page(heading, parts, attached_to(folder)).encode())
     return (*paths, page)
+
+
+def _as_words(label: str) -> str:
+    """A label as small letters, digits and underscores; of a label with anything else a checksum tells it apart."""
+    words = re.sub("[^a-z0-9]+", "_", label.lower()).strip("_")[:80]
+    return words if words == label else f"{words}-{zlib.crc32(label.encode()):08x}"
 
 
 def _as_html(rows: Sequence[Sequence[str]]) -> str:

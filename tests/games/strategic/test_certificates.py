@@ -51,6 +51,16 @@ def test_labelled_certificates(certificates: dict[str, games.Certificate]) -> No
         games.certificate_of(dataset.drop_vars(["payoff", "tolerance"]))
 
 
+def test_older_certificates_and_names(certificates: dict[str, games.Certificate]) -> None:
+    """In an older file the mechanism with one member is outside, and clients have their ids alone."""
+    first = certificates["a/b µ"]
+    older = games.certificate_dataset(first).drop_vars(["outside_is", "name"])
+    assert games.certificate_of(older).gains.outside_is == "mechanism"
+    named = first._replace(gains=first.gains._replace(names=("Ann", "Bo", "0"), outside_is="standalone"))
+    assert_equal(games.certificate_of(games.certificate_dataset(named)), named)
+    assert "worst client Ann: lie" in repr(named)
+
+
 def test_certificates_on_the_disk(certificates: dict[str, games.Certificate], tmp_path: pathlib.Path) -> None:
     path = tmp_path / "certificates.nc"
     games.save_certificates(path, certificates, 'name = "x"')

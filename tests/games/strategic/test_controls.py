@@ -22,7 +22,7 @@ def test_the_known_gain_is_that_of_the_fixed_point() -> None:
 @pytest.mark.in_turn
 def test_mean_estimation_is_flagged_where_it_pays_and_certified_where_not() -> None:
     pays, does_not = known_mechanisms()
-    assert (pays.verdict, does_not.verdict) == ("VIOLATED", "CERTIFIED")
+    assert (pays.verdict, does_not.verdict) == ("VIOLATED", "NO EFFECT SEEN")
     assert pays.passed
     assert does_not.passed
     assert pays.low == pytest.approx(KNOWN_GAIN, abs=1e-4)

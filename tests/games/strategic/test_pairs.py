@@ -31,11 +31,15 @@ def test_whether_both_gain() -> None:
     """Both defect from a prisoner's dilemma and lose; in a game of coordination both gain."""
     dilemma = two_clients([[3, 0], [5, 1]], [[3, 5], [0, 1]])
     result = games.pair_certificate(with_seeds(dilemma), tolerance=0.0)
-    assert (result.verdict, result.verdict_of_least, result.gains[0].tolist()) == ("CERTIFIED", "CERTIFIED", [-2])
+    assert (result.verdict, result.verdict_of_least, result.gains[0].tolist()) == (
+        "NO EFFECT SEEN",
+        "NO EFFECT SEEN",
+        [-2],
+    )
     together = two_clients([[1, 0], [0, 2]], [[1, 0], [0, 4]])
     result = games.pair_certificate(with_seeds(together), tolerance=1.5)
     assert (result.gains[0].tolist(), result.least[0].tolist()) == ([2], [1])
-    assert (result.verdict, result.verdict_of_least) == ("VIOLATED", "CERTIFIED")
+    assert (result.verdict, result.verdict_of_least) == ("VIOLATED", "NO EFFECT SEEN")
     noisy = games.pair_certificate(with_seeds(together, 5.0), tolerance=1.0)
     assert noisy.verdict == "INCONCLUSIVE"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import pathlib
+import re
 
 import pytest
 import xarray as xr
@@ -39,6 +40,22 @@ def test_a_line_for_each_cell(datasets: dict[str, xr.Dataset]) -> None:
     assert float(first["above"]) == pytest.approx(3 / 5)
     assert first["participation"] == "0.0"
     assert (lines[3]["algorithm"], lines[3]["participation"], lines[3]["participation_low"]) == ("second", "", "")
+
+
+@pytest.mark.in_turn
+def test_clients_have_their_names(tmp_path: pathlib.Path) -> None:
+    """In the table, in sentences and in the picture, whose file has a name for every system and link."""
+    names = ("Ann <b>", "Bo", "Café")
+    table = unilateral(GAINS, outside=0.545)._replace(names=names, outside_is="standalone")
+    datasets = {"FedAvg by size (control)": games.certificate_dataset(games.certificate(table, tolerance=0.01))}
+    lines = csv.DictReader(io.StringIO(certificate_table(datasets).decode()))
+    assert tuple(line["client"] for line in lines) == names
+    picture, page = write_certificates(tmp_path, datasets, "x", {})
+    assert re.fullmatch(r"certificate_[a-z0-9_-]+\.png", picture.name)
+    text = page.read_text()
+    assert "<td>Ann &lt;b&gt;</td>" in text
+    assert "Largest mean gain: client Ann &lt;b&gt;, lie" in text
+    assert "have less than without joining, by standalone models" in text
 
 
 @pytest.mark.in_turn
