@@ -10,6 +10,7 @@ are standardised where they are read: ``prepare`` in ``fljax.training.batches`` 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -168,26 +169,54 @@ _FAR = 2**10
 _WIDE = (("f", 8), ("f", 16), ("i", 4), ("i", 8), ("u", 4), ("u", 8))
 
 
-def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each feature over some rows, in float64; 1 in place of a deviation of 0.
+class Sums(NamedTuple):
+    """What moments of some rows are made of, in float64: number of rows, mean, and squares of the distances from it."""
+
+    count: int
+    mean: np.ndarray
+    squares: np.ndarray
+
+
+def sums_of(x: Any, rows: np.ndarray) -> Sums:
+    """The sums of some rows, of which there may be none.
 
     Args:
       x: features ``[n, ...]``, an array of NumPy or a mapped file; not all rows are read at once.
-      rows: row numbers, at least one.
+      rows: row numbers.
     """
-    width = int(np.prod(x.shape[1:]))
-    count, mean, squares = 0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
-    # Each row is read once. Moments of parts are joined as by Chan, Golub and LeVeque (1979).
-    for part in np.array_split(np.sort(rows), max(1, -(-len(rows) * width // _AT_ONCE))):
+    width, parts = int(np.prod(x.shape[1:])), [Sums(0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:]))]
+    for part in np.array_split(np.sort(rows), -(-len(rows) * width // _AT_ONCE)) if len(rows) else ():
         check_unchanged(x)
         values = np.asarray(x[part], np.float64)
-        centre, share = values.mean(axis=0), len(part) / (count + len(part))
-        squares += ((values - centre) ** 2).sum(axis=0) + (centre - mean) ** 2 * count * share
-        mean, count = mean + (centre - mean) * share, count + len(part)
-    std = np.sqrt(squares / count)
+        with np.errstate(invalid="ignore", over="ignore"):  # rows that a run never reads may hold anything
+            centre = values.mean(axis=0)
+            parts.append(Sums(len(part), centre, ((values - centre) ** 2).sum(axis=0)))
+    return joined(parts)
+
+
+def joined(parts: Iterable[Sums]) -> Sums:
+    """The sums of all rows of several parts, as by Chan, Golub and LeVeque (1979)."""
+    first, *others = parts
+    count, mean, squares = first
+    with np.errstate(invalid="ignore", over="ignore"):
+        for part in others:
+            share = part.count / max(count + part.count, 1)
+            squares = squares + part.squares + (part.mean - mean) ** 2 * count * share
+            mean, count = mean + (part.mean - mean) * share, count + part.count
+    return Sums(count, mean, squares)
+
+
+def scale_of(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each feature over at least one row; 1 in place of a deviation of 0."""
+    std = np.sqrt(sums.squares / sums.count)
     # A feature that is constant up to rounding has no scale.
-    still = std <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
-    return mean, np.where(still, 1.0, std)
+    still = std <= 1e-9 * np.maximum(np.abs(sums.mean), 1e-30)
+    return sums.mean, np.where(still, 1.0, std)
+
+
+def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each feature over some rows, at least one, in float64."""
+    return scale_of(sums_of(x, rows))
 
 
 def with_moments(made: Dataset) -> Dataset:

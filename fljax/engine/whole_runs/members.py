@@ -2,16 +2,26 @@
 
 The law of coalitions: a run on some members equals the run of a federation that holds only these clients. Absence
 alone would break it, since algorithms divide by the number of clients, rank them, or keep what they had.
+
+Of the others a run sees shapes and declared categories alone: classes, widths, the size of a vocabulary. What is learnt
+from rows is the members', so features are standardised by the moments of the members' training rows. They are joined on
+the host, in float64, from sums of each client that are taken once: a run then costs no further pass over rows, members
+have the very moments of a federation of these alone, and nothing that is not finite outside gets into a sum.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax.core import trees
-from fljax.protocol import Algorithm, Available, Census, Cohort, Federation, Info, Rows
+from fljax.data.datasets import Sums, joined, scale_of, sums_of
+from fljax.protocol import Algorithm, Available, Census, Cohort, Federation, Info, Moments, Rows
+from fljax.protocol.lists import RowLists
 
 
 def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federation:
@@ -32,6 +42,42 @@ def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federa
     clients = federation.clients
     parts = {part: kept(rows) for part, rows in clients.parts.items() if part != "test"}
     return federation._replace(clients=clients._replace(**parts))
+
+
+class Scales(NamedTuple):
+    """What moments of members are made of, for each of several stacked federations; one federation is the only one.
+
+    Attributes:
+      given: ``[federations, ...]``, the moments of all clients.
+      sums: of the training rows of each client by id, one list for each federation.
+    """
+
+    given: Moments
+    sums: list[list[Sums]]
+
+    @classmethod
+    def of(cls, federation: Federation) -> Scales | None:
+        """Of a federation that is stored by id; None if it is not standardised."""
+        if federation.moments is None:
+            return None
+        x, count = np.asarray(federation.examples.x), federation.clients.id.shape[-1]
+        each = [sums_of(x, rows) for rows in RowLists.of(federation.clients.train, federation.lists).by_client()]
+        stacked = federation.clients.id.ndim == 2
+        given = Moments(*(np.asarray(leaf) if stacked else np.asarray(leaf)[None] for leaf in federation.moments))
+        return cls(given, [each[start : start + count] for start in range(0, len(each), count)])
+
+    def of_members(self, member: Bool[np.ndarray, " N"], place: int = 0) -> Moments:
+        """The moments of the members of one run, arrays of NumPy.
+
+        Everybody has those that are given, bit by bit, and so has nobody: the initial model learnt from no rows. So has
+        a federation that is not standardised beside others that are, whose moments are 0 and 1.
+        """
+        mean, std = (leaf[place] for leaf in self.given)
+        sums = self.sums[place]
+        mine = [part for part, inside in zip(sums, member, strict=True) if inside and part.count]
+        if len(mine) in (0, sum(part.count > 0 for part in sums)) or (not mean.any() and np.all(std == 1)):
+            return Moments(mean, std)
+        return Moments(*(leaf.astype(np.float32) for leaf in scale_of(joined(mine))))
 
 
 def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:

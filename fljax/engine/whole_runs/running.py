@@ -31,6 +31,7 @@ from fljax.engine.programs.program import Inputs, Plan, on_devices
 from fljax.engine.programs.shapes import measure as shapes_of
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.whole_runs.members import Scales
 from fljax.engine.whole_runs.over import Over, VariedPlan, client_steps, varied_plan
 from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, all_scores, whole_runs
 from fljax.engine.whole_runs.saved import FinishedRuns, RunFolder, finished, save
@@ -42,7 +43,7 @@ from fljax.engine.whole_runs.tables import (
     labelled_table,
     measure_kinds,
 )
-from fljax.protocol import Algorithm, Federation
+from fljax.protocol import Algorithm, Federation, Moments
 
 # CPU-seconds of a block: long enough that the host's work between blocks does not count, and short enough that the heap
 # of the fast kernels (``jit.UNFUSED``) does not grow by more than some ten MB.
@@ -79,6 +80,7 @@ class _Call(NamedTuple):
     layout: Layout
     rows: int  # of the program
     on_devices: Inputs  # the data, and the leaves in which runs do not differ
+    scales: Scales | None  # None: runs have the moments of the federation
 
     @property
     def runs(self) -> int:
@@ -212,9 +214,19 @@ def _prepared(
     rows = min(most, max(FEWEST, 2 ** (total - 1).bit_length()))
     alike = [None if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     shared = on_devices(Inputs(alike, {}, inputs.federation), layout)
-    call = _Call(varied, seed_list, rounds, measure, layout, rows, shared)
+    scales = None if varied.member is None or varied.member.all() else Scales.of(federation)
+    call = _Call(varied, seed_list, rounds, measure, layout, rows, shared, scales)
     traced = whole_runs.trace(spec, layout, measure, *_rows_of(call, np.zeros(0, np.int64)), jnp.int32(rounds))
     return call, traced.out_info, _Notes(shapes.sizes.rows, _sentences(plan, varied, shapes.sizes))
+
+
+def _moments_of(call: _Call, scales: Scales, rows: np.ndarray) -> Moments:
+    """``[rows, ...]``, the moments of the members of each row."""
+    member, seeds, several = call.varied.member, len(call.seeds), len(scales.sums) > 1
+    assert member is not None
+    chosen, which = np.unique(rows, return_inverse=True)
+    each = [scales.of_members(member[row // seeds], row % seeds if several else 0) for row in chosen]
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)[which]), *each)
 
 
 def _check_counts(**counts: int | None) -> None:
@@ -256,7 +268,8 @@ def _rows_of(call: _Call, place: np.ndarray) -> tuple[Inputs, RunRows]:
     by_seed = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[seed]), varied.inputs.by_seed)
     member: Any = () if varied.member is None else jnp.asarray(varied.member[run])
     numbers = jnp.asarray(seeds[seed], jnp.uint32)
-    own = RunRows(numbers, member, jnp.asarray(seed, jnp.int32), jnp.asarray(cost))
+    moments: Any = () if call.scales is None else _moments_of(call, call.scales, rows)
+    own = RunRows(numbers, member, moments, jnp.asarray(seed, jnp.int32), jnp.asarray(cost))
     differ, by_seed, own = replicate((differ, by_seed, own), devices)
     for position, leaf in differ.items():
         traced[position] = leaf
@@ -327,6 +340,7 @@ def _folder(settings: Checkpoint, call: _Call) -> RunFolder:
         double_precision=bool(getattr(jax.config, "jax_enable_x64", False)),
         **{f"execution.{name}": value for name, value in call.layout._asdict().items()},
         **{"checksum of members": 0 if varied.member is None else checksum_of(varied.member)},
+        **({} if call.scales is None else {"moments": "of members"}),
     )
     return RunFolder(pathlib.Path(settings.folder), identity, settings.note or (lambda words: None))
 
