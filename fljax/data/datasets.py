@@ -265,15 +265,39 @@ def training_moments(x: Any, trains: list[np.ndarray]) -> Moments:
 def stored_standardised(federation: Federation) -> Federation:
     """A federation whose stored features are standardised, in place of those that are read.
 
-    Its ``features`` say what raw features become.
+    Its ``features`` say what raw features become, and keep them for runs of some members.
     """
     if federation.moments is None:
         return federation
     assert isinstance(federation.features, Features)
     x = federation.examples.x
     check_unchanged(x)
-    mean, std = (np.asarray(leaf, np.float64) for leaf in federation.moments)
-    stored: Any = ((np.asarray(x, np.float64) - mean) / std).astype(np.float32)
-    stored = stored if isinstance(x, np.ndarray) else jnp.asarray(stored)
-    features = replace(federation.features, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    mean, std = (tuple(np.asarray(leaf, np.float64).tolist()) for leaf in federation.moments)
+    features = replace(federation.features, mean=mean, std=std, read=np.asarray(x))
+    stored: Any = _standardised(features) if isinstance(x, np.ndarray) else jnp.asarray(_standardised(features))
     return federation._replace(examples=federation.examples._replace(x=stored), moments=None, features=features)
+
+
+def as_read(federation: Federation) -> Federation:
+    """The federation before ``stored_standardised``, also of several; others, and those with other rows, as they are."""
+    features = federation.features
+    each = [features] if isinstance(features, Features) else list(dict.fromkeys(features))  # in the order of their rows
+    if any(part.read is None for part in each):
+        return federation
+    if not np.array_equal(np.concatenate([_standardised(part) for part in each]), federation.examples.x):
+        return federation
+    x: Any = jnp.asarray(np.concatenate([part.read for part in each]))
+    shape = (*federation.clients.id.shape[:-1], x.shape[1])
+
+    def of_each(name: str) -> Any:
+        one = isinstance(features, Features)
+        numbers = getattr(features, name) if one else [getattr(part, name) for part in features]
+        return jnp.broadcast_to(jnp.asarray(numbers, jnp.float32), shape)
+
+    moments = Moments(of_each("mean"), of_each("std"))
+    return federation._replace(examples=federation.examples._replace(x=x), moments=moments)
+
+
+def _standardised(features: Features) -> np.ndarray:
+    """What the features that were read become where they are stored standardised."""
+    return ((features.read.astype(np.float64) - features.mean) / features.std).astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -238,12 +238,14 @@ class Features:
       shift: of each feature; None: 0.
       mean: of each shifted feature; None: 0.
       std: of each shifted feature; None: 1.
+      read: ``[n, d]``, the shifted features where those that are stored are standardised, on the host; None elsewhere.
     """
 
     names: tuple[Any, ...] | None = None
     shift: tuple[float, ...] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    read: Any = field(default=None, compare=False, repr=False)
 
 
 class Federation(NamedTuple):

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from fljax.core import processes
 from fljax.core.signatures import argument_of, is_whole
+from fljax.data.datasets import as_read
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, default_platform, replicate
@@ -201,7 +202,7 @@ def _prepared(
     seed_list = seeds_of(seeds)
     program.check_lengths(rounds)
     program.check_seeds(seed_list, federation)
-    federation = by_id(federation)
+    federation = by_id(federation if over.member is None else as_read(federation))
     varied = varied_plan(plan, federation, over)
     spec, inputs = varied.spec, varied.inputs
     check_rows(seed_list, inputs, None)
