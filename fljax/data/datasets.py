@@ -10,7 +10,6 @@ are standardised where they are read: ``prepare`` in ``fljax.training.batches`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -172,7 +171,7 @@ _WIDE = (("f", 8), ("f", 16), ("i", 4), ("i", 8), ("u", 4), ("u", 8))
 class Sums(NamedTuple):
     """What moments of some rows are made of, in float64: number of rows, mean, and squares of the distances from it."""
 
-    count: int
+    count: Any
     mean: np.ndarray
     squares: np.ndarray
 
@@ -184,25 +183,16 @@ def sums_of(x: Any, rows: np.ndarray) -> Sums:
       x: features ``[n, ...]``, an array of NumPy or a mapped file; not all rows are read at once.
       rows: row numbers.
     """
-    width, parts = int(np.prod(x.shape[1:])), [Sums(0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:]))]
+    width = int(np.prod(x.shape[1:]))
+    count, mean, squares = 0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
+    # Each row is read once. Moments of parts are joined as by Chan, Golub and LeVeque (1979).
     for part in np.array_split(np.sort(rows), -(-len(rows) * width // _AT_ONCE)) if len(rows) else ():
         check_unchanged(x)
         values = np.asarray(x[part], np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):  # rows that a run never reads may hold anything
-            centre = values.mean(axis=0)
-            parts.append(Sums(len(part), centre, ((values - centre) ** 2).sum(axis=0)))
-    return joined(parts)
-
-
-def joined(parts: Iterable[Sums]) -> Sums:
-    """The sums of all rows of several parts, as by Chan, Golub and LeVeque (1979)."""
-    first, *others = parts
-    count, mean, squares = first
-    with np.errstate(invalid="ignore", over="ignore"):
-        for part in others:
-            share = part.count / max(count + part.count, 1)
-            squares = squares + part.squares + (part.mean - mean) ** 2 * count * share
-            mean, count = mean + (part.mean - mean) * share, count + part.count
+        with np.errstate(invalid="ignore", over="ignore"):  # rows that no run reads may hold anything
+            centre, share = values.mean(axis=0), len(part) / (count + len(part))
+            squares += ((values - centre) ** 2).sum(axis=0) + (centre - mean) ** 2 * count * share
+            mean, count = mean + (centre - mean) * share, count + len(part)
     return Sums(count, mean, squares)
 
 
@@ -279,7 +269,7 @@ def stored_standardised(federation: Federation) -> Federation:
 
 
 def as_read(federation: Federation) -> Federation:
-    """The federation before ``stored_standardised``, also of several; others, and those with other rows, as they are."""
+    """The federation before ``stored_standardised``, also several stacked ones; any other as it is."""
     features = federation.features
     each = [features] if isinstance(features, Features) else list(dict.fromkeys(features))  # in the order of their rows
     if any(part.read is None for part in each):

@@ -56,8 +56,8 @@ def equals_its_members_alone(case: Bench) -> None:
 def compare_with_members_alone(case: Bench, who: Sequence[int], local: Any, clients_per_round: int | None) -> None:
     """Raises an AssertionError unless scores of members, strangers and server models are equal, to ``CLOSE``.
 
-    The contributions that a server measures in rounds are compared as well, member by member. With other rows and labels
-    of those outside, NaN and large ones, all of these are the same bits.
+    The contributions that a server measures in rounds are compared as well, member by member. All of these are the same
+    bits with other rows and labels of those outside, NaN and large ones.
 
     Args:
       case: an algorithm.
@@ -90,7 +90,7 @@ def _seen_by(federation: Federation, member: Any = ()) -> Federation:
     scales = Scales.of(whole)
     if isinstance(member, tuple) or scales is None:
         return whole
-    return whole._replace(moments=Moments(*map(jnp.asarray, scales.of_members(member))))
+    return whole._replace(moments=Moments(*(jnp.asarray(leaf[0]) for leaf in scales.of_members(member[None]))))
 
 
 def _of_those(who: Sequence[int], scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Of an outsider a coalition sees shapes and declared categories alone: other rows of its change no bit of the others."""
+"""Of an outsider a coalition sees shapes and declared categories alone: other rows change no bit of the members."""
 
 from __future__ import annotations
 
@@ -41,12 +41,8 @@ READERS: dict[str, Callable[..., list[Federation]]] = {
     "dataset_from_frame": lambda x, y, folder: data.federations(
         data.dataset_from_frame(frame(x, y), **TABLE), "natural", seeds=SEEDS
     ),
-    "from_frame": lambda x, y, folder: [
-        data.from_frame(frame(x, y), **TABLE, seed=seed) for seed in range(SEEDS)
-    ],
-    "from_arrays": lambda x, y, folder: [
-        data.from_arrays(x, y, WHO, classes=2, seed=seed) for seed in range(SEEDS)
-    ],
+    "from_frame": lambda x, y, folder: [data.from_frame(frame(x, y), **TABLE, seed=seed) for seed in range(SEEDS)],
+    "from_arrays": lambda x, y, folder: [data.from_arrays(x, y, WHO, classes=2, seed=seed) for seed in range(SEEDS)],
     "from_clients": lambda x, y, folder: [
         data.from_clients({who: (x[who == WHO], y[who == WHO]) for who in CLIENTS}, seed=seed) for seed in range(SEEDS)
     ],
@@ -70,7 +66,8 @@ def losses(federation: Federation) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "reader", [pytest.param(name, marks=() if name == "dataset_from_frame" else pytest.mark.in_turn) for name in READERS]
+    "reader",
+    [pytest.param(name, marks=() if name == "dataset_from_frame" else pytest.mark.in_turn) for name in READERS],
 )
 @settings(phases=[Phase.generate])
 @given(scale=scales, rows=other_rows, labels=st.integers(0, 2**ROWS - 1))

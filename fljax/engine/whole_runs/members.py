@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax.core import trees
-from fljax.data.datasets import Sums, joined, scale_of, sums_of
+from fljax.data.datasets import Sums, scale_of, sums_of
 from fljax.protocol import Algorithm, Available, Census, Cohort, Federation, Info, Moments, Rows
 from fljax.protocol.lists import RowLists
 
@@ -44,40 +44,63 @@ def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federa
     return federation._replace(clients=clients._replace(**parts))
 
 
+# Numbers of all clients and runs that are joined at a time.
+_AT_ONCE = 2**22
+
+
 class Scales(NamedTuple):
-    """What moments of members are made of, for each of several stacked federations; one federation is the only one.
+    """What moments of members are made of, for each of F stacked federations; one federation is the only one.
 
     Attributes:
-      given: ``[federations, ...]``, the moments of all clients.
-      sums: of the training rows of each client by id, one list for each federation.
+      given: ``[F, ...]``, the moments of all clients.
+      sums: ``[F, N, ...]``, of the training rows of each client by id.
     """
 
     given: Moments
-    sums: list[list[Sums]]
+    sums: Sums
 
     @classmethod
     def of(cls, federation: Federation) -> Scales | None:
         """Of a federation that is stored by id; None if it is not standardised."""
         if federation.moments is None:
             return None
-        x, count = np.asarray(federation.examples.x), federation.clients.id.shape[-1]
+        x, clients = np.asarray(federation.examples.x), federation.clients.id.shape[-1]
         each = [sums_of(x, rows) for rows in RowLists.of(federation.clients.train, federation.lists).by_client()]
-        stacked = federation.clients.id.ndim == 2
-        given = Moments(*(np.asarray(leaf) if stacked else np.asarray(leaf)[None] for leaf in federation.moments))
-        return cls(given, [each[start : start + count] for start in range(0, len(each), count)])
+        row = x.shape[1:]
+        given = Moments(*(np.asarray(leaf).reshape(-1, *row) for leaf in federation.moments))
+        count, mean, squares = (np.stack(leaves) for leaves in zip(*each, strict=True))
+        sums = Sums(
+            count.reshape(-1, clients, *(1 for _ in row)),
+            *(leaf.reshape(-1, clients, *row) for leaf in (mean, squares)),
+        )
+        return cls(given, sums)
 
-    def of_members(self, member: Bool[np.ndarray, " N"], place: int = 0) -> Moments:
-        """The moments of the members of one run, arrays of NumPy.
+    def of_members(self, member: Bool[np.ndarray, "R N"], place: int = 0) -> Moments:
+        """``[R, ...]``, the moments of the members of each run with one of the federations, arrays of NumPy.
 
         Everybody has those that are given, bit by bit, and so has nobody: the initial model learnt from no rows. So has
         a federation that is not standardised beside others that are, whose moments are 0 and 1.
         """
-        mean, std = (leaf[place] for leaf in self.given)
-        sums = self.sums[place]
-        mine = [part for part, inside in zip(sums, member, strict=True) if inside and part.count]
-        if len(mine) in (0, sum(part.count > 0 for part in sums)) or (not mean.any() and np.all(std == 1)):
-            return Moments(mean, std)
-        return Moments(*(leaf.astype(np.float32) for leaf in scale_of(joined(mine))))
+        given, sums = (jax.tree.map(lambda leaf: leaf[place], part) for part in self)
+        mean, std = (np.repeat(leaf[None], len(member), axis=0) for leaf in given)
+        inside = member & (sums.count.reshape(-1) > 0)
+        some = inside.any(axis=1) & (inside.sum(axis=1) < np.sum(sums.count > 0))
+        if given.mean.any() or np.any(given.std != 1):
+            for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * sums.mean.size // _AT_ONCE) or 1):
+                mean[runs], std[runs] = _joined(sums, inside[runs])
+        return Moments(mean, std)
+
+
+def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the members' rows, as by Chan, Golub and LeVeque (1979)."""
+    known = np.isfinite(sums.mean) & np.isfinite(sums.squares)  # 0 times another number would not be 0
+    means, squares = np.where(known, sums.mean, 0), np.where(known, sums.squares, 0)
+    inside = member.reshape(*member.shape, *(1 for _ in means.shape[1:]))
+    count = inside * sums.count
+    total = count.sum(axis=1)
+    mean = (count * means).sum(axis=1) / total
+    spread = (inside * squares + count * (means - mean[:, None]) ** 2).sum(axis=1)
+    return scale_of(Sums(total, np.where((inside > known).any(axis=1), np.nan, mean), spread))
 
 
 def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:

@@ -221,13 +221,16 @@ def _prepared(
     return call, traced.out_info, _Notes(shapes.sizes.rows, _sentences(plan, varied, shapes.sizes))
 
 
-def _moments_of(call: _Call, scales: Scales, rows: np.ndarray) -> Moments:
+def _moments_of(scales: Scales, member: np.ndarray, seed: np.ndarray) -> Moments:
     """``[rows, ...]``, the moments of the members of each row."""
-    member, seeds, several = call.varied.member, len(call.seeds), len(scales.sums) > 1
-    assert member is not None
-    chosen, which = np.unique(rows, return_inverse=True)
-    each = [scales.of_members(member[row // seeds], row % seeds if several else 0) for row in chosen]
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)[which]), *each)
+    if len(scales.given.mean) == 1:
+        return jax.tree.map(jnp.asarray, scales.of_members(member))
+    found = jax.tree.map(lambda leaf: leaf[seed], scales.given)
+    for place in np.unique(seed):
+        of_seed = seed == place
+        for leaf, mine in zip(found, scales.of_members(member[of_seed], place), strict=True):
+            leaf[of_seed] = mine
+    return jax.tree.map(jnp.asarray, found)
 
 
 def _check_counts(**counts: int | None) -> None:
@@ -269,7 +272,10 @@ def _rows_of(call: _Call, place: np.ndarray) -> tuple[Inputs, RunRows]:
     by_seed = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[seed]), varied.inputs.by_seed)
     member: Any = () if varied.member is None else jnp.asarray(varied.member[run])
     numbers = jnp.asarray(seeds[seed], jnp.uint32)
-    moments: Any = () if call.scales is None else _moments_of(call, call.scales, rows)
+    moments: Any = ()
+    if call.scales is not None:
+        computed = np.arange(call.rows) < len(place)
+        moments = _moments_of(call.scales, np.asarray(varied.member)[run] & computed[:, None], seed)
     own = RunRows(numbers, member, moments, jnp.asarray(seed, jnp.int32), jnp.asarray(cost))
     differ, by_seed, own = replicate((differ, by_seed, own), devices)
     for position, leaf in differ.items():
