@@ -185,6 +185,7 @@ class ClientData(NamedTuple):
         before test rows are predicted, and at no other time.
       later: the rows that it trains on once its data have changed during training (the scenario ``drift``); None: they
         do not change before the end.
+      moments: in place of those of the federation, for models that it trains alone; None: those of the federation.
     """
 
     id: Int[Array, "*batch"]
@@ -194,6 +195,7 @@ class ClientData(NamedTuple):
     noise: Float[Array, "*batch"] | None = None
     deployment: Rows | None = None
     later: Rows | None = None
+    moments: Moments | None = None
 
     @property
     def parts(self) -> dict[str, Rows]:

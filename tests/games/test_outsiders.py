@@ -15,6 +15,8 @@ from hypothesis.extra.numpy import arrays
 
 import fljax
 from fljax import algorithms, data, models
+from fljax.config import parse
+from fljax.experiments import worth
 from fljax.protocol import Federation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -52,6 +54,13 @@ PLAN = fljax.Plan(
 )
 STANDARD = np.random.default_rng(0).normal(size=(len(WHO), 2))
 KIND = (STANDARD[:, 0] + STANDARD[:, 1] > 0).astype(int)
+CONFIG: dict[str, Any] = {
+    "model": {"name": "logistic_regression"},
+    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
+    "participation": {"clients_per_round": 2},
+    "rounds": 2,
+    "seeds": [0],
+}
 # Anything that a table of floats may hold, by column; the other column has numbers that are large enough.
 other_rows = arrays(np.float64, (ROWS, 2), elements=st.floats(-(2.0**100), 2.0**100, width=32))
 # Members are not shifted where they are read, which depends on all rows: it is declared.
@@ -79,4 +88,19 @@ def test_other_rows_change_no_bit(
     changed, kinds = x.copy(), y.copy()
     changed[WHO == "d"], kinds[WHO == "d"] = rows, [labels >> place & 1 for place in range(ROWS)]
     found = [losses(data.stack(READERS[reader](*each, folder))) for each in ((x, y), (changed, kinds))]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("name", ["iafl", "incfl"])
+def test_what_standalone_models_say_of_members_is_theirs(tmp_path: pathlib.Path, name: str) -> None:
+    """Contributions and thresholds that ``fljax worth`` learns by training clients alone."""
+    found = []
+    for place, factor in enumerate((1.0, 1000.0)):
+        path = tmp_path / f"{place}.csv"
+        frame(STANDARD * np.where(WHO == "d", factor, 1.0)[:, None], KIND).to_csv(path, index=False)
+        rows = {"dataset": str(path), "label": "kind", "client": "who"}
+        config = parse(CONFIG | {"data": rows, "algorithms": [{"name": name}]}, name="rows")
+        table = worth.run(config, worth.Question(among=COALITIONS)).tables[name]
+        found.append(np.where(table.members, table.payoffs, 0))
     np.testing.assert_array_equal(*found)

@@ -53,7 +53,7 @@ class Scales(NamedTuple):
 
     Attributes:
       given: ``[F, ...]``, the moments of all clients.
-      sums: ``[F, N, ...]``, of the training rows of each client by id.
+      sums: ``[F, N, ...]``, of the training rows of each client, and ``count [F, N]``, in the order of storage.
     """
 
     given: Moments
@@ -61,19 +61,14 @@ class Scales(NamedTuple):
 
     @classmethod
     def of(cls, federation: Federation) -> Scales | None:
-        """Of a federation that is stored by id; None if it is not standardised."""
+        """Of a federation; None if it is not standardised."""
         if federation.moments is None:
             return None
-        x, clients = np.asarray(federation.examples.x), federation.clients.id.shape[-1]
+        x, shape = np.asarray(federation.examples.x), (-1, federation.clients.id.shape[-1])
         each = [sums_of(x, rows) for rows in RowLists.of(federation.clients.train, federation.lists).by_client()]
-        row = x.shape[1:]
-        given = Moments(*(np.asarray(leaf).reshape(-1, *row) for leaf in federation.moments))
-        count, mean, squares = (np.stack(leaves) for leaves in zip(*each, strict=True))
-        sums = Sums(
-            count.reshape(-1, clients, *(1 for _ in row)),
-            *(leaf.reshape(-1, clients, *row) for leaf in (mean, squares)),
-        )
-        return cls(given, sums)
+        stacked = map(np.stack, zip(*each, strict=True))
+        sums = Sums(*(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in stacked))
+        return cls(Moments(*(np.asarray(leaf).reshape(-1, *x.shape[1:]) for leaf in federation.moments)), sums)
 
     def of_members(self, member: Bool[np.ndarray, "R N"], place: int = 0) -> Moments:
         """``[R, ...]``, the moments of the members of each run with one of the federations, arrays of NumPy.
@@ -83,7 +78,7 @@ class Scales(NamedTuple):
         """
         given, sums = (jax.tree.map(lambda leaf: leaf[place], part) for part in self)
         mean, std = (np.repeat(leaf[None], len(member), axis=0) for leaf in given)
-        inside = member & (sums.count.reshape(-1) > 0)
+        inside = member & (sums.count > 0)
         some = inside.any(axis=1) & (inside.sum(axis=1) < np.sum(sums.count > 0))
         if given.mean.any() or np.any(given.std != 1):
             for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * sums.mean.size // _AT_ONCE) or 1):
@@ -95,12 +90,23 @@ def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np
     """Mean and standard deviation of the members' rows, as by Chan, Golub and LeVeque (1979)."""
     known = np.isfinite(sums.mean) & np.isfinite(sums.squares)  # 0 times another number would not be 0
     means, squares = np.where(known, sums.mean, 0), np.where(known, sums.squares, 0)
-    inside = member.reshape(*member.shape, *(1 for _ in means.shape[1:]))
-    count = inside * sums.count
-    total = count.sum(axis=1)
-    mean = (count * means).sum(axis=1) / total
-    spread = (inside * squares + count * (means - mean[:, None]) ** 2).sum(axis=1)
-    return scale_of(Sums(total, np.where((inside > known).any(axis=1), np.nan, mean), spread))
+    count = member * sums.count
+    total = count.sum(axis=1).reshape(-1, *(1 for _ in means.shape[1:]))
+    mean = np.einsum("rn,n...->r...", count, means) / total
+    apart = means - mean[:, None]
+    squares = np.einsum("rn,n...->r...", member, squares) + np.einsum("rn,rn...,rn...->r...", count, apart, apart)
+    lost = np.einsum("rn,n...->r...", member, ~known)
+    return scale_of(Sums(total, np.where(lost, np.nan, mean), squares))
+
+
+def by_themselves(federation: Federation) -> Federation:
+    """The federation for models that its clients train alone: each has the moments of its own training rows."""
+    scales, shape = Scales.of(federation), federation.clients.id.shape
+    if scales is None:
+        return federation
+    each = [scales.of_members(np.eye(shape[-1], dtype=bool), place) for place in range(len(scales.given.mean))]
+    moments = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves).reshape(*shape, *leaves[0].shape[1:])), *each)
+    return federation._replace(clients=federation.clients._replace(moments=moments))
 
 
 def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:
