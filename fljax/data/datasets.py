@@ -224,7 +224,7 @@ def centred(x: np.ndarray) -> tuple[np.ndarray, tuple[float, ...] | None]:
     """Features in which those far from 0 are shifted by their mean, and the shifts; None: nothing was shifted.
 
     Seconds since 1970, for example, differ by less than float32 resolves. A shift changes nothing that is standardised
-    later.
+    later. It is declared for all clients, also in coalitions (``Features.shift``), since it is chosen by all rows.
 
     Args:
       x: ``[n, d]``, whole numbers or floats in their own precision.
@@ -270,24 +270,20 @@ def stored_standardised(federation: Federation) -> Federation:
 
 def as_read(federation: Federation) -> Federation:
     """The federation before ``stored_standardised``, also several stacked ones; any other as it is."""
-    features = federation.features
-    each = [features] if isinstance(features, Features) else list(dict.fromkeys(features))  # in the order of their rows
+    features, seeds = federation.features, federation.clients.id.shape[:-1]
+    by_seed = [features] * int(np.prod(seeds)) if isinstance(features, Features) else features
+    each = list(dict.fromkeys(by_seed))  # in the order of their rows
     if any(part.read is None for part in each):
         return federation
     if not np.array_equal(np.concatenate([_standardised(part) for part in each]), federation.examples.x):
         return federation
     x: Any = jnp.asarray(np.concatenate([part.read for part in each]))
-    shape = (*federation.clients.id.shape[:-1], x.shape[1])
-
-    def of_each(name: str) -> Any:
-        one = isinstance(features, Features)
-        numbers = getattr(features, name) if one else [getattr(part, name) for part in features]
-        return jnp.broadcast_to(jnp.asarray(numbers, jnp.float32), shape)
-
-    moments = Moments(of_each("mean"), of_each("std"))
+    numbers = [np.reshape([getattr(part, name) for part in by_seed], (*seeds, -1)) for name in ("mean", "std")]
+    moments = Moments(*(jnp.asarray(leaf, jnp.float32) for leaf in numbers))
     return federation._replace(examples=federation.examples._replace(x=x), moments=moments)
 
 
 def _standardised(features: Features) -> np.ndarray:
     """What the features that were read become where they are stored standardised."""
-    return ((features.read.astype(np.float64) - features.mean) / features.std).astype(np.float32)
+    mean, std = np.asarray(features.mean), np.asarray(features.std)
+    return ((features.read.astype(np.float64) - mean) / std).astype(np.float32)

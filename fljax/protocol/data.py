@@ -147,7 +147,8 @@ class Moments(NamedTuple):
     """How features are standardised when they are read: ``(x - mean) / std``.
 
     Attributes:
-      mean: ``[*batch, ...]``, of one example's shape: of the training rows of the clients that train.
+      mean: ``[*batch, ...]``, of one example's shape: of the training rows of the clients that train; in a run of some
+        members (``fljax.runs``), of theirs. Numbers that are declared, not learnt, belong to ``Task.prepare``.
       std: the standard deviation of the same rows, positive.
     """
 

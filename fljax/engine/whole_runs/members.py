@@ -11,7 +11,7 @@ have the very moments of a federation of these alone, and nothing that is not fi
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,8 @@ class Scales(NamedTuple):
         each = [sums_of(x, rows) for rows in RowLists.of(federation.clients.train, federation.lists).by_client()]
         stacked = map(np.stack, zip(*each, strict=True))
         sums = Sums(*(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in stacked))
-        return cls(Moments(*(np.asarray(leaf).reshape(-1, *x.shape[1:]) for leaf in federation.moments)), sums)
+        given: Any = (np.asarray(leaf).reshape(-1, *x.shape[1:]) for leaf in federation.moments)
+        return cls(Moments(*given), sums)
 
     def of_members(self, member: Bool[np.ndarray, "R N"], place: int = 0) -> Moments:
         """``[R, ...]``, the moments of the members of each run with one of the federations, arrays of NumPy.
@@ -77,7 +78,8 @@ class Scales(NamedTuple):
         a federation that is not standardised beside others that are, whose moments are 0 and 1.
         """
         given, sums = (jax.tree.map(lambda leaf: leaf[place], part) for part in self)
-        mean, std = (np.repeat(leaf[None], len(member), axis=0) for leaf in given)
+        found: Any = (np.repeat(leaf[None], len(member), axis=0) for leaf in given)
+        mean, std = found
         inside = member & (sums.count > 0)
         some = inside.any(axis=1) & (inside.sum(axis=1) < np.sum(sums.count > 0))
         if given.mean.any() or np.any(given.std != 1):

@@ -226,7 +226,7 @@ def _moments_of(scales: Scales, member: np.ndarray, seed: np.ndarray) -> Moments
     if len(scales.given.mean) == 1:
         return jax.tree.map(jnp.asarray, scales.of_members(member))
     found = jax.tree.map(lambda leaf: leaf[seed], scales.given)
-    for place in np.unique(seed):
+    for place in np.unique(seed).tolist():
         of_seed = seed == place
         for leaf, mine in zip(found, scales.of_members(member[of_seed], place), strict=True):
             leaf[of_seed] = mine
