@@ -90,7 +90,9 @@ def _seen_by(federation: Federation, member: Any = ()) -> Federation:
     scales = Scales.of(whole)
     if isinstance(member, tuple) or scales is None:
         return whole
-    return whole._replace(moments=Moments(*(jnp.asarray(leaf[0]) for leaf in scales.of_members(member[None]))))
+    return whole._replace(
+        moments=Moments(*(jnp.asarray(leaf[0]) for leaf in scales.of_members(member[None], np.zeros(1, int))))
+    )
 
 
 def _of_those(who: Sequence[int], scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -71,20 +71,19 @@ class Scales(NamedTuple):
         given: Any = (np.asarray(leaf).reshape(-1, *x.shape[1:]) for leaf in federation.moments)
         return cls(Moments(*given), sums)
 
-    def of_members(self, member: Bool[np.ndarray, "R N"], place: int = 0) -> Moments:
-        """``[R, ...]``, the moments of the members of each run with one of the federations, arrays of NumPy.
+    def of_members(self, member: Bool[np.ndarray, "R N"], place: Int[np.ndarray, " R"]) -> Moments:
+        """``[R, ...]``, the moments of the members of each run, whose federation is the one at ``place``.
 
         Everybody has those that are given, bit by bit, and so has nobody: the initial model learnt from no rows. So has
         a federation that is not standardised beside others that are, whose moments are 0 and 1.
         """
-        given, sums = (jax.tree.map(lambda leaf: leaf[place], part) for part in self)
-        found: Any = (np.repeat(leaf[None], len(member), axis=0) for leaf in given)
+        found: Any = (leaf[place] for leaf in self.given)
         mean, std = found
-        inside = member & (sums.count > 0)
-        some = inside.any(axis=1) & (inside.sum(axis=1) < np.sum(sums.count > 0))
-        if given.mean.any() or np.any(given.std != 1):
-            for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * sums.mean.size // _AT_ONCE) or 1):
-                mean[runs], std[runs] = _joined(sums, inside[runs])
+        inside = member & (self.sums.count > 0)[place]
+        some = inside.any(axis=1) & (inside.sum(axis=1) < (self.sums.count > 0).sum(axis=1)[place])
+        some &= (mean.any(axis=-1) | (std != 1).any(axis=-1)).reshape(len(some), -1).any(axis=1)
+        for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * self.sums.mean[0].size // _AT_ONCE) or 1):
+            mean[runs], std[runs] = _joined(Sums(*(leaf[place[runs]] for leaf in self.sums)), inside[runs])
         return Moments(mean, std)
 
 
@@ -93,21 +92,25 @@ def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np
     known = np.isfinite(sums.mean) & np.isfinite(sums.squares)  # 0 times another number would not be 0
     means, squares = np.where(known, sums.mean, 0), np.where(known, sums.squares, 0)
     count = member * sums.count
-    total = count.sum(axis=1).reshape(-1, *(1 for _ in means.shape[1:]))
-    mean = np.einsum("rn,n...->r...", count, means) / total
+    total = count.sum(axis=1).reshape(-1, *(1 for _ in means.shape[2:]))
+    mean = np.einsum("rn,rn...->r...", count, means) / total
     apart = means - mean[:, None]
-    squares = np.einsum("rn,n...->r...", member, squares) + np.einsum("rn,rn...,rn...->r...", count, apart, apart)
-    lost = np.einsum("rn,n...->r...", member, ~known)
+    squares = np.einsum("rn,rn...->r...", member, squares) + np.einsum("rn,rn...,rn...->r...", count, apart, apart)
+    lost = np.einsum("rn,rn...->r...", member, ~known)
     return scale_of(Sums(total, np.where(lost, np.nan, mean), squares))
 
 
 def by_themselves(federation: Federation) -> Federation:
     """The federation for models that its clients train alone: each has the moments of its own training rows."""
-    scales, shape = Scales.of(federation), federation.clients.id.shape
+    scales = Scales.of(federation)
     if scales is None:
         return federation
-    each = [scales.of_members(np.eye(shape[-1], dtype=bool), place) for place in range(len(scales.given.mean))]
-    moments = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves).reshape(*shape, *leaves[0].shape[1:])), *each)
+    several, clients = scales.sums.count.shape
+    found = scales.of_members(
+        np.tile(np.eye(clients, dtype=bool), (several, 1)), np.repeat(np.arange(several), clients)
+    )
+    shape = federation.clients.id.shape
+    moments = Moments(*(jnp.asarray(leaf.reshape(*shape, *leaf.shape[1:])) for leaf in found))
     return federation._replace(clients=federation.clients._replace(moments=moments))
 
 

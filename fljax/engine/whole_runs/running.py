@@ -44,7 +44,7 @@ from fljax.engine.whole_runs.tables import (
     labelled_table,
     measure_kinds,
 )
-from fljax.protocol import Algorithm, Federation, Moments
+from fljax.protocol import Algorithm, Federation
 
 # CPU-seconds of a block: long enough that the host's work between blocks does not count, and short enough that the heap
 # of the fast kernels (``jit.UNFUSED``) does not grow by more than some ten MB.
@@ -221,18 +221,6 @@ def _prepared(
     return call, traced.out_info, _Notes(shapes.sizes.rows, _sentences(plan, varied, shapes.sizes))
 
 
-def _moments_of(scales: Scales, member: np.ndarray, seed: np.ndarray) -> Moments:
-    """``[rows, ...]``, the moments of the members of each row."""
-    if len(scales.given.mean) == 1:
-        return jax.tree.map(jnp.asarray, scales.of_members(member))
-    found = jax.tree.map(lambda leaf: leaf[seed], scales.given)
-    for place in np.unique(seed).tolist():
-        of_seed = seed == place
-        for leaf, mine in zip(found, scales.of_members(member[of_seed], place), strict=True):
-            leaf[of_seed] = mine
-    return jax.tree.map(jnp.asarray, found)
-
-
 def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
         if count is not None and (not is_whole(count) or count < 1):
@@ -274,8 +262,8 @@ def _rows_of(call: _Call, place: np.ndarray) -> tuple[Inputs, RunRows]:
     numbers = jnp.asarray(seeds[seed], jnp.uint32)
     moments: Any = ()
     if call.scales is not None:
-        computed = np.arange(call.rows) < len(place)
-        moments = _moments_of(call.scales, np.asarray(varied.member)[run] & computed[:, None], seed)
+        computed = np.asarray(varied.member)[run] & (np.arange(call.rows) < len(place))[:, None]
+        moments = jax.tree.map(jnp.asarray, call.scales.of_members(computed, seed % len(call.scales.given.mean)))
     own = RunRows(numbers, member, moments, jnp.asarray(seed, jnp.int32), jnp.asarray(cost))
     differ, by_seed, own = replicate((differ, by_seed, own), devices)
     for position, leaf in differ.items():

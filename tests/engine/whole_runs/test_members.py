@@ -37,11 +37,11 @@ def test_moments_of_members_are_those_of_a_federation_of_them() -> None:
     scales = Scales.of(whole._replace(examples=whole.examples._replace(x=jnp.asarray(x))))
     assert scales is not None
     for seed, federation in enumerate(given):
-        found, trains = scales.of_members(member, seed), data.row_numbers(federation, "train")
+        found, trains = scales.of_members(member, np.full(5, seed)), data.row_numbers(federation, "train")
         for run, inside in enumerate(member[:3]):
             expected = training_moments(x, [trains[client] for client in np.flatnonzero(inside)])
             np.testing.assert_array_equal([leaf[run] for leaf in found], expected)
         np.testing.assert_array_equal([leaf[3] for leaf in found], federation.moments)
         np.testing.assert_array_equal([leaf[4] for leaf in found], federation.moments)
-    np.testing.assert_array_equal(scales.of_members(member, 2), [np.zeros((5, 3)), np.ones((5, 3))])
+    np.testing.assert_array_equal(scales.of_members(member, np.full(5, 2)), [np.zeros((5, 3)), np.ones((5, 3))])
     assert Scales.of(plain) is None
