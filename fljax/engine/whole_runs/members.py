@@ -95,7 +95,7 @@ def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np
     total = count.sum(axis=1).reshape(-1, *(1 for _ in means.shape[2:]))
     mean = np.einsum("rn,rn...->r...", count, means) / total
     apart = means - mean[:, None]
-    squares = np.einsum("rn,rn...->r...", member, squares) + np.einsum("rn,rn...,rn...->r...", count, apart, apart)
+    squares = np.einsum("rn,rn...->r...", count, apart * apart) + np.einsum("rn,rn...->r...", member, squares)
     lost = np.einsum("rn,rn...->r...", member, ~known)
     return scale_of(Sums(total, np.where(lost, np.nan, mean), squares))
 
