@@ -173,26 +173,45 @@ _FAR = 2**10
 _WIDE = (("f", 8), ("f", 16), ("i", 4), ("i", 8), ("u", 4), ("u", 8))
 
 
-def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each feature over some rows, in float64; 1 in place of a deviation of 0.
+class Sums(NamedTuple):
+    """What moments of some rows are made of, in float64: number of rows, mean, and squares of the distances from it."""
+
+    count: Any
+    mean: np.ndarray
+    squares: np.ndarray
+
+
+def sums_of(x: Any, rows: np.ndarray) -> Sums:
+    """The sums of some rows, of which there may be none.
 
     Args:
       x: features ``[n, ...]``, an array of NumPy or a mapped file; not all rows are read at once.
-      rows: row numbers, at least one.
+      rows: row numbers.
     """
     width = int(np.prod(x.shape[1:]))
     count, mean, squares = 0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     # Each row is read once. Moments of parts are joined as by Chan, Golub and LeVeque (1979).
-    for part in np.array_split(np.sort(rows), max(1, -(-len(rows) * width // _AT_ONCE))):
+    for part in np.array_split(np.sort(rows), -(-len(rows) * width // _AT_ONCE)) if len(rows) else ():
         check_unchanged(x)
         values = np.asarray(x[part], np.float64)
-        centre, share = values.mean(axis=0), len(part) / (count + len(part))
-        squares += ((values - centre) ** 2).sum(axis=0) + (centre - mean) ** 2 * count * share
-        mean, count = mean + (centre - mean) * share, count + len(part)
-    std = np.sqrt(squares / count)
+        with np.errstate(invalid="ignore", over="ignore"):  # rows that no run reads may hold anything
+            centre, share = values.mean(axis=0), len(part) / (count + len(part))
+            squares += ((values - centre) ** 2).sum(axis=0) + (centre - mean) ** 2 * count * share
+            mean, count = mean + (centre - mean) * share, count + len(part)
+    return Sums(count, mean, squares)
+
+
+def scale_of(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each feature over at least one row; 1 in place of a deviation of 0."""
+    std = np.sqrt(sums.squares / sums.count)
     # A feature that is constant up to rounding has no scale.
-    still = std <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
-    return mean, np.where(still, 1.0, std)
+    still = std <= 1e-9 * np.maximum(np.abs(sums.mean), 1e-30)
+    return sums.mean, np.where(still, 1.0, std)
+
+
+def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each feature over some rows, at least one, in float64."""
+    return scale_of(sums_of(x, rows))
 
 
 def with_moments(made: Dataset) -> Dataset:
@@ -210,7 +229,7 @@ def centred(x: np.ndarray) -> tuple[np.ndarray, tuple[float, ...] | None]:
     """Features in which those far from 0 are shifted by their mean, and the shifts; None: nothing was shifted.
 
     Seconds since 1970, for example, differ by less than float32 resolves. A shift changes nothing that is standardised
-    later.
+    later. It is declared for all clients, also in coalitions (``Features.shift``), since it is chosen by all rows.
 
     Args:
       x: ``[n, d]``, whole numbers or floats in their own precision.
@@ -241,15 +260,35 @@ def training_moments(x: Any, trains: list[np.ndarray]) -> Moments:
 def stored_standardised(federation: Federation) -> Federation:
     """A federation whose stored features are standardised, in place of those that are read.
 
-    Its ``features`` say what raw features become.
+    Its ``features`` say what raw features become, and keep them for runs of some members.
     """
     if federation.moments is None:
         return federation
     assert isinstance(federation.features, Features)
     x = federation.examples.x
     check_unchanged(x)
-    mean, std = (np.asarray(leaf, np.float64) for leaf in federation.moments)
-    stored: Any = ((np.asarray(x, np.float64) - mean) / std).astype(np.float32)
-    stored = stored if isinstance(x, np.ndarray) else jnp.asarray(stored)
-    features = replace(federation.features, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    mean, std = (tuple(np.asarray(leaf, np.float64).tolist()) for leaf in federation.moments)
+    features = replace(federation.features, mean=mean, std=std, read=np.asarray(x))
+    stored: Any = _standardised(features) if isinstance(x, np.ndarray) else jnp.asarray(_standardised(features))
     return federation._replace(examples=federation.examples._replace(x=stored), moments=None, features=features)
+
+
+def as_read(federation: Federation) -> Federation:
+    """The federation before ``stored_standardised``, also several stacked ones; any other as it is."""
+    features, seeds = federation.features, federation.clients.id.shape[:-1]
+    by_seed = [features] * int(np.prod(seeds)) if isinstance(features, Features) else features
+    each = list(dict.fromkeys(by_seed))  # in the order of their rows
+    if any(part.read is None for part in each):
+        return federation
+    if not np.array_equal(np.concatenate([_standardised(part) for part in each]), federation.examples.x):
+        return federation
+    x: Any = jnp.asarray(np.concatenate([part.read for part in each]))
+    numbers = [np.reshape([getattr(part, name) for part in by_seed], (*seeds, -1)) for name in ("mean", "std")]
+    moments = Moments(*(jnp.asarray(leaf, jnp.float32) for leaf in numbers))
+    return federation._replace(examples=federation.examples._replace(x=x), moments=moments)
+
+
+def _standardised(features: Features) -> np.ndarray:
+    """What the features that were read become where they are stored standardised."""
+    mean, std = np.asarray(features.mean), np.asarray(features.std)
+    return ((features.read.astype(np.float64) - mean) / std).astype(np.float32)

@@ -24,6 +24,7 @@ from fljax.core import processes
 from fljax.core.files import write
 from fljax.core.names import about_algorithm, name_of
 from fljax.engine import Plan, checksum_of
+from fljax.engine.whole_runs.members import by_themselves
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
 from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
@@ -228,7 +229,8 @@ def _certificates(
     ahead = {label: entry for label, entry in ahead.items() if entry.deviations}
     lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
     lacking = lacking or (ahead if asked.outside == "standalone" else [])
-    reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
+    alone = setup._replace(federation=by_themselves(setup.federation))
+    reference = trained_alone([alone], (), outputs, folder)[0] if lacking else None
     same: dict[str, Any] = {"rounds": setup.rounds, "seeds": setup.seeds, "tolerance": asked.tolerance}
     same |= {"confidence": asked.confidence, "method": asked.method, "max_runs": asked.max_runs}
     same["deviators"] = asked.deviators

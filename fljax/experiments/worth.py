@@ -20,6 +20,7 @@ from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm
 from fljax.engine import Plan, checksum_of
+from fljax.engine.whole_runs.members import by_themselves
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
@@ -168,7 +169,8 @@ def _tables(
             if asked.estimators is not None and (words := _check_estimators(plans[entry.label], setup, asked)):
                 log.note(words, entry.label)
             log.note(f"{len(members):,} coalitions, {in_words(cost)}", entry.label, 0, cost.runs)
-    reference = trained_alone([setup], (), outputs, folder)[0] if lacking else None
+    alone = setup._replace(federation=by_themselves(setup.federation))
+    reference = trained_alone([alone], (), outputs, folder)[0] if lacking else None
     for entry in setup.algorithms:
         label = entry.label
         with about_algorithm(label):

@@ -46,7 +46,8 @@ def coalitions(
 ) -> CoalitionTable:
     """Retrains coalitions of clients from scratch: ``v(S)`` is the value of a run in which S alone takes part.
 
-    A client outside a coalition has no rows in its run. Metrics judge all clients, in and outside the coalition.
+    A client outside a coalition has no rows in its run. Of it the run sees shapes and what is declared for all, such as
+    classes, alone. Metrics judge all clients, in and outside the coalition.
 
     Args:
       plan: an ``Algorithm``, or a ``Plan`` whose floats change without recompiling.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -147,7 +147,8 @@ class Moments(NamedTuple):
     """How features are standardised when they are read: ``(x - mean) / std``.
 
     Attributes:
-      mean: ``[*batch, ...]``, of one example's shape: of the training rows of the clients that train.
+      mean: ``[*batch, ...]``, of one example's shape: of the training rows of the clients that train; in a run of some
+        members (``fljax.runs``), of theirs. Numbers that are declared, not learnt, belong to ``Task.prepare``.
       std: the standard deviation of the same rows, positive.
     """
 
@@ -185,6 +186,7 @@ class ClientData(NamedTuple):
         before test rows are predicted, and at no other time.
       later: the rows that it trains on once its data have changed during training (the scenario ``drift``); None: they
         do not change before the end.
+      moments: in place of those of the federation, for models that it trains alone; None: those of the federation.
     """
 
     id: Int[Array, "*batch"]
@@ -194,6 +196,7 @@ class ClientData(NamedTuple):
     noise: Float[Array, "*batch"] | None = None
     deployment: Rows | None = None
     later: Rows | None = None
+    moments: Moments | None = None
 
     @property
     def parts(self) -> dict[str, Rows]:
@@ -238,12 +241,14 @@ class Features:
       shift: of each feature; None: 0.
       mean: of each shifted feature; None: 0.
       std: of each shifted feature; None: 1.
+      read: ``[n, d]``, the shifted features where those that are stored are standardised, on the host; None elsewhere.
     """
 
     names: tuple[Any, ...] | None = None
     shift: tuple[float, ...] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    read: Any = field(default=None, compare=False, repr=False)
 
 
 class Federation(NamedTuple):

@@ -1,5 +1,8 @@
 """The law of coalitions: a run on some members is the run of a federation that holds only these clients.
 
+Of the others it sees shapes alone: other rows and labels of theirs change no bit. Features are standardised by what is
+learnt from rows, which is then the members'.
+
 Keys are made of ids, and JAX draws ``[N]`` numbers entry by entry. So the first clients alone have the batches and the
 draws that they have as members, and the two runs are equal to rounding whatever is random. Other members have other ids
 in a federation of their own: there the two are compared on full batches, with everybody in each round.
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,13 +22,17 @@ from jaxtyping import Array, PyTree
 
 from fljax.contributions.estimators.in_rounds import Contributions
 from fljax.core import trees
+from fljax.data.datasets import training_moments
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.federations import by_id
+from fljax.engine.whole_runs.members import Scales
 from fljax.engine.whole_runs.program import final_state
-from fljax.protocol import Algorithm, Federation, unlabelled
+from fljax.protocol import Algorithm, Federation, Moments, unlabelled
+from fljax.protocol.lists import RowLists
 from fljax.testing.bench import LOCAL, POPULATION, Bench, enable_x64, quick_options
-from fljax.testing.federation import logistic_regression, tiny_federation
+from fljax.testing.comparing import assert_same
+from fljax.testing.federation import logistic_regression, tiny_federation, with_other_rows
 
 # Relative to the largest number of an array.
 CLOSE = 1e-12
@@ -49,7 +56,8 @@ def equals_its_members_alone(case: Bench) -> None:
 def compare_with_members_alone(case: Bench, who: Sequence[int], local: Any, clients_per_round: int | None) -> None:
     """Raises an AssertionError unless scores of members, strangers and server models are equal, to ``CLOSE``.
 
-    The contributions that a server measures in rounds are compared as well, member by member.
+    The contributions that a server measures in rounds are compared as well, member by member. All of these are the same
+    bits with other rows and labels of those outside, NaN and large ones.
 
     Args:
       case: an algorithm.
@@ -57,20 +65,40 @@ def compare_with_members_alone(case: Bench, who: Sequence[int], local: Any, clie
       local: how clients train.
       clients_per_round: the cohort, where the algorithm has such an option.
     """
-    member = jnp.isin(jnp.arange(POPULATION), jnp.asarray(who))
+    member = np.isin(np.arange(POPULATION), who)
     with enable_x64(True):
-        data = tiny_federation(dtype=np.float64)
+        data = by_id(tiny_federation(dtype=np.float64))
         options = _options(case, clients_per_round)
-        among = _run(_built(case, options, local), by_id(data), member)
-        alone = _run(_built(case, _of_members(options, who), local), only_members(data, who), ())
+        run = _program(_built(case, options, local))
+        among = _of_those(who, run(_seen_by(data, member), member))
+        alone = _program(_built(case, _of_members(options, who), local))(_seen_by(only_members(data, who)), ())
+        others = [run(_seen_by(with_other_rows(data, ~member, factor), member), member) for factor in (np.nan, -1e6)]
     for name, expected in alone.items():
         found = among[name]
-        if not name.startswith(("unseen_", "server_", "cluster_")):
-            found = found[np.asarray(who)]
         apart = np.abs(found - expected) / max(1.0, np.nanmax(np.abs(expected), initial=0.0))
         same = (apart <= CLOSE) | (np.isnan(found) & np.isnan(expected)) | (found == expected)
         if not np.all(same):
             raise AssertionError(f"{name} is {found.tolist()} of members, and {expected.tolist()} of them alone")
+    for other in others:
+        assert_same(among, _of_those(who, other))
+
+
+def _seen_by(federation: Federation, member: Any = ()) -> Federation:
+    """The federation, stored by id, standardised by the moments of the members' training rows; ``()``: of all."""
+    trains = RowLists.of(federation.clients.train, federation.lists).by_client()
+    whole = federation._replace(moments=training_moments(federation.examples.x, trains))
+    scales = Scales.of(whole)
+    if isinstance(member, tuple) or scales is None:
+        return whole
+    return whole._replace(
+        moments=Moments(*(jnp.asarray(leaf[0]) for leaf in scales.of_members(member[None], np.zeros(1, int))))
+    )
+
+
+def _of_those(who: Sequence[int], scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The scores of some clients, and all that are not by seen client."""
+    common = ("unseen_", "server_", "cluster_")
+    return {name: each if name.startswith(common) else each[np.asarray(who)] for name, each in scores.items()}
 
 
 def _options(case: Bench, clients_per_round: int | None) -> dict[str, Any]:
@@ -99,8 +127,8 @@ def _of_members(options: Mapping[str, Any], who: Sequence[int]) -> dict[str, Any
     return {name: restricted(value) for name, value in options.items()}
 
 
-def _run(algorithm: Algorithm, data: Federation, member: Any) -> dict[str, np.ndarray]:
-    """Scores and measured contributions after some rounds; ``member`` is ``()`` for all clients."""
+def _program(algorithm: Algorithm) -> Callable[[Federation, Any], dict[str, np.ndarray]]:
+    """``(data, member)`` to scores and measured contributions after some rounds; ``()``: all clients."""
     layout = Layout(16, 1, 16)
 
     @functools.partial(jax.jit, compiler_options=quick_options())
@@ -109,7 +137,7 @@ def _run(algorithm: Algorithm, data: Federation, member: Any) -> dict[str, np.nd
         found = unlabelled(evaluate(algorithm, data, layout, state, state.round, valid=True))
         return {**found, **_contributions_in(state.server)}
 
-    return {name: np.asarray(values) for name, values in scores(data, member).items()}
+    return lambda data, member: {name: np.asarray(values) for name, values in scores(data, member).items()}
 
 
 def _contributions_in(server: PyTree) -> dict[str, Array]:

@@ -119,6 +119,17 @@ def change_client(federation: Federation, id: int, factor: float = -2) -> Federa
     return federation._replace(examples=federation.examples._replace(x=jnp.asarray(x)))
 
 
+def with_other_rows(federation: Federation, who: np.ndarray, factor: float) -> Federation:
+    """Multiplies all features of some seen clients, ``[N]`` by id, and gives their rows the next label."""
+    x, y = np.array(federation.examples.x), np.array(federation.examples.y)
+    there = np.flatnonzero(who[np.asarray(federation.clients.id)])
+    lists = [RowLists.of(rows, federation.lists).by_client() for rows in federation.clients.parts.values()]
+    rows = np.unique(np.concatenate([part[place] for part in lists for place in there]))
+    x[rows] *= factor
+    y[rows] = (y[rows] + 1) % CLASSES
+    return federation._replace(examples=Examples(jnp.asarray(x), jnp.asarray(y)))
+
+
 def twin_clients(federation: Federation, id: int, twin: int) -> Federation:
     """Gives client ``twin`` the very rows of client ``id``, so that whatever ranks them meets a tie."""
     ids = np.asarray(federation.clients.id)

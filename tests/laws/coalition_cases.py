@@ -84,6 +84,7 @@ _BY_ALGORITHM: dict[str, dict[str, Any]] = {
 WITHOUT_DRAWS = {name: _BY_ALGORITHM[case.algorithm] for name, case in CASES.items() if case.algorithm in _BY_ALGORITHM}
 DRAWN = {
     "fedprox_stragglers": "who straggles, and how much less it trains, is drawn by id",
+    "ipfl": "models of clusters that are alike differ by rounding, which decides whose rows of the server are",
     "iafl_measured_gtg_shapley": "the orders of the rows of a cohort are drawn, and a federation of five has more rows",
 }
 # Rows with replacement are drawn by id; in the order in which they stand, they are the same.

@@ -124,12 +124,14 @@ def local_data(federation: Federation, client: ClientData, *, deployed: bool = F
     rows, if it has such.
     """
 
+    moments = federation.moments if client.moments is None else client.moments
+
     def subset(rows: Rows, noise: Any = None) -> Subset:
         index = rows.index
         if isinstance(index, Spans):
             assert federation.lists is not None
             index = index.of(federation.lists, rows.size)
-        return Subset(federation.examples, Rows(index, rows.size), noise, moments=federation.moments)
+        return Subset(federation.examples, Rows(index, rows.size), noise, moments=moments)
 
     valid = client.deployment if deployed and client.deployment is not None else client.valid
     data = LocalData(subset(client.train, client.noise), subset(valid), subset(client.test))

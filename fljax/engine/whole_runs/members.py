@@ -2,16 +2,26 @@
 
 The law of coalitions: a run on some members equals the run of a federation that holds only these clients. Absence
 alone would break it, since algorithms divide by the number of clients, rank them, or keep what they had.
+
+Of the others a run sees shapes and declared categories alone: classes, widths, the size of a vocabulary. What is learnt
+from rows is the members', so features are standardised by the moments of the members' training rows. They are joined on
+the host, in float64, from sums of each client that are taken once: a run then costs no further pass over rows, members
+have the very moments of a federation of these alone, and nothing that is not finite outside gets into a sum.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax.core import trees
-from fljax.protocol import Algorithm, Available, Census, Cohort, Federation, Info, Rows
+from fljax.data.datasets import Sums, scale_of, sums_of
+from fljax.protocol import Algorithm, Available, Census, Cohort, Federation, Info, Moments, Rows
+from fljax.protocol.lists import RowLists
 
 
 def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federation:
@@ -32,6 +42,76 @@ def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federa
     clients = federation.clients
     parts = {part: kept(rows) for part, rows in clients.parts.items() if part != "test"}
     return federation._replace(clients=clients._replace(**parts))
+
+
+# Numbers of all clients and runs that are joined at a time.
+_AT_ONCE = 2**22
+
+
+class Scales(NamedTuple):
+    """What moments of members are made of, for each of F stacked federations; one federation is the only one.
+
+    Attributes:
+      given: ``[F, ...]``, the moments of all clients.
+      sums: ``[F, N, ...]``, of the training rows of each client, and ``count [F, N]``, in the order of storage.
+    """
+
+    given: Moments
+    sums: Sums
+
+    @classmethod
+    def of(cls, federation: Federation) -> Scales | None:
+        """Of a federation; None if it is not standardised."""
+        if federation.moments is None:
+            return None
+        x, shape = np.asarray(federation.examples.x), (-1, federation.clients.id.shape[-1])
+        each = [sums_of(x, rows) for rows in RowLists.of(federation.clients.train, federation.lists).by_client()]
+        stacked = map(np.stack, zip(*each, strict=True))
+        sums = Sums(*(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in stacked))
+        given: Any = (np.asarray(leaf).reshape(-1, *x.shape[1:]) for leaf in federation.moments)
+        return cls(Moments(*given), sums)
+
+    def of_members(self, member: Bool[np.ndarray, "R N"], place: Int[np.ndarray, " R"]) -> Moments:
+        """``[R, ...]``, the moments of the members of each run, whose federation is the one at ``place``.
+
+        Everybody has those that are given, bit by bit, and so has nobody: the initial model learnt from no rows. So has
+        a federation that is not standardised beside others that are, whose moments are 0 and 1.
+        """
+        found: Any = (leaf[place] for leaf in self.given)
+        mean, std = found
+        inside = member & (self.sums.count > 0)[place]
+        some = inside.any(axis=1) & (inside.sum(axis=1) < (self.sums.count > 0).sum(axis=1)[place])
+        some &= (mean.any(axis=-1) | (std != 1).any(axis=-1)).reshape(len(some), -1).any(axis=1)
+        for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * self.sums.mean[0].size // _AT_ONCE) or 1):
+            mean[runs], std[runs] = _joined(Sums(*(leaf[place[runs]] for leaf in self.sums)), inside[runs])
+        return Moments(mean, std)
+
+
+def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the members' rows, as by Chan, Golub and LeVeque (1979)."""
+    known = np.isfinite(sums.mean) & np.isfinite(sums.squares)  # 0 times another number would not be 0
+    means, squares = np.where(known, sums.mean, 0), np.where(known, sums.squares, 0)
+    count = member * sums.count
+    total = count.sum(axis=1).reshape(-1, *(1 for _ in means.shape[2:]))
+    mean = np.einsum("rn,rn...->r...", count, means) / total
+    apart = means - mean[:, None]
+    squares = np.einsum("rn,rn...->r...", count, apart * apart) + np.einsum("rn,rn...->r...", member, squares)
+    lost = np.einsum("rn,rn...->r...", member, ~known)
+    return scale_of(Sums(total, np.where(lost, np.nan, mean), squares))
+
+
+def by_themselves(federation: Federation) -> Federation:
+    """The federation for models that its clients train alone: each has the moments of its own training rows."""
+    scales = Scales.of(federation)
+    if scales is None:
+        return federation
+    several, clients = scales.sums.count.shape
+    found = scales.of_members(
+        np.tile(np.eye(clients, dtype=bool), (several, 1)), np.repeat(np.arange(several), clients)
+    )
+    shape = federation.clients.id.shape
+    moments = Moments(*(jnp.asarray(leaf.reshape(*shape, *leaf.shape[1:])) for leaf in found))
+    return federation._replace(clients=federation.clients._replace(moments=moments))
 
 
 def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:

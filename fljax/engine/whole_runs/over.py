@@ -28,8 +28,8 @@ class Over(NamedTuple):
         one program: whole numbers, texts and functions are parts of it. ``{"local": local._replace(learning_rate=
         rates)}`` gives each run a learning rate.
       member: ``[R, N]`` by client id, who belongs to the federation of a run. A client outside holds no training and
-        validation rows there: no census, poll, cohort or threshold sees it. None: all clients. A run without members
-        has the initial model.
+        validation rows there: no census, poll, cohort or threshold sees it, and moments of features are those of the
+        members. None: all clients. A run without members has the initial model.
       cost: ``[R]``, relative cost of a run, by which devices share the runs. None: its number of members, and one more
         for the evaluation.
     """

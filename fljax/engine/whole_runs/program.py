@@ -45,12 +45,14 @@ class RunRows(NamedTuple):
     Attributes:
       seed: ``[rows]``.
       member: ``[rows, N]`` by id, who belongs to the federation of the run; ``()``: all clients, in all runs.
+      moments: ``[rows, ...]`` of the members' training rows; ``()``: those of the federation.
       place: ``[rows]``, the place of the seed among the seeds, for federations of several seeds.
       cost: ``[rows]``, relative cost; 0: the row is not computed, and its results are zeros.
     """
 
     seed: UInt[Array, " rows"]
     member: Any
+    moments: Any
     place: Int[Array, " rows"]
     cost: Int[Array, " rows"]
 
@@ -65,6 +67,7 @@ class RunEnd(NamedTuple):
 class _Run(NamedTuple):
     seed: UInt[Array, ""]
     member: Any
+    moments: Any
 
 
 @jit.program(static_argnames=("spec", "layout", "measure"))
@@ -75,6 +78,7 @@ def whole_runs(
 
     def one(algorithm: Algorithm, data: Federation, layout: Layout, run: _Run) -> RunEnd:
         options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
+        data = data._replace(moments=run.moments) if run.moments else data
         state = final_state(algorithm, data, layout, run.seed, run.member, rounds, options)
         scores = evaluate(algorithm, data, layout, state, rounds, spec.valid, spec.common)
         found: Any = users.call("measure", "(algorithm, state, scores)", measure, algorithm, state, scores)
@@ -85,7 +89,7 @@ def whole_runs(
             users.numbers("measure", measure, f"an array of numbers as {name!r}", values, (...,))
         return RunEnd(dict(found), state.diverged >= 0)
 
-    own = _Run(rows.seed, rows.member)
+    own = _Run(rows.seed, rows.member, rows.moments)
     return keep_everywhere(map_runs(spec, layout, inputs, own, one, rows.place, rows.cost), layout)
 
 
@@ -102,7 +106,7 @@ def final_state(
 
     Args:
       algorithm: any value of the protocol.
-      data: of one seed, stored by id.
+      data: of one seed, stored by id, with the moments of the members (``Scales``).
       layout: how many clients run side by side.
       seed: of the run.
       member: ``[N]`` by id, who belongs to the federation; ``()``: all clients.

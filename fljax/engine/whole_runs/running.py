@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from fljax.core import processes
 from fljax.core.signatures import argument_of, is_whole
+from fljax.data.datasets import as_read
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, default_platform, replicate
@@ -31,6 +32,7 @@ from fljax.engine.programs.program import Inputs, Plan, on_devices
 from fljax.engine.programs.shapes import measure as shapes_of
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.whole_runs.members import Scales
 from fljax.engine.whole_runs.over import Over, VariedPlan, client_steps, varied_plan
 from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, all_scores, whole_runs
 from fljax.engine.whole_runs.saved import FinishedRuns, RunFolder, finished, save
@@ -79,6 +81,7 @@ class _Call(NamedTuple):
     layout: Layout
     rows: int  # of the program
     on_devices: Inputs  # the data, and the leaves in which runs do not differ
+    scales: Scales | None  # None: runs have the moments of the federation
 
     @property
     def runs(self) -> int:
@@ -199,7 +202,7 @@ def _prepared(
     seed_list = seeds_of(seeds)
     program.check_lengths(rounds)
     program.check_seeds(seed_list, federation)
-    federation = by_id(federation)
+    federation = by_id(federation if over.member is None else as_read(federation))
     varied = varied_plan(plan, federation, over)
     spec, inputs = varied.spec, varied.inputs
     check_rows(seed_list, inputs, None)
@@ -212,7 +215,8 @@ def _prepared(
     rows = min(most, max(FEWEST, 2 ** (total - 1).bit_length()))
     alike = [None if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     shared = on_devices(Inputs(alike, {}, inputs.federation), layout)
-    call = _Call(varied, seed_list, rounds, measure, layout, rows, shared)
+    scales = None if varied.member is None or varied.member.all() else Scales.of(federation)
+    call = _Call(varied, seed_list, rounds, measure, layout, rows, shared, scales)
     traced = whole_runs.trace(spec, layout, measure, *_rows_of(call, np.zeros(0, np.int64)), jnp.int32(rounds))
     return call, traced.out_info, _Notes(shapes.sizes.rows, _sentences(plan, varied, shapes.sizes))
 
@@ -256,7 +260,11 @@ def _rows_of(call: _Call, place: np.ndarray) -> tuple[Inputs, RunRows]:
     by_seed = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[seed]), varied.inputs.by_seed)
     member: Any = () if varied.member is None else jnp.asarray(varied.member[run])
     numbers = jnp.asarray(seeds[seed], jnp.uint32)
-    own = RunRows(numbers, member, jnp.asarray(seed, jnp.int32), jnp.asarray(cost))
+    moments: Any = ()
+    if call.scales is not None:
+        computed = np.asarray(varied.member)[run] & (np.arange(call.rows) < len(place))[:, None]
+        moments = jax.tree.map(jnp.asarray, call.scales.of_members(computed, seed % len(call.scales.given.mean)))
+    own = RunRows(numbers, member, moments, jnp.asarray(seed, jnp.int32), jnp.asarray(cost))
     differ, by_seed, own = replicate((differ, by_seed, own), devices)
     for position, leaf in differ.items():
         traced[position] = leaf
@@ -327,6 +335,7 @@ def _folder(settings: Checkpoint, call: _Call) -> RunFolder:
         double_precision=bool(getattr(jax.config, "jax_enable_x64", False)),
         **{f"execution.{name}": value for name, value in call.layout._asdict().items()},
         **{"checksum of members": 0 if varied.member is None else checksum_of(varied.member)},
+        **({} if call.scales is None else {"moments": "of members"}),
     )
     return RunFolder(pathlib.Path(settings.folder), identity, settings.note or (lambda words: None))
 

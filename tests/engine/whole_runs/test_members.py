@@ -5,17 +5,43 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from fljax import data
+from fljax.data.datasets import training_moments
 from fljax.engine.rounds.federations import by_id
-from fljax.engine.whole_runs.members import rows_of_members
+from fljax.engine.whole_runs.members import Scales, rows_of_members
 from tests.toys.federation import tiny_federation
 
 
 def test_who_is_outside_has_test_rows_alone() -> None:
     """Also where data change during training (``later``) or before use (``deployment``)."""
-    data = by_id(tiny_federation())
-    clients = data.clients._replace(later=data.clients.train, deployment=data.clients.valid)
+    stored = by_id(tiny_federation())
+    clients = stored.clients._replace(later=stored.clients.train, deployment=stored.clients.valid)
     member = jnp.asarray([True, False, True, False, True])
-    parts = rows_of_members(data._replace(clients=clients), member).clients.parts
+    parts = rows_of_members(stored._replace(clients=clients), member).clients.parts
     for name, rows in parts.items():
         whole = clients.parts[name].size
         np.testing.assert_array_equal(rows.size, whole if name == "test" else jnp.where(member, whole, 0))
+
+
+def test_moments_of_members_are_those_of_a_federation_of_them() -> None:
+    """Bit by bit, at any offset, and whatever is outside; everybody and nobody have those that are given."""
+    draw = np.random.default_rng(0)
+    x = (draw.normal(size=(60, 3)) * [1, 1e-3, 1e9] + [1e4, 0, -1e12]).astype(np.float32)
+    x[45:] = [[np.nan, np.inf, 3e38]]
+    who, y = np.repeat(range(4), 15), np.arange(60) % 2
+    made = data.Dataset(x, y, 2, 60, owner=who, standardise=True)
+    member = np.array([[1, 1, 1, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]], bool)
+    given = [data.federate(made._replace(x=np.nan_to_num(x)), "natural", seed=seed) for seed in (0, 1)]
+    plain = data.federate(made._replace(x=np.nan_to_num(x), standardise=False), "natural")
+    whole = data.stack([*given, plain])
+    scales = Scales.of(whole._replace(examples=whole.examples._replace(x=jnp.asarray(x))))
+    assert scales is not None
+    for seed, federation in enumerate(given):
+        found, trains = scales.of_members(member, np.full(5, seed)), data.row_numbers(federation, "train")
+        for run, inside in enumerate(member[:3]):
+            expected = training_moments(x, [trains[client] for client in np.flatnonzero(inside)])
+            np.testing.assert_array_equal([leaf[run] for leaf in found], expected)
+        np.testing.assert_array_equal([leaf[3] for leaf in found], federation.moments)
+        np.testing.assert_array_equal([leaf[4] for leaf in found], federation.moments)
+    np.testing.assert_array_equal(scales.of_members(member, np.full(5, 2)), [np.zeros((5, 3)), np.ones((5, 3))])
+    assert Scales.of(plain) is None
