@@ -294,7 +294,7 @@ def test_no_private_or_retired_jax(private):
 def test_files_stay_readable():
     for path in FILES:
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert lines <= 400, f"{path.relative_to(ROOT)} has {lines} lines"
+        assert lines <= 800, f"{path.relative_to(ROOT)} has {lines} lines"
 
 
 def test_faces_have_no_logic():

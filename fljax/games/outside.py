@@ -12,6 +12,7 @@ from fljax import algorithms
 from fljax.contributions.coalitions import Numbers
 from fljax.core.names import unknown
 from fljax.engine import Over, Plan, runs
+from fljax.engine.whole_runs.members import by_themselves
 from fljax.engine.whole_runs.over import local_of
 from fljax.games.strategic.deviations import played_by
 from fljax.games.strategic.payoff_tables import as_precise_as
@@ -87,6 +88,7 @@ def outside_options(
             )
         base, over = Plan(algorithms.standalone, {"task": algorithm_of(plan).task, "local": local}), Over()
         length = rounds if standalone is None else 1
+        federation = by_themselves(federation)
     free, steps = without_tokens(utility), steps_of_round(base, federation)
     if isinstance(outside, Reference):
         assert isinstance(free, Utility)

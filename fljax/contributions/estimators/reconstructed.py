@@ -260,10 +260,12 @@ def complete(
     def balanced(first: Array, second: Array) -> tuple[Array, Array]:
         """The factors of the same product with the least penalty, which regressions alone approach slowly."""
         (one, right), (other, below) = jnp.linalg.qr(first), jnp.linalg.qr(second)
-        left, sizes, turned = jnp.linalg.svd(jnp.matmul(right, below.T, precision="highest"))
+        left, sizes, turned = jnp.linalg.svd(jnp.matmul(right, below.T, precision="highest"), full_matrices=False)
         root = jnp.sqrt(sizes)[None]
         pairs = (one, left * root), (other, turned.T * root)
-        return jnp.matmul(*pairs[0], precision="highest"), jnp.matmul(*pairs[1], precision="highest")
+        found = (jnp.matmul(*pair, precision="highest") for pair in pairs)
+        first, second = (jnp.pad(leaf, ((0, 0), (0, rank - leaf.shape[1]))) for leaf in found)  # few rounds or sets
+        return first, second
 
     def objective(factors: tuple[Array, Array]) -> Array:
         off = mask * (scaled - jnp.matmul(factors[0], factors[1].T, precision="highest"))

@@ -74,12 +74,13 @@ class Scales(NamedTuple):
     def of_members(self, member: Bool[np.ndarray, "R N"], place: Int[np.ndarray, " R"]) -> Moments:
         """``[R, ...]``, the moments of the members of each run, whose federation is the one at ``place``.
 
-        Everybody has those that are given, bit by bit, and so has nobody: the initial model learnt from no rows. So has
-        a federation that is not standardised beside others that are, whose moments are 0 and 1.
+        Everybody has those that are given, bit by bit. Nobody has 0 and 1, since nothing is learnt from no rows. So has a
+        federation that is not standardised beside others that are.
         """
         found: Any = (leaf[place] for leaf in self.given)
         mean, std = found
         inside = member & (self.sums.count > 0)[place]
+        mean[~inside.any(axis=1)], std[~inside.any(axis=1)] = 0, 1
         some = inside.any(axis=1) & (inside.sum(axis=1) < (self.sums.count > 0).sum(axis=1)[place])
         some &= (mean.any(axis=-1) | (std != 1).any(axis=-1)).reshape(len(some), -1).any(axis=1)
         for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * self.sums.mean[0].size // _AT_ONCE) or 1):
