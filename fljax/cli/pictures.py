@@ -18,11 +18,7 @@ PICTURES = "pictures"  # folder of single pictures in a run's folder
 
 
 def asked_for(options: FigureOptions) -> Asked | None:
-    """The figures of --figures; None without it.
-
-    Raises:
-      ValueError: if --clients has a word that is no number, or is given without --figures.
-    """
+    """The figures of --figures; None without it."""
     if options.figures is None:
         if options.clients is not None:
             raise ValueError("expected --clients with --figures, got it without")

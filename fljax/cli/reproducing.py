@@ -41,11 +41,7 @@ class Source(NamedTuple):
 
 
 def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions) -> list[Source]:
-    """The runs that make these rows of a table.
-
-    Raises:
-      ConfigError: if the number of seeds is out of range.
-    """
+    """The runs that make these rows of a table."""
     from fljax.published.runs import load_run, rows_of, table_runs
     from fljax.published.tables import cell_of
 
@@ -77,10 +73,6 @@ def numbers_of(
 
     Returns:
       One entry for each row, and the run folders of those with numbers.
-
-    Raises:
-      Interrupted: if a run was interrupted; the command that goes on is this one.
-      ValueError: if a folder has results of another config or version.
     """
     from fljax.published.beside import Compared, beside
     from fljax.published.tables import cell_of

@@ -104,9 +104,6 @@ def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib
     """The folder for results: ``out``, the latest run of this name, or a new folder.
 
     ``fljax.results.folders.claim`` checks later whether the folder may be used.
-
-    Raises:
-      ValueError: if there is no run to resume, or no folder can be made.
     """
     if out is not None:
         return out
@@ -131,11 +128,7 @@ def new_folder(name: str, runs: pathlib.Path) -> pathlib.Path:
 
 
 def latest_run(name: str, runs: pathlib.Path) -> pathlib.Path:
-    """The latest folder that ``new_folder`` made for exactly this name.
-
-    Raises:
-      ValueError: if there is no such folder.
-    """
+    """The latest folder that ``new_folder`` made for exactly this name."""
     folders = []
     for folder in runs.glob("*"):
         match = re.fullmatch(re.escape(name) + r"-(\d{8}-\d{6})(?:-(\d+))?", folder.name)
@@ -192,11 +185,7 @@ class Invocation(NamedTuple):
 
 
 def saving_of(context: Context, every: float, keep: int) -> Saving:
-    """How a command saves checkpoints.
-
-    Raises:
-      ValueError: if a number is out of range.
-    """
+    """How a command saves checkpoints."""
     from fljax.engine.checkpoints import Checkpoint
     from fljax.experiments.running import Saving
 

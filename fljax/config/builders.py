@@ -284,11 +284,7 @@ def requirement_arguments(config: Config, imports: bool = True) -> dict[str, Any
 
 
 def checked_scores(metrics: Metrics, imports: bool) -> tuple[Metrics, tuple[Score, ...]]:
-    """The table whose scores say their direction, and what its scores are.
-
-    Raises:
-      ConfigError: if a score is unknown or no function, two have one name, or a score of fljax has another direction.
-    """
+    """The table whose scores say their direction, and what its scores are."""
 
     chosen: list[Score] = []
     for entry in metrics.scores:

@@ -53,11 +53,7 @@ def has_control(text: str) -> bool:
 
 
 def label(value: Any) -> Any:
-    """Checks a label for tables and pictures and returns it; pydantic checks values other than text.
-
-    Raises:
-      ValueError: if the label is blank, longer than ``LONGEST_LABEL`` or has control characters.
-    """
+    """Checks a label for tables and pictures and returns it; pydantic checks values other than text."""
     if isinstance(value, str) and (not value.strip() or len(value) > LONGEST_LABEL or has_control(value)):
         raise ValueError(
             f"expected a label of 1 to {LONGEST_LABEL} characters without control characters, got {shown(value)}"
@@ -66,23 +62,14 @@ def label(value: Any) -> Any:
 
 
 def printable(value: Any) -> Any:
-    """Checks a text for control characters and returns it; pydantic checks values other than text.
-
-    Raises:
-      ValueError: if the text has control characters.
-    """
+    """Checks a text for control characters and returns it; pydantic checks values other than text."""
     if isinstance(value, str) and has_control(value):
         raise ValueError(f"expected text without control characters, got {shown(value)}")
     return value
 
 
 def check_values(raw: Mapping[str, Any]) -> None:
-    """Checks every value of nested tables and lists, independent of its key.
-
-    Raises:
-      ValueError: if tables and lists are nested more than ``DEEPEST_TABLE`` deep, an integer has more than 64 bits, a
-        number is NaN, or a text has a NUL or a surrogate, which files and results cannot hold.
-    """
+    """Checks every value of nested tables and lists, independent of its key."""
     # A stack instead of recursion, since tables may be deeper than Python's own stack.
     left: list[tuple[tuple[str, ...], Any]] = [((), raw)]
     while left:

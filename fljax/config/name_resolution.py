@@ -90,9 +90,6 @@ def with_resolved_names(
       imports: False accepts names in registries only.
       needs_data: False does not look for the data set.
       broken: tables with errors. What depends on them is not checked, and names are not resolved.
-
-    Raises:
-      ConfigError: with all errors.
     """
     names, errors = registries()._replace(imports=imports), list[ConfigError]()
 
@@ -142,11 +139,7 @@ def with_resolved_names(
 
 
 def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
-    """The ``Resolved`` names of a config; those of a changed copy, or of one made by hand, are looked up at first use.
-
-    Raises:
-      ConfigError: as ``with_resolved_names``; ``needs_data`` looks for the data set even if it was not needed before.
-    """
+    """The ``Resolved`` names of a config; those of a changed copy, or of one made by hand, are looked up at first use."""
     resolved = config.resolved
     if resolved is None or (needs_data and resolved.dataset is None):
         resolved = with_resolved_names(config, needs_data=needs_data).resolved
@@ -219,11 +212,7 @@ def _with_options(
 
 
 def checked_source(name: str, options: Mapping[str, Any], names: Registries) -> Call:
-    """The source of a data set with its options, checked against its signature, in the form of the config.
-
-    Raises:
-      ConfigError: if there is no such data set, or an option is not one of its own.
-    """
+    """The source of a data set with its options, checked against its signature, in the form of the config."""
     from fljax.data.registry import find_source
 
     try:

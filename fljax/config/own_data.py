@@ -74,9 +74,6 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
 
     Options of the data set that stand among the keys of ``data``, such as ``label``, move to ``dataset_options``.
     Clients are counted only if the config does not say how many: the data set is then read once for it.
-
-    Raises:
-      ConfigError: if the data set cannot be read, or has no clients.
     """
     data = raw.get("data")
     name = data.get("dataset") if isinstance(data, Mapping) else None
@@ -118,11 +115,7 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
 
 
 def _count_seen(owners: Owners, asked: Any) -> int:
-    """The number of owners that may train beside the unseen ones that a config gives.
-
-    Raises:
-      ConfigError: if it gives an unseen client that the data do not have, or leaves nobody who trains.
-    """
+    """The number of owners that may train beside the unseen ones that a config gives."""
     from fljax.data.partitions.owners import chosen_owners, count_seen
 
     everybody = len(owners.training)

@@ -57,9 +57,6 @@ def read(path: str | pathlib.Path) -> dict[str, Any]:
     """Reads a TOML file or a shipped config, merged with its bases, as nested dictionaries.
 
     Checks only the limits on values in ``fljax.config.forms``.
-
-    Raises:
-      ConfigError: if the file cannot be read, or a value is beyond a limit.
     """
     file = find_config(path)
     if file == pathlib.Path(path) and not file.exists() and (question := suggestion(path)):
@@ -159,11 +156,7 @@ def toml_value(text: str) -> Any:
 
 
 def assign(raw: dict[str, Any], path: str, value: Any, text: str) -> None:
-    """Sets the key at a dotted path in place; ``text`` is the user's override, for error messages.
-
-    Raises:
-      ConfigError: if the path does not exist.
-    """
+    """Sets the key at a dotted path in place; ``text`` is the user's override, for error messages."""
     keys = [key.strip() for key in path.split(".")]
     if not all(keys) or len(keys) > DEEPEST_TABLE:
         raise ConfigError(f"expected an override 'table.key=value', got {shown(text)}")

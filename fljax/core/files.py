@@ -71,9 +71,6 @@ def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -
       path: the file.
       what: is in the file, for the sentences of errors: "models".
       prefixes: arrays whose names begin otherwise are not read.
-
-    Raises:
-      ValueError: if the file cannot be read, or is damaged.
     """
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:

@@ -118,10 +118,6 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool 
 
     Returns:
       The registry's entry, or the imported object.
-
-    Raises:
-      ValueError: one sentence with the nearest name, if neither exists or import paths are refused. If the imported
-        module's own code raises an exception, the ValueError reports it, with the exception as its cause.
     """
     if name in registry:
         return registry[name]

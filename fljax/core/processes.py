@@ -188,9 +188,6 @@ def agreed(decide: Callable[[], Value]) -> Value:
     """What ``decide`` returns or raises in process 0, in every process; it is called there alone.
 
     All processes must call this in the same order. ``decide`` must not compute on the devices of other processes.
-
-    Raises:
-      ProcessLost: if another process has ended.
     """
     if not are_several():
         return decide()
@@ -221,11 +218,7 @@ def _packed(outcome: tuple[None, Exception]) -> bytes:
 
 
 def gathered(value: Value) -> list[Value]:
-    """The values of all processes, in their order. They are small.
-
-    Raises:
-      ProcessLost: if another process has ended.
-    """
+    """The values of all processes, in their order. They are small."""
     if not are_several():
         return [value]
     import jax

@@ -220,11 +220,7 @@ def add(a: PyTree, b: PyTree) -> PyTree:
 
 
 def add_scaled(tree: PyTree, step: PyTree, rate: Any = 1.0) -> PyTree:
-    """``tree + rate * step``, computed in the wider of the two dtypes and cast to the dtype of ``tree``.
-
-    Raises:
-      ValueError: if a floating leaf is added to one of integers or bools, since casting would cut off its fraction.
-    """
+    """``tree + rate * step``, computed in the wider of the two dtypes and cast to the dtype of ``tree``."""
 
     def one(x: Leaf, y: Leaf) -> Array:
         x = jnp.asarray(x)
@@ -247,9 +243,6 @@ def scale(tree: PyTree, factor: Any) -> PyTree:
     Args:
       tree: floating or complex leaves.
       factor: a number or a scalar array; it is cast to the dtype of each leaf.
-
-    Raises:
-      ValueError: if a leaf holds integers or bools, since casting would truncate a factor such as 0.5 to 0.
     """
 
     def multiply(x: Leaf) -> Array:
@@ -323,11 +316,7 @@ def numbers_of(leaf: Any) -> np.ndarray:
 
 
 def as_key(key: Any) -> Array:
-    """A key of ``jax.random``, also from a whole number, its seed.
-
-    Raises:
-      ValueError: if it is neither.
-    """
+    """A key of ``jax.random``, also from a whole number, its seed."""
     dtype = getattr(key, "dtype", None)
     if dtype is not None and (jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and np.ndim(key))):
         return key

@@ -53,9 +53,6 @@ def numbers(
       found: what it returned.
       shape: of the array; it may end in ``...``, for any further axes.
       make: makes the array; NumPy's keeps double precision.
-
-    Raises:
-      ValueError: if it is something else.
     """
     try:
         array = None if found is None or isinstance(found, str | bytes | tuple | Mapping) else make(found)

@@ -61,12 +61,7 @@ CountOrZero = Annotated[int, Range(0)]
 
 
 def checked(build: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The builder, which refuses values that its annotations do not allow (see the top of this module).
-
-    Raises:
-      ValueError: by the builder, also for a parameter that it does not have: ``expected mu to be one finite number
-        of at least 0, got [0.1, 0.2]``.
-    """
+    """The builder, which refuses values that its annotations do not allow (see the top of this module)."""
     signature = inspect.signature(build)
 
     @functools.wraps(build)
@@ -120,9 +115,6 @@ def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed
       build: any builder.
       given: its arguments by name.
       by_seed: arguments that have one row for each seed.
-
-    Raises:
-      ValueError: if the builder is ``checked`` and does not allow a value.
     """
     check_unlabelled("arguments by seed", by_seed)
     if not is_checked(build):
@@ -145,9 +137,6 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
       name: that of the parameter, for the error.
       value: what the user gave.
       allowed: what the parameter allows.
-
-    Raises:
-      ValueError: if the value is not allowed.
     """
     if isinstance(value, allowed.records):
         return _admitted_fields(name, value)

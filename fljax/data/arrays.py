@@ -62,11 +62,7 @@ def _count_words(rows: int) -> str:
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
-    """An array of NumPy of what a user gives as features, labels or owners.
-
-    Raises:
-      ValueError: if it is no array: a mapping, a sparse matrix, a ragged list, a tensor on a GPU.
-    """
+    """An array of NumPy of what a user gives as features, labels or owners."""
     advice = ""
     try:
         array = np.asarray(values)
@@ -84,11 +80,7 @@ def as_array(name: str, values: Any) -> np.ndarray:
 
 
 def stored_features(x: np.ndarray) -> np.ndarray:
-    """Casts features for storage: uint8 stays, other whole numbers become int32, floats and bools become float32.
-
-    Raises:
-      ValueError: if features are not numbers, or do not fit.
-    """
+    """Casts features for storage: uint8 stays, other whole numbers become int32, floats and bools become float32."""
     check_unchanged(x)
     if np.issubdtype(x.dtype, np.integer):
         return x if x.dtype in (np.uint8, np.int32) else whole_numbers("features", x)
@@ -104,11 +96,7 @@ def check_numbers(name: str, values: Any) -> None:
 
 
 def stored_labels(y: np.ndarray) -> np.ndarray:
-    """Casts labels of any shape for storage: whole numbers and bools become int32, floats become float32.
-
-    Raises:
-      ValueError: if labels are not numbers, or do not fit; and as ``numbers_to_predict``.
-    """
+    """Casts labels of any shape for storage: whole numbers and bools become int32, floats become float32."""
     if y.dtype == bool or np.issubdtype(y.dtype, np.integer):
         if y.ndim > 1:  # losses make floats of them
             numbers_to_predict(y)
@@ -122,12 +110,7 @@ def stored_labels(y: np.ndarray) -> np.ndarray:
 
 
 def numbers_to_predict(y: np.ndarray) -> np.ndarray:
-    """Labels ``[n, ...]`` as float32.
-
-    Raises:
-      ValueError: if rounding to float32 changes them by more than 2^-14 of their standard deviation, as seconds since
-        1970 may.
-    """
+    """Labels ``[n, ...]`` as float32."""
     narrow = y.astype(np.float32)
     if np.can_cast(y.dtype, np.float32) or y.dtype.itemsize < 4 or not y.size:
         return narrow
@@ -146,11 +129,7 @@ def numbers_to_predict(y: np.ndarray) -> np.ndarray:
 
 
 def whole_numbers(name: str, values: np.ndarray) -> Int[np.ndarray, " ..."]:
-    """Returns ``values`` as int32.
-
-    Raises:
-      ValueError: if values are not whole numbers, or do not fit 32 bits.
-    """
+    """Returns ``values`` as int32."""
     if values.dtype != bool and not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"expected {name} to be whole numbers, got an array of {values.dtype}")
     if not fits(values):
@@ -202,9 +181,6 @@ def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
 
     Args:
       owners: ``[n]`` numbers of any width, or anything that can be sorted.
-
-    Raises:
-      ValueError: if owners cannot be sorted, or some are missing (NaN).
     """
     if owners.dtype == object:  # e.g. nullable whole numbers from a data frame
         plain = np.asarray(owners.tolist())
@@ -260,10 +236,6 @@ def number_labels(y: Any, *, classes: int | None = None, regression: bool | None
       y: labels ``[n]``, or ``[n, ...]`` numbers, which are kept.
       classes: number of classes. Whole numbers are then numbers of classes, although some classes may have no row.
       regression: True keeps numbers as numbers to predict; False makes classes of floats; None: the dtype decides.
-
-    Raises:
-      ValueError: if labels are missing, of several kinds or not finite, if there are more than ``classes``, or if so
-        many whole numbers are different that the user must choose ``regression``.
     """
     y = plain_labels(y)
     check_finite("labels", y)
@@ -335,11 +307,7 @@ def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None)
 
 
 def plain_labels(y: Any, rows: str = "rows") -> np.ndarray:
-    """Labels as an array of bools, numbers, text or dates, all of one kind; ``rows`` is what an error calls them.
-
-    Raises:
-      ValueError: if a label is missing, or labels are of several kinds.
-    """
+    """Labels as an array of bools, numbers, text or dates, all of one kind; ``rows`` is what an error calls them."""
     y = as_text(y)
     if y.dtype.name == "bfloat16":
         return y.astype(np.float32)
@@ -376,9 +344,6 @@ def join_labels(parts: Sequence[np.ndarray], owners: Sequence[Any], regression: 
 
     Whole numbers and floats are joined only if ``regression`` says what they are: alone, the former are classes, and
     the latter are numbers to predict.
-
-    Raises:
-      ValueError: if labels are of several kinds, or rows of several shapes.
     """
     for part, owner in zip(parts, owners, strict=True):
         alike = _group(part, regression) == _group(parts[0], regression)

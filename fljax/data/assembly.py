@@ -61,9 +61,6 @@ def assemble(
       vocabulary: number of different tokens, where features are tokens.
       class_names: the names of classes, where labels are numbers of classes already.
       standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
-
-    Raises:
-      ValueError: if pieces do not fit together.
     """
     pieces = [piece for piece in pieces if len(piece.y)]
     first = next((piece for piece in pieces if not (piece.test or piece.valid)), None)
@@ -113,10 +110,6 @@ def check_owners(pieces: Sequence[Piece]) -> None:
     """Checks that owners of test and validation rows are written as they are in training rows.
 
     Warns if most of them have no training rows, since they may be called otherwise there.
-
-    Raises:
-      ValueError: if one differs from an owner of training rows by capital letters, blanks, forms of accents or zeros of
-        a number alone, or owners of validation rows have no training rows.
     """
     training = _owners(pieces, lambda piece: not (piece.test or piece.valid))
     alone = [value for value in _owners(pieces, lambda piece: piece.test or piece.valid) if value not in training]

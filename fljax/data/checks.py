@@ -19,11 +19,7 @@ from fljax.protocol.data import mapped_file
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path with ``~`` replaced.
-
-    Raises:
-      ValueError: if there is no such file.
-    """
+    """The path with ``~`` replaced."""
     place = with_home(path)
     if not is_file(place):
         got = "a folder" if is_folder(place) else "nothing there"
@@ -61,11 +57,7 @@ def is_hidden(below: Path) -> bool:
 
 
 def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:
-    """Returns ``registry[name]``.
-
-    Raises:
-      ValueError: if ``name`` is unknown; the message lists the valid names and the nearest one.
-    """
+    """Returns ``registry[name]``."""
     if isinstance(name, str) and name in registry:
         return registry[name]
     raise ValueError(unknown(kind, str(name), registry))
@@ -88,11 +80,7 @@ def advice_on_clients(option: str, name: str) -> str:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """Returns ``value`` as an int of at least ``least``.
-
-    Raises:
-      ValueError: if ``value`` is not a whole number, or too small.
-    """
+    """Returns ``value`` as an int of at least ``least``."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
         raise ValueError(f"expected {name} to be a whole number of at least {least}, got {value!r}")
     return value.__index__()
@@ -153,9 +141,6 @@ def check_unchanged(*arrays: Any) -> None:
 
     Args:
       arrays: arrays of any kind.
-
-    Raises:
-      ValueError: if a file has changed, or is gone.
     """
     for array in arrays:
         file = mapped_file(array)
@@ -186,11 +171,7 @@ def _words(path: str | os.PathLike[str], got: str) -> str:
 
 
 def checked_parts(array: Any) -> Iterator[Any]:
-    """The rows of an array in order, all at once unless it is a mapped file, which is compared before each part.
-
-    Raises:
-      ValueError: if the file has changed.
-    """
+    """The rows of an array in order, all at once unless it is a mapped file, which is compared before each part."""
     if mapped_file(array) is None or not array.size:
         yield array
         return

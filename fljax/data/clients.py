@@ -156,11 +156,7 @@ def _check_same_parts(parts: Sequence[_Part], clients: int) -> None:
 
 
 def _join_features(parts: Sequence[np.ndarray], names: Sequence[Any]) -> np.ndarray:
-    """All rows in one array.
-
-    Raises:
-      ValueError: if rows differ in shape, or some are uint8, which is scaled, and others are not.
-    """
+    """All rows in one array."""
     first = parts[0]
     for part, name in zip(parts, names, strict=True):
         if part.shape[1:] != first.shape[1:] or (part.dtype == np.uint8) != (first.dtype == np.uint8):

@@ -46,11 +46,7 @@ class _Kind(NamedTuple):
 
 
 def folder_source(place: Path) -> Callable[..., Dataset]:
-    """The function that makes a data set of a folder: PFLlib's or LEAF's files, tables, arrays or images.
-
-    Raises:
-      ValueError: if files are of several kinds, or the folder cannot be read.
-    """
+    """The function that makes a data set of a folder: PFLlib's or LEAF's files, tables, arrays or images."""
     try:
         if is_pfllib(place):
             return pfllib
@@ -133,9 +129,6 @@ def find_source(
         path ``"module:name"``.
       registry: the sources by name.
       imports: as for ``fljax.core.names.resolve``.
-
-    Raises:
-      ValueError: if there is no such name, file or function.
     """
     source = own_source(name)
     if source is not None:
@@ -171,11 +164,7 @@ def own_forms() -> dict[str, Callable[..., Dataset]]:
 
 
 def own_source(name: str) -> Callable[..., Dataset] | None:
-    """The source for a path, or for a name with a prefix of PREFIXES; None if the name is neither.
-
-    Raises:
-      ValueError: if there is no such file or folder, or fljax cannot read files of its kind.
-    """
+    """The source for a path, or for a name with a prefix of PREFIXES; None if the name is neither."""
     prefix, colon, rest = name.partition(":")
     if colon and rest and prefix in PREFIXES:
         return _of(PREFIXES[prefix], rest, name)

@@ -358,11 +358,7 @@ def in_json(asked: Question) -> str:
 
 
 def _finished(directory: pathlib.Path | None, text: str, asked: Question) -> SavedCertificates | None:
-    """The certificates of a folder; None if it has none.
-
-    Raises:
-      ValueError: if they are of another config, version or question.
-    """
+    """The certificates of a folder; None if it has none."""
     if directory is None or not (directory / CERTIFICATES).is_file():
         return None
     saved = load_certificates(directory / CERTIFICATES)

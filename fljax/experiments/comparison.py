@@ -236,11 +236,7 @@ class Arguments(NamedTuple):
 
 
 def arguments_of(algorithms: Any, task: Any, local: Any, federation: Any) -> Arguments:
-    """What the caller gives.
-
-    Raises:
-      ValueError: if a part is missing, or is a value of another kind.
-    """
+    """What the caller gives."""
     needed = {"algorithms": algorithms, "task": task, "local": local}
     if lacking := [name for name, value in needed.items() if value is None]:
         raise ValueError(
@@ -330,11 +326,7 @@ def _remove_models(folder: pathlib.Path) -> None:
 
 
 def _trained(comparison: Comparison) -> dict[str, tuple[Spec, Inputs]]:
-    """The plan of every algorithm.
-
-    Raises:
-      ValueError: if an algorithm has no models, or a pickle lost them.
-    """
+    """The plan of every algorithm."""
     labels = [str(label) for label in comparison.metrics["algorithm"].values]
     if lacking := [label for label in labels if label not in comparison.results]:
         raise ValueError(

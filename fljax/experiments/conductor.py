@@ -221,9 +221,6 @@ def trained_alone(
       axes: of the sweep; of a run there are none, and it is told how much memory standalone models take.
       outputs: where events and scores go.
       folder: what earlier processes have computed; of other requirements it is refused.
-
-    Raises:
-      ValueError: if an earlier process had other data, or results were judged by other requirements.
     """
     data = checksum_of_cells(cells) if outputs.files.is_on else 0
     alone = outputs.files.references(data, lambda: _train_alone(cells, outputs.log, noted=not axes))

@@ -151,11 +151,7 @@ class Run:
         return self._results[1]
 
     def records_of(self, label: str) -> xr.Dataset:
-        """All records of an algorithm: those of ``records``, or long ones, which are read when they are asked for.
-
-        Raises:
-          ValueError: if the label is unknown or not finished, or the results are damaged.
-        """
+        """All records of an algorithm: those of ``records``, or long ones, which are read when they are asked for."""
         finished = tuple(map(str, self.metrics["algorithm"].values))
         if label not in finished:
             raise ValueError(unknown("label", label, finished))
@@ -230,9 +226,6 @@ class Run:
 
         Args:
           seed: the position in the list of seeds.
-
-        Raises:
-          ValueError: if there is no such seed, or the results are of ``fljax.compare`` without models.
         """
         seeds = self._raw["seeds"] if self._is_compared else self.config.seeds
         if not 0 <= seed < len(seeds):
@@ -297,8 +290,5 @@ class Run:
           unseen: whether the client is unseen.
           which: as for ``models``.
           round: as for ``models``.
-
-        Raises:
-          ValueError: as ``models``, or if there is no such client or seed.
         """
         return self.models(label, which, round).predict(client, x, seed=seed, unseen=unseen)

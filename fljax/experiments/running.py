@@ -282,9 +282,6 @@ class ProgressFiles(NamedTuple):
         Args:
           data: a checksum of the data that the models are of.
           make: trains the models.
-
-        Raises:
-          ValueError: if the earlier process had other data.
         """
         if self.directory is None or self.saving.every is None:
             return list(make())

@@ -122,10 +122,6 @@ def state_of(
       setup: of the run.
       rounds: the number of rounds done.
       trial: whether the plan has placeholders; its contributions are then not compared.
-
-    Raises:
-      ValueError: if the file is damaged, has a state of another algorithm or after another number of rounds, or if
-        contributions were others.
     """
     copied, path = folders.checkpoints_of(directory, label) / BEGIN, path_of(directory, label)
 
@@ -327,9 +323,6 @@ def restored(
       label: of the algorithm.
       stored: the arrays of the file.
       rows: as for ``fljax.engine.restore``.
-
-    Raises:
-      ValueError: if the arrays do not fit the plan.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
     names = [GIVEN + jax.tree_util.keystr(path) for path, _ in paths]
@@ -342,11 +335,7 @@ def restored(
 
 
 def _read_rows(written: pathlib.Path, checksum: int) -> Federation:
-    """The federation of a run with its rows, when a model needs them.
-
-    Raises:
-      ValueError: if the data are not there, or have changed.
-    """
+    """The federation of a run with its rows, when a model needs them."""
     needed = "expected the data of the run for a model that depends on its client's rows when it is used"
     try:
         config = configuration.load(written)
@@ -359,11 +348,7 @@ def _read_rows(written: pathlib.Path, checksum: int) -> Federation:
 
 
 def find(directory: str | pathlib.Path, label: str, which: str = "last", round: int | None = None) -> pathlib.Path:
-    """The file of some models.
-
-    Raises:
-      ValueError: if it does not exist; the sentence says which option writes it.
-    """
+    """The file of some models."""
     if which not in WHICH:
         raise ValueError(unknown("model", which, WHICH))
     path = path_of(directory, label, which, round)

@@ -175,9 +175,6 @@ def split(grid: Grid, count: int) -> tuple[Part, ...]:
 
     The algorithms and the axes are cut into pieces; a part is one piece of each. The same grid and ``count`` give the
     same parts.
-
-    Raises:
-      ValueError: if ``count`` is not positive.
     """
     if count < 1:
         raise ValueError(f"expected a positive number of parts, got {count}")
@@ -234,11 +231,7 @@ def folder_of(directory: pathlib.Path, number: int, count: int) -> pathlib.Path:
 
 
 def count_of(directory: pathlib.Path) -> int | None:
-    """Into how many parts the sweep of a folder was divided; None if no part has begun.
-
-    Raises:
-      ValueError: if there are parts of several divisions.
-    """
+    """Into how many parts the sweep of a folder was divided; None if no part has begun."""
     names = (re.fullmatch(r"\d+-of-(\d+)", path.name) for path in (directory / folders.PARTS).glob("*"))
     counts = sorted({int(name[1]) for name in names if name})
     if len(counts) > 1:
@@ -262,10 +255,6 @@ def begin_part(grid: Grid, directory: pathlib.Path, number: int, count: int) -> 
 
     Returns:
       The part; None if the sweep is divided into fewer than ``number`` parts.
-
-    Raises:
-      ValueError: if the folder has results of something else or parts of another config or ``count``, or if
-        ``check`` refuses the grid.
     """
     check(grid)
     text, parts, used = dumps(grid.config), split(grid, count), folders.is_used(directory)
@@ -312,11 +301,7 @@ def run_part(
 
 
 def is_finished(part: Part, directory: pathlib.Path) -> bool:
-    """Whether the part's folder ``directory`` has the results of all of its algorithms.
-
-    Raises:
-      ValueError: if the folder is of something else.
-    """
+    """Whether the part's folder ``directory`` has the results of all of its algorithms."""
     return set(part.labels) <= _results(part, directory).keys()
 
 
@@ -349,9 +334,6 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
       grid: the whole sweep.
       directory: the folder of the sweep.
       count: as for ``split``.
-
-    Raises:
-      ValueError: if a folder is of something else.
     """
     parts = dict(enumerate(split(grid, count), 1))
     results = {number: _results(part, folder_of(directory, number, count)) for number, part in parts.items()}

@@ -56,10 +56,6 @@ class Asked(NamedTuple):
 
         Args:
           names: those that must run; None: all that can.
-
-        Raises:
-          ValueError: if a name does not exist, if one of ``names`` lacks what it needs, or if the server has no rows of
-            a name that was chosen, which may be misspelt.
         """
         for name in (*(names or ()), *self.options):
             if name not in ESTIMATORS:

@@ -69,9 +69,6 @@ def record_runs(
       rounds: T.
       seeds: R of them.
       server_rate: ``eta_g`` of the record.
-
-    Raises:
-      ValueError: if the algorithm is of another kind.
     """
     if rounds < 1:
         raise ValueError(f"expected at least one round for a record of rounds, got {rounds}")

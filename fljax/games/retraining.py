@@ -109,11 +109,7 @@ def coalitions(
 def planned(
     plan: Plan, federation: Federation, among: Coalitions | None, *, rounds: int, seeds: int, max_runs: int
 ) -> tuple[Bool[np.ndarray, "M N"], Cost]:
-    """The coalitions that ``among`` means, and what they will cost; ``seeds`` is the number of seeds.
-
-    Raises:
-      ValueError: as ``coalitions``, for ``among`` and ``max_runs``.
-    """
+    """The coalitions that ``among`` means, and what they will cost; ``seeds`` is the number of seeds."""
     members = chosen_members(among, federation.clients.id.shape[-1])
     cost = estimate(plan, federation, members, rounds, seeds)
     if cost.runs > max_runs:
@@ -125,11 +121,7 @@ def planned(
 
 
 def chosen_members(among: Coalitions | None, clients: int) -> Bool[np.ndarray, "M N"]:
-    """The coalitions that ``among`` means, as for ``coalitions``.
-
-    Raises:
-      ValueError: as ``coalitions``.
-    """
+    """The coalitions that ``among`` means, as for ``coalitions``."""
     if among is None:
         if clients > LARGEST:
             count = f"{2**clients:,}" if clients <= 40 else f"2^{clients}"

@@ -50,9 +50,6 @@ def load_run(run: TableRun, changes: Sequence[str] = (), quick: bool = False) ->
       run: the run.
       changes: further overrides.
       quick: whether to make it two rounds of one seed, with few steps of standalone training.
-
-    Raises:
-      ConfigError: if the config or a change has an error.
     """
     config = load(run.config, [*run.changes, *changes])
     if not quick:

@@ -57,11 +57,7 @@ def tables() -> dict[str, str]:
 
 
 def read(name: str) -> list[Published]:
-    """The rows of a published table.
-
-    Raises:
-      ValueError: if there is no table of that name.
-    """
+    """The rows of a published table."""
     folder = importlib.resources.files("fljax").joinpath("published")
     file = folder.joinpath(f"{name}.csv")
     if not re.fullmatch(r"\w+", name) or not file.is_file():
@@ -81,11 +77,7 @@ def read(name: str) -> list[Published]:
 
 
 def select(names: Sequence[str], dataset: str | None = None, partition: str | None = None) -> list[Published]:
-    """The rows of some tables for one dataset and one partition: with exactly this name, else with names containing it.
-
-    Raises:
-      ValueError: if a table does not exist, or has no such rows.
-    """
+    """The rows of some tables for one dataset and one partition: with exactly this name, else with names containing it."""
     rows = [row for name in names for row in read(name)]
     about = [row for row in rows if dataset in (None, row.dataset)]
     # "Dir(0.5)" is a partition, and also part of another partition's name.
@@ -173,11 +165,7 @@ def cell_of(row: Published) -> Cell:
 
 
 def read_cells(path: pathlib.Path) -> list[Measured]:
-    """Reads a file of measured cells.
-
-    Raises:
-      ValueError: if the file cannot be read, has other columns, or a line has an error, or a cell is there twice.
-    """
+    """Reads a file of measured cells."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -191,20 +179,12 @@ def read_cells(path: pathlib.Path) -> list[Measured]:
 
 
 def read_folder(folder: pathlib.Path) -> list[Measured]:
-    """The cells of all CSV files in a folder, by name of the file.
-
-    Raises:
-      ValueError: as ``read_cells``, or if two files have the same cell.
-    """
+    """The cells of all CSV files in a folder, by name of the file."""
     return _once([cell for path in sorted(folder.glob("*.csv")) for cell in read_cells(path)], folder)
 
 
 def save_cells(path: pathlib.Path, cells: Sequence[Measured]) -> None:
-    """Writes cells into a file; of those that it already has, the same places are replaced and others stay.
-
-    Raises:
-      ValueError: if the file has other content, or cannot be written.
-    """
+    """Writes cells into a file; of those that it already has, the same places are replaced and others stay."""
     before = read_cells(path) if path.exists() else []
     merged = {measured.cell: measured for measured in (*before, *cells)}
     try:

@@ -251,11 +251,7 @@ def judge_all(claims: Sequence[Claim], numbers: Numbers) -> list[Judged]:
 
 
 def claims_of(table: str) -> list[Claim]:
-    """The claims about a published table, by the name of its file.
-
-    Raises:
-      ValueError: if there is no table of that name.
-    """
+    """The claims about a published table, by the name of its file."""
     printed = {(row.paper, row.table) for row in read(table)}
     return [claim for claim in read_claims() if (claim.paper, claim.table) in printed]
 
@@ -278,11 +274,7 @@ def read_claims() -> tuple[Claim, ...]:
 
 
 def parse_claims(text: str) -> tuple[Claim, ...]:
-    """Claims from TOML.
-
-    Raises:
-      ValueError: if the text is no TOML, or a claim has an unknown, missing or contradictory key.
-    """
+    """Claims from TOML."""
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

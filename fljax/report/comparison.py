@@ -54,9 +54,6 @@ def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
 
     Args:
       runs: ``metrics`` of each run, by a name for tables.
-
-    Raises:
-      ValueError: if one of them is a sweep.
     """
     for name, metrics in runs.items():
         if axes_of(metrics):

@@ -144,9 +144,6 @@ def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
     Args:
       metrics: of a sweep.
       chosen: the metrics; all of them if empty.
-
-    Raises:
-      ValueError: if a chosen metric has no numbers.
     """
     axes, body, known = axes_of(metrics), list[list[object]](), set[str]()
     for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
@@ -197,11 +194,7 @@ def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path)
 
 
 def write_kinds(source: Source, asked: Asked, folder: pathlib.Path) -> tuple[list[pathlib.Path], tuple[str, ...]]:
-    """Writes kinds of figure as PDF and SVG files; returns the paths, and sentences about those that lack data.
-
-    Raises:
-      ValueError: as ``fljax.report.draw_kinds``; nothing is written then.
-    """
+    """Writes kinds of figure as PDF and SVG files; returns the paths, and sentences about those that lack data."""
     material = read(source)
     with fonts_for(texts_of(material.metrics)):
         drawn = draw_kinds(material, asked.names, clients=asked.clients, metrics=asked.metrics)

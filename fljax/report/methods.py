@@ -61,9 +61,6 @@ def method_table(runs: Mapping[str, xr.Dataset], metric: str, alpha: float = 0.0
       runs: ``metrics`` of each, by a name for the table.
       metric: a scalar metric.
       alpha: the level of the critical difference.
-
-    Raises:
-      ValueError: if no run has the metric, or ``alpha`` is out of range.
     """
     methods = list(dict.fromkeys(str(label) for of_run in runs.values() for label in of_run["algorithm"].values))
     if not any(metric in of_run and _is_scalar(of_run, metric) for of_run in runs.values()):

@@ -194,11 +194,7 @@ def check_new(directory: pathlib.Path, used: bool, remedy: str = ", or --resume"
 
 
 def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> tuple[Parts, Parts]:
-    """Results of a run by label: those that are finished, and those that go on for more rounds.
-
-    Raises:
-      ValueError: if config, version or grid differ.
-    """
+    """Results of a run by label: those that are finished, and those that go on for more rounds."""
     check_checkpoints(directory, text, grid)
     results, before = _finished(directory, text, grid, grows=True)
     if results is not None:  # an earlier process may have died after writing the results and before the table

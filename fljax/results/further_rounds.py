@@ -37,10 +37,6 @@ def rounds_before(metrics: xr.Dataset, old_text: str, text: str) -> int | None:
       metrics: of the folder.
       old_text: the config of the results, as TOML.
       text: the config of the run that is asked for.
-
-    Raises:
-      ValueError: if ``text`` asks for more rounds of a run that is not finished, stopped early or diverged, or that may
-        stop early.
     """
     asked, changed = tomllib.loads(text), differences(old_text, text)
     if not changed:

@@ -36,11 +36,7 @@ def origin(text: str) -> xr.Dataset:
 
 
 def read(path: pathlib.Path, groups: Sequence[str]) -> list[xr.Dataset]:
-    """The dataset at the root of a file, and those of its groups.
-
-    Raises:
-      ValueError: if the file cannot be read, or is damaged.
-    """
+    """The dataset at the root of a file, and those of its groups."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -69,11 +65,7 @@ def encoded_by_label(root: xr.Dataset, datasets: Mapping[str, xr.Dataset], *, li
 def read_by_label(
     path: pathlib.Path, what: str, *, listed: str, group: str
 ) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
-    """The root and the datasets by label of a file of ``encoded_by_label``; ``what`` they are, for errors.
-
-    Raises:
-      ValueError: if the file cannot be read, is damaged, or has no such datasets.
-    """
+    """The root and the datasets by label of a file of ``encoded_by_label``; ``what`` they are, for errors."""
     (root,) = read(path, ())
     if listed not in root:
         raise ValueError(f"expected a file with {what}, got {str(path)!r}, which has none")

@@ -258,11 +258,7 @@ def _of_config(name: str, entry: Any) -> dict[str, str]:
 
 
 def names_in(path: pathlib.Path) -> dict[str, set[str]]:
-    """The names that a config uses, with those of its bases, by the kind of what they name.
-
-    Raises:
-      ConfigError: if the file cannot be read.
-    """
+    """The names that a config uses, with those of its bases, by the kind of what they name."""
     raw = read(path)
     entries = _tables(raw.get("algorithms"))
     scenarios = [

@@ -75,9 +75,6 @@ def find(name: str, *, imports: bool = True) -> dict[str, Any]:
     Args:
       name: of an entry, or ``"module:name"``.
       imports: as for ``fljax.core.names.resolve``.
-
-    Raises:
-      ValueError: if nothing has this name; the sentence names the most similar one.
     """
     every = {kind: entries(kind) for kind in KINDS}
     names = (name, f"{name.partition(':')[0]}:NAME")  # such as "tfds:NAME"

@@ -87,11 +87,7 @@ def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: 
 
 
 def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
-    """Folders by name; by path if two have one name.
-
-    Raises:
-      ValueError: if one folder is given twice.
-    """
+    """Folders by name; by path if two have one name."""
     short = [folder.resolve().name for folder in runs]
     names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, runs, strict=True)]
     if len({folder.resolve() for folder in runs}) < len(runs):

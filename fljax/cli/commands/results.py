@@ -129,11 +129,7 @@ def export(
 
 
 def _targets(texts: Sequence[str] | None) -> dict[str, float]:
-    """Targets by metric, of texts ``METRIC=VALUE``.
-
-    Raises:
-      ValueError: if a text has another form, or one metric is named twice.
-    """
+    """Targets by metric, of texts ``METRIC=VALUE``."""
     found: dict[str, float] = {}
     for text in texts or ():
         name, _, value = text.partition("=")
@@ -208,11 +204,7 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
 
 
 def columns_of(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
-    """The headings of the chosen metrics, or of the main ones.
-
-    Raises:
-      ValueError: if a chosen metric has no numbers.
-    """
+    """The headings of the chosen metrics, or of the main ones."""
     from fljax.core.names import unknown
     from fljax.metrics.summaries import main_columns
     from fljax.report.tables import title

@@ -62,9 +62,6 @@ def leaf(
     of image files (CelebA) become images.
 
     Source: Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018.
-
-    Raises:
-      ValueError: if files are not found, are no JSON, or are not as LEAF writes them.
     """
     place = Path(path).expanduser()
     pieces = [piece for file, test in _files(place) for piece in _user_pieces(file, test)]
@@ -266,9 +263,6 @@ def pfllib(
 
     Source: Zhang et al., "PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning Library and
     Benchmark", 2025.
-
-    Raises:
-      ValueError: if there are no such files, or one is not as PFLlib writes it.
     """
     place = Path(path).expanduser()
     files = {part: _numbered_files(place / part) for part in ("train", "test")}
@@ -349,11 +343,7 @@ def _described(value: Any) -> str:
 
 
 def _content(file: Path, name: str) -> Any:
-    """What the array ``data`` of a file holds, with records in the place of arrays.
-
-    Raises:
-      ValueError: if the file cannot be read, or its pickle holds more than arrays.
-    """
+    """What the array ``data`` of a file holds, with records in the place of arrays."""
     expected = f"expected a pickled dictionary of arrays in {name}"
     try:
         with zipfile.ZipFile(file) as archive, archive.open("data.npy") as stream:

@@ -79,9 +79,6 @@ def table_folder(
 
     All files have the same columns, in any order, and one kind of values in each column. Labels are text in all files
     if they are text in one.
-
-    Raises:
-      ValueError: if a file cannot be read, has other columns than the first one or no rows, and as for a single table.
     """
     columns = Columns(label, None, features, part, classes, regression, shape, vocabulary, images)
     place = _folder(path)
@@ -124,9 +121,6 @@ def array_folder(
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       vocabulary: number of different tokens, where the features are tokens.
       standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
-
-    Raises:
-      ValueError: if a file cannot be read, or an array does not exist or does not fit those of the other files.
     """
     place = _folder(path)
     with naming(place.name):
@@ -160,11 +154,7 @@ def part_folders(place: Path) -> list[Path]:
 
 
 def client_files(place: Path, endings: Sequence[str]) -> list[TableFile]:
-    """The files of a folder, each of one client; those in its folder ``test`` have test rows.
-
-    Raises:
-      ValueError: if files are not as ``table_folder`` says.
-    """
+    """The files of a folder, each of one client; those in its folder ``test`` have test rows."""
     direct = files_in(place, endings)
     split = {
         folder: files_in(folder, endings) for folder in part_folders(place) if folder.name.lower() in ("train", "test")

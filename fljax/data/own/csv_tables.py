@@ -55,10 +55,6 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
 
     Returns:
       A pandas DataFrame. The first column is left out if it has no name, as pandas writes row numbers.
-
-    Raises:
-      ValueError: if the file cannot be read, two columns have one name, another column with values has none, or rows
-        have more cells than the first line.
     """
     import pandas
 
@@ -120,10 +116,6 @@ def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, 
       names: what error messages call them.
       columns: what the columns are.
       decimal: the character before decimals.
-
-    Raises:
-      ValueError: if the same number is written in two forms (1 and 1.0) that would become two values, or labels are
-        whole numbers in one table and bools, or numbers with decimals, in another.
     """
     import pandas
 

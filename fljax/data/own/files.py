@@ -97,12 +97,6 @@ def table(
     usually written: 7 and 10, but neither 007 nor 1e5. A label with decimals is a number, too. Only an empty cell is a
     missing value: "NA" and "None" are text. Blanks at the ends of a text are left out. The first column may have no
     name, as row numbers; it is left out, too.
-
-    Raises:
-      ValueError: if the file cannot be read, rows have more cells than the line of names, two columns have one name, a
-        column does not exist or is empty in some rows, a client or class is written in two forms (1 and 1.0), features
-        are not numbers, the test file has other columns, an image file is missing, or pyarrow is not installed for
-        ``.parquet``.
     """
     place = existing_file(path)
     columns = Columns(label, client, features, part, classes, regression, shape, vocabulary, images)
@@ -199,9 +193,6 @@ def mapped(
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       vocabulary: number of different tokens, where the features are tokens.
       standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
-
-    Raises:
-      ValueError: if a file cannot be read, or does not fit the others.
     """
     place = existing_file(path)
     with naming(place.name):
@@ -257,10 +248,6 @@ def read_arrays(
       whole: whether all rows are of one part. Otherwise arrays whose names end in ``_train``, ``_val`` and ``_test``
         are parts.
       test: whether the rows of the file are test rows.
-
-    Raises:
-      ValueError: if the file cannot be read, an array does not exist or has another length, or an array of features,
-        labels or owners would not be read.
     """
     with opened_npz(place) as stored:
         ends = {} if whole or features in stored else _ENDS
@@ -343,9 +330,6 @@ def medmnist(path: str | Path, *, classes: int | None = None) -> Dataset:
 
     Source: Yang et al., "MedMNIST v2: A large-scale lightweight benchmark for 2D and 3D biomedical image
     classification", Scientific Data, 2023.
-
-    Raises:
-      ValueError: if the file cannot be read, or its arrays do not fit together.
     """
     place = existing_file(path)
     with naming(place.name), opened_npz(place) as file:

@@ -48,9 +48,6 @@ def image_folder(
 
     Images have one channel if all of them are grey, and three otherwise. They are read through Pillow, which matplotlib
     brings along.
-
-    Raises:
-      ValueError: if there are no images, one cannot be read or is in another place, or they differ in size.
     """
     place = Path(path).expanduser()
     if not place.is_dir():
@@ -82,11 +79,7 @@ class _Image(NamedTuple):
 
 
 def _above_classes(place: Path, client: bool) -> list[tuple[str | None, int, Path]]:
-    """The client, the part and the path of each folder that has the folders of classes.
-
-    Raises:
-      ValueError: if some clients have folders of parts and others have not.
-    """
+    """The client, the part and the path of each folder that has the folders of classes."""
     tops = _parts(place) or [(0, place)]
     if not client:
         return [(None, part, top) for part, top in tops]
@@ -173,11 +166,7 @@ def check_size(size: Any) -> None:
 
 
 def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
-    """The images of some files: uint8 ``[n, height, width, channels]``, with one channel if all are grey.
-
-    Raises:
-      ValueError: if one cannot be read, or they differ in size and ``size`` is not given.
-    """
+    """The images of some files: uint8 ``[n, height, width, channels]``, with one channel if all are grey."""
     try:
         from PIL import Image
     except ImportError:

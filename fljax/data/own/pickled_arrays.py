@@ -31,12 +31,7 @@ class ArrayOfObjects(NamedTuple):
 
 
 def read_pickle(content: bytes) -> Any:
-    """The content of a pickle, with a record in place of each array; ``array_of`` makes arrays of records.
-
-    Raises:
-      UnpicklingError: if the pickle asks for more than arrays, or is not as NumPy writes it.
-      Exception: of many classes, if the pickle is damaged.
-    """
+    """The content of a pickle, with a record in place of each array; ``array_of`` makes arrays of records."""
     for count, (operation, argument, position) in enumerate(pickletools.genops(content)):
         if count >= _MOST_OPERATIONS:
             raise pickle.UnpicklingError(f"a pickle of more than {_MOST_OPERATIONS} parts")
@@ -47,11 +42,7 @@ def read_pickle(content: bytes) -> Any:
 
 
 def array_of(value: Any) -> Any:
-    """The array that a record stands for; any other value as it is.
-
-    Raises:
-      UnpicklingError: if the length of the bytes is not that of the array, or the dtype is not one of numbers and text.
-    """
+    """The array that a record stands for; any other value as it is."""
     if not isinstance(value, _Array):
         return value
     shape = value.shape
@@ -97,11 +88,7 @@ class _Dtype:
         return self.code in ("O", "O4", "O8", "|O")
 
     def plain(self) -> np.dtype:
-        """The dtype of numbers or text.
-
-        Raises:
-          UnpicklingError: if it is another one, or its size is not that of its code.
-        """
+        """The dtype of numbers or text."""
         text = _TEXT.fullmatch(self.code)
         if not text and not _BOUNDED.fullmatch(self.code):
             raise pickle.UnpicklingError(f"an array of the dtype {self.code[:20]!r}")

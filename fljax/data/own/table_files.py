@@ -58,11 +58,7 @@ class ImagePaths(NamedTuple):
 
 
 def image_paths(columns: Columns, folder: str | Path | None, size: Sequence[int] | None) -> ImagePaths:
-    """Checks the options of a column of images.
-
-    Raises:
-      ValueError: if an option is given that has no meaning with, or without, a column of images.
-    """
+    """Checks the options of a column of images."""
     if columns.images is None:
         for name, value in (("image_folder", folder), ("size", size)):
             if value is not None:
@@ -98,9 +94,6 @@ def read_files(
       form: how CSV files are written.
       pictures: how images are read, if there is a column of them.
       standardise: whether models see each float feature with mean 0 and standard deviation 1.
-
-    Raises:
-      ValueError: if a file cannot be read, or files do not fit together; the sentence names the file.
     """
     tables = [_read(file, columns, form) for file in files]
     split = any(file.test for file in files)
@@ -169,11 +162,7 @@ def _with_numbers(files: Sequence[TableFile], tables: Sequence[Any], columns: Co
 
 
 def _alike(files: Sequence[TableFile], tables: Sequence[Any], columns: Columns) -> list[Any]:
-    """The tables with the columns of the first one, in its order.
-
-    Raises:
-      ValueError: if columns, or the kinds of their values, differ between files.
-    """
+    """The tables with the columns of the first one, in its order."""
     named = named_columns(columns)
     with naming(_name(files[0])):
         for name in [*named, *(columns.features or ())]:

@@ -136,11 +136,7 @@ class CheckpointKeeper:
         return History(None if self._settings is None or self._store is None else self._folder, *self._lengths)
 
     def newest(self, platform: str) -> Resumed | None:
-        """The newest checkpoint of this run; None if there is none.
-
-        Raises:
-          ValueError: if the folder has checkpoints of another run.
-        """
+        """The newest checkpoint of this run; None if there is none."""
         return None if self._settings is None else processes.agreed(lambda: self._newest(platform))
 
     def _newest(self, platform: str) -> Resumed | None:

@@ -186,11 +186,7 @@ def sweep(
 
 
 def starting_from(plan: Algorithm | Plan, params: PyTree | None) -> Algorithm | Plan:
-    """The plan whose argument ``task`` starts from ``params``; for None the plan itself.
-
-    Raises:
-      ValueError: if it is an Algorithm or a Plan without such an argument, or the parameters do not fit the task.
-    """
+    """The plan whose argument ``task`` starts from ``params``; for None the plan itself."""
     if params is None:
         return plan
     task: Any = plan.arguments.get("task") if isinstance(plan, Plan) else None

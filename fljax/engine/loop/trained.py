@@ -114,11 +114,7 @@ class DeployedModels:
         return DeployedModels((spec, inputs), state, seeds, 1, precision)
 
     def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
-        """The plan, the state on one device, the number of seeds and the precision.
-
-        Raises:
-          ValueError: if they were pickled without the plan.
-        """
+        """The plan, the state on one device, the number of seeds and the precision."""
         if not isinstance(self._plan, tuple):
             self._plan = _unpacked(self._plan)
         state = self._state if self._devices == 1 else on_one(self._state)
@@ -176,9 +172,6 @@ def stored_features(x: Any, features: Features) -> Array:
     """Raw examples as a run has them stored: a table's columns by name, then as ``features`` say.
 
     Traced arrays are shifted in float32.
-
-    Raises:
-      ValueError: if a table lacks a column, or a column has no numbers.
     """
     if features.names is not None and (isinstance(x, Mapping) or hasattr(x, "columns")):
         x = _columns_of(x, features.names)
@@ -308,11 +301,7 @@ def is_on_host(inputs: Inputs, state: State) -> bool:
 
 
 def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
-    """The state of a run from its arrays by path (``arrays_of``), on one device.
-
-    Raises:
-      ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
-    """
+    """The state of a run from its arrays by path (``arrays_of``), on one device."""
     arguments = spec, layout, inputs, seeds
     shapes: Any = None if eager.is_on() else program.start.trace(*arguments).out_info
     # Only a real key says how it was made.

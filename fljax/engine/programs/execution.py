@@ -135,10 +135,6 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     steps of its longest client; then, and on a CPU, the number is lowered to waste the least. Runs (seeds, and cells of
     a sweep) are batched only if all their clients fit. With four or more runs per device, devices take whole runs; else
     each device trains a part of every cohort.
-
-    Raises:
-      ValueError: if a strategy is neither a known name nor a positive number, there are fewer devices, or the precision
-        or a place has no such name.
     """
     _check_places(execution)
     if execution.precision not in get_args(Precision):

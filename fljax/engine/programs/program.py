@@ -124,11 +124,7 @@ def check_seeds(seeds: Sequence[int], federation: Federation) -> None:
 
 
 def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]:
-    """Splits a plan into its static and traced parts; the federation in the result is stored by id.
-
-    Raises:
-      ValueError: if ``plan`` is neither an Algorithm nor a Plan.
-    """
+    """Splits a plan into its static and traced parts; the federation in the result is stored by id."""
     return partition_plans([plan], federation)[0]
 
 
@@ -184,11 +180,7 @@ def _describe(leaf: Any) -> tuple[Any, Any]:
 
 
 def stack_plans(parts: Sequence[tuple[Spec, Inputs]], seeds: int) -> tuple[Spec, Inputs]:
-    """Joins several plans: leaves in which they differ get a leading axis of runs, other leaves are shared.
-
-    Raises:
-      ValueError: if the plans differ in more than the values of floats and arrays.
-    """
+    """Joins several plans: leaves in which they differ get a leading axis of runs, other leaves are shared."""
     spec, first = parts[0]
     if len(parts) == 1:
         return spec, first
@@ -347,11 +339,7 @@ LONGEST_ON_CORES = 31
 
 
 def check_lengths(rounds: int, evaluate_every: int | None = None) -> None:
-    """Checks the numbers of rounds of a run, and between two of its evaluations.
-
-    Raises:
-      ValueError: if one of the numbers is out of range.
-    """
+    """Checks the numbers of rounds of a run, and between two of its evaluations."""
     if rounds < 0:
         raise ValueError(f"expected rounds to be zero or more, got {rounds}")
     if evaluate_every is not None and evaluate_every < 1:

@@ -318,11 +318,7 @@ def train_one(
     slot: Array,
     client_state: PyTree,
 ) -> tuple[PyTree, PyTree]:
-    """(Up, Client) after the training of one client.
-
-    Raises:
-      ValueError: if the Client is not like the one before.
-    """
+    """(Up, Client) after the training of one client."""
     key = round_key(seed, Purpose.TRAIN, round)
     seat = Seat(round, client.id, slot)
     down = algorithm.down(server, seat)

@@ -64,11 +64,7 @@ def reference_of(seen: Any, unseen: Any | None) -> Reference:
 
 
 def check_stop_alone(federation: Federation, stop: Any) -> StopAlone | None:
-    """``stop`` with numbers of Python.
-
-    Raises:
-      ValueError: if it is no ``StopAlone`` of allowed values, or no client has validation rows.
-    """
+    """``stop`` with numbers of Python."""
     stop = training.check_stop(stop)
     if stop is not None:
         _check_valid_rows(federation, "early stopping")

@@ -74,7 +74,7 @@ class Scales(NamedTuple):
     def of_members(self, member: Bool[np.ndarray, "R N"], place: Int[np.ndarray, " R"]) -> Moments:
         """``[R, ...]``, the moments of the members of each run, whose federation is the one at ``place``.
 
-        Everybody has those that are given, bit by bit. Nobody has 0 and 1, since nothing is learnt from no rows. So has a
+        Everybody has those that are given, bit by bit. Nobody has 0 and 1: nothing is learnt from no rows. So has a
         federation that is not standardised beside others that are.
         """
         found: Any = (leaf[place] for leaf in self.given)

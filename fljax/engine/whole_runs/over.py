@@ -58,12 +58,7 @@ class VariedPlan(NamedTuple):
 
 
 def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> VariedPlan:
-    """The plan over all runs.
-
-    Raises:
-      ValueError: if the plan has no such argument, an argument has a value that its builder does not allow, or arrays
-        are not of the same number of runs or of the clients of the federation.
-    """
+    """The plan over all runs."""
     population = federation.clients.id.shape[-1]
     for name, value in {"member": over.member, "cost": over.cost, **over.arguments}.items():
         check_unlabelled(name, value)

@@ -40,11 +40,7 @@ class RunTable(NamedTuple):
 
 
 def measure_kinds(end: RunEnd) -> dict[str, MeasureKind]:
-    """The measures of a block, whose arrays have an axis of runs in front; only shapes and dtypes are read.
-
-    Raises:
-      ValueError: if a measure has a name that a table cannot hold.
-    """
+    """The measures of a block, whose arrays have an axis of runs in front; only shapes and dtypes are read."""
     found = {}
     for name, entry in end.measures.items():
         values = _values(entry)

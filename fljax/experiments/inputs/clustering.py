@@ -88,10 +88,6 @@ def by_f1(
     Returns:
       A Clustering with a leading axis of seeds, for ``Plan(..., by_seed={"clustering": ...})``: member ``[seeds, N]``
       by id and models ``[seeds, C, ...]``. Clients that never trained are in a random cluster.
-
-    Raises:
-      ValueError: if the server has no rows of that name, the task has no ``classes``, ``late`` is neither a share below
-        1 nor a list of different ids, or fewer clients with data than clusters are in time.
     """
     seeds = seeds_of(seeds)
     check(federation, rows, clusters, late, seeds)
@@ -117,11 +113,7 @@ def by_f1(
 
 
 def late_clients(federation: Federation, late: float | Sequence[int], seeds: Seeds) -> Bool[np.ndarray, "seeds N"]:
-    """Which clients are late, by id; see ``by_f1`` for the arguments.
-
-    Raises:
-      ValueError: if ``late`` is neither a share below 1 nor a list of different ids.
-    """
+    """Which clients are late, by id; see ``by_f1`` for the arguments."""
     has_rows, seeds = _has_rows(federation, seeds), seeds_of(seeds)
     found, share = np.zeros(has_rows.shape, bool), as_number(late)
     if share is None:

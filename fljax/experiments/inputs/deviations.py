@@ -39,9 +39,6 @@ def deviations_of(text: str | None, *, imports: bool = True) -> Deviations:
     """What an option says: a file that ends in ``.toml``, or names with commas between them; None: all usual ones.
 
     A name may be the import path of a function, ``"module:function"``; ``imports`` allows it.
-
-    Raises:
-      ValueError: if there is no such file or name, or the file has something else than strategies.
     """
     if text is None:
         return None
@@ -53,11 +50,7 @@ def deviations_of(text: str | None, *, imports: bool = True) -> Deviations:
 
 
 def read_deviations(path: pathlib.Path, *, imports: bool = True) -> dict[str, Strategy | Deviation]:
-    """The strategies of a file by name; a text is the import path of a function.
-
-    Raises:
-      ValueError: if the file cannot be read, or a table is no strategy of numbers.
-    """
+    """The strategies of a file by name; a text is the import path of a function."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

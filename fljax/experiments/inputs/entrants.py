@@ -42,9 +42,6 @@ def entrants(algorithms: Algorithms, local: Local, contribution: Contribution) -
       algorithms: a list of entries, or entries by label, as for ``fljax.compare``.
       local: how clients train, unless the options have ``local``.
       contribution: as for ``fljax.contributions.measure``, unless the options have ``contribution``.
-
-    Raises:
-      ValueError: if a name or an option is unknown, an entry has another form, or two entries have one label.
     """
     single = isinstance(algorithms, str | Algorithm | Plan | AlgorithmSetup) or callable(algorithms)
     if single or not isinstance(algorithms, Mapping | Sequence) or not algorithms:

@@ -33,9 +33,6 @@ def with_initial(task: Task, initial: str | None, seed: int | None = None) -> Ta
       task: the model of the config.
       initial: ``RUN:LABEL``, or the path of a file or folder of parameters.
       seed: one of the seeds of ``RUN``; None: its only seed.
-
-    Raises:
-      ValueError: if there is no such model, or it does not fit the task; the sentence names what differs.
     """
     if initial is None:
         if seed is not None:

@@ -54,9 +54,6 @@ def pooled(federation: Federation) -> Federation:
     Returns:
       A federation of the same examples. Its unseen clients are first the seen ones by id, then the unseen ones. Rows
       that several clients have are as often in the pool. The one client has no test rows.
-
-    Raises:
-      ValueError: if clients have noise of their own on their features, which no pool of rows has.
     """
     features, names = federation.features, federation.names
     federation = by_id(federation)

@@ -123,9 +123,6 @@ def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Refe
       setup: the experiment.
       reference: standalone models.
       trial: whether the reference has placeholders.
-
-    Raises:
-      ValueError: as ``fljax.experiments.inputs.requirements.with_requirement``.
     """
     names = [setup.federation.names] if setup.world is None else setup.world.names
     clients = clients_of(setup.federation, names, len(setup.seeds))
@@ -180,9 +177,6 @@ def decision_rounds(setup: Setup) -> tuple[int, ...]:
     """Numbers of rounds (including 0) after which a scenario compares clients with the first algorithm.
 
     Empty if there is no such scenario.
-
-    Raises:
-      ValueError: if the first algorithm may stop early, and so be without some of these evaluations.
     """
     found: set[int] = set()
     for entry in setup.algorithms[1:]:
@@ -202,9 +196,6 @@ def baselines_of(setup: Setup, parts: Parts) -> dict[str, np.ndarray] | None:
 
     Row t is after t rounds; NaN in rounds without a decision. Empty if no scenario asks for them; None before the first
     algorithm has run.
-
-    Raises:
-      ValueError: if the first algorithm has no evaluation in a round in which a scenario decides.
     """
     label, decisions = setup.labels[0], list(decision_rounds(setup))
     if label not in parts:
@@ -297,9 +288,6 @@ def build_plan(
       baselines: the accuracies ``[seeds, rounds, N]`` that the first algorithm has after every number of rounds, by the
         rows on which they are measured.
       trial: uses a placeholder for initial clusters, which are otherwise found by training.
-
-    Raises:
-      ValueError: if a scenario asks for a baseline and there is none on its rows.
     """
     if entry.plan is not None:
         return entry.plan

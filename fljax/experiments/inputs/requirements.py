@@ -85,9 +85,6 @@ def requirement_of(given: Any) -> Requirement | None:
 
     Args:
       given: a Requirement; or its ``value`` or ``function`` alone; or None.
-
-    Raises:
-      ValueError: if it is something else, has more than one source, or its file cannot be read.
     """
     if given is None:
         return None
@@ -158,11 +155,7 @@ def _check_function(function: Any) -> None:
 
 
 def read_losses(path: pathlib.Path) -> dict[str, float]:
-    """The losses by client of a CSV file with the columns ``client`` and ``loss``.
-
-    Raises:
-      ValueError: if the file cannot be read, lacks a column, names a client twice, or a loss is no number.
-    """
+    """The losses by client of a CSV file with the columns ``client`` and ``loss``."""
     from fljax.data.own.csv_tables import TextForm, read_text  # imported here, since pandas takes long
     from fljax.data.own.frames import Columns
 
@@ -232,9 +225,6 @@ def with_requirement(
         Values of another form than numbers are ignored.
       clients: who requires something.
       trial: whether ``reference`` has placeholders; no function is called then.
-
-    Raises:
-      ValueError: if there are two requirements, or the requirement does not fit the clients.
     """
     bare = reference._replace(required=None, unseen_required=None)
     found = [(each, results.with_threshold(bare, each.threshold)) for each in given]

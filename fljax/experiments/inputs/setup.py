@@ -174,9 +174,6 @@ def resolve_setup(config: Config, log: EventLog | None = None) -> Setup:
     Args:
       config: validated.
       log: gets the data set that was read, and notes on the model.
-
-    Raises:
-      ValueError: the data cannot be partitioned as asked, or the model does not fit the data.
     """
     world = build_world(config, log)
     return assemble(config, world.federation, build_task(config, world.dataset, log))._replace(world=world)

@@ -200,9 +200,6 @@ def judged(result: Certificate, tolerance: float, *, attack: Attack | None = Non
       tolerance: gains up to it do not count.
       attack: that was searched for; None: that of ``result``.
       known: whether mechanisms with known gains are certified now. If not, those of ``result`` stay.
-
-    Raises:
-      ValueError: if ``tolerance`` is negative or NaN.
     """
     check_tolerance(tolerance)
     controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)

@@ -267,11 +267,7 @@ def concluded(
     attack: Attack | None = None,
     controls: tuple[Control, ...] = (),
 ) -> Certificate:
-    """The certificate of gains and their bounds, with what stands beside them.
-
-    Raises:
-      ValueError: if ``tolerance`` is negative or NaN.
-    """
+    """The certificate of gains and their bounds, with what stands beside them."""
     check_tolerance(tolerance)
     low, high = float(bounds.low.max()), float(bounds.high.max())
     beyond = with_rounding(tolerance, gains)
@@ -312,11 +308,7 @@ def with_rounding(tolerance: float, gains: Gains) -> float:
 
 
 def confirm(gains: Float[np.ndarray, "seed cell"], confidence: float = 0.95) -> Confirmed:
-    """The cell with the largest mean over the first ``R // 2`` seeds, with its t-interval over the other seeds.
-
-    Raises:
-      ValueError: for fewer than 2 seeds.
-    """
+    """The cell with the largest mean over the first ``R // 2`` seeds, with its t-interval over the other seeds."""
     half = len(gains) // 2
     if not half:
         raise ValueError(f"expected at least 2 seeds, some to choose a cell and others to report it, got {len(gains)}")
