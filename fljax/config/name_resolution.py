@@ -139,7 +139,7 @@ def with_resolved_names(
 
 
 def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
-    """The ``Resolved`` names of a config; those of a changed copy, or of one made by hand, are looked up at first use."""
+    """The ``Resolved`` names of a config; a changed copy, or one made by hand, is looked up at first use."""
     resolved = config.resolved
     if resolved is None or (needs_data and resolved.dataset is None):
         resolved = with_resolved_names(config, needs_data=needs_data).resolved

@@ -71,7 +71,7 @@ def outside_options(
     seeds: Sequence[int],
     **of_runs: Any,
 ) -> Float[np.ndarray, "seed client"] | None:
-    """What clients get outside, of ``checked_outside``: runs of the mechanism with one member, or of standalone models."""
+    """What clients get outside, of ``checked_outside``: from the mechanism with one member, or standalone models."""
     if outside is None or isinstance(outside, np.ndarray):
         return outside
     local = local_of(plan) if standalone is None else standalone
