@@ -51,7 +51,7 @@ from fljax.games import (
 from fljax.games.costs import in_words
 from fljax.games.strategic.certifying import check_number, cost_of, judged
 from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
-from fljax.games.strategic.evidence import left_out_sentences
+from fljax.games.strategic.gains import left_out_sentences
 from fljax.games.strategic.playing import check_deviators
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility

@@ -34,7 +34,7 @@ from fljax.experiments.whole_runs import (
     reads_standalone,
 )
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
-from fljax.games.choosing import Asked
+from fljax.games.comparing import Asked
 from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, code_of, metrics_of, name_of_value

@@ -139,7 +139,7 @@ def _notes(label: str, certificate: Certificate) -> list[str]:
     """Which deviations were left out, which runs diverged, and whether the control is flagged."""
     from fljax.experiments.certify import CONTROL
     from fljax.games import diverged_cells
-    from fljax.games.strategic.evidence import left_out_sentences
+    from fljax.games.strategic.gains import left_out_sentences
 
     words = diverged_cells(certificate.gains)
     notes = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in left_out_sentences(label, certificate.left_out)]
@@ -153,8 +153,7 @@ def _notes(label: str, certificate: Certificate) -> list[str]:
 
 def _print(label: str, dataset: xr.Dataset, notes: Sequence[str]) -> None:
     """Who should have joined, then the table of deviations, then the verdict and what stands beside it."""
-    from fljax.report.certificates import deviation_rows
-    from fljax.report.games.sentences import certificate_sentences, rationality_sentence
+    from fljax.report.certificates import certificate_sentences, deviation_rows, rationality_sentence
 
     shown, said = console(110), certificate_sentences(dataset)
     first = rationality_sentence(dataset)

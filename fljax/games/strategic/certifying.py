@@ -17,7 +17,6 @@ from fljax.core.signatures import is_whole
 from fljax.engine import Plan, plan_of
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.costs import estimate, in_words
-from fljax.games.outside import Outside, checked_outside, kind_of, runs_outside
 from fljax.games.strategic.controls import FEE, fee_for_honesty, known_mechanisms
 from fljax.games.strategic.deviations import (
     check_deviations,
@@ -26,8 +25,8 @@ from fljax.games.strategic.deviations import (
     numbers_of,
     usual_deviations,
 )
-from fljax.games.strategic.evidence import Attack
 from fljax.games.strategic.gains import (
+    Attack,
     Certificate,
     Gains,
     certificate,
@@ -36,7 +35,7 @@ from fljax.games.strategic.gains import (
     confirm,
     unilateral_gains,
 )
-from fljax.games.strategic.playing import Stages, payoffs
+from fljax.games.strategic.playing import Outside, Stages, checked_outside, kind_of, payoffs, runs_outside
 from fljax.games.strategic.searching import candidate_strategies, differing
 from fljax.games.strategic.splitting import check_names, check_splits, split_payoffs, with_splits
 from fljax.games.strategic.utilities import Utility, UtilityFunction

@@ -17,8 +17,7 @@ from fljax.algorithms import fedavg
 from fljax.contributions import simultaneous_bounds
 from fljax.contributions.over_seeds import LEAST_SEEDS
 from fljax.engine import Plan
-from fljax.games.strategic.evidence import UNSEEN, VIOLATED, Control, verdict_of
-from fljax.games.strategic.gains import Gains, certificate, with_rounding
+from fljax.games.strategic.gains import UNSEEN, VIOLATED, Control, Gains, certificate, verdict_of, with_rounding
 from fljax.games.strategic.playing import payoffs
 from fljax.protocol import ClientData, Examples, Federation, Rows, Task
 from fljax.scenarios import Strategy

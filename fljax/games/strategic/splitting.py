@@ -18,15 +18,19 @@ from fljax.core.signatures import is_whole
 from fljax.data import split_identities
 from fljax.engine import Over, Plan, plan_of, rehearse, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.games.outside import Outside, checked_outside, kind_of, outside_options, runs_outside
 from fljax.games.strategic.deviations import HONESTY, messages_of, played_by
 from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
 from fljax.games.strategic.playing import (
+    Outside,
     Stages,
     check_finite,
     check_profiles,
     checked_messages,
+    checked_outside,
+    kind_of,
+    outside_options,
     profiles,
+    runs_outside,
     with_losses_lost,
 )
 from fljax.games.strategic.utilities import (

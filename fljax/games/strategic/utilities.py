@@ -134,11 +134,6 @@ def earnings_of(utility: Utility | UtilityFunction) -> Earnings:
     return Earnings() if isinstance(utility, Utility) else Earnings(utility, code_of(utility))
 
 
-def without_tokens(utility: Utility | UtilityFunction) -> Utility | UtilityFunction:
-    """The utility of a client outside, where there are no tokens."""
-    return utility._replace(price=0.0) if isinstance(utility, Utility) else utility
-
-
 def utilities_of_runs(
     measured: xr.Dataset, effort: Float[np.ndarray, "*seed run N"], utility: Utility | UtilityFunction
 ) -> Float[np.ndarray, "seed run N"]:

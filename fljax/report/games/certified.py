@@ -19,9 +19,10 @@ from fljax.core.files import write
 from fljax.report.certificates import (
     certificate_picture,
     certificate_rows,
+    certificate_sentences,
     deviation_rows,
+    rationality_sentence,
 )
-from fljax.report.games.sentences import certificate_sentences, rationality_sentence
 from fljax.report.page import attached_to, png, shown, whole_page
 from fljax.report.style import fonts_for, texts_of
 from fljax.report.worth import lines_of
