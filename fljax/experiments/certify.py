@@ -30,14 +30,7 @@ from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategie
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import (
-    apart,
-    begin,
-    check_blocks,
-    names_of,
-    on_block,
-    reads_standalone,
-)
+from fljax.experiments.whole_runs import apart, begin, check_blocks, names_of, on_block, reads_standalone
 from fljax.games import (
     Certificate,
     SavedCertificates,

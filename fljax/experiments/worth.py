@@ -25,14 +25,7 @@ from fljax.experiments.conductor import Outputs, check_data, opened, trained_alo
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import (
-    apart,
-    begin,
-    check_blocks,
-    names_of,
-    on_block,
-    reads_standalone,
-)
+from fljax.experiments.whole_runs import apart, begin, check_blocks, names_of, on_block, reads_standalone
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
 from fljax.games.comparing import Asked
 from fljax.games.costs import in_words

@@ -28,14 +28,7 @@ from fljax.core.values import checked
 from fljax.protocol import Algorithm, AnyArray, Census, LocalData, Seat, Task, roles
 from fljax.protocol.messages import changed_report, changed_update
 from fljax.scenarios.behaviour import of_round
-from fljax.scenarios.common import (
-    STRATEGIC,
-    Entry,
-    add_normal,
-    applied_scenarios,
-    key_number,
-    root_mean_square,
-)
+from fljax.scenarios.common import STRATEGIC, Entry, add_normal, applied_scenarios, key_number, root_mean_square
 from fljax.scenarios.effort import with_effort
 from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.misreporting import false_value

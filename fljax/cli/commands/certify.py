@@ -127,7 +127,7 @@ def _write(
 ) -> Sequence[pathlib.Path]:
     """Writes the table of cells, and pictures and a page if they are drawn; returns the paths of these."""
     from fljax.core.files import write
-    from fljax.report.games.certified import TABLE, certificate_table, write_certificates
+    from fljax.report.certificates import TABLE, certificate_table, write_certificates
 
     write(folder / TABLE, certificate_table(datasets))
     if not drawn:

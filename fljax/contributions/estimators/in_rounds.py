@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fljax.contributions.estimators.registry import ESTIMATORS, NEEDS, Entry
-from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, observe
+from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, no_memory, observe
 from fljax.core import trees, users
 from fljax.core.names import unknown
 from fljax.core.signatures import arguments_for, parameters_of
@@ -144,16 +144,13 @@ def estimator_of(chosen: RoundMeasure, facts: Mapping[str, Any]) -> Estimator:
 def _of_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Estimator:
     """An estimator without a memory whose row is ``function(updates, weights, present, **options)``."""
 
-    def start(model: PyTree, clients: int, rounds: int) -> tuple[()]:
-        return ()
-
     def row_of(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
         kind, form = "the measure", "(updates, weights, present, ...)"
         found = users.call(kind, form, function, seen.updates, seen.weights, seen.present, **options)
         wanted = f"one score for each of {seen.present.shape[0]} rows"
         return memory, users.numbers(kind, function, wanted, found, seen.present.shape), Cost()
 
-    return Estimator(start, row_of)
+    return Estimator(no_memory, row_of)
 
 
 def begin_contributions(estimator: Estimator, model: PyTree, clients: int) -> Contributions:

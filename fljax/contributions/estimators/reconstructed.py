@@ -24,6 +24,7 @@ from fljax.contributions.estimators.rounds import (
     Observation,
     Utility,
     check_rows,
+    no_memory,
     round_game,
     round_table,
 )
@@ -104,10 +105,6 @@ def one_round(
     return Estimator(start, observe, worth, lambda clients: Cost(evaluations=2**clients))
 
 
-def _no_memory(model: PyTree, clients: int, rounds: int) -> tuple[()]:
-    return ()
-
-
 @checked
 def multi_round(
     *,
@@ -143,7 +140,7 @@ def multi_round(
         row = jnp.where(factor < least_decay, 0, factor * row)
         return memory, row, Cost(evaluations=jnp.left_shift(1, jnp.sum(seen.present)))
 
-    return Estimator(_no_memory, observe)
+    return Estimator(no_memory, observe)
 
 
 @checked
@@ -301,4 +298,4 @@ def in_run_leave_one_out(*, utility: Utility, batch_size: int | None = 256) -> E
         found = value_table(round_game(utility, seen), members, batch_size)
         return memory, found[0] - found[1:], Cost(evaluations=jnp.sum(seen.present) + 1)
 
-    return Estimator(_no_memory, observe)
+    return Estimator(no_memory, observe)

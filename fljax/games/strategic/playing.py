@@ -230,7 +230,7 @@ def outside_options(
     seeds: Sequence[int],
     **of_runs: Any,
 ) -> Float[np.ndarray, "seed client"] | None:
-    """What clients get outside, of ``checked_outside``: runs of the mechanism with one member, or of standalone models."""
+    """What clients get outside, of ``checked_outside``: given, or of runs of the mechanism or of standalone models."""
     if outside is None or isinstance(outside, np.ndarray):
         return outside
     local = local_of(plan) if standalone is None else standalone
