@@ -190,7 +190,7 @@ def _tables(
             log.note(table.notes, label, table.cost.runs, table.cost.runs)
         if (words := divergences(table)) is not None:
             log.note(words, label, table.cost.runs, table.cost.runs)
-        yield label, plan, _named(table, setup)
+        yield label, plan, table._replace(names=names_of(setup) or table.names)
 
 
 def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> str:
@@ -213,10 +213,6 @@ def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Se
 # Of which only the names of its numbers are read.
 _NONE = np.zeros((1, 1), np.float32)
 _ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
-
-
-def _named(table: CoalitionTable, setup: Setup) -> CoalitionTable:
-    return table._replace(names=names_of(setup) or table.names)
 
 
 def _finished(directory: pathlib.Path | None, text: str) -> SavedTables | None:

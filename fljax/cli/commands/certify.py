@@ -66,16 +66,11 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
 
 def _check(options: CertifyOptions) -> None:
     """Raises a ValueError for a number that is out of range, before JAX starts."""
-    if not 0 <= options.tolerance < float("inf"):
-        raise ValueError(f"expected --tolerance to be at least 0, got {options.tolerance}")
     if not 0 < options.confidence < 1:
         raise ValueError(f"expected --confidence to be between 0 and 1, got {options.confidence}")
-    if options.identities < 1:
-        raise ValueError(f"expected --identities to be at least 1, got {options.identities}")
-    if options.candidates < 0:
-        raise ValueError(f"expected --candidates to be at least 0, got {options.candidates}")
-    if options.max_runs < 1:
-        raise ValueError(f"expected --max-runs to be at least 1, got {options.max_runs}")
+    for name, least in (("tolerance", 0), ("identities", 1), ("candidates", 0), ("max_runs", 1)):
+        if not least <= (got := getattr(options, name)) < float("inf"):
+            raise ValueError(f"expected --{name.replace('_', '-')} to be at least {least}, got {got}")
     if options.deviators is not None:
         _ids(options.deviators)
     valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}
