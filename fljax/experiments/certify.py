@@ -301,13 +301,7 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
 
 
 def _check_read(asked: Question, ahead: Mapping[str, _Ahead], finished: Mapping[str, Certificate]) -> None:
-    """Raises a ValueError for a deviation that no algorithm reads, so that it would certify nothing.
-
-    Args:
-      asked: what is asked.
-      ahead: of the algorithms that are not finished.
-      finished: certificates by label, also of the control, which plays a deviation of its own.
-    """
+    """Raises a ValueError for a deviation that no algorithm reads, so that it would certify nothing."""
     played = {name for entry in ahead.values() for name in entry.deviations}
     played |= {split_name(entry.identities) for entry in ahead.values() if entry.deviations}  # else nothing is played
     played |= {name for label, entry in finished.items() if label != CONTROL for name in entry.gains.deviations}

@@ -166,15 +166,7 @@ def cost_of(
 ) -> Cost:
     """What all runs of a certificate cost, but for the controls, whose programs are small; nothing is computed.
 
-    Args:
-      plan: of the mechanism.
-      federation: its clients.
-      rounds: of each run.
-      seeds: their number.
-      cells: number of deviations, counted for each client that deviates.
-      outside: as for ``certify``.
-      candidates: strategies that the attacker tries.
-      splits: number of clients that split.
+    ``cells`` is the number of deviations, counted for each client that deviates, ``splits`` that of clients that split.
     """
     clients = federation.clients.id.shape[-1]
     together = 1 + cells + (1 + candidates if candidates else 0) + (1 + splits if splits else 0)
@@ -194,13 +186,9 @@ def check_number(cost: Cost, max_runs: int) -> None:
 
 
 def judged(result: Certificate, tolerance: float, *, attack: Attack | None = None, known: bool = False) -> Certificate:
-    """The certificate at a tolerance, with an attack and controls; nothing of the mechanism runs again.
+    """The certificate at another tolerance, with ``attack`` or its own; nothing of the mechanism runs again.
 
-    Args:
-      result: of the same runs, with any tolerance.
-      tolerance: gains up to it do not count.
-      attack: that was searched for; None: that of ``result``.
-      known: whether mechanisms with known gains are certified now. If not, those of ``result`` stay.
+    With ``known``, mechanisms with known gains are certified now. Otherwise those of ``result`` stay.
     """
     check_tolerance(tolerance)
     controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)
@@ -219,13 +207,7 @@ def judged(result: Certificate, tolerance: float, *, attack: Attack | None = Non
 
 
 def best_attack(gains: Gains, strategies: Mapping[str, Strategy], confidence: float) -> Attack:
-    """The strategy that gains most with the first half of the seeds, and its gain with the other half.
-
-    Args:
-      gains: of one client that plays each strategy.
-      strategies: by name.
-      confidence: of the interval.
-    """
+    """The strategy that gains most with the first half of the seeds, and its gain with the other half."""
     chosen = confirm(gains.gains, confidence)
     strategy = differing(numbers_of(strategies[gains.deviations[chosen.cell]]))
     searched = float(gains.gains[: len(gains.seeds) // 2, chosen.cell].mean())
@@ -252,16 +234,8 @@ def candidate_strategies(
 
     Around it, each number that is not honest is ``v 2^z + z' / 4`` with normal z and z', and other fields deviate now
     and then. Elsewhere about half of the fields deviate: shares are uniform, the coefficient of the update is
-    ``2^U(-2, 3)`` and sometimes negative, factors of reports are ``10^U(-1.5, 1.5)``, and shifts ``U(-1, 2)``.
-
-    Args:
-      deviations: that were tried, by name.
-      start: the name of one of them.
-      count: of strategies.
-      seed: of the draws.
-
-    Returns:
-      Strategies in which each field of some deviation is a number. None of them is honest.
+    ``2^U(-2, 3)`` and sometimes negative, factors of reports are ``10^U(-1.5, 1.5)``, and shifts ``U(-1, 2)``. Each
+    field of some deviation is a number in all strategies. None of them is honest.
 
     Source: ours; random search as in Bergstra and Bengio, "Random search for hyper-parameter optimization" (2012).
     """

@@ -240,9 +240,7 @@ def strategies_played(
 ) -> Strategy:
     """The strategies ``[P, N]`` of all profiles, with those fields alone that some deviation has.
 
-    Args:
-      deviations: by name, in order; 0 in ``choices`` is honest, and 1 the first of them.
-      choices: ``[P, N]``, the strategy of each client.
+    0 in ``choices`` is honest, and 1 the first of the deviations.
     """
     honest, numbers = numbers_of(HONEST), [numbers_of(strategy) for strategy in deviations.values()]
     fields = [field for field in honest if any(field in strategy for strategy in numbers)]

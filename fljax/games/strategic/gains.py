@@ -479,12 +479,7 @@ def diverged_cells(gains: Gains) -> str | None:
 
 
 def left_out_sentences(label: str, left_out: Iterable[tuple[str, str]]) -> list[str]:
-    """A sentence for each deviation that was asked for and not played, without a full stop.
-
-    Args:
-      label: of the algorithm.
-      left_out: names of deviations with a clause about the algorithm.
-    """
+    """A sentence for each deviation that was asked for and not played, with the reason, without a full stop."""
     return [f"deviation {name!r} is left out for {label}, {reason}" for name, reason in left_out]
 
 

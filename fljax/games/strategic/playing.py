@@ -155,46 +155,27 @@ def payoffs(
     with stages.counted(0):
         first = stages.arguments("outside", 0)
         options = outside_options(known, standalone, chosen, federation, asked, **same, **first)
-    game = _Game(chosen, federation, choices, tried, joining, options, asked)
-    with stages.counted(before):
-        table = _table(game, **same, of_runs={"max_runs": max_runs, **stages.arguments("", before)})
-    return table._replace(outside_is=kind_of(known), names=tuple(map(str, federation.names.clients or ())))
-
-
-class _Game(NamedTuple):
-    """What is played."""
-
-    plan: Plan
-    federation: Federation
-    choices: Int[np.ndarray, "profile client"]
-    deviations: Mapping[str, Strategy | Deviation]
-    joining: bool
-    outside: Float[np.ndarray, "seed client"] | None
-    utility: Utility | UtilityFunction
-
-
-def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str, Any]) -> PayoffTable:
-    """Plays all profiles in one program."""
-    choices, plan, own, played = game.choices, game.plan, game.utility, Strategy()
-    joins, arguments = choices == 0, dict[str, Any]()
-    if not game.joining:
-        played = strategies_played(game.deviations, choices)
+    played, arguments = Strategy(), dict[str, Any]()
+    if not joining:
+        played = strategies_played(tried, choices)
         arguments |= {"played": played} if jax.tree.leaves(played) else {}
-        if functions_of(game.deviations):
-            arguments["chosen"] = places_of(game.deviations)[choices]
-    if not game.joining or isinstance(own, Utility):  # whose cost counts rounds
+        if functions_of(tried):
+            arguments["chosen"] = places_of(tried)[choices]
+    strategic = chosen
+    if not joining or isinstance(asked, Utility):  # whose cost counts rounds
         first = {"played": played, **jax.tree.map(lambda rows: rows[0], arguments)}
-        plan = played_by(plan, game.deviations, first)
-    over, measure = Over(arguments, joins if game.joining else None), earnings_of(own)
-    measured = runs(plan, game.federation, over, rounds=rounds, seeds=seeds, measure=measure, **of_runs)
-    steps = rounds_trained(measured) * steps_of_round(game.plan, game.federation, played)
-    found = utilities_of_runs(measured, efforts_of(steps, game.plan, game.federation, rounds), own)
-    if game.joining and game.outside is not None:
-        found = np.where(joins, found, game.outside[:, None])
-    strategies = JOINING if game.joining else (HONESTY, *game.deviations)
-    table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), game.outside)
-    check_finite(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
-    return with_losses_lost(table)
+        strategic = played_by(chosen, tried, first)
+    same |= {"measure": earnings_of(asked), "max_runs": max_runs, **stages.arguments("", before)}
+    with stages.counted(before):
+        measured = runs(strategic, federation, Over(arguments, choices == 0 if joining else None), **same)
+    steps = rounds_trained(measured) * steps_of_round(chosen, federation, played)
+    found = utilities_of_runs(measured, efforts_of(steps, chosen, federation, rounds), asked)
+    if joining and options is not None:
+        found = np.where(choices == 0, found, options[:, None])
+    strategies = JOINING if joining else (HONESTY, *tried)
+    names = tuple(map(str, federation.names.clients or ()))
+    table = PayoffTable(found, choices, strategies, tuple(map(int, numbers)), options, kind_of(known), names)
+    return with_losses_lost(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
 
 
 def checked_outside(outside: Outside, clients: int, seeds: int, utility: Utility | UtilityFunction) -> Outside:
@@ -271,38 +252,21 @@ def kind_of(outside: Outside) -> str:
     return "standalone" if isinstance(outside, Reference) else "given"
 
 
-def with_losses_lost(table: PayoffTable) -> PayoffTable:
-    """The table with NaN for infinite losses: a loss may be beyond the largest float where the model is not yet."""
-    payoffs, outside = (
-        None if array is None else np.where(np.isneginf(array), np.nan, array)
-        for array in (table.payoffs, table.outside)
-    )
-    return table._replace(payoffs=payoffs, outside=outside)
-
-
 def profiles(
     shape: Shape, clients: int, strategies: int, deviators: Sequence[int] | None = None
 ) -> Int[np.ndarray, "profile client"]:
     """The strategy of each client in each profile of a shape; everybody is honest in the first.
 
-    Args:
-      shape: as for ``payoffs``. For "join", 0 joins and 1 stays away.
-      clients: N.
-      strategies: K, the honest one included.
-      deviators: ids, for "unilateral"; None: all.
+    For "join", 0 joins and 1 stays away. The honest one is among the K ``strategies``.
     """
     if shape == "join":
         return members_of(clients).astype(int)
-    if shape == "unilateral":
+    if shape in ("unilateral", "pairs"):
         ids = range(clients) if deviators is None else deviators
+        groups = itertools.combinations(ids, 1 if shape == "unilateral" else 2)
         rows = [np.zeros(clients, int)]
-        for client, strategy in itertools.product(ids, range(1, strategies)):
-            rows.append(np.where(np.arange(clients) == client, strategy, 0))
-        return np.array(rows)
-    if shape == "pairs":
-        rows = [np.zeros(clients, int)]
-        for pair, strategy in itertools.product(itertools.combinations(range(clients), 2), range(1, strategies)):
-            rows.append(np.where(np.isin(np.arange(clients), pair), strategy, 0))
+        for group, strategy in itertools.product(groups, range(1, strategies)):
+            rows.append(np.where(np.isin(np.arange(clients), group), strategy, 0))
         return np.array(rows)
     if shape == "symmetric":
         return np.array(list(itertools.combinations_with_replacement(range(strategies), clients)))
@@ -363,12 +327,11 @@ def check_deviators(deviators: Sequence[int], clients: int) -> None:
             raise ValueError(f"expected deviators to be ids of the clients 0 to {clients - 1}, got {client!r}")
 
 
-def check_finite(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> None:
-    """Raises a ValueError if an honest client has no finite utility in a run that has not diverged, or all have.
+def with_losses_lost(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> PayoffTable:
+    """The table with NaN for infinite losses: a loss may be beyond the largest float where the model is not yet.
 
-    Args:
-      table: of all profiles.
-      diverged: by seed, whether the run of honest clients has diverged.
+    Raises a ValueError if an honest client has none that is finite in a run that has not diverged, or if all have;
+    ``diverged`` says which runs of honest clients have.
     """
     if diverged.all():
         raise ValueError("expected a run of honest clients that stays finite, got runs that diverge with every seed")
@@ -380,6 +343,11 @@ def check_finite(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> Non
             f"expected finite utilities of honest clients, got {honest[seed, client]:g} of client {client} with seed "
             f"{table.seeds[seed]}"
         )
+    payoffs, outside = (
+        None if array is None else np.where(np.isneginf(array), np.nan, array)
+        for array in (table.payoffs, table.outside)
+    )
+    return table._replace(payoffs=payoffs, outside=outside)
 
 
 class Stages(NamedTuple):

@@ -23,7 +23,6 @@ from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
 from fljax.games.strategic.playing import (
     Outside,
     Stages,
-    check_finite,
     check_profiles,
     checked_messages,
     checked_outside,
@@ -138,8 +137,7 @@ def split_payoffs(
     names = tuple(map(str, federation.names.clients or ()))
     rows = np.stack(columns, axis=1)
     table = PayoffTable(rows, choices, strategies, tuple(map(int, numbers)), options, kind_of(known), names)
-    check_finite(table, measured["diverged"].transpose("seed", "run").values[:, 0].astype(bool))
-    return with_losses_lost(table)
+    return with_losses_lost(table, measured["diverged"].transpose("seed", "run").values[:, 0].astype(bool))
 
 
 def check_splits(plan: Plan, federation: Federation, identities: int) -> None:
