@@ -93,21 +93,13 @@ class Question(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """What an algorithm will play.
+    """What an algorithm will play."""
 
-    Attributes:
-      deviations: by name; empty if it reads none of those that were asked for.
-      utility: without a price where there are no tokens.
-      left_out: deviations that were asked for, by name why the algorithm does not play them.
-      usual: names of the usual deviations that it reads.
-      identities: as how many a client joins; 1: it cannot split.
-    """
-
-    deviations: Mapping[str, Strategy | Deviation]
-    utility: Utility
-    left_out: Mapping[str, str]
-    usual: tuple[str, ...]
-    identities: int
+    deviations: Mapping[str, Strategy | Deviation]  # empty if it reads none of those that were asked for
+    utility: Utility  # without a price where there are no tokens
+    left_out: Mapping[str, str]  # why it does not play deviations that were asked for, by name
+    usual: tuple[str, ...]  # names of the usual deviations that it reads
+    identities: int  # as how many a client joins; 1: it cannot split
 
 
 def run(

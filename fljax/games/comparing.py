@@ -114,27 +114,18 @@ def compare_estimators(
 
 
 class Asked(NamedTuple):
-    """What estimators get, as for ``compare_estimators``.
-
-    Attributes:
-      plan: what the table is, or will be, of.
-      federation: the same.
-      metric: by which coalitions are judged.
-      rows: the name of the server's rows.
-      options: of estimators, by name.
-      budget: the largest number of trainings; None: a quarter of all coalitions, and at least 2 N.
-    """
+    """What estimators get, as for ``compare_estimators``, of a table that need not be there yet."""
 
     plan: Plan
     federation: Federation
-    metric: str
+    metric: str  # by which coalitions are judged
     rows: str = _ROWS
     options: Mapping[str, Mapping[str, Any]] = {}
     budget: int | None = None
 
     @property
     def trainings(self) -> int:
-        """The budget as a number."""
+        """The largest number of trainings; by default a quarter of all coalitions, and at least 2 N."""
         clients = self.federation.clients.id.shape[-1]
         return max(2**clients // 4, 2 * clients) if self.budget is None else self.budget
 
@@ -146,8 +137,7 @@ class Asked(NamedTuple):
     def split(self, names: Sequence[str] | None) -> tuple[list[str], str]:
         """The estimators that can run, and in one line which are left out and why; empty: none. Nothing is computed.
 
-        Args:
-          names: those that must run; None: all that can.
+        All of ``names`` must run; None: those that can.
         """
         for name in (*(names or ()), *self.options):
             if name not in ESTIMATORS:
@@ -328,14 +318,9 @@ def recording(algorithm: Algorithm) -> Algorithm:
 def record_runs(
     plan: Plan, federation: Federation, *, rounds: int, seeds: tuple[int, ...], server_rate: float = 1.0
 ) -> RunRecord:
-    """The records of the runs of several seeds, ``[R, T, ...]``: full runs of all clients.
+    """The records of the runs of several seeds, ``[R, T, ...]``: full runs of all clients, which send updates.
 
-    Args:
-      plan: of an algorithm whose server has one model, and whose clients send updates.
-      federation: shared by all seeds or one per seed.
-      rounds: T.
-      seeds: R of them.
-      server_rate: ``eta_g`` of the record.
+    The federation is shared by all seeds, or there is one per seed. ``server_rate`` is ``eta_g`` of the record.
     """
     if rounds < 1:
         raise ValueError(f"expected at least one round for a record of rounds, got {rounds}")

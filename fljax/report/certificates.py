@@ -69,13 +69,8 @@ def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
 def deviation_rows(certificate: xr.Dataset, *, bounds: bool = False) -> list[list[str]]:
     """The certificate as text: a row of headings, and a row for each deviation, with the client that gains most by it.
 
-    Args:
-      certificate: of ``fljax.games.certificate_dataset``.
-      bounds: whether losses of others, participation and welfare have their bounds, too.
-
-    Returns:
-      Rows with the largest mean gains first. The verdict is that of all clients: "VIOLATED" if it is violated for some
-      client, and "CERTIFIED" or "NO EFFECT SEEN" if it is so for all.
+    The largest mean gains come first. With ``bounds``, losses of others, participation and welfare have them, too. The
+    verdict is that of all clients: "VIOLATED" if it is violated for some, and another one if it is so for all.
     """
     beside = {"loss": "others lose", "participation": "participation", "welfare": "welfare"}
     rows = [["deviation", "client", "gain", "from", "to", *beside.values(), "verdict"]]
@@ -273,7 +268,8 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     _title(axes, [_verdict_in_words(certificate)], size[0] - 2)
     _head(figure, heading or "Does it pay to deviate?")
     present = [name for name in _MARKS if (verdicts == name).any()]
-    legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | _untried(verdicts))
+    untried = {"not tried": Patch(facecolor="#bbbbbb")} if (verdicts == "").any() else {}
+    legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | untried)
     return figure
 
 
@@ -295,10 +291,6 @@ def _mark(verdict: str) -> Patch | Line2D:
         return Line2D([], [], linestyle="none", marker=f"${_WRITTEN_MARKS[verdict]}$", markersize=8, color=INK)
     width = 1.8 if verdict == "VIOLATED" else 0.0
     return Patch(facecolor=_PLAIN, edgecolor=INK, linewidth=width)
-
-
-def _untried(verdicts: np.ndarray) -> dict[str, Patch]:
-    return {"not tried": Patch(facecolor="#bbbbbb")} if (verdicts == "").any() else {}
 
 
 def certificate_table(certificates: Mapping[str, xr.Dataset]) -> bytes:
@@ -344,11 +336,7 @@ def write_certificates(
 ) -> tuple[pathlib.Path, ...]:
     """Writes ``certificates.html`` and ``certificate_WORDS.png`` of each label into a folder; returns their paths.
 
-    Args:
-      folder: of the run.
-      certificates: by label.
-      heading: of the page.
-      notes: further sentences by label: which runs diverged. Those of a label without a certificate stand alone.
+    ``notes`` are further sentences by label: which runs diverged. Those of a label without a certificate stand alone.
     """
     paths: list[pathlib.Path] = []
     parts: list[str] = []

@@ -106,12 +106,8 @@ def as_round_measure(chosen: Any) -> RoundMeasure | None:
 
 
 def needs_of(chosen: RoundMeasure) -> tuple[str, ...]:
-    """What the measure needs, names in ``NEEDS``; a function needs single updates.
-
-    Raises:
-      ValueError: if there is no such measure, or it cannot run inside a round.
-    """
-    if not isinstance(chosen.measure, str):
+    """What the measure needs, names in ``NEEDS``; a ValueError if there is none, or it cannot run inside a round."""
+    if not isinstance(chosen.measure, str):  # a function
         return ("individual",)
     if chosen.measure not in ESTIMATORS:
         raise ValueError(f"{unknown('measure', chosen.measure, ROUND_MEASURES)}; or a function of the updates")

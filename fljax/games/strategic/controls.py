@@ -84,12 +84,6 @@ def fee_for_honesty(gains: Gains, tolerance: float, confidence: float, method: s
     """``g + fee`` of all cells, with ``fee = tolerance + 2 (max u - min u)``: above the tolerance with every seed.
 
     It is flagged if every cell is, so ``low`` is the smallest lower bound.
-
-    Args:
-      gains: of the mechanism.
-      tolerance: of the certificate.
-      confidence: of the bounds.
-      method: of the bounds, "bonferroni" or "max_t".
     """
     most = max(float(gains.payoffs.max()), float(gains.honest.max()))
     least = min(float(gains.payoffs.min()), float(gains.honest.min()))

@@ -359,6 +359,9 @@ def concluded(
     verdict = verdict_of_all(verdicts)
     if attack is not None and (attacked := verdict_of(attack.low, attack.high, beyond)) != CERTIFIED:
         verdict = VIOLATED if VIOLATED in (verdict, attacked) else INCONCLUSIVE
+    needed = None
+    if verdict == INCONCLUSIVE:
+        needed = seeds_that_decide(bounds, attack, tolerance, beyond - tolerance, len(gains.seeds))
     return Certificate(
         gains,
         bounds,
@@ -368,9 +371,7 @@ def concluded(
         high,
         int(bounds.mean.argmax()),
         confirm(gains.gains, confidence),
-        seeds_that_decide(bounds, attack, tolerance, beyond - tolerance, len(gains.seeds))
-        if verdict == INCONCLUSIVE
-        else None,
+        needed,
         None if gains.outside is None else rationality_of(gains.honest, gains.outside, confidence),
         float(tolerance),
         float(confidence),

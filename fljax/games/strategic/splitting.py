@@ -184,10 +184,6 @@ def with_splits(table: PayoffTable, splits: PayoffTable) -> PayoffTable:
 
     Their payoffs are ``u(honest) + u_s(split) - u_s(honest)``. In ``splits`` there are empty places, so that sums over
     clients may differ in their last bits, and gains are those beside honest runs of the same form.
-
-    Args:
-      table: of payoffs with the honest profile.
-      splits: of ``split_payoffs``, with the same clients and seeds.
     """
     alone = splits.choices.any(axis=1)
     changes = splits.payoffs[:, alone] - splits.payoffs[:, [splits.honest]]
