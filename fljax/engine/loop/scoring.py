@@ -23,7 +23,7 @@ from fljax.engine.loop.checkpointing import function_name
 from fljax.engine.loop.compilation import Programs
 from fljax.engine.loop.schedule import Schedule
 from fljax.engine.offload.run import OffloadRun
-from fljax.engine.programs.predictions import predictions
+from fljax.engine.programs.evaluation import predictions
 from fljax.engine.rounds.states import State
 from fljax.metrics.scores import (
     SCORES,
