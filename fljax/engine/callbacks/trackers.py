@@ -19,7 +19,6 @@ import pathlib
 import socket
 import time
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -139,9 +138,7 @@ def track(
         else:
             log(values)
 
-    marked: Any = going_on(f"values for {type(run).__name__}", write)
-    marked.at_start = True
-    return marked
+    return going_on(f"values for {type(run).__name__}", write, at_start=True)
 
 
 def _labels(label: str, block: Block) -> list[str]:
@@ -216,32 +213,22 @@ def write_events(
     Raises:
       ValueError: if tensorboardX is not installed.
 
-    If a file cannot be written, there is one RuntimeWarning, and the run goes on without.
+    If a file cannot be written, there is one RuntimeWarning, and the run goes on.
     """
     classes, home = formats(), pathlib.Path(folder)
     files: dict[str, _EventFile] = {}
-    failed: list[OSError] = []
 
-    def callback(block: Block) -> None:
-        if failed:
-            return
+    def write(block: Block) -> None:
         values: dict[str, list[tuple[str, float]]] = {}
         start = "/".join(map(file_name, _labels(label, block)))
         for whose, name, value in scalars_of(block).named(start, cells or block.cells, by_seed):
             values.setdefault(whose, []).append((name, value))
-        try:
-            for whose, numbers in values.items():
-                if whose not in files:
-                    files[whose] = _EventFile(classes, home / whose, block.round)
-                files[whose].add(block.round, numbers)
-        except OSError as error:
-            failed.append(error)
-            words = f"event files in {str(home)!r} cannot be written ({error.strerror}); the run goes on without them"
-            warnings.warn(words, RuntimeWarning, stacklevel=2)
+        for whose, numbers in values.items():
+            if whose not in files:
+                files[whose] = _EventFile(classes, home / whose, block.round)
+            files[whose].add(block.round, numbers)
 
-    marked: Any = callback
-    marked.at_start = True
-    return callback
+    return going_on(f"event files in {str(home)!r}", write, at_start=True, may_end=False)
 
 
 class _EventFile:

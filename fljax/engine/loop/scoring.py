@@ -153,7 +153,7 @@ class Scoring(NamedTuple):
             made = predictions(run.spec, run.layout, run.inputs, state, jnp.int32(done))
         else:
             made = run.predictions(state)
-        of_all = {dimension: Predicted(*jax.tree.map(np.asarray, part)) for dimension, part in made.items()}
+        of_all: dict[str, Predicted] = jax.tree.map(np.asarray, made)
         rare = rare_class(list(of_all.values())) if self.classes else None  # one for all seeds and clients
         scores: dict[str, Labelled] = {}
         for dimension, predicted in of_all.items():

@@ -60,7 +60,9 @@ def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
         x, y = (struct(tuple(array.shape), array.dtype) for array in federation.examples[:2])
 
         def program(index: list[Any], x: Any, y: Any, traced: Any, by_seed: Any, state: Any) -> Any:
-            parts = {part: Rows(small, zero[None]) for part, small in zip(clients.parts, index, strict=True)}
+            parts: dict[str, Any] = {
+                part: Rows(small, zero[None]) for part, small in zip(clients.parts, index, strict=True)
+            }
             noise = None if clients.noise is None else jnp.zeros(1)
             moments = federation.moments
             if moments is not None:

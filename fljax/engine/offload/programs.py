@@ -28,6 +28,7 @@ from fljax.engine.rounds.round import (
     train,
 )
 from fljax.engine.rounds.states import State, initial_clients, initial_server, poll
+from fljax.metrics.scores import Predicted
 from fljax.protocol import ClientData, Federation, Info, Labelled
 from fljax.protocol.sums import Total
 
@@ -271,7 +272,7 @@ def judge_unseen(
 @jit.program(static_argnames=("spec", "layout"))
 def predict_block(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
-) -> evaluate.Predictions:
+) -> Predicted:
     """What the models of some seen clients predict on their test rows."""
     judge = _judge_of_seen(spec, inputs, run, states, some)
     return keep_everywhere(evaluate.predict_seen(judge, layout, some.id), layout)
@@ -280,7 +281,7 @@ def predict_block(
 @jit.program(static_argnames=("spec", "layout"))
 def predict_unseen_block(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
-) -> evaluate.Predictions:
+) -> Predicted:
     """What the models of some unseen clients predict on their test rows."""
     return keep_everywhere(evaluate.predict_unseen(_judge_of_unseen(spec, inputs, run, states, some), layout), layout)
 

@@ -21,6 +21,7 @@ from fljax.engine.rounds.errors import within
 from fljax.engine.rounds.federations import held_data, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.states import State, every_seat, first_down, own_server
+from fljax.metrics.scores import Predicted
 from fljax.protocol import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 from fljax.training.evaluation import AT_ONCE
 
@@ -357,25 +358,9 @@ def deployed(
     return judge.deploy(trees.take(federation.unseen, position))[0]
 
 
-class Predictions(NamedTuple):
-    """Predictions for N clients, with room for n test rows of each.
-
-    Attributes:
-      outputs: ``[N, n, ...]`` what the model that the client would use says; beyond ``size`` anything.
-      labels: ``[N, n, ...]``.
-      size: ``[N]`` the number of real rows.
-      counts: ``[N]`` whether metrics count the client.
-    """
-
-    outputs: Array
-    labels: Array
-    size: Int[Array, " N"]
-    counts: Bool[Array, " N"]
-
-
 def predict_tests(
     algorithm: Algorithm, federation: Federation, layout: Layout, state: State, round: Int[Array, ""]
-) -> dict[str, Predictions]:
+) -> dict[str, Predicted]:
     """Predictions of all clients, under "client", and of unseen ones, under "unseen" if there are any.
 
     The models are those of ``evaluate``: what each client would use after ``round`` rounds, personal or global.
@@ -387,25 +372,25 @@ def predict_tests(
     return predicted | {"unseen": predict_unseen(judge._replace(known=False), layout)}
 
 
-def predict_seen(judge: Judge, layout: Layout, id: Int[Array, " clients"] | None = None) -> Predictions:
+def predict_seen(judge: Judge, layout: Layout, id: Int[Array, " clients"] | None = None) -> Predicted:
     """Predictions of the seen clients in ``judge.federation``, whose ids are ``id``; None: all clients of the run."""
 
-    def one(judge: Judge, client: ClientData, client_state: PyTree) -> Predictions:
+    def one(judge: Judge, client: ClientData, client_state: PyTree) -> Predicted:
         return _predicted(judge, client, judge.deploy(client, client_state)[0])
 
     return _of_seen(judge, layout, id, one)
 
 
-def predict_unseen(judge: Judge, layout: Layout) -> Predictions:
+def predict_unseen(judge: Judge, layout: Layout) -> Predicted:
     """Predictions of the unseen clients in ``judge.federation``."""
 
-    def one(client: ClientData) -> Predictions:
+    def one(client: ClientData) -> Predicted:
         return _predicted(judge, client, judge.deploy(client)[0])
 
     return map_lanes(one, judge.federation.unseen, layout.evaluation, layout.devices)
 
 
-def _predicted(judge: Judge, client: ClientData, model: Any) -> Predictions:
+def _predicted(judge: Judge, client: ClientData, model: Any) -> Predicted:
     """The predictions of one client, computed for some rows at a time as ``fljax.training.evaluate`` does."""
     subset, task = local_data(judge.federation, client).test, judge.algorithm.task
     capacity = subset.rows.index.shape[-1]
@@ -424,4 +409,4 @@ def _predicted(judge: Judge, client: ClientData, model: Any) -> Predictions:
             outputs, labels = (
                 leaf.reshape(parts * length, *leaf.shape[2:])[:capacity] for leaf in jax.lax.map(of_rows, places)
             )
-    return Predictions(outputs, labels, subset.rows.size, judge.counts(client, "test"))
+    return Predicted(outputs, labels, subset.rows.size, judge.counts(client, "test"))
