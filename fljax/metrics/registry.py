@@ -331,11 +331,7 @@ def is_lower_better(name: str) -> bool:
 
 
 def needs_of(names: Sequence[str]) -> tuple[str, ...]:
-    """The variables that metrics of ``ON_REQUEST`` need and that another pass over rows gives, sorted.
-
-    Raises:
-      ValueError: if a name is none of ``ON_REQUEST``.
-    """
+    """The variables that metrics of ``ON_REQUEST`` need and that another pass over rows gives, sorted."""
     if isinstance(names, str):
         raise ValueError(f"expected a list of metrics, got the text {names!r}")
     for name in names:

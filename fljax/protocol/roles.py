@@ -147,11 +147,7 @@ _UNTRAINED: frozenset[Role | None] = frozenset({"statistic", "frozen"})
 
 
 def roles_of(task: Task, tree: PyTree) -> list[Role]:
-    """The role of each leaf of ``tree``, in order.
-
-    Raises:
-      ValueError: if the task names a role for other leaves than those of ``tree``.
-    """
+    """The role of each leaf of ``tree``, in order."""
     return [role for role in _roles_and_gaps(task, tree) if role is not None]
 
 

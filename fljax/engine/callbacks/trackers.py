@@ -176,11 +176,7 @@ class Formats(NamedTuple):
 
 
 def formats() -> Formats:
-    """The classes of tensorboardX, imported at the first use.
-
-    Raises:
-      ValueError: if tensorboardX is not installed.
-    """
+    """The classes of tensorboardX, imported at the first use."""
     try:
         from tensorboardX import RecordWriter
         from tensorboardX.proto import event_pb2, summary_pb2
@@ -245,9 +241,8 @@ class _EventFile:
         self._writer = classes.writer(str(folder / name))
         weakref.finalize(self, self._writer.close)  # with the callback, or when the process ends
         self._write(file_version="brain.Event:2")
-        self._write(
-            step=step, session_log=classes.session(status=classes.session.START)
-        )  # hides this step and later ones
+        # It hides this step and later ones.
+        self._write(step=step, session_log=classes.session(status=classes.session.START))
 
     def add(self, step: int, values: Iterable[tuple[str, float]]) -> None:
         summary = self._formats.summary

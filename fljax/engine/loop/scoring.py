@@ -103,11 +103,7 @@ class Scoring(NamedTuple):
 
     @classmethod
     def of(cls, schedule: Schedule, task: Task, federation: Federation, runs: int, names: Names) -> Scoring:
-        """The scores that a schedule asks for.
-
-        Raises:
-          ValueError: if ``score_every`` is out of range, or as ``check_scores``.
-        """
+        """The scores that a schedule asks for."""
         every = schedule.score_every
         if every is not None and every < 1:
             raise ValueError(f"expected score_every to be a positive number of evaluations, got {every}")
