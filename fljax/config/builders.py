@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 
 from fljax.config.errors import ConfigError, option_sentences
 from fljax.config.forms import Count
-from fljax.config.keys import Config, Contribution, Metrics
+from fljax.config.keys import Config, Contribution, Local, Metrics
 from fljax.contributions.estimators.in_rounds import ROUND_FACTS, ROUND_MEASURES, RoundMeasure, is_round_measure
 from fljax.contributions.measures import FACTS, MEASURES, Measure
 from fljax.core.names import resolve, unknown, with_article
@@ -311,3 +311,34 @@ def checked_scores(metrics: Metrics, imports: bool) -> tuple[Metrics, tuple[Scor
         for entry, score in zip(metrics.scores, scores, strict=True)
     )
     return metrics.model_copy(update={"scores": tuple(entries)}), scores
+
+
+def check_server_optimizer(path: str, chosen: Any) -> None:
+    """Raises a ConfigError unless ``chosen`` is the name of an optax optimizer, or a table with a name and options."""
+    options = dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{path}: expected the name of an optimizer, or a table with one, got {chosen!r}")
+    checked_optimizer(path, path, name, options)
+
+
+def optimizer_options(local: Local) -> dict[str, Any]:
+    return checked_optimizer("local.optimizer", "local.options", local.optimizer, local.options)
+
+
+def checked_optimizer(path: str, options_path: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an optax optimizer with a learning rate, checked against the signature of its function."""
+    builders = _optimizers()
+    if name not in builders:
+        raise ConfigError(f"{path}: {unknown('optimizer', name, builders)}")
+    return checked_options(options_path, builders[name], options, OFFERS["optimizer"])
+
+
+@functools.cache  # optax has hundreds of functions
+def _optimizers() -> Mapping[str, Callable[..., Any]]:
+    """Those functions of optax that take a learning rate, by name."""
+    import optax
+
+    public = {name: getattr(optax, name) for name in dir(optax) if not name.startswith("_")}
+    functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
+    return {name: call for name, call in functions.items() if "learning_rate" in inspect.signature(call).parameters}

@@ -98,11 +98,6 @@ def _check_text(path: tuple[str, ...], value: Any) -> None:
         raise ValueError(f"{where}expected text without NUL and surrogates, got {shown(value)}")
 
 
-def is_date(value: Any) -> bool:
-    """Whether a value is one of TOML's dates or times."""
-    return isinstance(value, datetime.date | datetime.time)
-
-
 def _seeds(value: Any) -> Any:
     many = f"expected at most {MOST_SEEDS} seeds, got"
     if type(value) is int and value > MOST_SEEDS:
@@ -213,7 +208,7 @@ def different_values(value: Any) -> Any:
     if isinstance(value, list | tuple) and value:
         for entry in value:
             printable(entry)
-            if is_date(entry):
+            if isinstance(entry, datetime.date | datetime.time):
                 raise ValueError(f"expected values other than dates and times, got {shown(entry)}")
         different = [entry for place, entry in enumerate(value) if entry not in value[:place]]
         if len(different) == len(value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from fljax.config.forms import (
     Name,
     Named,
     NonNegative,
+    NumberOrNumbers,
     Positive,
     Printable,
     Resolvable,
@@ -31,9 +33,7 @@ from fljax.config.forms import (
     ceiling_of,
     different_values,
 )
-from fljax.config.measuring import Metrics as Metrics
-from fljax.config.measuring import ScoreEntry as ScoreEntry
-from fljax.config.requirement import Requirement
+from fljax.core.names import shown
 
 
 class Data(Table):
@@ -305,6 +305,77 @@ class Sweep(Table):
 
     grid: dict[Printable, Annotated[tuple[Any, ...], BeforeValidator(different_values)]] = {}
     metric: str = "average_accuracy"
+
+
+class ScoreEntry(Table):
+    """A score by its name alone, or a table with its name and, for a function of one's own, its direction."""
+
+    name: Printable
+    lower: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, raw: Any) -> Any:
+        return raw if isinstance(raw, Mapping | ScoreEntry) else {"name": raw}
+
+
+class Metrics(Table):
+    """Settings of metrics, which change no run.
+
+    ``opt_out_threshold`` is IP-FL's delta, the gain in accuracy below which a client counts among ``opt_outs``: one
+    number, or one by client id; unseen clients then have 0. Clients leave by ``delta`` of the scenario ``opting_out``.
+    ``scores`` are names of ``fljax.metrics.SCORES`` or ``"module:object"``, computed at every ``score_every``-th
+    evaluation and at the last one; without ``score_every`` at the last one alone. ``extra`` names metrics that take
+    more computation; those of ``stop.metric`` and ``sweep.metric`` need not be named.
+    """
+
+    opt_out_threshold: NumberOrNumbers = 0.0
+    extra: Annotated[tuple[Printable, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
+    scores: Annotated[tuple[ScoreEntry, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
+    score_every: Count | None = None
+
+
+def _losses(value: Any) -> Any:
+    def is_number(number: Any) -> bool:
+        return isinstance(number, int | float) and not isinstance(number, bool)
+
+    if is_number(value) and not math.isnan(value):
+        return float(value)
+    if isinstance(value, list | tuple) and value and all(map(is_number, value)):
+        return tuple(map(float, value))
+    raise ValueError(f"expected a number or a list of numbers by client, got {shown(value)}")
+
+
+_Losses = Annotated[
+    float | tuple[float, ...], BeforeValidator(_losses), Field(description="number or list of numbers by client")
+]
+
+
+class Requirement(Table):
+    """The loss that each client requires, the same for all algorithms, scenarios and metrics: ``fljax.Requirement``.
+
+    It is the loss of the client's standalone model on its ``rows``; or the ``value``; or that of a ``file``, which is
+    relative to the config; or what a ``function`` makes of standalone losses. ``factor`` multiplies it. Without this
+    table the ``threshold`` of an algorithm or scenario is the requirement of all, or else the standalone training loss.
+
+    Our GM-Appeal compares losses with it. MaxFL's printed GM-Appeals do not stand beside this metric: those for unseen
+    clients equal INCFL's IPR, so they stand beside our comparison of test losses
+    (``global_incentivised_participation_rate``), and those of Table 4 beside the appeal of deployed models.
+    """
+
+    rows: Literal["train", "valid", "test"] = "train"
+    value: _Losses | None = None
+    file: Printable | None = None
+    function: Printable | None = None
+    factor: Positive = 1.0
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Requirement:
+        sources = [name for name in ("value", "file", "function") if getattr(self, name) is not None]
+        sources = ["rows", *sources] if self.rows != "train" else sources
+        if len(sources) > 1:
+            raise ValueError(f"expected one of rows, value, file and function, got {' and '.join(sources)}")
+        return self
 
 
 class Config(Resolvable):

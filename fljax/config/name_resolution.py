@@ -18,9 +18,12 @@ from fljax.config.builders import (
     algorithm_arguments,
     builder_arguments,
     check_round_measure,
+    check_server_optimizer,
+    checked_optimizer,
     checked_options,
     checked_scores,
     find_builder,
+    optimizer_options,
     requirement_arguments,
 )
 from fljax.config.errors import ConfigError, raise_all, sentences, tried
@@ -37,7 +40,6 @@ from fljax.config.keys import (
     Scenario,
     Stop,
 )
-from fljax.config.optimizers import check_server_optimizer, checked_optimizer, optimizer_options
 from fljax.contributions.estimators.in_rounds import is_round_measure
 from fljax.contributions.measures import FACTS
 from fljax.core.names import shown, unknown
@@ -139,7 +141,7 @@ def with_resolved_names(
 
 
 def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
-    """The ``Resolved`` names of a config; a changed copy, or one made by hand, is looked up at first use."""
+    """The ``Resolved`` names of a config; those of a changed or hand-made copy are looked up at first use."""
     resolved = config.resolved
     if resolved is None or (needs_data and resolved.dataset is None):
         resolved = with_resolved_names(config, needs_data=needs_data).resolved

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from fljax.data.clients import ClientCounts, count_clients, dataset_from_clients, from_clients
 from fljax.data.datasets import Dataset, dataset
-from fljax.data.federation import federate, federations, from_arrays, place
-from fljax.data.identities import split_identities
+from fljax.data.federation import federate, federations, from_arrays, place, split_identities
 from fljax.data.own.frames import dataset_from_frame, from_frame
 from fljax.data.partitions.assignment import Partition
 from fljax.data.partitions.partition import PARTITIONERS

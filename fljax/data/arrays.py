@@ -248,7 +248,9 @@ def number_labels(y: Any, *, classes: int | None = None, regression: bool | None
         if kind not in "biuf":
             raise ValueError(f"expected numbers where each row has several labels, got {_kind(y.dtype)}")
         y = numbers_to_predict(y) if regression else stored_labels(y)
-        return Labels(y, classes if y.ndim > 1 else _no_classes(y, classes), None)
+        if y.ndim == 1 and classes is not None:
+            raise ValueError(f"expected whole numbers or text as labels of {classes} classes, got {_kind(y.dtype)}")
+        return Labels(y, classes, None)
     if kind in "iu" and classes is not None:
         return Labels(stored_labels(y), classes, None)
     if kind == "b":
@@ -380,8 +382,3 @@ def _count_of_classes(count: int, classes: int | None) -> int:
     if classes is not None and classes < count:
         raise ValueError(f"expected at most {classes} different labels, which is the number of classes, got {count}")
     return count if classes is None else classes
-
-
-def _no_classes(y: np.ndarray, classes: int | None) -> None:
-    if classes is not None:
-        raise ValueError(f"expected whole numbers or text as labels of {classes} classes, got {_kind(y.dtype)}")

@@ -127,7 +127,8 @@ def _parts(name: Any, number: int, rows: Any) -> list[_Part]:
 def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
     whose = word if number < 0 else f"{word} rows of client {shown(name)}"
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-        raise ValueError(f"expected a pair (x, y) as {whose}, got {_described(pair)}")
+        got = f"an array {pair.shape}" if isinstance(pair, np.ndarray) else shown(pair)
+        raise ValueError(f"expected a pair (x, y) as {whose}, got {got}")
     check_same_labels(0, {"x": pair[0], "y": pair[1]})
     columns = labels_along(pair[0], 1)
     x, y = as_array("features", pair[0]), plain_labels(pair[1], whose)
@@ -140,10 +141,6 @@ def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
     check_finite(f"features of {whose}", x)
     check_finite(f"labels of {whose}", y)
     return _Part(name, number, which, x, y, columns)
-
-
-def _described(value: Any) -> str:
-    return f"an array {value.shape}" if isinstance(value, np.ndarray) else shown(value)
 
 
 def _check_same_parts(parts: Sequence[_Part], clients: int) -> None:

@@ -50,9 +50,6 @@ class CallbackBuilder:
       seeds: of the experiment, for builders.
       rounds: of the experiment, for builders.
       opt_out_threshold: of the experiment, as in its results.
-
-    Raises:
-      ValueError: if a builder is not ready, for example because a package is missing.
     """
 
     def __init__(

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fljax.metrics.arrays import ROUNDING as ROUNDING
-    from fljax.metrics.fairness import jain_index as jain_index
-    from fljax.metrics.fairness import spread_over_clients as spread_over_clients
-    from fljax.metrics.fairness import worst_share as worst_share
     from fljax.metrics.formulas import accuracy_increase as accuracy_increase
     from fljax.metrics.formulas import average_accuracy as average_accuracy
     from fljax.metrics.formulas import contribution_correlation as contribution_correlation
     from fljax.metrics.formulas import gini_coefficient as gini_coefficient
     from fljax.metrics.formulas import global_model_appeal as global_model_appeal
+    from fljax.metrics.formulas import incentive_margin as incentive_margin
     from fljax.metrics.formulas import incentivised as incentivised
     from fljax.metrics.formulas import incentivised_participation_rate as incentivised_participation_rate
     from fljax.metrics.formulas import ipr_accuracy as ipr_accuracy
     from fljax.metrics.formulas import ipr_loss as ipr_loss
+    from fljax.metrics.formulas import jain_index as jain_index
     from fljax.metrics.formulas import maximum_accuracy as maximum_accuracy
     from fljax.metrics.formulas import opt_outs as opt_outs
     from fljax.metrics.formulas import participation_rate as participation_rate
@@ -29,16 +28,17 @@ if TYPE_CHECKING:
     from fljax.metrics.formulas import personalised_model_accuracy_gain as personalised_model_accuracy_gain
     from fljax.metrics.formulas import preferred_accuracy as preferred_accuracy
     from fljax.metrics.formulas import preferred_model_accuracy as preferred_model_accuracy
+    from fljax.metrics.formulas import rounds_to_target as rounds_to_target
+    from fljax.metrics.formulas import spread_over_clients as spread_over_clients
     from fljax.metrics.formulas import standard_deviation as standard_deviation
     from fljax.metrics.formulas import standard_error as standard_error
-    from fljax.metrics.objective import incentive_margin as incentive_margin
-    from fljax.metrics.objective import surrogate_objective as surrogate_objective
+    from fljax.metrics.formulas import surrogate_objective as surrogate_objective
+    from fljax.metrics.formulas import worst_share as worst_share
     from fljax.metrics.scores import SCORES as SCORES
     from fljax.metrics.scores import Score as Score
     from fljax.metrics.summaries import Summary as Summary
     from fljax.metrics.summaries import mean as mean
     from fljax.metrics.summaries import over_seeds as over_seeds
-    from fljax.metrics.targets import rounds_to_target as rounds_to_target
     from fljax.metrics.uncertainty import binomial_standard_error as binomial_standard_error
     from fljax.metrics.uncertainty import gain_standard_error as gain_standard_error
     from fljax.metrics.uncertainty import is_within_noise as is_within_noise
@@ -58,13 +58,13 @@ _HOME = {
     "gain_standard_error": "uncertainty",
     "gini_coefficient": "formulas",
     "global_model_appeal": "formulas",
-    "incentive_margin": "objective",
+    "incentive_margin": "formulas",
     "incentivised": "formulas",
     "incentivised_participation_rate": "formulas",
     "ipr_accuracy": "formulas",
     "ipr_loss": "formulas",
     "is_within_noise": "uncertainty",
-    "jain_index": "fairness",
+    "jain_index": "formulas",
     "maximum_accuracy": "formulas",
     "mean": "summaries",
     "opt_outs": "formulas",
@@ -76,13 +76,13 @@ _HOME = {
     "personalised_model_accuracy_gain": "formulas",
     "preferred_accuracy": "formulas",
     "preferred_model_accuracy": "formulas",
-    "rounds_to_target": "targets",
-    "spread_over_clients": "fairness",
+    "rounds_to_target": "formulas",
+    "spread_over_clients": "formulas",
     "standard_deviation": "formulas",
     "standard_error": "formulas",
-    "surrogate_objective": "objective",
+    "surrogate_objective": "formulas",
     "worse_off_by_noise": "uncertainty",
-    "worst_share": "fairness",
+    "worst_share": "formulas",
 }
 
 

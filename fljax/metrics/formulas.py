@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 from jaxtyping import Bool, Float, Real
 
-from fljax.metrics.arrays import Array, aligned, fraction, mean_over, without_rounding
+from fljax.metrics.arrays import Array, aligned, fraction, mean_over, sum_over, without_rounding
 
 # --- One value per client -----------------------------------------------------------------------------------
 
@@ -314,6 +315,102 @@ def gini_coefficient(values: Real[Array, "*#batch client"]) -> Float[Array, "*ba
     return xp.where(count[..., 0] > 0, share, xp.nan)
 
 
+def spread_over_clients(values: Float[Array, "*#batch client"]) -> Float[Array, "*batch"]:
+    """``sqrt((1/M) sum_k (x_k - mean(x))^2)``: the standard deviation over clients, of all of them and so with M.
+
+    Source: T. Li et al., "Fair Resource Allocation in Federated Learning" (2020), Definition 1, compares variances.
+    """
+    xp, values = aligned(values)
+    valid = ~xp.isnan(values)
+    off = xp.where(valid, values - mean_over(xp, values, valid)[..., None], 0.0)
+    return xp.sqrt(mean_over(xp, off * off, valid))
+
+
+def worst_share(values: Float[Array, "*#batch client"], *, share: float = 0.1) -> Float[Array, "*batch"]:
+    """The mean of the ``ceil(share M)`` smallest values over the M clients that have one.
+
+    Args:
+      values: ``x_k``, of which higher is better.
+      share: of the clients, above 0 and at most 1; 0.1 is the worst decile, 1 gives the mean.
+
+    Raises:
+      ValueError: if ``share`` is out of range.
+
+    Source: T. Li et al., "Fair Resource Allocation in Federated Learning" (2020), Table 1 ("worst 10%").
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"expected share to be above 0 and at most 1, got {share!r}")
+    xp, values = aligned(values)
+    valid = ~xp.isnan(values)
+    ordered = xp.sort(xp.where(valid, values, xp.inf), axis=-1)
+    # 0.1 of 10 clients is 1 client, whatever the rounding of the product.
+    count = xp.ceil(xp.sum(valid, axis=-1, keepdims=True).astype(values.dtype) * share - 1e-4)
+    place = xp.arange(values.shape[-1]).astype(values.dtype)
+    worst = xp.reshape(place, (1,) * (values.ndim - 1) + (-1,)) < count
+    return mean_over(xp, ordered, worst)
+
+
+def jain_index(values: Real[Array, "*#batch client"]) -> Float[Array, "*batch"]:
+    """``(sum_k x_k)^2 / (M sum_k x_k^2)``: 1 if all clients have the same value, ``1/M`` if one client has everything.
+
+    Args:
+      values: ``x_k``, at least 0.
+
+    Returns:
+      In [1/M, 1]; 1 if all values are 0, NaN if no client has a value.
+
+    Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness and Discrimination" (1984).
+    """
+    xp, values = aligned(values)
+    values = values if xp.issubdtype(values.dtype, xp.floating) else values.astype(float)
+    valid = ~xp.isnan(values)
+    mean, square = mean_over(xp, values, valid), mean_over(xp, values * values, valid)
+    index = xp.where(square > 0, mean * mean / xp.where(square > 0, square, 1.0), 1.0)
+    return xp.where(xp.any(valid, axis=-1), index, xp.nan)
+
+
+def incentive_margin(
+    loss: Float[Array, "*#batch client"], standalone_loss: Float[Array, "*#batch client"]
+) -> Float[Array, "*batch"]:
+    """``sum_k max(f_k(what_k) - f_k(w), 0)``: by how much incentivised clients gain, in units of the loss.
+
+    Args:
+      loss: test loss ``f_k(w)`` of the model that the client would get. An infinite loss adds 0.
+      standalone_loss: test loss of its standalone model; or what it requires, ``rho_k``.
+
+    Source: INCFL, section 2, below equation (1).
+    """
+    xp, loss, standalone_loss = aligned(loss, standalone_loss)
+    valid = ~(xp.isnan(loss) | xp.isnan(standalone_loss))
+    better = valid & (loss < standalone_loss)
+    gap = xp.where(better, standalone_loss, 0.0) - xp.where(better, loss, 0.0)
+    return sum_over(xp, gap, valid)
+
+
+def surrogate_objective(
+    loss: Float[Array, "*#batch client"], threshold: Float[Array, "*#batch client"]
+) -> Float[Array, "*batch"]:
+    """``F~(w) = (1/M) sum_k sigma(F_k(w) - rho_k)`` in [0, 1], which INCFL and MaxFL minimise.
+
+    Args:
+      loss: training loss ``F_k(w)`` of the global model.
+      threshold: ``rho_k``, what the client requires: ``F_k(what_k)`` in INCFL.
+
+    Source: INCFL, equation (3); MaxFL, equation (3).
+    """
+    xp, loss, threshold = aligned(loss, threshold)
+    valid = ~(xp.isnan(loss) | xp.isnan(threshold))
+    apart = valid & (loss != threshold)  # equal ones may both be infinite
+    gap = xp.where(apart, loss, 0.0) - xp.where(apart, threshold, 0.0)
+    return mean_over(xp, _sigmoid(xp, gap), valid)
+
+
+def _sigmoid(xp: Any, gap: Any) -> Any:
+    """Without overflow: the exponential is of a number that is not positive."""
+    small = xp.exp(-xp.abs(gap))
+    return xp.where(gap >= 0, 1.0, small) / (1.0 + small)
+
+
 # --- Over seeds ---------------------------------------------------------------------------------------------
 
 
@@ -339,3 +436,37 @@ def _spread(values: Any, axis: int) -> tuple[Any, Any]:
     off = xp.where(valid, values - mean_over(xp, values, valid)[..., None], 0.0)
     variance = xp.sum(off * off, axis=-1) / xp.maximum(n - 1, 1)
     return xp.where(n > 1, xp.sqrt(variance), xp.nan), xp.maximum(n, 1)
+
+
+# --- Over evaluations ---------------------------------------------------------------------------------------
+
+
+def rounds_to_target(
+    values: Float[np.ndarray, "*batch evaluated_round"],
+    rounds: Real[np.ndarray, " evaluated_round"],
+    target: float,
+    *,
+    lower: bool = False,
+) -> Float[np.ndarray, "*batch"]:
+    """``min {t_e : x_e >= target}``: the number of rounds done at the first evaluation that reaches the target.
+
+    It is as exact as evaluations are frequent: the target may have been reached between two of them. Later evaluations
+    below the target change nothing.
+
+    Args:
+      values: ``x_e``, the metric by evaluation; NaN reaches no target.
+      rounds: ``t_e``, rounds done at the evaluations, ascending.
+      target: the value to reach; equality reaches it.
+      lower: whether lower is better: ``x_e <= target``.
+
+    Returns:
+      NaN where the target was not reached.
+
+    Source: IP-FL, Figures 2 and 9 (speed of convergence).
+    """
+    with np.errstate(invalid="ignore"):
+        reached: Bool[np.ndarray, "*batch evaluated_round"] = values <= target if lower else values >= target
+    if not values.shape[-1]:
+        return np.full(values.shape[:-1], np.nan)
+    first = np.asarray(rounds, float)[np.argmax(reached, axis=-1)]
+    return np.where(np.any(reached, axis=-1), first, np.nan)

@@ -21,7 +21,7 @@ import numpy as np
 
 from fljax.core.labels import check_unlabelled
 from fljax.core.names import unknown
-from fljax.metrics import fairness, formulas, objective, uncertainty
+from fljax.metrics import formulas, uncertainty
 from fljax.metrics.arrays import Array
 
 
@@ -78,7 +78,7 @@ OVER_CLIENTS: dict[str, Metric] = {
     ),
     "objective": Metric(
         "mean over clients of sigmoid(global_train_loss - required_loss), which INCFL and MaxFL minimise",
-        objective.surrogate_objective,
+        formulas.surrogate_objective,
         ("global_train_loss", "required_loss"),
         lower=True,
         unseen=False,
@@ -95,12 +95,12 @@ OVER_CLIENTS: dict[str, Metric] = {
     ),
     "incentive_margin": Metric(
         "sum over clients of standalone_test_loss minus test_loss where this is positive (INCFL, section 2)",
-        objective.incentive_margin,
+        formulas.incentive_margin,
         ("test_loss", "standalone_test_loss"),
     ),
     "appeal_margin": Metric(
         "sum over clients of required_loss minus global_test_loss where this is positive (INCFL's margin, with rho_k)",
-        objective.incentive_margin,
+        formulas.incentive_margin,
         ("global_test_loss", "required_loss"),
     ),
     "worse_off_by_noise": Metric(
@@ -156,18 +156,18 @@ OVER_CLIENTS: dict[str, Metric] = {
     ),
     "accuracy_spread": Metric(
         "standard deviation over clients of test_accuracy, with M in the denominator",
-        fairness.spread_over_clients,
+        formulas.spread_over_clients,
         ("test_accuracy",),
         lower=True,
     ),
     "worst_decile_accuracy": Metric(
         "mean of test_accuracy over the tenth of the clients (rounded up) in which it is lowest",
-        fairness.worst_share,
+        formulas.worst_share,
         ("test_accuracy",),
     ),
     "jain_index": Metric(
         "Jain's index of test_accuracy over clients: 1 if all are equal, 1/M if one client has everything",
-        fairness.jain_index,
+        formulas.jain_index,
         ("test_accuracy",),
     ),
     "accuracy_increase": Metric(
@@ -331,11 +331,7 @@ def is_lower_better(name: str) -> bool:
 
 
 def needs_of(names: Sequence[str]) -> tuple[str, ...]:
-    """The variables that metrics of ``ON_REQUEST`` need and that another pass over rows gives, sorted.
-
-    Raises:
-      ValueError: if a name is none of ``ON_REQUEST``.
-    """
+    """The variables that metrics of ``ON_REQUEST`` need and that another pass over rows gives, sorted."""
     if isinstance(names, str):
         raise ValueError(f"expected a list of metrics, got the text {names!r}")
     for name in names:

@@ -157,16 +157,16 @@ class Predicted(NamedTuple):
     """What the models of some clients predict on their test rows; C classes.
 
     Attributes:
-      outputs: ``[N, n, C]`` logits; of a task without classes any ``[N, n, ...]``.
-      labels: ``[N, n]``.
+      outputs: ``[N, n, C]`` logits; of a task without classes any ``[N, n, ...]``; of rows beyond ``size`` anything.
+      labels: ``[N, n, ...]``.
       size: ``[N]`` the number of real rows, which come first.
       counts: ``[N]`` whether metrics count the client.
     """
 
-    outputs: np.ndarray
-    labels: np.ndarray
-    size: np.ndarray
-    counts: np.ndarray
+    outputs: Any  # arrays of JAX from a program, of NumPy for scores
+    labels: Any
+    size: Any
+    counts: Any
 
 
 def rare_class(predicted: Sequence[Predicted]) -> int | None:
@@ -221,7 +221,6 @@ def _called(score: Score, labels: np.ndarray, outputs: np.ndarray) -> float:
         found = score.compute(labels, outputs)
     except Exception as error:  # a user's function may raise anything
         raise NoValue(score.name, f"{len(labels)} rows", f"{in_words(error)} ({place_of(error)})") from error
-    number = as_number(found)
     number = as_number(found)
     if number is None:
         raise NoValue(score.name, f"{len(labels)} rows", kind_of(found))

@@ -181,9 +181,6 @@ def convolve_by_tiles(
       kernel: a kernel in flax's layout.
       padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` for height and for width; may be negative.
       side: of the squares of the output; 1 gives patches.
-
-    Raises:
-      ValueError: if the padded image is smaller than the kernel.
     """
     b, outputs = x.shape[0], kernel.shape[-1]
     rows, columns = planes.output_size(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1))

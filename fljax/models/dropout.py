@@ -19,11 +19,7 @@ EVALUATING = ("deterministic", "is_deterministic", "eval", "evaluating", "is_eva
 
 
 def flags(module: Any) -> Callable[[bool], dict[str, Any]]:
-    """Returns a function ``training -> keywords`` that sets the module's training keywords of ``__call__``.
-
-    Raises:
-      ValueError: if ``__call__`` requires arguments other than examples and training keywords.
-    """
+    """Returns a function ``training -> keywords`` that sets the module's training keywords of ``__call__``."""
     keywords = list(inspect.signature(type(module).__call__).parameters.values())[2:]
     for keyword in keywords:
         optional = keyword.default is not keyword.empty or keyword.kind in (keyword.VAR_POSITIONAL, keyword.VAR_KEYWORD)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -53,9 +53,6 @@ def row_mask(real: Bool[Array, " b"], x: Array, mask: Array | None = None) -> Ar
     """The real rows as a mask of the input of BatchNorm: ``[b, 1, ..., 1]``, within a ``mask`` of the module's own.
 
     A batch without real rows has a mask of all rows, so that no mean is 0 / 0; its gradient is dropped.
-
-    Raises:
-      ValueError: if the first axis of the input is not that of the batch.
     """
     if x.shape[0] != real.shape[0]:
         raise ValueError(
@@ -150,28 +147,20 @@ def linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct, *, frozen: bool)
         by_collection = collections(params)
         if not paths or key is None:
             return module.apply(by_collection, x, rngs=rngs, **mode(key is not None))
-        by_collection = by_collection | {_STATISTICS: hold(by_collection[_STATISTICS])}
+        statistics = by_collection[_STATISTICS]
+        by_collection = by_collection | {_STATISTICS: hold(statistics)}
         if frozen:
             with nn.intercept_methods(_evaluated):
                 return module.apply(by_collection, x, rngs=rngs, **mode(True))
         with nn.intercept_methods(functools.partial(_masked, jnp.ones(x.shape[0], bool) if real is None else real)):
             out, changed = module.apply(by_collection, x, rngs=rngs, mutable=[_STATISTICS], **mode(True))
-        return record(out, *map(_linen_leaves, (_statistics_of(params, paths), changed[_STATISTICS])))
+        return record(out, *(flatten_dict(dict(tree), sep="/") for tree in (statistics, changed[_STATISTICS])))
 
     def features(params: PyTree, x: Array) -> Any:
         return module.apply(collections(params), x, method="features")
 
     names = frozenset("/".join(path) for path in paths)
     return Functions(init, logits, features if has_features(module) else None, names)
-
-
-def _statistics_of(params: Mapping[str, Any], paths: set[tuple[str, ...]]) -> dict[str, Any]:
-    return unflatten_dict({path: leaf for path, leaf in flatten_dict(params).items() if path in paths})
-
-
-def _linen_leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves by path."""
-    return flatten_dict(dict(tree), sep="/")
 
 
 def _masked(real: Bool[Array, " b"], run: Any, args: Any, kwargs: Any, context: Any) -> Any:

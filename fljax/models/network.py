@@ -54,11 +54,7 @@ class GroupNorm(nn.Module):
 
 
 def check_widths(name: str, widths: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the widths of layers as a tuple of whole numbers above 0.
-
-    Raises:
-      ValueError: if a width is not such a number, or exceeds ``LARGEST_ARRAY``.
-    """
+    """Returns the widths of layers as a tuple of whole numbers above 0."""
     for width in widths:
         if isinstance(width, bool) or not hasattr(width, "__index__") or not 0 < width.__index__() <= LARGEST_ARRAY:
             raise ValueError(f"expected {name} of whole numbers from 1 to {LARGEST_ARRAY}, got {width!r}")
@@ -66,22 +62,14 @@ def check_widths(name: str, widths: Sequence[Any]) -> tuple[int, ...]:
 
 
 def check_blocks(blocks: Sequence[Sequence[Any]]) -> tuple[tuple[int, ...], ...]:
-    """Returns blocks of layers; each block is a tuple of widths.
-
-    Raises:
-      ValueError: if there is no block, a block is empty, or a width is not a whole number above 0.
-    """
+    """Returns blocks of layers; each block is a tuple of widths."""
     if not blocks or not all(blocks):
         raise ValueError(f"expected blocks of at least one layer each, got {[list(block) for block in blocks]}")
     return tuple(check_widths("blocks", block) for block in blocks)
 
 
 def check_image(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape of an image, ``(height, width, channels)`` or ``(height, width)``.
-
-    Raises:
-      ValueError: if it has another number of axes, or looks as if the channels came first.
-    """
+    """Returns the shape of an image, ``(height, width, channels)`` or ``(height, width)``."""
     sizes = tuple(shape)
     if len(sizes) not in (2, 3):
         raise ValueError(f"expected an input shape (height, width, channels), got {sizes}")
@@ -94,11 +82,7 @@ def check_image(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_convolution(shape: Sequence[int], kernel: int, groups: int | None) -> None:
-    """Checks the kernel size for images of this shape, and the number of groups of the normalisation.
-
-    Raises:
-      ValueError: if one of them is not a whole number above 0, or the kernel is above ``2 min(height, width) - 1``.
-    """
+    """Checks the kernel size for images of this shape, and the number of groups of the normalisation."""
     check_widths("kernel and groups", (kernel, 1 if groups is None else groups))
     widest = 2 * min(shape[:2]) - 1
     if kernel > widest:
@@ -106,11 +90,7 @@ def check_convolution(shape: Sequence[int], kernel: int, groups: int | None) -> 
 
 
 def check_rate(name: str, rate: float) -> float:
-    """Returns a dropout rate.
-
-    Raises:
-      ValueError: if the rate is not in [0, 1).
-    """
+    """Returns a dropout rate."""
     if not 0 <= rate < 1:
         raise ValueError(f"expected {name} to be at least 0 and below 1, got {rate!r}")
     return rate
@@ -143,9 +123,6 @@ def initialised(task: Task, initialisation: Initialisation) -> Task:
 
     Returns:
       The task. Equal arguments give the same one, so compiled programs are reused.
-
-    Raises:
-      ValueError: if ``initialisation`` is not a valid name.
 
     Source: PyTorch's documentation of ``torch.nn.Linear``, ``Conv2d``, ``LSTM`` and ``Embedding``.
     """
@@ -225,10 +202,6 @@ def network_task(
       compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
       initialisation: ``"flax"``, or ``"framework"``: kernels, biases ~ U(-b, b), ``b = fan_in ** -0.5``, as PyTorch.
       stored: dtype of stored examples, int32 for texts; None: ``dtype``.
-
-    Raises:
-      ValueError: if ``input_shape`` is no sequence, or ``initialisation`` is not a valid name
-        (``initialised`` has both rules).
     """
     if isinstance(input_shape, str) or not isinstance(input_shape, Iterable):
         raise ValueError(f"expected input_shape to be the shape of one example, such as (28, 28), got {input_shape!r}")

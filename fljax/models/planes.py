@@ -44,9 +44,6 @@ def convolve(
       dilation: dilation of the kernel, along height and width.
       precision: precision of the matrix product, as for ``lax.dot_general``.
       preferred_element_type: dtype of the result, as for ``lax.dot_general``.
-
-    Raises:
-      ValueError: if the padded image is smaller than the kernel.
     """
     x = _padded(x, kernel.shape, strides, padding, dilation)
     options = (tuple(strides), tuple(dilation), precision, preferred_element_type)

@@ -84,11 +84,7 @@ def _check_pixels(x: Array) -> None:
 
 
 def checked_dtype(dtype: Any) -> np.dtype:
-    """Returns ``dtype`` as a floating ``numpy.dtype`` that JAX supports in its current configuration.
-
-    Raises:
-      ValueError: if ``dtype`` is not floating, or JAX would silently truncate it (float64 while x64 is off).
-    """
+    """Returns ``dtype`` as a floating ``numpy.dtype`` that JAX supports in its current configuration."""
     try:
         wanted = jnp.dtype(dtype)
         supported = jax.dtypes.canonicalize_dtype(wanted)
@@ -148,9 +144,6 @@ def named_augmentation(
 
     The frame of "crop_flip" is ``prepare`` of a raw zero, as if the raw image had been framed in black. (If ``prepare``
     depends on the pixel, the value of the first pixel is used.) Equal arguments return the same function.
-
-    Raises:
-      ValueError: if the name is unknown, or the input is not an image.
     """
     if augment is None or callable(augment):
         return augment

@@ -6,6 +6,7 @@ Their losses and scores are one number per sample, from a model's outputs and th
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -215,13 +216,12 @@ def _build(arguments: _Arguments) -> Task:
         _check_training(logits, params, x, type(module).__name__)
     if loss is None:
         loss, score, classes = cross_entropy, score or correct, out.shape[1]
-    _check_judges(jax.eval_shape(logits, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)), loss, score, labels)
     z = None if functions.features is None else jax.eval_shape(features, params, x).shape[1]
     if head is not None and "head" not in roles.roles_of(bare, params):
         raise ValueError(
             f"expected some parameter in the head, got none; valid names are {', '.join(trees.paths_of(params))}"
         )
-    return Task(
+    task = Task(
         init=init,
         logits=logits,
         loss=loss,
@@ -233,21 +233,12 @@ def _build(arguments: _Arguments) -> Task:
         width=z,
         score=score,
     )
-
-
-def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tuple[tuple[int, ...], Any] | None) -> None:
-    """Raises a ValueError unless a batch of two gives two outputs and, with ``labels``, two losses and two scores."""
-    if labels is None:
-        return
-    y = jax.ShapeDtypeStruct((2, *labels[0]), labels[1])
-    for name, judge in (("the loss", loss), ("the score", score)):
-
-        def judged(out: Array, y: Array, name: str = name, judge: Any = judge) -> Array:
-            found = users.call(name, "(outputs, labels)", judge, out, y)
-            return users.numbers(name, judge, "one number per sample, [b], of shape [2] for b = 2", found, (2,))
-
-        if judge is not None:
-            jax.eval_shape(judged, out, y)
+    # A batch of two gives two outputs, two losses and two scores.
+    out = jax.eval_shape(logits, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype))
+    if labels is not None:
+        for judge in [task.losses] if score is None else [task.losses, task.scores]:
+            jax.eval_shape(judge, out, jax.ShapeDtypeStruct((2, *labels[0]), labels[1]))
+    return task
 
 
 def _check_training(logits: Callable[..., Array], params: PyTree, x: jax.ShapeDtypeStruct, name: str) -> None:
@@ -285,10 +276,7 @@ def _roles(
 def _check_parameters(params: PyTree) -> None:
     """Raises a ValueError if a parameter array has more entries than JAX can index; only shapes are read."""
     for leaf in jax.tree.leaves(params):
-        entries = 1
-        for length in leaf.shape:
-            entries *= length
-        if entries > LARGEST_ARRAY:
+        if math.prod(leaf.shape) > LARGEST_ARRAY:
             shape = list(leaf.shape)
             raise ValueError(f"expected parameters of at most {LARGEST_ARRAY} entries each, got an array of {shape}")
 

@@ -25,11 +25,7 @@ Seeds = SupportsIndex | Sequence[SupportsIndex] | Integer[AnyArray, "*seeds"]
 
 
 def seeds_of(seeds: Seeds) -> list[int]:
-    """The list of seeds: the given seeds, or the seeds 0 to n - 1 for a number n.
-
-    Raises:
-      ValueError: unless ``seeds`` is a positive number, or distinct integers from 0 to 2**32 - 1.
-    """
+    """The list of seeds: the given seeds, or the seeds 0 to n - 1 for a number n."""
 
     count = _whole(seeds)
     if count is not None:

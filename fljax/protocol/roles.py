@@ -84,15 +84,26 @@ class Task(NamedTuple):
 
     def losses(self, logits: Float[Array, "b ..."], y: Array) -> Float[Array, " b"]:
         """``loss``, from logits and in numbers of float32 or wider: losses are added up, compared and judged."""
-        return self._judged("loss", logits, y)
+        return _judged("loss", self.loss, logits, y)
 
     def scores(self, logits: Float[Array, "b ..."], y: Array) -> Array:
         """``score``, as ``losses``; the task must have one."""
-        return self._judged("score", logits, y)
+        return _judged("score", self.score, logits, y)
 
-    def _judged(self, name: str, logits: Array, y: Array) -> Any:
-        found = users.call(f"the {name}", "(outputs, labels)", getattr(self, name), trees.widened(logits), y)
-        return trees.wide(found) if hasattr(found, "dtype") else found  # what else it may be is refused by name
+
+def _judged(name: str, judge: Any, logits: Array, y: Array) -> Array:
+    found = users.call(f"the {name}", "(outputs, labels)", judge, trees.widened(logits), y)
+    return per_sample(judge, found, len(y), name)
+
+
+def per_sample(judge: Callable[..., Any], values: Any, count: int, name: str = "loss") -> Float[Array, " b"]:
+    """``values`` of a loss or score, wide, after a check that they are one number for each of ``count`` samples.
+
+    Raises:
+      ValueError: if they are something else; broadcasting would hide another shape.
+    """
+    wanted = f"one number per sample, of shape [{count}] for {count} samples"
+    return trees.wide(users.numbers(f"the {name}", judge, wanted, values, (count,)))
 
 
 class _Held(NamedTuple):
@@ -136,11 +147,7 @@ _UNTRAINED: frozenset[Role | None] = frozenset({"statistic", "frozen"})
 
 
 def roles_of(task: Task, tree: PyTree) -> list[Role]:
-    """The role of each leaf of ``tree``, in order.
-
-    Raises:
-      ValueError: if the task names a role for other leaves than those of ``tree``.
-    """
+    """The role of each leaf of ``tree``, in order."""
     return [role for role in _roles_and_gaps(task, tree) if role is not None]
 
 

@@ -106,9 +106,6 @@ def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
 
     For an ``Aggregate``, each client's record is its whole message, so ``finish`` reads the messages from ``rows``. The
     sums hold only the number of clients.
-
-    Raises:
-      ValueError: if the function takes other arguments, such as those that it had in fljax 0.2.
     """
     if isinstance(aggregate, Streamed):
         _check_arguments("finish", aggregate.finish, ("server", "total", "rows", "round"))
@@ -169,9 +166,6 @@ def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
 
     Returns:
       The total, in float32 or wider. Products have the highest precision.
-
-    Raises:
-      ValueError: if a leaf holds integers, or a weight is neither one number nor a row of them.
     """
     weight = trees.wide(parts.weight)
     if weight.ndim not in (1, 2):

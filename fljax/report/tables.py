@@ -10,10 +10,10 @@ import numpy as np
 import xarray as xr
 
 from fljax.core.names import unknown
+from fljax.metrics.formulas import rounds_to_target
 from fljax.metrics.registry import is_lower_better
 from fljax.metrics.scores import score_name
 from fljax.metrics.summaries import main_columns, over_seeds
-from fljax.metrics.targets import rounds_to_target
 from fljax.results.endings import at_end, end_of
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.scores import is_lower

@@ -5,6 +5,7 @@ inner problem) reuse the batches. The functions are written for ONE client with 
 unpadded computation, because batch positions are drawn in ``[0, size)`` and masked rows have weight zero.
 """
 
+from fljax.protocol.roles import per_sample
 from fljax.training.batches import (
     SHORTEST,
     Batches,
@@ -26,7 +27,6 @@ from fljax.training.evaluation import (
     evaluate,
     evaluate_each,
     map_models,
-    per_sample,
 )
 from fljax.training.settings import (
     Local,

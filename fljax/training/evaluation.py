@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax.core import platforms, trees, users
+from fljax.core import platforms, trees
 from fljax.core.loops import repeat
 from fljax.protocol import Subset, Task
 from fljax.training.batches import fetch
@@ -56,11 +56,8 @@ def evaluate(
         def add(values: Array) -> Array:
             return jnp.sum(jnp.where(position < size, values, 0))
 
-        loss = per_sample(task.loss, task.losses(logits, y), len(position))
-        if task.score is None:
-            return add(loss), None
-        score = per_sample(task.score, task.scores(logits, y), len(position), "score")
-        return add(loss), add(score.astype(loss.dtype))
+        loss = task.losses(logits, y)
+        return add(loss), None if task.score is None else add(task.scores(logits, y).astype(loss.dtype))
 
     parts = -(-capacity // AT_ONCE)
     if parts <= 1:
@@ -84,16 +81,6 @@ def evaluate(
     with jax.debug_nans(False):  # a subset without rows has no loss
         count = jnp.where(count > 0, count, jnp.nan)
         return loss / count, None if score is None else score / count
-
-
-def per_sample(judge: Callable[..., Any], values: Any, count: int, name: str = "loss") -> Float[Array, " b"]:
-    """``values`` of a loss or score, wide, after a check that they are one number for each of ``count`` samples.
-
-    Raises:
-      ValueError: if they are something else; broadcasting would hide another shape.
-    """
-    wanted = f"one number per sample, of shape [{count}] for {count} samples"
-    return trees.wide(users.numbers(f"the {name}", judge, wanted, values, (count,)))
 
 
 def check_score(task: Task, user: str) -> None:

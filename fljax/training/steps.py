@@ -18,7 +18,7 @@ from fljax.core.loops import repeat
 from fljax.core.values import Allowed, Count, NonNegative, admitted
 from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, Stream, draw, fetch, stream
-from fljax.training.evaluation import AT_ONCE, evaluate, per_sample
+from fljax.training.evaluation import AT_ONCE, evaluate
 from fljax.training.settings import Local, optimizer, rate
 from fljax.training.tallies import tally
 
@@ -83,7 +83,7 @@ def value_and_gradient(
     mode = TrainingBatch(key, mask) if roles.has_statistics(task, params) else key
 
     def mean(p: PyTree) -> Array:
-        return masked_mean(per_sample(task.loss, loss(p, x, y, position, mode), len(position)), mask)
+        return masked_mean(roles.per_sample(task.loss, loss(p, x, y, position, mode), len(position)), mask)
 
     value, slope = jax.value_and_grad(mean)(params)
     tally("gradient_steps", value)

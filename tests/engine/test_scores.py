@@ -105,9 +105,9 @@ def test_contributions_of_accuracies_need_a_score() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"loss": lambda logits, y: jnp.mean(logits)}, r"expected the loss of the task to be one number per sample"),
-        ({"loss": lambda logits, y: logits[:, :1]}, r"expected the loss of the task to be one number per sample"),
-        ({"score": lambda logits, y: logits > 0}, r"expected the score of the task to be one number per sample"),
+        ({"loss": lambda logits, y: jnp.mean(logits)}, r"expected the loss <lambda> to return one number per sample"),
+        ({"loss": lambda logits, y: logits[:, :1]}, r"expected the loss <lambda> to return one number per sample"),
+        ({"score": lambda logits, y: logits > 0}, r"expected the score <lambda> to return one number per sample"),
     ],
 )
 def test_losses_and_scores_are_one_number_per_sample(change: Any, message: str) -> None:

@@ -19,7 +19,7 @@ from fljax.engine.devices.layout import Layout
 from fljax.engine.loop import scoring
 from fljax.engine.offload import run as offload
 from fljax.engine.offload.client_blocks import SplitsRead
-from fljax.engine.programs.predictions import predictions
+from fljax.engine.programs.evaluation import predictions
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.programs.shapes import measure
 from fljax.engine.rounds.federations import by_id

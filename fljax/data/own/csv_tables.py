@@ -180,9 +180,8 @@ def _line_of_names(place: Path, form: TextForm, checked: bool) -> list[str]:
     If it is ``checked``, a row with fewer cells is refused, as its values may stand in wrong columns.
     """
     opened = gzip.open if place.suffix.lower() == ".gz" else open
-    encoding = (
-        "utf-8-sig" if codecs.lookup(form.encoding).name == "utf-8" else form.encoding
-    )  # without a byte order mark
+    # Without a byte order mark.
+    encoding = "utf-8-sig" if codecs.lookup(form.encoding).name == "utf-8" else form.encoding
     with opened(place, "rt", encoding=encoding, newline="") as file:
         reader = csv.reader(file, delimiter=form.separator, skipinitialspace=True)
         rows = (cells for cells in reader if len(cells) > 1 or any(map(str.strip, cells)))

@@ -347,7 +347,7 @@ def is_medmnist(place: Path) -> bool:
 
 def _medmnist_piece(file: Mapping[str, np.ndarray], part: str) -> Piece:
     """The rows of one part."""
-    images, labels = _numeric_array(file, f"{part}_images"), _numeric_array(file, f"{part}_labels")
+    images, labels = _array(file, f"{part}_images"), _array(file, f"{part}_labels")
     if images.ndim not in (3, 4, 5) or images.dtype != np.uint8:
         raise ValueError(
             f"expected uint8 images [n, height, width] or [n, height, width, 3] in {part}_images, got {images.dtype} "
@@ -363,12 +363,3 @@ def _medmnist_piece(file: Mapping[str, np.ndarray], part: str) -> Piece:
         name=f"rows of {part}",
         valid=part == "val",
     )
-
-
-def _numeric_array(file: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    try:
-        return file[name]
-    except ValueError as error:
-        if "pickle" not in str(error):
-            raise
-        raise ValueError(f"expected numbers in the array {name}, got Python objects") from None

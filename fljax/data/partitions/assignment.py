@@ -74,11 +74,7 @@ def begin(
 
 
 def count_classes(labels: np.ndarray, classes: int | None) -> int:
-    """Returns ``classes``, or the largest label plus one if ``classes`` is None.
-
-    Raises:
-      ValueError: if labels are not classes.
-    """
+    """Returns ``classes``, or the largest label plus one if ``classes`` is None."""
     check_class_labels(labels)
     return int(labels.max()) + 1 if classes is None else check_count("classes", classes)
 
@@ -130,11 +126,7 @@ def draw_groups(
     minimum: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """The group of each client, where groups of ``sizes`` rows have their ``shares`` of seen and of unseen clients.
-
-    Raises:
-      ValueError: unless the shares are one for each group and sum to 1, and each client gets ``minimum`` rows.
-    """
+    """The group of each client, where groups of ``sizes`` rows have their ``shares`` of seen and of unseen clients."""
     _check_shares(shares, len(sizes))
     counts = [largest_remainders(shares, population) for population in (clients, unseen)]
     for group, (size, number) in enumerate(zip(sizes, np.sum(counts, axis=0), strict=True)):

@@ -138,9 +138,6 @@ def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held
 
     Of an owner without training rows who is no unseen client, validation rows are the server's, and test rows are part
     of the global test set, whether a file or a column says so. So are validation rows and test rows without an owner.
-
-    Raises:
-      ValueError: if the server has validation rows and a share of the training rows, ``held_fraction``, is asked for.
     """
     tests, part, unseen_rows = _are_tests(dataset), dataset.part, list[np.ndarray]()
     upstream = np.arange(len(tests)) >= dataset.train_size

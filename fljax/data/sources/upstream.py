@@ -119,9 +119,6 @@ def fetch_files(
 
     Yields:
       A folder with the files under upstream's names. The folder is deleted afterwards.
-
-    Raises:
-      ValueError: if there is no network (checked within seconds), a download fails, or a checksum differs.
     """
     try:
         with warnings.catch_warnings():

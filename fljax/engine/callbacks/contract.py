@@ -103,22 +103,27 @@ def with_results(error: Exception, results: Sequence[Any], done: int) -> Excepti
     return error
 
 
-def going_on(what: str, write: Callable[[Block], Any]) -> Callback:
-    """A callback that writes somewhere; if that fails after some rounds, there is one RuntimeWarning, and no end."""
+def going_on(what: str, write: Callable[[Block], Any], *, at_start: bool = False, may_end: bool = True) -> Callback:
+    """A callback that writes somewhere; if that fails after some rounds, there is one RuntimeWarning, and no end.
+
+    With ``at_start`` it is called before the first round, too. If it fails then, it ends the run, if it ``may_end`` it.
+    """
     failed: list[Exception] = []
 
     def callback(block: Block) -> None:
         try:
             write(block)
         except Exception as error:  # a server may raise anything
-            if block.ran == 0:
+            if may_end and block.ran == 0:
                 raise
             if not failed:
                 words = f"{what} cannot be written ({in_words(error)}); the run goes on"
                 warnings.warn(words, RuntimeWarning, stacklevel=2)
             failed.append(error)
 
-    return callback
+    marked: Any = callback
+    marked.at_start = at_start
+    return marked
 
 
 def diverged(seeds: Sequence[int], state: State) -> tuple[tuple[int, int], ...]:

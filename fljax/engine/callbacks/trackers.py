@@ -19,7 +19,6 @@ import pathlib
 import socket
 import time
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -139,9 +138,7 @@ def track(
         else:
             log(values)
 
-    marked: Any = going_on(f"values for {type(run).__name__}", write)
-    marked.at_start = True
-    return marked
+    return going_on(f"values for {type(run).__name__}", write, at_start=True)
 
 
 def _labels(label: str, block: Block) -> list[str]:
@@ -179,11 +176,7 @@ class Formats(NamedTuple):
 
 
 def formats() -> Formats:
-    """The classes of tensorboardX, imported at the first use.
-
-    Raises:
-      ValueError: if tensorboardX is not installed.
-    """
+    """The classes of tensorboardX, imported at the first use."""
     try:
         from tensorboardX import RecordWriter
         from tensorboardX.proto import event_pb2, summary_pb2
@@ -216,32 +209,22 @@ def write_events(
     Raises:
       ValueError: if tensorboardX is not installed.
 
-    If a file cannot be written, there is one RuntimeWarning, and the run goes on without.
+    If a file cannot be written, there is one RuntimeWarning, and the run goes on.
     """
     classes, home = formats(), pathlib.Path(folder)
     files: dict[str, _EventFile] = {}
-    failed: list[OSError] = []
 
-    def callback(block: Block) -> None:
-        if failed:
-            return
+    def write(block: Block) -> None:
         values: dict[str, list[tuple[str, float]]] = {}
         start = "/".join(map(file_name, _labels(label, block)))
         for whose, name, value in scalars_of(block).named(start, cells or block.cells, by_seed):
             values.setdefault(whose, []).append((name, value))
-        try:
-            for whose, numbers in values.items():
-                if whose not in files:
-                    files[whose] = _EventFile(classes, home / whose, block.round)
-                files[whose].add(block.round, numbers)
-        except OSError as error:
-            failed.append(error)
-            words = f"event files in {str(home)!r} cannot be written ({error.strerror}); the run goes on without them"
-            warnings.warn(words, RuntimeWarning, stacklevel=2)
+        for whose, numbers in values.items():
+            if whose not in files:
+                files[whose] = _EventFile(classes, home / whose, block.round)
+            files[whose].add(block.round, numbers)
 
-    marked: Any = callback
-    marked.at_start = True
-    return callback
+    return going_on(f"event files in {str(home)!r}", write, at_start=True, may_end=False)
 
 
 class _EventFile:
@@ -258,9 +241,8 @@ class _EventFile:
         self._writer = classes.writer(str(folder / name))
         weakref.finalize(self, self._writer.close)  # with the callback, or when the process ends
         self._write(file_version="brain.Event:2")
-        self._write(
-            step=step, session_log=classes.session(status=classes.session.START)
-        )  # hides this step and later ones
+        # It hides this step and later ones.
+        self._write(step=step, session_log=classes.session(status=classes.session.START))
 
     def add(self, step: int, values: Iterable[tuple[str, float]]) -> None:
         summary = self._formats.summary

@@ -23,7 +23,7 @@ from fljax.engine.loop.checkpointing import function_name
 from fljax.engine.loop.compilation import Programs
 from fljax.engine.loop.schedule import Schedule
 from fljax.engine.offload.run import OffloadRun
-from fljax.engine.programs.predictions import predictions
+from fljax.engine.programs.evaluation import predictions
 from fljax.engine.rounds.states import State
 from fljax.metrics.scores import (
     SCORES,
@@ -103,11 +103,7 @@ class Scoring(NamedTuple):
 
     @classmethod
     def of(cls, schedule: Schedule, task: Task, federation: Federation, runs: int, names: Names) -> Scoring:
-        """The scores that a schedule asks for.
-
-        Raises:
-          ValueError: if ``score_every`` is out of range, or as ``check_scores``.
-        """
+        """The scores that a schedule asks for."""
         every = schedule.score_every
         if every is not None and every < 1:
             raise ValueError(f"expected score_every to be a positive number of evaluations, got {every}")
@@ -153,7 +149,7 @@ class Scoring(NamedTuple):
             made = predictions(run.spec, run.layout, run.inputs, state, jnp.int32(done))
         else:
             made = run.predictions(state)
-        of_all = {dimension: Predicted(*jax.tree.map(np.asarray, part)) for dimension, part in made.items()}
+        of_all: dict[str, Predicted] = jax.tree.map(np.asarray, made)
         rare = rare_class(list(of_all.values())) if self.classes else None  # one for all seeds and clients
         scores: dict[str, Labelled] = {}
         for dimension, predicted in of_all.items():

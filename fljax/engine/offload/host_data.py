@@ -21,18 +21,23 @@ from fljax.protocol.lists import RowLists
 
 
 class Population(NamedTuple):
-    """Seen or unseen clients on the host: ids ``[federations, clients]``, noise likewise, lists by part."""
+    """Seen or unseen clients on the host: ids ``[federations, clients]``, noise and moments likewise, lists by part."""
 
     id: np.ndarray
     noise: np.ndarray | None
     lists: dict[str, RowLists]
+    moments: Moments | None
 
     @classmethod
     def of(cls, clients: ClientData, lists: np.ndarray | None) -> Population:
-        shape = (-1, clients.id.shape[-1])
-        noise = None if clients.noise is None else np.asarray(clients.noise).reshape(shape)
+        axes = clients.id.ndim
+
+        def by_federation(leaf: Any) -> np.ndarray:
+            return np.asarray(leaf).reshape(-1, clients.id.shape[-1], *leaf.shape[axes:])
+
         parts = {part: RowLists.of(rows, lists) for part, rows in clients.parts.items()}
-        return cls(np.asarray(clients.id).reshape(shape), noise, parts)
+        noise, moments = (jax.tree.map(by_federation, leaf) for leaf in (clients.noise, clients.moments))
+        return cls(by_federation(clients.id), noise, parts, moments)
 
     @property
     def clients(self) -> int:
@@ -99,9 +104,11 @@ class HostData(NamedTuple):
         rows, inverse = np.unique(np.concatenate(chosen), return_inverse=True)  # in the order of the file
         index = np.zeros(capacity, np.int32)
         index[: len(inverse)] = inverse
-        noise = None if population.noise is None else population.noise[place, clients]
+        noise, own = (
+            jax.tree.map(lambda leaf: leaf[place, clients], each) for each in (population.noise, population.moments)
+        )
         examples = self._examples(rows, min(capacity, len(self.x)))
-        data = ClientData(population.id[place, clients].astype(np.int32), **spans, noise=noise)
+        data = ClientData(population.id[place, clients].astype(np.int32), **spans, noise=noise, moments=own)
         moments = None if self.moments is None else Moments(*(leaf[place] for leaf in self.moments))
         return Federation(examples, data, None, {}, Names(), index, moments)  # pyright: ignore[reportArgumentType]
 

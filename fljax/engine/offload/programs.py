@@ -15,7 +15,6 @@ from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec, is_stacked
 from fljax.engine.rounds import evaluate
 from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
-from fljax.engine.rounds.predictions import Predictions, predict_seen, predict_unseen
 from fljax.engine.rounds.round import (
     Chosen,
     CohortClients,
@@ -29,6 +28,7 @@ from fljax.engine.rounds.round import (
     train,
 )
 from fljax.engine.rounds.states import State, initial_clients, initial_server, poll
+from fljax.metrics.scores import Predicted
 from fljax.protocol import ClientData, Federation, Info, Labelled
 from fljax.protocol.sums import Total
 
@@ -272,18 +272,18 @@ def judge_unseen(
 @jit.program(static_argnames=("spec", "layout"))
 def predict_block(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
-) -> Predictions:
+) -> Predicted:
     """What the models of some seen clients predict on their test rows."""
     judge = _judge_of_seen(spec, inputs, run, states, some)
-    return keep_everywhere(predict_seen(judge, layout, some.id), layout)
+    return keep_everywhere(evaluate.predict_seen(judge, layout, some.id), layout)
 
 
 @jit.program(static_argnames=("spec", "layout"))
 def predict_unseen_block(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock
-) -> Predictions:
+) -> Predicted:
     """What the models of some unseen clients predict on their test rows."""
-    return keep_everywhere(predict_unseen(_judge_of_unseen(spec, inputs, run, states, some), layout), layout)
+    return keep_everywhere(evaluate.predict_unseen(_judge_of_unseen(spec, inputs, run, states, some), layout), layout)
 
 
 def _judge_of_seen(spec: Spec, inputs: Inputs, run: Array, states: State, some: ClientBlock) -> evaluate.Judge:

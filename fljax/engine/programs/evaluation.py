@@ -21,8 +21,10 @@ from fljax.engine.devices.layout import Layout, keep_everywhere, replicate, stat
 from fljax.engine.programs import jit, program
 from fljax.engine.programs.declared import FixedBuilder
 from fljax.engine.programs.program import Inputs, Plan, Spec, map_runs, split_plan
+from fljax.engine.rounds.evaluate import predict_tests
 from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.states import State
+from fljax.metrics.scores import Predicted
 from fljax.protocol import (
     Algorithm,
     Available,
@@ -245,3 +247,13 @@ def _shapes(inputs: Inputs, state: State) -> tuple[tuple[int, ...], tuple[int, .
     """Of what says which clients count."""
     runs = state.seed.shape[0]
     return (runs, inputs.federation.clients.id.shape[-1]), (runs,)
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def predictions(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Predicted]:
+    """Predictions of all clients of all runs, ``[runs, N, n, ...]``, under "client" and "unseen"."""
+
+    def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> dict[str, Predicted]:
+        return predict_tests(algorithm, data, layout, state, round)
+
+    return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)

@@ -1,9 +1,12 @@
-"""Evaluation of ALL clients, seen and unseen, on their own test rows, and of the server's models."""
+"""Evaluation of ALL clients, seen and unseen, on their own test rows, and of the server's models.
+
+``predict_tests`` has what clients' models predict on these rows, for scores that the host computes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +21,11 @@ from fljax.engine.rounds.errors import within
 from fljax.engine.rounds.federations import held_data, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.states import State, every_seat, first_down, own_server
+from fljax.metrics.scores import Predicted
 from fljax.protocol import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
+from fljax.training.evaluation import AT_ONCE
 
+_Value = TypeVar("_Value")
 Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a score
 
 
@@ -236,23 +242,33 @@ def judge_seen(judge: Judge, layout: Layout, scope: Scope, id: Int[Array, " clie
 
     ``id`` has the ids of the clients in ``judge.federation``; None: all clients of the run.
     """
-    state, clients = judge.state, judge.federation.clients
-    seats = every_seat(judge.round, clients.id)
-    rows, server_of = own_server(judge.algorithm, state.server, layout.devices, seats, whole=id is None)
 
-    def one(row: tuple[ClientData, Any, Any]) -> Found:
-        client, client_state, server_row = row
-        judge_of_client = judge._replace(state=state._replace(server=server_of(server_row)))
-        models = judge_of_client.deploy(client, client_state)
-        scores = judge_of_client.score_models(client, models, scope)
+    def one(judge: Judge, client: ClientData, client_state: PyTree) -> Found:
+        models = judge.deploy(client, client_state)
+        scores = judge.score_models(client, models, scope)
         if not scope.valid:
             return scores
         model = models[0]
         if client.deployment is not None:  # validation rows judge what the client used before its data changed
-            model, _ = judge_of_client.deploy(client._replace(deployment=None), client_state)
-        return scores | {_VALID: judge_of_client.score(client, model, "valid")}
+            model, _ = judge.deploy(client._replace(deployment=None), client_state)
+        return scores | {_VALID: judge.score(client, model, "valid")}
 
-    return map_lanes(one, (clients, state.clients, rows), layout.evaluation, layout.devices)
+    return _of_seen(judge, layout, id, one)
+
+
+def _of_seen(
+    judge: Judge, layout: Layout, id: Int[Array, " clients"] | None, one: Callable[[Judge, ClientData, PyTree], _Value]
+) -> _Value:
+    """``one(judge, client, its state)`` of each seen client, where the judge has the client's Server."""
+    state, clients = judge.state, judge.federation.clients
+    seats = every_seat(judge.round, clients.id)
+    rows, server_of = own_server(judge.algorithm, state.server, layout.devices, seats, whole=id is None)
+
+    def of_client(row: tuple[ClientData, Any, Any]) -> _Value:
+        client, client_state, server_row = row
+        return one(judge._replace(state=state._replace(server=server_of(server_row))), client, client_state)
+
+    return map_lanes(of_client, (clients, state.clients, rows), layout.evaluation, layout.devices)
 
 
 def judge_unseen(judge: Judge, layout: Layout, scope: Scope) -> Found:
@@ -340,3 +356,57 @@ def deployed(
     if known:
         return judge.deploy(*trees.take((federation.clients, state.clients), position))[0]
     return judge.deploy(trees.take(federation.unseen, position))[0]
+
+
+def predict_tests(
+    algorithm: Algorithm, federation: Federation, layout: Layout, state: State, round: Int[Array, ""]
+) -> dict[str, Predicted]:
+    """Predictions of all clients, under "client", and of unseen ones, under "unseen" if there are any.
+
+    The models are those of ``evaluate``: what each client would use after ``round`` rounds, personal or global.
+    """
+    judge = Judge(algorithm, federation, state, round)
+    predicted = {"client": predict_seen(judge, layout)}
+    if federation.unseen is None:
+        return predicted
+    return predicted | {"unseen": predict_unseen(judge._replace(known=False), layout)}
+
+
+def predict_seen(judge: Judge, layout: Layout, id: Int[Array, " clients"] | None = None) -> Predicted:
+    """Predictions of the seen clients in ``judge.federation``, whose ids are ``id``; None: all clients of the run."""
+
+    def one(judge: Judge, client: ClientData, client_state: PyTree) -> Predicted:
+        return _predicted(judge, client, judge.deploy(client, client_state)[0])
+
+    return _of_seen(judge, layout, id, one)
+
+
+def predict_unseen(judge: Judge, layout: Layout) -> Predicted:
+    """Predictions of the unseen clients in ``judge.federation``."""
+
+    def one(client: ClientData) -> Predicted:
+        return _predicted(judge, client, judge.deploy(client)[0])
+
+    return map_lanes(one, judge.federation.unseen, layout.evaluation, layout.devices)
+
+
+def _predicted(judge: Judge, client: ClientData, model: Any) -> Predicted:
+    """The predictions of one client, computed for some rows at a time as ``fljax.training.evaluate`` does."""
+    subset, task = local_data(judge.federation, client).test, judge.algorithm.task
+    capacity = subset.rows.index.shape[-1]
+
+    def of_rows(position: Array) -> tuple[Array, Array]:
+        x, y = training.fetch(task, subset, position)
+        return judge.algorithm.predict(model, x), y
+
+    parts = max(-(-capacity // AT_ONCE), 1)
+    length = -(-capacity // parts)
+    with within("evaluation", client=client.id, unseen=not judge.known, round=judge.round, seed=judge.state.seed):
+        if parts == 1:
+            outputs, labels = of_rows(jnp.arange(capacity))
+        else:
+            places = jnp.arange(parts * length).reshape(parts, length)
+            outputs, labels = (
+                leaf.reshape(parts * length, *leaf.shape[2:])[:capacity] for leaf in jax.lax.map(of_rows, places)
+            )
+    return Predicted(outputs, labels, subset.rows.size, judge.counts(client, "test"))

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax.core import trees
 from fljax.data.datasets import Sums, scale_of, sums_of
-from fljax.protocol import Algorithm, Available, Census, Cohort, Federation, Info, Moments, Rows
+from fljax.protocol import Algorithm, Available, Census, ClientData, Cohort, Federation, Info, Moments, Rows
 from fljax.protocol.lists import RowLists
 
 
@@ -103,16 +103,24 @@ def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np
 
 def by_themselves(federation: Federation) -> Federation:
     """The federation for models that its clients train alone: each has the moments of its own training rows."""
-    scales = Scales.of(federation)
-    if scales is None:
+
+    def alone(clients: ClientData) -> ClientData:
+        scales = Scales.of(federation._replace(clients=clients))
+        assert scales is not None
+        given, count = scales.given, np.maximum(scales.sums.count, 1)  # without rows: 0 and 1
+        count = count.reshape(*count.shape, *(1 for _ in given.mean.shape[1:]))
+        mean, std = scale_of(scales.sums._replace(count=count))
+        is_plain = ((given.mean == 0) & (given.std == 1)).reshape(len(given.mean), -1).all(axis=1)
+        mean[is_plain], std[is_plain] = 0, 1
+        shape = *clients.id.shape, *given.mean.shape[1:]
+        return clients._replace(
+            moments=Moments(*(jnp.asarray(leaf.reshape(shape), given.mean.dtype) for leaf in (mean, std)))
+        )
+
+    if federation.moments is None:
         return federation
-    several, clients = scales.sums.count.shape
-    found = scales.of_members(
-        np.tile(np.eye(clients, dtype=bool), (several, 1)), np.repeat(np.arange(several), clients)
-    )
-    shape = federation.clients.id.shape
-    moments = Moments(*(jnp.asarray(leaf.reshape(*shape, *leaf.shape[1:])) for leaf in found))
-    return federation._replace(clients=federation.clients._replace(moments=moments))
+    unseen = None if federation.unseen is None else alone(federation.unseen)
+    return federation._replace(clients=alone(federation.clients), unseen=unseen)
 
 
 def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:

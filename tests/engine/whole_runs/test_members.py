@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from fljax import data
+import fljax
+from fljax import data, models
 from fljax.data.datasets import training_moments
 from fljax.engine.rounds.federations import by_id
-from fljax.engine.whole_runs.members import Scales, rows_of_members
+from fljax.engine.whole_runs.members import Scales, by_themselves, rows_of_members
 from tests.toys.federation import tiny_federation
 
 
@@ -45,3 +49,20 @@ def test_moments_of_members_are_those_of_a_federation_of_them() -> None:
         np.testing.assert_array_equal([leaf[4] for leaf in found], federation.moments)
     np.testing.assert_array_equal(scales.of_members(member, np.full(5, 2)), [np.zeros((5, 3)), np.ones((5, 3))])
     assert Scales.of(plain) is None
+
+
+@pytest.mark.parametrize(("examples", "unseen"), [("device", 2), ("host", 1)])
+def test_models_trained_alone_see_features_in_their_own_units(examples: Any, unseen: int) -> None:
+    """Of seen clients and unseen ones; a factor of one client's features, such as another currency, is none."""
+    draw = np.random.default_rng(0)
+    x, y, who = draw.normal(size=(80, 3)), draw.integers(0, 2, 80), np.repeat(range(4), 20)
+    task, local = models.logistic_regression((3,), 2), fljax.Local(0.5, 8, steps=5)
+    losses = []
+    for unit in (np.ones(4), np.array([1, 8, 1 / 4, 64])):
+        made = data.dataset(x * unit[who][:, None], y, owner=who)._replace(standardise=True)
+        federation = data.stack(data.federations(made, "natural", seeds=2, unseen=unseen))
+        how = fljax.Execution(examples=examples)
+        found = fljax.standalone(task, by_themselves(federation), local, seeds=2, execution=how)
+        losses.append([found.test_loss, found.unseen_test_loss])
+    for one, other in zip(*losses, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
