@@ -143,6 +143,7 @@ def shapley_first_order(
         return products.astype(weights.dtype)
 
     slope = sum(jax.tree.leaves(jax.tree.map(product, gradients, updates)), jnp.zeros_like(weights))
+    slope = readable(used[None], slope)  # a product with large numbers may be infinite
     if normalised:
         total = sum_over(jnp.sum(weights, axis=1, keepdims=True), axis_name)
         mean = sum_over(jnp.sum(weights * slope, axis=1, keepdims=True), axis_name) / jnp.where(total > 0, total, 1)

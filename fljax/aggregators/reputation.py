@@ -62,6 +62,7 @@ def cgsv_reputation(
     present: Bool[Array, " S"] | None = None,
     alpha: float | Array = 0.95,
     members: Bool[Array, " N"] | None = None,
+    weights: Float[Array, " S"] | None = None,
     axis_name: AxisName | None = None,
 ) -> Float[Array, " N"]:
     """``r_k <- max(alpha r_k + (1 - alpha) cos(u_k, u), 1e-3)``, then all ``r_k`` are divided by their sum.
@@ -75,8 +76,9 @@ def cgsv_reputation(
       present: ``[S]``; None: all. An absent client has a cosine of 0.
       alpha: weight of the old reputation.
       members: ``[N]``, the clients that belong to the federation; None: all. Others have reputation 0.
-      axis_name: a mapped axis over which the S rows of ``updates``, ``ids`` and ``present`` are split; every device or
-        lane holds all of ``reputation`` and ``total``, and gets the whole result. None: not split.
+      weights: ``[S]``, the ``a_k`` of ``total``. With them, a total that is 0 but for rounding has a cosine of 0.
+      axis_name: a mapped axis over which the S rows of ``updates``, ``ids`` and so on are split; every device or lane
+        holds all of ``reputation`` and ``total``, and gets the whole result. None: not split.
 
     Returns:
       ``[N]``, positive for members, of sum 1, in the dtype of ``reputation``.
@@ -94,9 +96,10 @@ def cgsv_reputation(
     whole = jax.tree.map(lambda leaf: leaf[None], total)
     own, length = root(_product(updates, updates)), root(_product(whole, whole))
     cosine = (_product(updates, whole) / jnp.maximum(own * length, _PRODUCT)).astype(reputation.dtype)
-    # Updates that cancel each other leave a total of rounding, which has a direction of its own.
-    rounding = jnp.finfo(own.dtype).eps * sum_over(jnp.sum(own), axis_name)
-    cosine = jnp.where(length > rounding, cosine, 0)
+    if weights is not None:  # updates that cancel each other leave a total of rounding, with a direction of its own
+        terms = sum_over(jnp.sum(jnp.where(present, jnp.abs(weights), 0) * own), axis_name)
+        # A length of 0 may be that of NaN, which stays visible.
+        cosine = jnp.where((length > 0) & (length <= 8 * jnp.finfo(own.dtype).eps * terms), 0, cosine)
     aligned = sum_over(set_rows(jnp.zeros_like(reputation), ids, present, cosine), axis_name)
     alpha = jnp.asarray(alpha, reputation.dtype)
     moved = jnp.maximum(alpha * reputation + (1 - alpha) * aligned, _REPUTATION)

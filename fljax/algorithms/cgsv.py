@@ -199,9 +199,8 @@ def _judged(
     unit = aggregators.cgsv_normalised(roles.zero_statistics(task, update), length=length)
     weight = jnp.where(cohort.present, book.weight[cohort.id], 0)
     total = aggregators.weighted_sum(unit, weight)
-    reputation = aggregators.cgsv_reputation(
-        book.reputation, unit, total, ids=cohort.id, present=cohort.present, alpha=alpha, members=server.members
-    )
+    who = {"ids": cohort.id, "present": cohort.present, "members": server.members, "weights": weight}
+    reputation = aggregators.cgsv_reputation(book.reputation, unit, total, alpha=alpha, **who)
     return Book(reputation, reputation), total
 
 

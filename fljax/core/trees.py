@@ -187,7 +187,7 @@ def _combine_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) ->
 
 
 def _combine(weights: Array, rows: Array, finite: Array | bool) -> Array:
-    used = jnp.any(weights.reshape(-1, weights.shape[-1]) != 0, axis=0)
+    used = jnp.any(weights != 0, axis=tuple(range(weights.ndim - 1)))
     # The axes of one row stay as they are, since devices may divide one of them.
     read = jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)) | finite, rows, jnp.zeros((), rows.dtype))
     return jnp.tensordot(weights, read.astype(weights.dtype), axes=1, precision=jax.lax.Precision.HIGHEST)

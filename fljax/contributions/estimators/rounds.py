@@ -291,4 +291,4 @@ def cosines(rows: PyTree, weights: Float[Array, " S"], *, others: bool = False) 
     own, length = trees.root(products(rows, rows)), trees.root(products(total, total))
     terms = jnp.matmul(jnp.abs(parts.astype(own.dtype)), own, precision="highest")
     rounding = count * jnp.finfo(own.dtype).eps * terms
-    return trees.ratio(products(rows, total), own * jnp.where(length > rounding, length, 0))
+    return trees.ratio(products(rows, total), own * jnp.where(length <= rounding, 0, length))

@@ -82,10 +82,18 @@ class Scales(NamedTuple):
         inside = member & (self.sums.count > 0)[place]
         mean[~inside.any(axis=1)], std[~inside.any(axis=1)] = 0, 1
         some = inside.any(axis=1) & (inside.sum(axis=1) < (self.sums.count > 0).sum(axis=1)[place])
-        some &= (mean.any(axis=-1) | (std != 1).any(axis=-1)).reshape(len(some), -1).any(axis=1)
+        some &= ~self._as_stored()[place]
         for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * self.sums.mean[0].size // _AT_ONCE) or 1):
             mean[runs], std[runs] = _joined(Sums(*(leaf[place[runs]] for leaf in self.sums)), inside[runs])
         return Moments(mean, std)
+
+    def _as_stored(self) -> Bool[np.ndarray, " F"]:
+        """Which federations are not standardised: their moments are 0 and 1, and those of their rows are others."""
+
+        def plain(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+            return ((mean == 0) & (std == 1)).reshape(len(mean), -1).all(axis=1)
+
+        return plain(*self.given) & ~plain(*_joined(self.sums, self.sums.count > 0))
 
 
 def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np.ndarray]:

@@ -81,6 +81,22 @@ def test_a_total_of_cgsv_that_cancels_has_no_direction(weights):
 
     def one(updates):
         unit = cgsv_normalised(updates, length=0.5)
-        return cgsv_reputation(jnp.full(3, 1 / 3), unit, weighted_sum(unit, jnp.asarray(weights)), alpha=0.5)
+        a = jnp.asarray(weights)
+        return cgsv_reputation(jnp.full(3, 1 / 3), unit, weighted_sum(unit, a), alpha=0.5, weights=a)
 
     np.testing.assert_allclose(jax.jit(one)(updates), 1 / 3, rtol=1e-6)
+
+
+def test_a_total_of_cgsv_keeps_its_direction():
+    """Beside a long update without weight, at any scale; NaN stays visible."""
+    long, some = np.array([[1.0, 0], [-1.0, 0], [1e8, 0]]), np.array([[1.0, 0], [0.5, 1]])
+
+    def one(updates, weights):
+        updates, weights = jnp.asarray(updates, jnp.float32), jnp.asarray(weights, jnp.float32)
+        total = weighted_sum(updates, weights)
+        return cgsv_reputation(jnp.zeros(len(weights)), updates, total, alpha=0.5, weights=weights)
+
+    np.testing.assert_allclose(one(long, [0.8, 0.2, 0.0]), [0.4995, 0.0010, 0.4995], atol=1e-4)
+    for scale in (1e-2, 1e7):
+        np.testing.assert_allclose(one(scale * some, [0.3, 0.7]), one(some, [0.3, 0.7]), rtol=1e-5)
+    assert np.isnan(one([[1.0, 0], [0, np.nan]], [0.5, 0.5])).all()
