@@ -40,7 +40,7 @@ from fljax.config import Config, load
 from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.core.files import write
 from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_post, load_certificates
-from fljax.games.strategic.evidence import UNSEEN, Attack, seeds_that_decide
+from fljax.games.strategic.gains import UNSEEN, Attack, seeds_that_decide
 from fljax.results.events import Event
 
 NAMES = ("fmnist_dirichlet", "fmnist_groups")

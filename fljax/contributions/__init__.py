@@ -11,10 +11,10 @@ estimator of ``ESTIMATORS`` (``fljax.contributions.estimators``). ``agreement`` 
 """
 
 from fljax.contributions.cores import LeastCore, least_core, nucleolus
-from fljax.contributions.estimators.cached import CachedGame
 from fljax.contributions.estimators.in_rounds import ROUND_MEASURES, RoundMeasure
 from fljax.contributions.estimators.registry import ESTIMATORS, estimate
 from fljax.contributions.estimators.rounds import Estimate, RunRecord, validation_gradients
+from fljax.contributions.estimators.sampled import CachedGame
 from fljax.contributions.judging import Agreement, agreement, stability
 from fljax.contributions.measures import (
     CONTRIBUTIONS,

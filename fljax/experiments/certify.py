@@ -30,14 +30,7 @@ from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategie
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import (
-    apart,
-    begin,
-    check_blocks,
-    names_of,
-    on_block,
-    reads_standalone,
-)
+from fljax.experiments.whole_runs import apart, begin, check_blocks, names_of, on_block, reads_standalone
 from fljax.games import (
     Certificate,
     SavedCertificates,
@@ -51,7 +44,7 @@ from fljax.games import (
 from fljax.games.costs import in_words
 from fljax.games.strategic.certifying import check_number, cost_of, judged
 from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
-from fljax.games.strategic.evidence import left_out_sentences
+from fljax.games.strategic.gains import left_out_sentences
 from fljax.games.strategic.playing import check_deviators
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
@@ -100,21 +93,13 @@ class Question(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """What an algorithm will play.
+    """What an algorithm will play."""
 
-    Attributes:
-      deviations: by name; empty if it reads none of those that were asked for.
-      utility: without a price where there are no tokens.
-      left_out: deviations that were asked for, by name why the algorithm does not play them.
-      usual: names of the usual deviations that it reads.
-      identities: as how many a client joins; 1: it cannot split.
-    """
-
-    deviations: Mapping[str, Strategy | Deviation]
-    utility: Utility
-    left_out: Mapping[str, str]
-    usual: tuple[str, ...]
-    identities: int
+    deviations: Mapping[str, Strategy | Deviation]  # empty if it reads none of those that were asked for
+    utility: Utility  # without a price where there are no tokens
+    left_out: Mapping[str, str]  # why it does not play deviations that were asked for, by name
+    usual: tuple[str, ...]  # names of the usual deviations that it reads
+    identities: int  # as how many a client joins; 1: it cannot split
 
 
 def run(
@@ -308,13 +293,7 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
 
 
 def _check_read(asked: Question, ahead: Mapping[str, _Ahead], finished: Mapping[str, Certificate]) -> None:
-    """Raises a ValueError for a deviation that no algorithm reads, so that it would certify nothing.
-
-    Args:
-      asked: what is asked.
-      ahead: of the algorithms that are not finished.
-      finished: certificates by label, also of the control, which plays a deviation of its own.
-    """
+    """Raises a ValueError for a deviation that no algorithm reads, so that it would certify nothing."""
     played = {name for entry in ahead.values() for name in entry.deviations}
     played |= {split_name(entry.identities) for entry in ahead.values() if entry.deviations}  # else nothing is played
     played |= {name for label, entry in finished.items() if label != CONTROL for name in entry.gains.deviations}

@@ -149,7 +149,7 @@ def _clients(arrays: Mapping[str, np.ndarray], prefix: str, capacities: list[int
         return None
     parts = [part for part in ("train", "valid", "test", "deployment", "later") if prefix + part in arrays]
     size = [jnp.asarray(arrays[prefix + part]) for part in parts]
-    rows = {
+    rows: dict[str, Any] = {
         part: Rows(Spans(jnp.zeros(count.shape, jnp.int32), length), count)
         for part, count, length in zip(parts, size, capacities, strict=True)
     }

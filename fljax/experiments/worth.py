@@ -25,16 +25,9 @@ from fljax.experiments.conductor import Outputs, check_data, opened, trained_alo
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import (
-    apart,
-    begin,
-    check_blocks,
-    names_of,
-    on_block,
-    reads_standalone,
-)
+from fljax.experiments.whole_runs import apart, begin, check_blocks, names_of, on_block, reads_standalone
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
-from fljax.games.choosing import Asked
+from fljax.games.comparing import Asked
 from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, code_of, metrics_of, name_of_value
@@ -197,7 +190,7 @@ def _tables(
             log.note(table.notes, label, table.cost.runs, table.cost.runs)
         if (words := divergences(table)) is not None:
             log.note(words, label, table.cost.runs, table.cost.runs)
-        yield label, plan, _named(table, setup)
+        yield label, plan, table._replace(names=names_of(setup) or table.names)
 
 
 def _check_estimators(plan: Plan, setup: Setup, asked: Question) -> str:
@@ -220,10 +213,6 @@ def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Se
 # Of which only the names of its numbers are read.
 _NONE = np.zeros((1, 1), np.float32)
 _ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
-
-
-def _named(table: CoalitionTable, setup: Setup) -> CoalitionTable:
-    return table._replace(names=names_of(setup) or table.names)
 
 
 def _finished(directory: pathlib.Path | None, text: str) -> SavedTables | None:

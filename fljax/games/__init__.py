@@ -51,13 +51,18 @@ from fljax.games.strategic.equilibria import (
     payoff_half_width,
     pure_equilibria,
 )
-from fljax.games.strategic.evidence import Attack, Confirmed, Control, Harmful, Rationality
-from fljax.games.strategic.ex_post import ExPost, ex_post
 from fljax.games.strategic.gains import (
+    Attack,
     Certificate,
+    Confirmed,
+    Control,
+    ExPost,
     Gains,
+    Harmful,
+    Rationality,
     certificate,
     diverged_cells,
+    ex_post,
     individual_rationality,
     replace_diverged,
     unilateral_gains,

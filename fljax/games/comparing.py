@@ -18,21 +18,25 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from fljax import contributions, training
-from fljax.algorithms.measuring import head_rows
+from fljax.algorithms.measuring import has_head, head_rows
 from fljax.contributions import ESTIMATORS, CachedGame, Estimate, RunRecord
 from fljax.core import trees
+from fljax.core.names import unknown
 from fljax.core.signatures import parameters_of
-from fljax.engine import Plan, plan_of
-from fljax.engine.rounds.federations import by_id, local_data
-from fljax.games.choosing import ROWS, Asked
-from fljax.games.recording import of_seed, record_runs
+from fljax.engine import Plan, is_stacked, plan_of, rollout
+from fljax.engine.rounds.federations import by_id, local_data, with_shared, without_shared
 from fljax.games.solutions import shapley
 from fljax.games.tables import CoalitionTable, by_code
 from fljax.games.values import algorithm_of
-from fljax.protocol import Algorithm, Federation, Subset
+from fljax.protocol import Algorithm, Federation, Info, Round, Seat, Subset
+from fljax.protocol.sums import Part, Total, as_streamed
 
 _JUDGED = ("kendall", "spearman", "share_error", "best_found", "worst_found", "compared")
+_ROWS = "validation"  # of the server, by which models are judged
 _SPENT = ("trainings", "evaluations", "gradients")
+# Options that are taken from the task and the federation, where these have them.
+_OFFERED = {"shapfed": "head", "fedce": "client_metric"}
+_UPDATE, _MODEL, _WEIGHT = "recorded_update_", "recorded_model_", "recorded_weight"  # in the records of a run
 _TOLD = ("converged",)  # details of estimates that are kept
 
 
@@ -42,7 +46,7 @@ def compare_estimators(
     table: CoalitionTable,
     *,
     rounds: int,
-    rows: str = ROWS,
+    rows: str = _ROWS,
     estimators: Sequence[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     budget: int | None = None,
@@ -107,6 +111,97 @@ def compare_estimators(
         seconds[name] = (time.perf_counter() - began) / len(table.seeds)
     found = _dataset(estimates, seconds, truth, table).assign_attrs(left_out=left_out)
     return found if gain is None else found.assign(gain=("seed", gain))
+
+
+class Asked(NamedTuple):
+    """What estimators get, as for ``compare_estimators``, of a table that need not be there yet."""
+
+    plan: Plan
+    federation: Federation
+    metric: str  # by which coalitions are judged
+    rows: str = _ROWS
+    options: Mapping[str, Mapping[str, Any]] = {}
+    budget: int | None = None
+
+    @property
+    def trainings(self) -> int:
+        """The largest number of trainings; by default a quarter of all coalitions, and at least 2 N."""
+        clients = self.federation.clients.id.shape[-1]
+        return max(2**clients // 4, 2 * clients) if self.budget is None else self.budget
+
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether estimators that look at rounds judge models by accuracy."""
+        return "loss" not in self.metric and algorithm_of(self.plan).task.score is not None
+
+    def split(self, names: Sequence[str] | None) -> tuple[list[str], str]:
+        """The estimators that can run, and in one line which are left out and why; empty: none. Nothing is computed.
+
+        All of ``names`` must run; None: those that can.
+        """
+        for name in (*(names or ()), *self.options):
+            if name not in ESTIMATORS:
+                raise ValueError(unknown("estimator", name, ESTIMATORS))
+        if names is None and self.rows != _ROWS:
+            self._check_rows()
+        lacking = self._lacking(list(ESTIMATORS if names is None else names))
+        if names is None:
+            return [name for name in ESTIMATORS if name not in lacking], _in_words(lacking)
+        for name, reason in lacking.items():
+            raise ValueError(f"{reason} (for the estimator {name!r})")
+        return list(dict.fromkeys(names)), ""
+
+    def _lacking(self, names: Sequence[str]) -> dict[str, str]:
+        """Why some of the estimators cannot run: what was expected and what there is."""
+        task, valid = algorithm_of(self.plan).task, self.federation.clients.valid.size
+        clients, reasons = self.federation.clients.id.shape[-1], dict[str, str]()
+        validated = bool(np.all(np.asarray(valid) > 0)) and task.score is not None
+        needs = {
+            "shapfed": (has_head(task), "a task with a head of classes, or the option head"),
+            "fedce": (validated, "validation rows and an accuracy of all clients, or the option client_metric"),
+            "cffl_reputation": (self.by_accuracy, "a table of accuracies"),
+        }
+        blind = self._blind() if any(not ESTIMATORS[name].on_host for name in names) else ""
+        for name in names:
+            options, least = self.options.get(name, {}), ESTIMATORS[name].least
+            has, words = needs.get(name, (True, ""))
+            if not has and _OFFERED.get(name) not in options:
+                reasons[name] = f"expected {words}, got none"
+            elif blind and not ESTIMATORS[name].on_host:
+                reasons[name] = blind
+            elif least is not None and (trainings := least(clients, **options)) > self.trainings:
+                reasons[name] = f"expected a budget of at least {trainings} trainings, got {self.trainings}"
+        return reasons
+
+    def _blind(self) -> str:
+        """Why nothing can be seen of the rounds of a run; empty: they can be seen."""
+        by_seed = {name: jax.tree.map(lambda rows: rows[:1], values) for name, values in self.plan.by_seed.items()}
+        try:
+            self._check_rows()
+            jax.eval_shape(
+                lambda: record_runs(self.plan._replace(by_seed=by_seed), self.federation, rounds=1, seeds=(0,))
+            )
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def _check_rows(self) -> None:
+        """Raises a ValueError if the server lacks the rows."""
+        if self.rows not in self.federation.held:
+            held = self.federation.held
+            valid = f"valid names are {', '.join(held)}" if held else "the server has none"
+            raise ValueError(
+                f"expected rows of the server, got {self.rows!r}; {valid} (held_fraction above 0 gives it rows)"
+            )
+
+
+def _in_words(reasons: Mapping[str, str]) -> str:
+    """Which estimators are left out and why, in one line."""
+    told = [
+        f"{', '.join(name for name in reasons if reasons[name] == reason)} ({reason})"
+        for reason in dict.fromkeys(reasons.values())
+    ]
+    return f"estimators left out: {'; '.join(told)}" if told else ""
 
 
 def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
@@ -178,6 +273,79 @@ def _by_values(name: str, values: np.ndarray, budget: int, seed: int, options: M
     more = {"budget": budget + 1} if name == "ipss" and "budget" not in options else {}  # with the empty coalition
     game = CachedGame.of_table(values, budget=budget)
     return contributions.estimate(name, game, key=jax.random.key(seed), **more, **options)
+
+
+class _Row(NamedTuple):
+    """A client's row in the aggregation, with its update and its weight."""
+
+    inner: PyTree
+    update: PyTree
+    weight: Array
+
+
+def of_seed(federation: Federation, place: Array) -> Federation:
+    """The federation of one of several seeds; one that all seeds share is returned as it is."""
+    if not is_stacked(federation):
+        return federation
+    return with_shared(trees.take(without_shared(federation), place), federation)
+
+
+def recording(algorithm: Algorithm) -> Algorithm:
+    """The algorithm, whose Info also has every client's update and weight, and the model before the round.
+
+    The weight is that of the client's part of the sum; of an aggregation that is no sum it is 1.
+    """
+    inner = as_streamed(algorithm.aggregate)
+
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
+        part, row = inner.contribute(server, seat, up)
+        if not hasattr(up, "update"):
+            raise ValueError("expected an algorithm whose clients send an update, got messages without one")
+        weight = jnp.asarray(part.weight, jnp.result_type(float))
+        return part, _Row(row, up.update, weight if weight.ndim == 0 else jnp.ones((), weight.dtype))
+
+    def finish(server: PyTree, total: Total, rows: PyTree, round: Round) -> tuple[PyTree, Info]:
+        if not hasattr(server, "model"):
+            raise ValueError("expected an algorithm whose server has one model, got a server without one")
+        after, info = inner.finish(server, total, rows.inner, round)
+        updates = {f"{_UPDATE}{place}": leaf for place, leaf in enumerate(jax.tree.leaves(rows.update))}
+        models = {f"{_MODEL}{place}": leaf for place, leaf in enumerate(jax.tree.leaves(server.model))}
+        return after, {**info, **updates, **models, _WEIGHT: rows.weight}
+
+    return algorithm._replace(aggregate=inner._replace(contribute=contribute, finish=finish))
+
+
+def record_runs(
+    plan: Plan, federation: Federation, *, rounds: int, seeds: tuple[int, ...], server_rate: float = 1.0
+) -> RunRecord:
+    """The records of the runs of several seeds, ``[R, T, ...]``: full runs of all clients, which send updates.
+
+    The federation is shared by all seeds, or there is one per seed. ``server_rate`` is ``eta_g`` of the record.
+    """
+    if rounds < 1:
+        raise ValueError(f"expected at least one round for a record of rounds, got {rounds}")
+    federation = by_id(federation)
+
+    def one(seed: Array, by_seed: Any, place: Array) -> RunRecord:
+        data = of_seed(federation, place)
+        algorithm = plan.build(**plan.arguments, **by_seed)
+        state, records = rollout(recording(algorithm), data, rounds=rounds, seed=seed)
+        structure = jax.tree.structure(state.server.model)
+
+        def tree(prefix: str) -> PyTree:
+            return jax.tree.unflatten(structure, [records[f"{prefix}{i}"] for i in range(structure.num_leaves)])
+
+        last = jax.tree.map(lambda leaf: leaf[None], state.server.model)
+        models = jax.tree.map(lambda *parts: jnp.concatenate(parts), tree(_MODEL), last)
+        present = jnp.asarray(records["cohort_present"], bool)
+        weights = jnp.where(present, records[_WEIGHT], 0)
+        rate = jnp.asarray(server_rate, weights.dtype)
+        return RunRecord(models, tree(_UPDATE), weights, present, records["cohort_id"], rate)
+
+    rows = {name: jax.tree.map(jnp.asarray, values) for name, values in plan.by_seed.items()}
+    numbers = jnp.asarray(seeds, jnp.uint32)
+    mapped = jax.jit(lambda *arguments: jax.lax.map(lambda row: one(*row), arguments))
+    return mapped(numbers, rows, jnp.arange(len(seeds)))
 
 
 class _Judge(NamedTuple):

@@ -77,7 +77,7 @@ def read(name: str) -> list[Published]:
 
 
 def select(names: Sequence[str], dataset: str | None = None, partition: str | None = None) -> list[Published]:
-    """The rows of some tables for one dataset and one partition: with exactly this name, else with names containing it."""
+    """The rows of some tables for one dataset and one partition: with this name, else with names containing it."""
     rows = [row for name in names for row in read(name)]
     about = [row for row in rows if dataset in (None, row.dataset)]
     # "Dir(0.5)" is a partition, and also part of another partition's name.

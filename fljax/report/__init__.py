@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from fljax.report.certificates import best_response_picture as best_response_picture
     from fljax.report.certificates import certificate_picture as certificate_picture
     from fljax.report.certificates import certificate_rows as certificate_rows
+    from fljax.report.certificates import certificate_sentences as certificate_sentences
     from fljax.report.clients import data_picture as data_picture
     from fljax.report.decisions import leaving as leaving
     from fljax.report.drawing import figures as figures
     from fljax.report.drawing import picture as picture
-    from fljax.report.games.sentences import certificate_sentences as certificate_sentences
     from fljax.report.kinds.by_client import client_curves as client_curves
     from fljax.report.kinds.by_client import client_spread as client_spread
     from fljax.report.kinds.by_client import contribution_accuracy as contribution_accuracy
@@ -47,7 +47,7 @@ _HOME = {
     "best_rows": "tables",
     "certificate_picture": "certificates",
     "certificate_rows": "certificates",
-    "certificate_sentences": "games.sentences",
+    "certificate_sentences": "certificates",
     "client_curves": "kinds.by_client",
     "client_spread": "kinds.by_client",
     "contribution_accuracy": "kinds.by_client",

@@ -1,12 +1,19 @@
 """Whether it pays to deviate: a table, sentences, a heatmap of deviations by client, and where best responses lead.
 
-The datasets are those of ``fljax.games``: ``certificate_dataset`` of a certificate, and ``response_dataset`` of a graph
+The files of ``fljax certify`` are a table of all cells, a picture of each algorithm, and a page. The datasets are those
+of ``fljax.games``: ``certificate_dataset`` of a certificate, and ``response_dataset`` of a graph
 of best responses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import html
+import io
+import pathlib
+import re
+import zlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -16,9 +23,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
-from fljax.report.games.sentences import name_of, verdict_in_words
-from fljax.report.style import COLOURS, INK, fitted, legend_below, printable, width_of
+from fljax.core.files import write
+from fljax.report.page import attached_to, png, shown, whole_page
+from fljax.report.style import COLOURS, INK, fitted, fonts_for, legend_below, printable, texts_of, width_of
+from fljax.report.worth import lines_of
 
+PAGE, TABLE = "certificates.html", "certificates.csv"
 _GAIN, _LOSS, _PLAIN = "#D55E00", "#0072B2", "#f3f3f3"
 _SINK, _CYCLE, _NODE = INK, "#ffcf87", "#dddddd"
 _WRITTEN = 24  # clients up to which numbers are written into cells
@@ -30,6 +40,13 @@ _MARKS = {
     "CERTIFIED": "plain: certified",
 }
 _WRITTEN_MARKS = {"INCONCLUSIVE": "?", "NO EFFECT SEEN": "="}
+_CHANGES = ("loss", "participation", "welfare")
+_BEGIN = ("algorithm", "client", "deviation", "gain", "low", "high", "error")
+_COUNTED = (("deviation", "deviation"), ("deviator", "client"))
+_OUTSIDE = {
+    "standalone": "without joining, by standalone models",
+    "mechanism": "without joining, by the mechanism with one member",
+}
 
 
 def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
@@ -45,20 +62,15 @@ def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
         numbers = [entry["mean"], entry["low"], entry["high"], *(means[name][cell] for name in ("loss", "welfare"))]
         verdict = str(entry["verdict_of_cell"].values)
         deviation = str(entry["deviation"].values)
-        rows.append([name_of(certificate, cell), deviation, *(f"{float(number):+.4f}" for number in numbers), verdict])
+        rows.append([_name_of(certificate, cell), deviation, *(f"{float(number):+.4f}" for number in numbers), verdict])
     return rows
 
 
 def deviation_rows(certificate: xr.Dataset, *, bounds: bool = False) -> list[list[str]]:
     """The certificate as text: a row of headings, and a row for each deviation, with the client that gains most by it.
 
-    Args:
-      certificate: of ``fljax.games.certificate_dataset``.
-      bounds: whether losses of others, participation and welfare have their bounds, too.
-
-    Returns:
-      Rows with the largest mean gains first. The verdict is that of all clients: "VIOLATED" if it is violated for some
-      client, and "CERTIFIED" or "NO EFFECT SEEN" if it is so for all.
+    The largest mean gains come first. With ``bounds``, losses of others, participation and welfare have them, too. The
+    verdict is that of all clients: "VIOLATED" if it is violated for some, and another one if it is so for all.
     """
     beside = {"loss": "others lose", "participation": "participation", "welfare": "welfare"}
     rows = [["deviation", "client", "gain", "from", "to", *beside.values(), "verdict"]]
@@ -69,7 +81,7 @@ def deviation_rows(certificate: xr.Dataset, *, bounds: bool = False) -> list[lis
         gain = [f"{float(entry[part]):+.4f}" for part in ("mean", "low", "high")]
         others = [_with_bounds(entry, part, bounds) for part in beside]
         verdicts = certificate["verdict_of_cell"].values[names == name].tolist()
-        rows.append([str(name), name_of(certificate, int(cell)), *gain, *others, _of_all(verdicts)])
+        rows.append([str(name), _name_of(certificate, int(cell)), *gain, *others, _of_all(verdicts)])
     return rows
 
 
@@ -86,6 +98,131 @@ def _of_all(verdicts: Sequence[str]) -> str:
     if violated:
         return f"VIOLATED ({violated} of {len(verdicts)})" if len(verdicts) > 1 else "VIOLATED"
     return verdicts[0] if len(set(verdicts)) == 1 else "INCONCLUSIVE"
+
+
+def _name_of(certificate: xr.Dataset, cell: int) -> str:
+    """The name of the client that deviates in a cell."""
+    return printable(str(certificate["name"].values[int(certificate["deviator"][cell])]), 30)
+
+
+def _cell_in_words(certificate: xr.Dataset, cell: int) -> str:
+    """``client 2, update times 4``."""
+    return f"client {_name_of(certificate, cell)}, {certificate['deviation'].values[cell]}"
+
+
+def rationality_sentence(certificate: xr.Dataset) -> str | None:
+    """How many clients should not have joined; None if outside options are not known."""
+    if "irrational" not in certificate:
+        return None
+    share, low, high = (100 * float(certificate[f"irrational{end}"]) for end in ("", "_low", "_high"))
+    outside = _OUTSIDE.get(str(certificate["outside_is"].values), "without joining")
+    words = f"{share:.1f} % of the clients have less than {outside} (from {low:.1f} to {high:.1f} %)."
+    return words + (" Where most do, it pays to contribute nothing." if share > 50 else "")
+
+
+def certificate_sentences(certificate: xr.Dataset) -> list[str]:
+    """What a certificate says beside its cells: who should join, the verdict, the worst cell, and what it is about.
+
+    Args:
+      certificate: of ``fljax.games.certificate_dataset``.
+    """
+    first = rationality_sentence(certificate)
+    sentences: list[str] = [] if first is None else [first]
+    sure = f"{100 * float(certificate['confidence']):g} %"
+    sentences.append(f"{_verdict_in_words(certificate)}.")
+    if np.isfinite(certificate["seeds_needed"]):
+        sentences.append(f"About {int(certificate['seeds_needed']):,} seeds would decide.")
+    unseen, seeds = int((certificate["verdict_of_cell"] == "NO EFFECT SEEN").sum()), certificate.sizes["seed"]
+    if unseen:
+        rare = 100 * (1 - (1 - float(certificate["confidence"])) ** (1 / seeds))
+        sentences.append(
+            f"No effect seen in {unseen} of {certificate.sizes['cell']} cells, whose gain is the same with all seeds. "
+            f"This bounds no gain: in up to {rare:.0f} % of all draws a cell may gain something else ({sure})."
+        )
+    if "harmful_cell" in certificate:
+        worst, *ends = (certificate[f"harmful_{name}"].item() for name in ("cell", "low", "high"))
+        sentences.append(
+            f"The others lose in {int(certificate['harmful_count'])} of {certificate.sizes['cell']} cells, in which "
+            f"the largest gain is from {ends[0]:.4g} to {ends[1]:.4g} ({_cell_in_words(certificate, worst)})."
+        )
+    cells, half = [int(certificate[name]) for name in ("worst", "confirmed_cell")], seeds // 2
+    names = [_cell_in_words(certificate, cell) for cell in cells]
+    ends = [float(certificate[f"confirmed_{name}"]) for name in ("mean", "low", "high")]
+    sentences.append(
+        f"Largest mean gain: {names[0]}, {float(certificate['mean'][cells[0]]):+.4f}. Chosen with {half} seeds and "
+        f"reported with the others: {names[1]}, {ends[0]:+.4f} (from {ends[1]:+.4f} to {ends[2]:+.4f}, {sure})."
+    )
+    sentences += [*_attack_in_words(certificate, half, sure), *_controls_in_words(certificate)]
+    sentences += _of_single_seeds(certificate, sure)
+    lost = int(certificate["diverged"].sum() + certificate["honest_diverged"].sum())
+    if lost:
+        runs = "1 run diverged and counts" if lost == 1 else f"{lost} runs diverged and count"
+        sentences.append(f"{runs} as the worst utility.")
+    tried = {name: len(set(certificate[name].values)) for name, _ in _COUNTED}
+    words = [f"{tried[name]} {word}{'s' * (tried[name] > 1)}" for name, word in _COUNTED]
+    sentences.append(
+        f"Tried: {words[0]} of {words[1]}, each one alone while all others are honest. "
+        "A client may gain more by a deviation that was not tried. Gains are means over seeds. They are often skewed: "
+        "the bounds of a single cell then hold less often than they say."
+    )
+    return sentences
+
+
+def _attack_in_words(certificate: xr.Dataset, half: int, sure: str) -> list[str]:
+    if "attack_client" not in certificate:
+        return []
+    mean, low, high = (float(certificate[f"attack_{name}"]) for name in ("mean", "low", "high"))
+    numbers = zip(certificate["attack_field"].values, certificate["attack_number"].values, strict=True)
+    strategy = ", ".join(f"{field} {float(number):.3g}" for field, number in numbers)
+    beyond = " It violates the tolerance." if low > float(certificate["tolerance"]) else ""
+    attacker = certificate["name"].values[int(certificate["attack_client"])]
+    return [
+        f"Attack: the best of {int(certificate['attack_candidates'])} strategies of client "
+        f"{attacker}, chosen with {half} seeds ({strategy}), gains {mean:+.4f} with the others (from {low:+.4f} to "
+        f"{high:+.4f}, {sure}).{beyond}"
+    ]
+
+
+def _controls_in_words(certificate: xr.Dataset) -> list[str]:
+    if "control_name" not in certificate:
+        return []
+    columns = (certificate[f"control_{part}"].values.tolist() for part in ("name", "expected", "verdict"))
+    controls = list(zip(*columns, strict=True))
+    failed = [
+        f"Control failed: {name} should be {expected} and is {verdict}, so the verdict says little."
+        for name, expected, verdict in controls
+        if expected != verdict
+    ]
+    named = "; ".join(f"{name}: {verdict}" for name, _, verdict in controls)
+    return failed or [f"Controls, all as they should be: {named}."]
+
+
+def _of_single_seeds(certificate: xr.Dataset, sure: str) -> list[str]:
+    """Gains ex post, and what could be seen: the smallest gain that is flagged, beside the noise of payoffs."""
+    if "violated_seeds" not in certificate:
+        return []
+    share, most = (100 * float(certificate[f"violated_seeds{end}"]) for end in ("", "_high"))
+    quantiles = zip(certificate["level"].values, certificate["largest_quantile"].values, strict=True)
+    shown = ", ".join(f"{float(gain):+.4f} (quantile {float(level):g})" for level, gain in quantiles)
+    seen = float(certificate["tolerance"]) + float((certificate["mean"] - certificate["low"]).max())
+    noise = float(certificate["honest"].std("seed", ddof=1).mean())
+    return [
+        f"With single seeds: in {share:.1f} % of them somebody gains more than the tolerance (at most {most:.1f} % of "
+        f"all draws, {sure}). Largest gain of a seed: {shown}.",
+        f"A mean gain above {seen:.4g} is flagged in every cell. Payoffs of an honest client have the standard "
+        f"deviation {noise:.4g} over seeds.",
+    ]
+
+
+def _verdict_in_words(certificate: xr.Dataset) -> str:
+    """The verdict, and from where to where the largest gain is."""
+    low, high = float(certificate["epsilon_low"]), float(certificate["epsilon_high"])
+    cells, seeds = certificate.sizes["cell"], certificate.sizes["seed"]
+    sure = f"{100 * float(certificate['confidence']):g} % for each side, {cells} cells at once, {seeds} seeds"
+    verdict = f"{certificate['verdict'].item()} at {float(certificate['tolerance']):g}"
+    attacked = certificate["verdict"] == "VIOLATED" and not (certificate["verdict_of_cell"] == "VIOLATED").any()
+    gain = " by the attack: the largest gain of the cells" if attacked else ": the largest gain"
+    return f"{verdict}{gain} is from {low:.4g} to {high:.4g} ({sure})"
 
 
 def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
@@ -128,10 +265,11 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     bar.set_label("mean gain", fontsize=9.5, color=INK)
     bar.ax.tick_params(colors=INK, labelsize=9)
     bar.outline.set_visible(False)  # type: ignore[operator]
-    _title(axes, [verdict_in_words(certificate)], size[0] - 2)
+    _title(axes, [_verdict_in_words(certificate)], size[0] - 2)
     _head(figure, heading or "Does it pay to deviate?")
     present = [name for name in _MARKS if (verdicts == name).any()]
-    legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | _untried(verdicts))
+    untried = {"not tried": Patch(facecolor="#bbbbbb")} if (verdicts == "").any() else {}
+    legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | untried)
     return figure
 
 
@@ -155,8 +293,89 @@ def _mark(verdict: str) -> Patch | Line2D:
     return Patch(facecolor=_PLAIN, edgecolor=INK, linewidth=width)
 
 
-def _untried(verdicts: np.ndarray) -> dict[str, Patch]:
-    return {"not tried": Patch(facecolor="#bbbbbb")} if (verdicts == "").any() else {}
+def certificate_table(certificates: Mapping[str, xr.Dataset]) -> bytes:
+    """All cells as CSV: a line for each algorithm and cell, with its gain with each seed.
+
+    Columns: the gain with its bounds and standard error; by ``loss`` (of another client), ``participation`` and
+    ``welfare`` means and bounds; ``above``, the share of seeds with a gain above the tolerance; the verdict; and
+    ``seed_S``. What is not known is empty.
+    """
+    seeds = list(dict.fromkeys(int(seed) for dataset in certificates.values() for seed in dataset["seed"].values))
+    changes = [f"{name}{end}" for name in _CHANGES for end in ("", "_low", "_high")]
+    text = io.StringIO()
+    writer = csv.DictWriter(
+        text, [*_BEGIN, *changes, "above", "verdict", *(f"seed_{seed}" for seed in seeds)], restval=""
+    )
+    writer.writeheader()
+    for label, dataset in certificates.items():
+        for cell in range(dataset.sizes["cell"]):
+            writer.writerow({"algorithm": label, **_line(dataset.isel(cell=cell))})
+    return text.getvalue().encode()
+
+
+def _line(entry: xr.Dataset) -> dict[str, object]:
+    """One cell."""
+    numbers = {"gain": "mean", **{name: name for name in ("low", "high", "error", "above")}}
+    name = str(entry["name"].values[int(entry["deviator"])])
+    line: dict[str, object] = {"client": name, "deviation": str(entry["deviation"].values)}
+    line |= {column: float(entry[name]) for column, name in numbers.items() if name in entry}
+    line["verdict"] = str(entry["verdict_of_cell"].values)
+    for name in _CHANGES:
+        if name in entry:
+            line |= {name: float(entry[name].mean("seed"))}
+            line |= {f"{name}{end}": float(entry[f"{name}{end}"]) for end in ("_low", "_high")}
+    gains = zip(entry["seed"].values, entry["gain"].values, strict=True)
+    return line | {f"seed_{int(seed)}": float(gain) for seed, gain in gains}
+
+
+def write_certificates(
+    folder: pathlib.Path,
+    certificates: Mapping[str, xr.Dataset],
+    heading: str,
+    notes: Mapping[str, Sequence[str]],
+) -> tuple[pathlib.Path, ...]:
+    """Writes ``certificates.html`` and ``certificate_WORDS.png`` of each label into a folder; returns their paths.
+
+    ``notes`` are further sentences by label: which runs diverged. Those of a label without a certificate stand alone.
+    """
+    paths: list[pathlib.Path] = []
+    parts: list[str] = []
+    for label, dataset in certificates.items():
+        names = [label, *map(str, dataset["deviation"].values), *map(str, dataset["name"].values)]
+        with fonts_for([*names, *texts_of(xr.Dataset(), heading)]):
+            content = png(certificate_picture(dataset, f"{label}: does it pay to deviate?"))
+        paths.append(folder / f"certificate_{_as_words(label)}.png")
+        write(paths[-1], content)
+        first, said = rationality_sentence(dataset), certificate_sentences(dataset)
+        rest = said if first is None else said[1:]
+        parts += [
+            f"<h2>{html.escape(label)}</h2>",
+            "" if first is None else lines_of([first]),
+            f'<div class="wide">{_as_html(deviation_rows(dataset, bounds=True))}</div>',
+            lines_of([*rest, *notes.get(label, ())]),
+            f'<div class="wide">{shown(content, f"Gains of each client by deviation under {label}")}</div>',
+            f"<details><summary>All cells of {html.escape(label)}</summary>"
+            f'<div class="wide">{_as_html(certificate_rows(dataset))}</div></details>',
+        ]
+    for label in [label for label in notes if label not in certificates]:
+        parts += [f"<h2>{html.escape(label)}</h2>", lines_of(list(notes[label]))]
+    page = folder / PAGE
+    write(page, whole_page(heading, parts, attached_to(folder)).encode())
+    return (*paths, page)
+
+
+def _as_words(label: str) -> str:
+    """A label as small letters, digits and underscores; of a label with anything else a checksum tells it apart."""
+    words = re.sub("[^a-z0-9]+", "_", label.lower()).strip("_")[:80]
+    return words if words == label else f"{words}-{zlib.crc32(label.encode()):08x}"
+
+
+def _as_html(rows: Sequence[Sequence[str]]) -> str:
+    """Rows, of which the first one has the headings, as a table."""
+    head, *body = rows
+    titles = "".join(f"<th>{html.escape(text)}</th>" for text in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in body)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:

@@ -5,7 +5,6 @@ from fljax.scenarios.appeal_based import appeal_based
 from fljax.scenarios.byzantine import byzantine
 from fljax.scenarios.clipped import clipped
 from fljax.scenarios.common import Entry
-from fljax.scenarios.deviating import Deviation, Knowledge
 from fljax.scenarios.drift import drift
 from fljax.scenarios.effort import effort
 from fljax.scenarios.finetuned import finetuned
@@ -14,7 +13,7 @@ from fljax.scenarios.median_clipped import median_clipped
 from fljax.scenarios.misreporting import misreporting
 from fljax.scenarios.opting_out import opting_out
 from fljax.scenarios.registry import REGISTRY
-from fljax.scenarios.strategic import ByReport, Strategy, strategic
+from fljax.scenarios.strategic import ByReport, Deviation, Knowledge, Strategy, strategic
 
 __all__ = [
     "REGISTRY",

@@ -13,7 +13,7 @@ them. An honest client sends what it would send without the scenario.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -22,20 +22,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree, Real
 
 from fljax.core import trees
+from fljax.core.names import name_of
 from fljax.core.signatures import Range
 from fljax.core.values import checked
 from fljax.protocol import Algorithm, AnyArray, Census, LocalData, Seat, Task, roles
 from fljax.protocol.messages import changed_report, changed_update
 from fljax.scenarios.behaviour import of_round
-from fljax.scenarios.common import (
-    STRATEGIC,
-    Entry,
-    add_normal,
-    applied_scenarios,
-    key_number,
-    root_mean_square,
-)
-from fljax.scenarios.deviating import Deviation, Knowledge, have_same_shapes, made
+from fljax.scenarios.common import STRATEGIC, Entry, add_normal, applied_scenarios, key_number, root_mean_square
 from fljax.scenarios.effort import with_effort
 from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.misreporting import false_value
@@ -109,6 +102,28 @@ class Strategy(NamedTuple):
 
 
 HONEST = Strategy(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, ByReport(*[1.0] * 6), ByReport(*[0.0] * 6))
+
+
+class Knowledge(NamedTuple):
+    """What a client knows when it sends a message.
+
+    Attributes:
+      seat: the ``round``, and its ``id``.
+      key: a random key of its own in this round.
+      down: what it received, in polls and in training.
+      client: what it keeps from earlier rounds, as the algorithm's Client.
+      data: its own rows; ``data.train.rows.size`` is their number.
+    """
+
+    seat: Seat
+    key: Key[Array, ""]
+    down: PyTree
+    client: PyTree
+    data: LocalData
+
+
+# ``(message, knowledge) -> message`` of one client, traced: its honest Ballot or Up, and one of the same form.
+Deviation = Callable[[Any, Knowledge], Any]
 
 
 # A Strategy of arrays, with None where a field is None: its annotations also allow the lists and numbers of users.
@@ -199,7 +214,7 @@ def with_strategy(
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: StrategicClient, data: LocalData) -> PyTree:
         assert worked.poll is not None
         ballot = worked.poll.ask(key, seat, down, client.inner, believed(seat, client, data))
-        ballot = made(functions, chosen, Knowledge(seat, key, down, client.inner, data), ballot)
+        ballot = _made(functions, chosen, Knowledge(seat, key, down, client.inner, data), ballot)
         return _reported(_row(numbers, seat), ballot) if seat.known else ballot
 
     def train(
@@ -207,7 +222,7 @@ def with_strategy(
     ) -> tuple[PyTree, StrategicClient]:
         now = _row(numbers, seat)
         up, new = worked.train(key, seat, down, client.inner, believed(seat, client, data))
-        up = made(functions, chosen, Knowledge(seat, key, down, client.inner, data), up)
+        up = _made(functions, chosen, Knowledge(seat, key, down, client.inner, data), up)
         after, up = client._replace(inner=new, rounds=client.rounds + 1), _reported(now, up)
         if not changes:
             return up, after
@@ -232,6 +247,29 @@ def with_strategy(
         personal=None if worked.personal is None else personal,
         scenarios=applied_scenarios(inner, "strategic"),
     )
+
+
+def _made(
+    functions: tuple[Deviation, ...],
+    chosen: Float[Array, " N"] | Float[np.ndarray, " N"] | None,
+    knowledge: Knowledge,
+    message: PyTree,
+) -> PyTree:
+    """The message that the chosen function makes, 0: the honest one; a ValueError if it has another form."""
+    if chosen is None or not functions or not knowledge.seat.known:
+        return message
+    honest = jax.tree.map(jnp.asarray, message)
+
+    def of(function: Deviation) -> PyTree:
+        told = function(message, knowledge)
+        if not _have_same_shapes(told, honest):
+            shapes = (jax.tree.map(jnp.shape, tree) for tree in (honest, told))
+            expected = f"expected {name_of(function)} to give a message of the form of an honest one"
+            raise ValueError("{}, {}, got {}".format(expected, *shapes))
+        return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), told, honest)
+
+    number = jnp.asarray(chosen)[knowledge.seat.id].astype(jnp.int32)
+    return jax.lax.switch(number, [lambda: honest, *(lambda function=function: of(function) for function in functions)])
 
 
 class _Terms(NamedTuple):
@@ -311,7 +349,7 @@ def received_model(algorithm: Algorithm, down: PyTree, update: PyTree) -> PyTree
     """
     candidates = [down, getattr(down, "model", None)]
     candidates += [] if algorithm.common is None else [algorithm.common(down)]
-    alike = (part for part in candidates if part is not None and have_same_shapes(part, update))
+    alike = (part for part in candidates if part is not None and _have_same_shapes(part, update))
     return next(alike, None)
 
 
@@ -325,6 +363,14 @@ def _of_earlier_rounds(algorithm: Algorithm, down: PyTree, up: PyTree) -> tuple[
             "echo and for noise beside own, got one that sends something else"
         )
     return updates[0], model
+
+
+def _have_same_shapes(one: PyTree, other: PyTree) -> bool:
+    """Whether two trees have the same structure, and leaves of the same shapes."""
+    if jax.tree.structure(one) != jax.tree.structure(other):
+        return False
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(jnp.shape(first) == jnp.shape(second) for first, second in pairs)
 
 
 def _arrays(strategy: Strategy) -> _Numbers:

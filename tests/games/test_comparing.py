@@ -15,8 +15,7 @@ from fljax.contributions import ESTIMATORS
 from fljax.contributions.coalitions import members_of
 from fljax.engine import Plan
 from fljax.engine.rounds.federations import by_id
-from fljax.games.choosing import Asked
-from fljax.games.comparing import _by_values, _dataset, _Judge
+from fljax.games.comparing import Asked, _by_values, _dataset, _Judge
 from fljax.games.values import algorithm_of
 from fljax.training import Local
 from tests.contributions.games import THREE

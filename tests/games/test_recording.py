@@ -12,7 +12,7 @@ import pytest
 from fljax import algorithms, contributions
 from fljax.contributions import RunRecord
 from fljax.engine import Plan
-from fljax.games.recording import record_runs
+from fljax.games.comparing import record_runs
 from fljax.training import Local
 from tests.games.test_retraining import LOCAL, few, plan
 from tests.toys.federation import TRAIN

@@ -69,7 +69,7 @@ def run(name, dtype):
     options |= {"clients_per_round": None} if "clients_per_round" in asked else {}
     plan = fljax.Plan(case.build, {"task": task_in(dtype), "local": fljax.Local(0.5, 64, steps=2), **options})
     result = fljax.simulate(plan, federation(), rounds=1)
-    scores = [key for key in result.metrics if key.endswith(("loss", "accuracy"))]
+    scores = [key for key in map(str, result.metrics) if key.endswith(("loss", "accuracy"))]
     return {key: result.metrics[key].isel(seed=0).values for key in scores}, result.state
 
 
@@ -126,7 +126,7 @@ def test_estimators_with_heavy_weights(name, dtype):
 @pytest.mark.parametrize("dtype", HALF)
 def test_what_modules_and_servers_keep(dtype):
     """Logits and representations of modules in half precision, whichever way they got there; moments of the server."""
-    x = np.zeros((1, FEATURES), np.float32)
+    x = jnp.zeros((1, FEATURES))
     tasks = [
         models.task_from_module(nn.Dense(2, dtype=dtype), x),
         models.task_from_module(nn.Dense(2, dtype=dtype), x, compute_dtype=dtype),

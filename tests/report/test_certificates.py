@@ -14,9 +14,9 @@ from fljax.report.certificates import (
     best_response_picture,
     certificate_picture,
     certificate_rows,
+    certificate_sentences,
     deviation_rows,
 )
-from fljax.report.games.sentences import certificate_sentences
 from tests.games.played import GAINS, effort, full, two_clients, unilateral
 
 

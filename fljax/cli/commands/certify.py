@@ -66,16 +66,11 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
 
 def _check(options: CertifyOptions) -> None:
     """Raises a ValueError for a number that is out of range, before JAX starts."""
-    if not 0 <= options.tolerance < float("inf"):
-        raise ValueError(f"expected --tolerance to be at least 0, got {options.tolerance}")
     if not 0 < options.confidence < 1:
         raise ValueError(f"expected --confidence to be between 0 and 1, got {options.confidence}")
-    if options.identities < 1:
-        raise ValueError(f"expected --identities to be at least 1, got {options.identities}")
-    if options.candidates < 0:
-        raise ValueError(f"expected --candidates to be at least 0, got {options.candidates}")
-    if options.max_runs < 1:
-        raise ValueError(f"expected --max-runs to be at least 1, got {options.max_runs}")
+    for name, least in (("tolerance", 0), ("identities", 1), ("candidates", 0), ("max_runs", 1)):
+        if not least <= (got := getattr(options, name)) < float("inf"):
+            raise ValueError(f"expected --{name.replace('_', '-')} to be at least {least}, got {got}")
     if options.deviators is not None:
         _ids(options.deviators)
     valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}
@@ -127,7 +122,7 @@ def _write(
 ) -> Sequence[pathlib.Path]:
     """Writes the table of cells, and pictures and a page if they are drawn; returns the paths of these."""
     from fljax.core.files import write
-    from fljax.report.games.certified import TABLE, certificate_table, write_certificates
+    from fljax.report.certificates import TABLE, certificate_table, write_certificates
 
     write(folder / TABLE, certificate_table(datasets))
     if not drawn:
@@ -139,7 +134,7 @@ def _notes(label: str, certificate: Certificate) -> list[str]:
     """Which deviations were left out, which runs diverged, and whether the control is flagged."""
     from fljax.experiments.certify import CONTROL
     from fljax.games import diverged_cells
-    from fljax.games.strategic.evidence import left_out_sentences
+    from fljax.games.strategic.gains import left_out_sentences
 
     words = diverged_cells(certificate.gains)
     notes = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in left_out_sentences(label, certificate.left_out)]
@@ -153,8 +148,7 @@ def _notes(label: str, certificate: Certificate) -> list[str]:
 
 def _print(label: str, dataset: xr.Dataset, notes: Sequence[str]) -> None:
     """Who should have joined, then the table of deviations, then the verdict and what stands beside it."""
-    from fljax.report.certificates import deviation_rows
-    from fljax.report.games.sentences import certificate_sentences, rationality_sentence
+    from fljax.report.certificates import certificate_sentences, deviation_rows, rationality_sentence
 
     shown, said = console(110), certificate_sentences(dataset)
     first = rationality_sentence(dataset)

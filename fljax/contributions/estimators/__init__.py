@@ -4,9 +4,7 @@
 first kind build an ``Estimator`` that can run inside a round: ``begin``, ``observe``, ``estimate_of``.
 """
 
-from fljax.contributions.estimators.cached import CachedGame
 from fljax.contributions.estimators.directions import cosine, digfl, first_order, shapfed
-from fljax.contributions.estimators.guided import gtg_shapley
 from fljax.contributions.estimators.in_rounds import (
     ROUND_MEASURES,
     Contributions,
@@ -18,6 +16,7 @@ from fljax.contributions.estimators.in_rounds import (
 from fljax.contributions.estimators.reconstructed import (
     completed_shapley,
     fed_shapley,
+    gtg_shapley,
     in_run_leave_one_out,
     multi_round,
     one_round,
@@ -38,6 +37,7 @@ from fljax.contributions.estimators.rounds import (
     validation_gradients,
 )
 from fljax.contributions.estimators.sampled import (
+    CachedGame,
     ipss,
     msr_banzhaf,
     owen_shapley,

@@ -14,13 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from fljax.aggregators import shapley_first_order
-from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, cosines, products
+from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, cosines, no_memory, products
 from fljax.core import trees
 from fljax.core.values import Share, checked
-
-
-def _no_memory(model: PyTree, clients: int, rounds: int) -> tuple[()]:
-    return ()
 
 
 @checked
@@ -46,7 +42,7 @@ def digfl(*, clipped: bool = False) -> Estimator:
             row = row / (jnp.sum(row) + 1e-5)
         return memory, row, Cost(gradients=1)
 
-    return Estimator(_no_memory, observe)
+    return Estimator(no_memory, observe)
 
 
 @checked
@@ -65,7 +61,7 @@ def first_order() -> Estimator:
         gradients = jax.tree.map(lambda leaf: leaf[None], seen.next_gradient)
         return memory, shapley_first_order(gradients, seen.updates, share[None])[0], Cost(gradients=1)
 
-    return Estimator(_no_memory, observe)
+    return Estimator(no_memory, observe)
 
 
 @checked
@@ -82,7 +78,7 @@ def cosine(*, normalised: bool = False) -> Estimator:
         weights = trees.ratio(seen.weights, length) if normalised else seen.weights
         return memory, cosines(seen.updates, weights), Cost()
 
-    return Estimator(_no_memory, observe)
+    return Estimator(no_memory, observe)
 
 
 @checked

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fljax.contributions.estimators.registry import ESTIMATORS, NEEDS, Entry
-from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, observe
+from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, no_memory, observe
 from fljax.core import trees, users
 from fljax.core.names import unknown
 from fljax.core.signatures import arguments_for, parameters_of
@@ -106,12 +106,8 @@ def as_round_measure(chosen: Any) -> RoundMeasure | None:
 
 
 def needs_of(chosen: RoundMeasure) -> tuple[str, ...]:
-    """What the measure needs, names in ``NEEDS``; a function needs single updates.
-
-    Raises:
-      ValueError: if there is no such measure, or it cannot run inside a round.
-    """
-    if not isinstance(chosen.measure, str):
+    """What the measure needs, names in ``NEEDS``; a ValueError if there is none, or it cannot run inside a round."""
+    if not isinstance(chosen.measure, str):  # a function
         return ("individual",)
     if chosen.measure not in ESTIMATORS:
         raise ValueError(f"{unknown('measure', chosen.measure, ROUND_MEASURES)}; or a function of the updates")
@@ -144,16 +140,13 @@ def estimator_of(chosen: RoundMeasure, facts: Mapping[str, Any]) -> Estimator:
 def _of_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Estimator:
     """An estimator without a memory whose row is ``function(updates, weights, present, **options)``."""
 
-    def start(model: PyTree, clients: int, rounds: int) -> tuple[()]:
-        return ()
-
     def row_of(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
         kind, form = "the measure", "(updates, weights, present, ...)"
         found = users.call(kind, form, function, seen.updates, seen.weights, seen.present, **options)
         wanted = f"one score for each of {seen.present.shape[0]} rows"
         return memory, users.numbers(kind, function, wanted, found, seen.present.shape), Cost()
 
-    return Estimator(start, row_of)
+    return Estimator(no_memory, row_of)
 
 
 def begin_contributions(estimator: Estimator, model: PyTree, clients: int) -> Contributions:

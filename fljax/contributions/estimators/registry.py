@@ -9,12 +9,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fljax.contributions.estimators.cached import CachedGame
 from fljax.contributions.estimators.directions import cosine, digfl, first_order, shapfed
-from fljax.contributions.estimators.guided import gtg_shapley
 from fljax.contributions.estimators.reconstructed import (
     completed_shapley,
     fed_shapley,
+    gtg_shapley,
     in_run_leave_one_out,
     multi_round,
     one_round,
@@ -22,6 +21,7 @@ from fljax.contributions.estimators.reconstructed import (
 from fljax.contributions.estimators.reputations import cffl_reputation, fedce, rffl_reputation
 from fljax.contributions.estimators.rounds import Estimate, Estimator, RunRecord, estimate_run
 from fljax.contributions.estimators.sampled import (
+    CachedGame,
     ipss,
     msr_banzhaf,
     owen_shapley,

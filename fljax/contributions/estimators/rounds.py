@@ -66,6 +66,10 @@ class Observation(NamedTuple):
     members: Bool[Array, " N"] | None = None
 
 
+def no_memory(model: PyTree, clients: int, rounds: int) -> tuple[()]:
+    return ()
+
+
 def _total(memory: Any, total: Array) -> Array:
     return total
 

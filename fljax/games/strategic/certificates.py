@@ -11,9 +11,7 @@ import xarray as xr
 from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.core.files import write
 from fljax.games.strategic.equilibria import BestResponseGraph
-from fljax.games.strategic.evidence import Attack, Control
-from fljax.games.strategic.ex_post import ex_post
-from fljax.games.strategic.gains import Certificate, Gains, concluded
+from fljax.games.strategic.gains import Attack, Certificate, Control, Gains, concluded, ex_post
 from fljax.results import net_cdf
 
 _BOUNDS = ("mean", "error", "low", "high")

@@ -2,6 +2,9 @@
 
 The attack is searched for after the deviations: its client and its first strategy are those that gain most with the
 first half of the seeds. The same half chooses among many strategies, and the other half says what the best one gains.
+
+The search is random, with draws that depend on its seed alone. Its fields are those of the deviations that were tried,
+so that strategies change what the algorithm reads, and are runs of a program of the same form.
 """
 
 from __future__ import annotations
@@ -17,17 +20,10 @@ from fljax.core.signatures import is_whole
 from fljax.engine import Plan, plan_of
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.costs import estimate, in_words
-from fljax.games.outside import Outside, checked_outside, kind_of, runs_outside
 from fljax.games.strategic.controls import FEE, fee_for_honesty, known_mechanisms
-from fljax.games.strategic.deviations import (
-    check_deviations,
-    functions_of,
-    messages_of,
-    numbers_of,
-    usual_deviations,
-)
-from fljax.games.strategic.evidence import Attack
+from fljax.games.strategic.deviations import check_deviations, functions_of, messages_of, numbers_of, usual_deviations
 from fljax.games.strategic.gains import (
+    Attack,
     Certificate,
     Gains,
     certificate,
@@ -36,17 +32,22 @@ from fljax.games.strategic.gains import (
     confirm,
     unilateral_gains,
 )
-from fljax.games.strategic.playing import Stages, payoffs
-from fljax.games.strategic.searching import candidate_strategies, differing
+from fljax.games.strategic.playing import Outside, Stages, checked_outside, kind_of, payoffs, runs_outside
 from fljax.games.strategic.splitting import check_names, check_splits, split_payoffs, with_splits
 from fljax.games.strategic.utilities import Utility, UtilityFunction
 from fljax.games.tables import Cost
 from fljax.games.values import algorithm_of
 from fljax.protocol import Algorithm, Federation
-from fljax.scenarios import Deviation, Strategy
+from fljax.scenarios import ByReport, Deviation, Strategy
+from fljax.scenarios.strategic import HONEST
 from fljax.training import Local
 
 METHODS = ("bonferroni", "max_t")
+_HONEST = numbers_of(HONEST)
+_SHARES = ("effort", "flip")
+_LEVELS = ("noise", "noise_decay")
+_WITHOUT_EFFECT = {"noise_decay"}  # alone
+_FLIPPED = 0.15  # how often an update is flipped
 
 
 def certify(
@@ -165,15 +166,7 @@ def cost_of(
 ) -> Cost:
     """What all runs of a certificate cost, but for the controls, whose programs are small; nothing is computed.
 
-    Args:
-      plan: of the mechanism.
-      federation: its clients.
-      rounds: of each run.
-      seeds: their number.
-      cells: number of deviations, counted for each client that deviates.
-      outside: as for ``certify``.
-      candidates: strategies that the attacker tries.
-      splits: number of clients that split.
+    ``cells`` is the number of deviations, counted for each client that deviates, ``splits`` that of clients that split.
     """
     clients = federation.clients.id.shape[-1]
     together = 1 + cells + (1 + candidates if candidates else 0) + (1 + splits if splits else 0)
@@ -193,13 +186,9 @@ def check_number(cost: Cost, max_runs: int) -> None:
 
 
 def judged(result: Certificate, tolerance: float, *, attack: Attack | None = None, known: bool = False) -> Certificate:
-    """The certificate at a tolerance, with an attack and controls; nothing of the mechanism runs again.
+    """The certificate at another tolerance, with ``attack`` or its own; nothing of the mechanism runs again.
 
-    Args:
-      result: of the same runs, with any tolerance.
-      tolerance: gains up to it do not count.
-      attack: that was searched for; None: that of ``result``.
-      known: whether mechanisms with known gains are certified now. If not, those of ``result`` stay.
+    With ``known``, mechanisms with known gains are certified now. Otherwise those of ``result`` stay.
     """
     check_tolerance(tolerance)
     controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)
@@ -218,13 +207,7 @@ def judged(result: Certificate, tolerance: float, *, attack: Attack | None = Non
 
 
 def best_attack(gains: Gains, strategies: Mapping[str, Strategy], confidence: float) -> Attack:
-    """The strategy that gains most with the first half of the seeds, and its gain with the other half.
-
-    Args:
-      gains: of one client that plays each strategy.
-      strategies: by name.
-      confidence: of the interval.
-    """
+    """The strategy that gains most with the first half of the seeds, and its gain with the other half."""
     chosen = confirm(gains.gains, confidence)
     strategy = differing(numbers_of(strategies[gains.deviations[chosen.cell]]))
     searched = float(gains.gains[: len(gains.seeds) // 2, chosen.cell].mean())
@@ -242,3 +225,77 @@ def _check(seeds: int, confidence: float, method: str, candidates: int) -> None:
         raise ValueError(unknown("method", method, METHODS))
     if not is_whole(candidates) or candidates < 0:
         raise ValueError(f"expected candidates to be a whole number of at least 0, got {candidates!r}")
+
+
+def candidate_strategies(
+    deviations: Mapping[str, Strategy | Deviation], start: str, count: int, seed: int = 0
+) -> dict[str, Strategy]:
+    """Strategies of one client by name: half of them around ``start``, the others drawn among all fields.
+
+    Around it, each number that is not honest is ``v 2^z + z' / 4`` with normal z and z', and other fields deviate now
+    and then. Elsewhere about half of the fields deviate: shares are uniform, the coefficient of the update is
+    ``2^U(-2, 3)`` and sometimes negative, factors of reports are ``10^U(-1.5, 1.5)``, and shifts ``U(-1, 2)``. Each
+    field of some deviation is a number in all strategies. None of them is honest.
+
+    Source: ours; random search as in Bergstra and Bengio, "Random search for hyper-parameter optimization" (2012).
+    """
+    drawn = np.random.default_rng(seed)
+    fields = [name for name in _HONEST if any(name in numbers_of(strategy) for strategy in deviations.values())]
+    origin = numbers_of(deviations[start])
+    candidates: list[dict[str, float]] = []
+    while len(candidates) < count:
+        near = 2 * len(candidates) < count
+        numbers = _around(origin, fields, drawn) if near else _anywhere(fields, drawn)
+        if differing(numbers).keys() - _WITHOUT_EFFECT:
+            candidates.append(numbers)
+    return {f"candidate {place}": strategy_of(numbers) for place, numbers in enumerate(candidates)}
+
+
+def differing(numbers: Mapping[str, float]) -> dict[str, float]:
+    """The numbers by dotted name that are not honest."""
+    return {field: value for field, value in numbers.items() if value != _HONEST[field]}
+
+
+def strategy_of(numbers: Mapping[str, float]) -> Strategy:
+    """The strategy of numbers by dotted name, the inverse of ``numbers_of``."""
+
+    def by_report(kind: str) -> ByReport:
+        parts = {field.partition(".")[2]: value for field, value in numbers.items() if field.startswith(f"{kind}.")}
+        return ByReport(**parts)
+
+    rest = {field: value for field, value in numbers.items() if "." not in field}
+    return Strategy(**rest, factor=by_report("factor"), shift=by_report("shift"))
+
+
+def _around(origin: Mapping[str, float], fields: list[str], drawn: np.random.Generator) -> dict[str, float]:
+    numbers = {field: origin.get(field, _HONEST[field]) for field in fields}
+    further = 1 / (1 + len(fields))
+    for field in fields:
+        z, shift, other = drawn.normal(), drawn.normal(), drawn.uniform()
+        if numbers[field] != _HONEST[field]:
+            numbers[field] = _within(field, numbers[field] * 2**z + shift / 4)
+        elif other < further:
+            numbers[field] = _draw(field, drawn)
+    return numbers
+
+
+def _anywhere(fields: list[str], drawn: np.random.Generator) -> dict[str, float]:
+    return {field: _draw(field, drawn) if drawn.uniform() < 0.5 else _HONEST[field] for field in fields}
+
+
+def _draw(field: str, drawn: np.random.Generator) -> float:
+    kind = field.partition(".")[0]
+    if kind in _SHARES:
+        return float(drawn.uniform())
+    if kind == "factor":
+        return float(10 ** drawn.uniform(-1.5, 1.5))
+    if kind == "own":
+        return float(2 ** drawn.uniform(-2, 3) * (-1 if drawn.uniform() < _FLIPPED else 1))
+    return _within(field, float(drawn.uniform(-1, 2)))  # shifts, and terms that are added to the update
+
+
+def _within(field: str, value: float) -> float:
+    """The number in the range that the field allows."""
+    if field in _SHARES:
+        return float(np.clip(value, 0, 1))
+    return abs(float(value)) if field in _LEVELS else float(value)

@@ -17,8 +17,7 @@ from fljax.algorithms import fedavg
 from fljax.contributions import simultaneous_bounds
 from fljax.contributions.over_seeds import LEAST_SEEDS
 from fljax.engine import Plan
-from fljax.games.strategic.evidence import UNSEEN, VIOLATED, Control, verdict_of
-from fljax.games.strategic.gains import Gains, certificate, with_rounding
+from fljax.games.strategic.gains import UNSEEN, VIOLATED, Control, Gains, certificate, verdict_of, with_rounding
 from fljax.games.strategic.playing import payoffs
 from fljax.protocol import ClientData, Examples, Federation, Rows, Task
 from fljax.scenarios import Strategy
@@ -85,12 +84,6 @@ def fee_for_honesty(gains: Gains, tolerance: float, confidence: float, method: s
     """``g + fee`` of all cells, with ``fee = tolerance + 2 (max u - min u)``: above the tolerance with every seed.
 
     It is flagged if every cell is, so ``low`` is the smallest lower bound.
-
-    Args:
-      gains: of the mechanism.
-      tolerance: of the certificate.
-      confidence: of the bounds.
-      method: of the bounds, "bonferroni" or "max_t".
     """
     most = max(float(gains.payoffs.max()), float(gains.honest.max()))
     least = min(float(gains.payoffs.min()), float(gains.honest.min()))

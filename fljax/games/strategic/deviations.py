@@ -39,17 +39,11 @@ _NO_MODEL = "whose clients do not receive one model of the shape of their update
 
 
 class Played(NamedTuple):
-    """A builder of an algorithm in which clients are strategic; hashable, so that equal ones share programs.
-
-    Attributes:
-      build: of the algorithm.
-      functions: deviations that are functions.
-      codes: ``code_of`` them, by which saved runs of older bodies are told from those of these.
-    """
+    """A builder of an algorithm in which clients are strategic; hashable, so that equal ones share programs."""
 
     build: Any  # a Callable, which a NamedTuple would show as a method
     functions: tuple[Deviation, ...] = ()
-    codes: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()  # of the functions, by which saved runs of older bodies are told from those of these
 
     def __call__(
         self, played: Strategy, chosen: Float[np.ndarray, " N"] | Float[Array, " N"] | None = None, **arguments: Any
@@ -240,9 +234,7 @@ def strategies_played(
 ) -> Strategy:
     """The strategies ``[P, N]`` of all profiles, with those fields alone that some deviation has.
 
-    Args:
-      deviations: by name, in order; 0 in ``choices`` is honest, and 1 the first of them.
-      choices: ``[P, N]``, the strategy of each client.
+    0 in ``choices`` is honest, and 1 the first of the deviations.
     """
     honest, numbers = numbers_of(HONEST), [numbers_of(strategy) for strategy in deviations.values()]
     fields = [field for field in honest if any(field in strategy for strategy in numbers)]

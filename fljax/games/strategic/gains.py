@@ -12,29 +12,19 @@ bound from below what a client can gain.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
-from fljax.games.strategic.evidence import (
-    CERTIFIED,
-    INCONCLUSIVE,
-    VIOLATED,
-    Attack,
-    Confirmed,
-    Control,
-    Harmful,
-    Rationality,
-    seeds_that_decide,
-    verdict_of,
-    verdict_of_all,
-    verdicts_of,
-)
 from fljax.games.strategic.payoff_tables import PayoffTable, rounding_of
 
+CERTIFIED, VIOLATED, INCONCLUSIVE = "CERTIFIED", "VIOLATED", "INCONCLUSIVE"
+UNSEEN = "NO EFFECT SEEN"  # a gain within the tolerance that is the same with all seeds: nothing bounds rare ones
 _SHOWN = 8  # runs in a sentence
+_LEVELS = (0.5, 0.9, 1.0)
 
 
 class Gains(NamedTuple):
@@ -92,6 +82,101 @@ class Gains(NamedTuple):
             return None
         deviating = (self.payoffs > self.outside[:, None]).mean(axis=2)
         return deviating - (self.honest > self.outside).mean(axis=1)[:, None]
+
+
+class Control(NamedTuple):
+    """What the functions of a certificate say of a mechanism whose gain is known.
+
+    Attributes:
+      name: of the mechanism.
+      expected: the verdict that is right.
+      verdict: the verdict.
+      known: the largest gain that a client has by definition, or what it is at least.
+      low: the largest lower bound of a cell; of a fee for honesty the smallest.
+      high: the largest upper bound of a cell.
+    """
+
+    name: str
+    expected: str
+    verdict: str
+    known: float
+    low: float
+    high: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the verdict is right."""
+        return self.verdict == self.expected
+
+
+class Attack(NamedTuple):
+    """The strategy of one client that gains most among many, chosen on the first half of the seeds.
+
+    Attributes:
+      client: the one that attacks.
+      strategy: the numbers that are not honest by dotted name, such as ``("factor.size", 12.0)``.
+      candidates: how many strategies were tried.
+      searched: its mean gain with the seeds that chose it, which is too large by selection.
+      mean: its mean gain with the other seeds.
+      low: of their t-interval.
+      high: of their t-interval.
+    """
+
+    client: int
+    strategy: tuple[tuple[str, float], ...]
+    candidates: int
+    searched: float
+    mean: float
+    low: float
+    high: float
+
+
+class Confirmed(NamedTuple):
+    """The cell that gains most with the first half of the seeds, and its gain with the others.
+
+    Attributes:
+      cell: its place.
+      mean: over the other seeds.
+      low: of their t-interval.
+      high: of their t-interval.
+    """
+
+    cell: int
+    mean: float
+    low: float
+    high: float
+
+
+class Rationality(NamedTuple):
+    """Whether clients gain from joining an honest federation (individual rationality).
+
+    Attributes:
+      share: the mean over seeds of the share of clients with less than their outside option.
+      low: of its t-interval over seeds, at least 0.
+      high: of its t-interval over seeds, at most 1.
+      surplus: bounds of what each client has beyond its outside option, each side for all clients at once.
+    """
+
+    share: float
+    low: float
+    high: float
+    surplus: Bounds
+
+
+class Harmful(NamedTuple):
+    """The cells by which the others lose in the mean: a client that gains by what is good for all harms nobody.
+
+    Attributes:
+      cell: the place of the one with the largest mean gain.
+      count: how many there are.
+      low: their largest lower bound of a gain.
+      high: their largest upper bound of a gain.
+    """
+
+    cell: int
+    count: int
+    low: float
+    high: float
 
 
 class Certificate(NamedTuple):
@@ -275,6 +360,9 @@ def concluded(
     verdict = verdict_of_all(verdicts)
     if attack is not None and (attacked := verdict_of(attack.low, attack.high, beyond)) != CERTIFIED:
         verdict = VIOLATED if VIOLATED in (verdict, attacked) else INCONCLUSIVE
+    needed = None
+    if verdict == INCONCLUSIVE:
+        needed = seeds_that_decide(bounds, attack, tolerance, beyond - tolerance, len(gains.seeds))
     return Certificate(
         gains,
         bounds,
@@ -284,9 +372,7 @@ def concluded(
         high,
         int(bounds.mean.argmax()),
         confirm(gains.gains, confidence),
-        seeds_that_decide(bounds, attack, tolerance, beyond - tolerance, len(gains.seeds))
-        if verdict == INCONCLUSIVE
-        else None,
+        needed,
         None if gains.outside is None else rationality_of(gains.honest, gains.outside, confidence),
         float(tolerance),
         float(confidence),
@@ -294,6 +380,43 @@ def concluded(
         attack,
         controls,
     )
+
+
+def verdict_of(low: float, high: float, tolerance: float, width: float = -np.inf) -> str:
+    """The verdict on a gain that is from ``low`` to ``high``; bounds of at most this width say nothing."""
+    if high <= tolerance:
+        return UNSEEN if high - low <= width else CERTIFIED
+    return VIOLATED if low > tolerance else INCONCLUSIVE
+
+
+def verdicts_of(bounds: Bounds, tolerance: float, rounding: float) -> tuple[str, ...]:
+    """The verdict on each cell, if gains may differ by ``rounding``."""
+    ends = zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)
+    return tuple(verdict_of(*each, tolerance + rounding, rounding) for each in ends)
+
+
+def verdict_of_all(verdicts: Sequence[str]) -> str:
+    """The verdict on several cells: violated if one is, and otherwise that of all of them, if it is the same."""
+    return VIOLATED if VIOLATED in verdicts else verdicts[0] if len(set(verdicts)) == 1 else INCONCLUSIVE
+
+
+def seeds_that_decide(
+    bounds: Bounds, attack: Attack | None, tolerance: float, rounding: float, seeds: int
+) -> int | None:
+    """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or else of all cells. None if no number is.
+
+    The attack is a cell. Without variation no number decides. The c of more seeds is smaller, so that fewer may do.
+    """
+    mean, high = bounds.mean, bounds.high
+    if attack is not None:
+        mean, high = np.append(mean, attack.mean), np.append(high, attack.high)
+    gap, half = tolerance - mean, high - mean
+    gap = np.where(np.abs(gap) <= rounding, 0.0, gap)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = np.where(2 * half > rounding, seeds * (half / gap) ** 2, np.inf)
+    above = gap < 0
+    count = needed[above].min() if above.any() else needed.max()
+    return int(np.ceil(count)) if np.isfinite(count) else None
 
 
 def check_tolerance(tolerance: float) -> None:
@@ -355,6 +478,72 @@ def diverged_cells(gains: Gains) -> str | None:
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     runs = "1 run diverged and counts" if len(named) == 1 else f"{len(named)} runs diverged and count"
     return f"{runs} as the worst utility: {', '.join(named[:_SHOWN])}{more}"
+
+
+class ExPost(NamedTuple):
+    """Quantiles over R seeds of the gains of K cells: a mechanism may be truthful in the mean, not with single seeds.
+
+    Attributes:
+      levels: the Q levels.
+      quantiles: ``[Q, K]``, of each cell.
+      largest: ``[Q]``, of the largest gain of a cell with each seed, ``max_k g_{k,r}``.
+      above: ``[K]``, the share of seeds in which the cell gains more than the tolerance.
+      violated: the share of seeds in which some cell does.
+      violated_high: an upper bound of this share among all seeds that could be drawn (Clopper and Pearson).
+    """
+
+    levels: tuple[float, ...]
+    quantiles: Float[np.ndarray, "level cell"]
+    largest: Float[np.ndarray, " level"]
+    above: Float[np.ndarray, " cell"]
+    violated: float
+    violated_high: float
+
+
+def ex_post(certificate: Certificate, levels: Sequence[float] = _LEVELS) -> ExPost:
+    """``quantile_r g_{k,r}`` of each cell k, and ``quantile_r max_k g_{k,r}``, over the seeds r of a certificate.
+
+    A quantile is a gain that occurred: the smallest one with at least this share of seeds at or below it; 1.0 is the
+    largest. The upper bound of the share of violated seeds holds with the confidence of the certificate.
+
+    Args:
+      certificate: of any mechanism.
+      levels: between 0 and 1.
+
+    Raises:
+      ValueError: if a level is not between 0 and 1, or there is none.
+
+    Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial"
+    (1934), for the bound.
+    """
+    chosen = np.asarray(levels, float)
+    if chosen.ndim != 1 or not chosen.size or not ((chosen >= 0) & (chosen <= 1)).all():
+        raise ValueError(f"expected levels between 0 and 1, got {levels!r}")
+    gains = certificate.gains.gains
+    is_above = gains > with_rounding(certificate.tolerance, certificate.gains)
+    seeds, violated = len(gains), int(is_above.any(axis=1).sum())
+    return ExPost(
+        tuple(chosen.tolist()),
+        np.quantile(gains, chosen, axis=0, method="inverted_cdf"),
+        np.quantile(gains.max(axis=1), chosen, method="inverted_cdf"),
+        is_above.mean(axis=0),
+        violated / seeds,
+        share_at_most(violated, seeds, certificate.confidence),
+    )
+
+
+def share_at_most(count: int, seeds: int, confidence: float) -> float:
+    """The largest p with which at most ``count`` of ``seeds`` draws are hits with probability ``1 - confidence``."""
+    if count == seeds:
+        return 1.0
+    from scipy.stats import beta  # late: it takes a quarter of a second
+
+    return float(beta.ppf(confidence, count + 1, seeds - count))
+
+
+def left_out_sentences(label: str, left_out: Iterable[tuple[str, str]]) -> list[str]:
+    """A sentence for each deviation that was asked for and not played, with the reason, without a full stop."""
+    return [f"deviation {name!r} is left out for {label}, {reason}" for name, reason in left_out]
 
 
 def _check_table(table: PayoffTable) -> None:

@@ -12,8 +12,14 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fljax.contributions import Bounds, simultaneous_bounds
-from fljax.games.strategic.evidence import Confirmed, verdict_of_all, verdicts_of
-from fljax.games.strategic.gains import check_tolerance, confirm, replace_diverged
+from fljax.games.strategic.gains import (
+    Confirmed,
+    check_tolerance,
+    confirm,
+    replace_diverged,
+    verdict_of_all,
+    verdicts_of,
+)
 from fljax.games.strategic.payoff_tables import PayoffTable, rounding_of
 
 

@@ -1,4 +1,4 @@
-"""Profiles of strategies, played: what every client gets in each, as runs of one compiled program.
+"""Profiles of strategies, played: what every client gets in each, as runs of one compiled program, and outside.
 
 The runs of one seed share data, initial weights and random keys, which depend on the seed, the round and a client's id,
 and never on what clients do. So differences between profiles are paired by seed.
@@ -17,13 +17,16 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from fljax.contributions.coalitions import LARGEST, members_of
+from fljax import algorithms
+from fljax.contributions.coalitions import LARGEST, Numbers, members_of
 from fljax.core import values
+from fljax.core.names import unknown
 from fljax.core.signatures import is_whole
 from fljax.engine import Over, Plan, RunsDone, plan_of, runs
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.games.outside import Outside, checked_outside, kind_of, outside_options, runs_outside
+from fljax.engine.whole_runs.members import by_themselves
+from fljax.engine.whole_runs.over import local_of
 from fljax.games.strategic.deviations import (
     HONESTY,
     Messages,
@@ -36,7 +39,7 @@ from fljax.games.strategic.deviations import (
     strategies_played,
     usual_deviations,
 )
-from fljax.games.strategic.payoff_tables import PayoffTable
+from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
 from fljax.games.strategic.utilities import (
     Utility,
     UtilityFunction,
@@ -45,15 +48,20 @@ from fljax.games.strategic.utilities import (
     efforts_of,
     rounds_trained,
     steps_of_round,
+    utilities_of,
     utilities_of_runs,
 )
 from fljax.games.values import algorithm_of
 from fljax.protocol import Algorithm, Federation
+from fljax.results import Reference
 from fljax.scenarios import Deviation, Strategy
 from fljax.training import Local
 
 Shape = Literal["unilateral", "pairs", "join", "symmetric", "full"]
 _SHAPES = ("unilateral", "pairs", "join", "symmetric", "full")
+# Standalone models, trained here or a Reference; the mechanism with one member; numbers; None: not known.
+Outside = Literal["standalone", "mechanism"] | Reference | Numbers | bool | None
+_OUTSIDE = ("standalone", "mechanism")
 JOINING = ("joins", "stays away")
 
 
@@ -147,55 +155,101 @@ def payoffs(
     with stages.counted(0):
         first = stages.arguments("outside", 0)
         options = outside_options(known, standalone, chosen, federation, asked, **same, **first)
-    game = _Game(chosen, federation, choices, tried, joining, options, asked)
-    with stages.counted(before):
-        table = _table(game, **same, of_runs={"max_runs": max_runs, **stages.arguments("", before)})
-    return table._replace(outside_is=kind_of(known), names=tuple(map(str, federation.names.clients or ())))
-
-
-class _Game(NamedTuple):
-    """What is played."""
-
-    plan: Plan
-    federation: Federation
-    choices: Int[np.ndarray, "profile client"]
-    deviations: Mapping[str, Strategy | Deviation]
-    joining: bool
-    outside: Float[np.ndarray, "seed client"] | None
-    utility: Utility | UtilityFunction
-
-
-def _table(game: _Game, seeds: Sequence[int], rounds: int, of_runs: Mapping[str, Any]) -> PayoffTable:
-    """Plays all profiles in one program."""
-    choices, plan, own, played = game.choices, game.plan, game.utility, Strategy()
-    joins, arguments = choices == 0, dict[str, Any]()
-    if not game.joining:
-        played = strategies_played(game.deviations, choices)
+    played, arguments = Strategy(), dict[str, Any]()
+    if not joining:
+        played = strategies_played(tried, choices)
         arguments |= {"played": played} if jax.tree.leaves(played) else {}
-        if functions_of(game.deviations):
-            arguments["chosen"] = places_of(game.deviations)[choices]
-    if not game.joining or isinstance(own, Utility):  # whose cost counts rounds
+        if functions_of(tried):
+            arguments["chosen"] = places_of(tried)[choices]
+    strategic = chosen
+    if not joining or isinstance(asked, Utility):  # whose cost counts rounds
         first = {"played": played, **jax.tree.map(lambda rows: rows[0], arguments)}
-        plan = played_by(plan, game.deviations, first)
-    over, measure = Over(arguments, joins if game.joining else None), earnings_of(own)
-    measured = runs(plan, game.federation, over, rounds=rounds, seeds=seeds, measure=measure, **of_runs)
-    steps = rounds_trained(measured) * steps_of_round(game.plan, game.federation, played)
-    found = utilities_of_runs(measured, efforts_of(steps, game.plan, game.federation, rounds), own)
-    if game.joining and game.outside is not None:
-        found = np.where(joins, found, game.outside[:, None])
-    strategies = JOINING if game.joining else (HONESTY, *game.deviations)
-    table = PayoffTable(found, choices, strategies, tuple(map(int, seeds)), game.outside)
-    check_finite(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
-    return with_losses_lost(table)
+        strategic = played_by(chosen, tried, first)
+    same |= {"measure": earnings_of(asked), "max_runs": max_runs, **stages.arguments("", before)}
+    with stages.counted(before):
+        measured = runs(strategic, federation, Over(arguments, choices == 0 if joining else None), **same)
+    steps = rounds_trained(measured) * steps_of_round(chosen, federation, played)
+    found = utilities_of_runs(measured, efforts_of(steps, chosen, federation, rounds), asked)
+    if joining and options is not None:
+        found = np.where(choices == 0, found, options[:, None])
+    strategies = JOINING if joining else (HONESTY, *tried)
+    names = tuple(map(str, federation.names.clients or ()))
+    table = PayoffTable(found, choices, strategies, tuple(map(int, numbers)), options, kind_of(known), names)
+    return with_losses_lost(table, measured["diverged"].transpose("seed", "run").values[:, table.honest].astype(bool))
 
 
-def with_losses_lost(table: PayoffTable) -> PayoffTable:
-    """The table with NaN for infinite losses: a loss may be beyond the largest float where the model is not yet."""
-    payoffs, outside = (
-        None if array is None else np.where(np.isneginf(array), np.nan, array)
-        for array in (table.payoffs, table.outside)
-    )
-    return table._replace(payoffs=payoffs, outside=outside)
+def checked_outside(outside: Outside, clients: int, seeds: int, utility: Utility | UtilityFunction) -> Outside:
+    """What is outside, with numbers as an array ``[seeds, N]``; raises a ValueError for anything else."""
+    if isinstance(outside, bool) or outside is None:
+        return "standalone" if outside else None
+    if isinstance(outside, str):
+        if outside not in _OUTSIDE:
+            raise ValueError(unknown("outside option", outside, _OUTSIDE))
+        return outside
+    is_reference = isinstance(outside, Reference)
+    if is_reference and not isinstance(utility, Utility):
+        raise ValueError("expected outside options of a utility function as an array or a name, got a Reference")
+    values = np.asarray(outside.test_loss if is_reference else outside)
+    if values.dtype.kind not in "iuf" or values.shape not in ((clients,), (seeds, clients)):
+        raise ValueError(
+            f"expected outside options of {clients} clients, or of {seeds} seeds by {clients} clients, got "
+            f"{values.dtype} of shape {list(values.shape)}"
+        )
+    if not is_reference and not np.isfinite(values).all():
+        raise ValueError("expected finite outside options, got some that are not")
+    return outside if is_reference else np.broadcast_to(values.astype(float), (seeds, clients))
+
+
+def outside_options(
+    outside: Outside,
+    standalone: Local | None,
+    plan: Plan,
+    federation: Federation,
+    utility: Utility | UtilityFunction,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    **of_runs: Any,
+) -> Float[np.ndarray, "seed client"] | None:
+    """What clients get outside, of ``checked_outside``: given, or of runs of the mechanism or of standalone models."""
+    if outside is None or isinstance(outside, np.ndarray):
+        return outside
+    local = local_of(plan) if standalone is None else standalone
+    base, over, length = plan, Over(member=np.eye(federation.clients.id.shape[-1], dtype=bool)), rounds
+    if kind_of(outside) == "standalone":
+        if local is None and isinstance(outside, str):
+            raise ValueError(
+                "expected standalone=, how clients train alone, for an algorithm without an argument local, got None; "
+                'outside= may also be "mechanism", a Reference, an array or None'
+            )
+        base, over = Plan(algorithms.standalone, {"task": algorithm_of(plan).task, "local": local}), Over()
+        length = rounds if standalone is None else 1
+        federation = by_themselves(federation)
+    free = utility._replace(price=0.0) if isinstance(utility, Utility) else utility  # there are no tokens outside
+    steps = steps_of_round(base, federation)
+    if isinstance(outside, Reference):
+        assert isinstance(free, Utility)
+        judged = outside.test_accuracy is not None and free.metric != "test_loss"
+        earned = np.asarray(outside.test_accuracy if judged else -outside.test_loss, float)
+        effort = efforts_of(length * steps, plan, federation, rounds)[:, 0]
+        return as_precise_as(utilities_of(earned, effort, None, free), earned)
+    alone = played_by(base, {}, {"played": Strategy()})
+    measured = runs(alone, federation, over, rounds=length, seeds=seeds, measure=earnings_of(free), **of_runs)
+    effort = efforts_of(rounds_trained(measured) * steps, plan, federation, rounds)
+    found = utilities_of_runs(measured, effort, free)
+    return np.diagonal(found, axis1=1, axis2=2) if outside == "mechanism" else found[:, 0]
+
+
+def runs_outside(outside: Outside, clients: int) -> int:
+    """How many runs of a seed the outside options take."""
+    return {"mechanism": clients, "standalone": 1}[outside] if isinstance(outside, str) else 0
+
+
+def kind_of(outside: Outside) -> str:
+    """What ``PayoffTable.outside_is`` says, of ``checked_outside``."""
+    if isinstance(outside, str | None):
+        return outside or ""
+    return "standalone" if isinstance(outside, Reference) else "given"
 
 
 def profiles(
@@ -203,24 +257,16 @@ def profiles(
 ) -> Int[np.ndarray, "profile client"]:
     """The strategy of each client in each profile of a shape; everybody is honest in the first.
 
-    Args:
-      shape: as for ``payoffs``. For "join", 0 joins and 1 stays away.
-      clients: N.
-      strategies: K, the honest one included.
-      deviators: ids, for "unilateral"; None: all.
+    For "join", 0 joins and 1 stays away. The honest one is among the K ``strategies``.
     """
     if shape == "join":
         return members_of(clients).astype(int)
-    if shape == "unilateral":
+    if shape in ("unilateral", "pairs"):
         ids = range(clients) if deviators is None else deviators
+        groups = itertools.combinations(ids, 1 if shape == "unilateral" else 2)
         rows = [np.zeros(clients, int)]
-        for client, strategy in itertools.product(ids, range(1, strategies)):
-            rows.append(np.where(np.arange(clients) == client, strategy, 0))
-        return np.array(rows)
-    if shape == "pairs":
-        rows = [np.zeros(clients, int)]
-        for pair, strategy in itertools.product(itertools.combinations(range(clients), 2), range(1, strategies)):
-            rows.append(np.where(np.isin(np.arange(clients), pair), strategy, 0))
+        for group, strategy in itertools.product(groups, range(1, strategies)):
+            rows.append(np.where(np.isin(np.arange(clients), group), strategy, 0))
         return np.array(rows)
     if shape == "symmetric":
         return np.array(list(itertools.combinations_with_replacement(range(strategies), clients)))
@@ -281,12 +327,11 @@ def check_deviators(deviators: Sequence[int], clients: int) -> None:
             raise ValueError(f"expected deviators to be ids of the clients 0 to {clients - 1}, got {client!r}")
 
 
-def check_finite(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> None:
-    """Raises a ValueError if an honest client has no finite utility in a run that has not diverged, or all have.
+def with_losses_lost(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> PayoffTable:
+    """The table with NaN for infinite losses: a loss may be beyond the largest float where the model is not yet.
 
-    Args:
-      table: of all profiles.
-      diverged: by seed, whether the run of honest clients has diverged.
+    Raises a ValueError if an honest client has none that is finite in a run that has not diverged, or if all have;
+    ``diverged`` says which runs of honest clients have.
     """
     if diverged.all():
         raise ValueError("expected a run of honest clients that stays finite, got runs that diverge with every seed")
@@ -298,6 +343,11 @@ def check_finite(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> Non
             f"expected finite utilities of honest clients, got {honest[seed, client]:g} of client {client} with seed "
             f"{table.seeds[seed]}"
         )
+    payoffs, outside = (
+        None if array is None else np.where(np.isneginf(array), np.nan, array)
+        for array in (table.payoffs, table.outside)
+    )
+    return table._replace(payoffs=payoffs, outside=outside)
 
 
 class Stages(NamedTuple):

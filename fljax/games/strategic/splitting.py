@@ -18,15 +18,18 @@ from fljax.core.signatures import is_whole
 from fljax.data import split_identities
 from fljax.engine import Over, Plan, plan_of, rehearse, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.games.outside import Outside, checked_outside, kind_of, outside_options, runs_outside
 from fljax.games.strategic.deviations import HONESTY, messages_of, played_by
 from fljax.games.strategic.payoff_tables import PayoffTable, as_precise_as
 from fljax.games.strategic.playing import (
+    Outside,
     Stages,
-    check_finite,
     check_profiles,
     checked_messages,
+    checked_outside,
+    kind_of,
+    outside_options,
     profiles,
+    runs_outside,
     with_losses_lost,
 )
 from fljax.games.strategic.utilities import (
@@ -134,8 +137,7 @@ def split_payoffs(
     names = tuple(map(str, federation.names.clients or ()))
     rows = np.stack(columns, axis=1)
     table = PayoffTable(rows, choices, strategies, tuple(map(int, numbers)), options, kind_of(known), names)
-    check_finite(table, measured["diverged"].transpose("seed", "run").values[:, 0].astype(bool))
-    return with_losses_lost(table)
+    return with_losses_lost(table, measured["diverged"].transpose("seed", "run").values[:, 0].astype(bool))
 
 
 def check_splits(plan: Plan, federation: Federation, identities: int) -> None:
@@ -182,10 +184,6 @@ def with_splits(table: PayoffTable, splits: PayoffTable) -> PayoffTable:
 
     Their payoffs are ``u(honest) + u_s(split) - u_s(honest)``. In ``splits`` there are empty places, so that sums over
     clients may differ in their last bits, and gains are those beside honest runs of the same form.
-
-    Args:
-      table: of payoffs with the honest profile.
-      splits: of ``split_payoffs``, with the same clients and seeds.
     """
     alone = splits.choices.any(axis=1)
     changes = splits.payoffs[:, alone] - splits.payoffs[:, [splits.honest]]

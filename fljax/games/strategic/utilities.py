@@ -48,14 +48,10 @@ class Earnings(NamedTuple):
     """What is kept of a run: the scores of each client and its tokens, or a utility of one's own.
 
     It is equal for equal functions, so that runs share a program. Utilities with other costs need no other runs.
-
-    Attributes:
-      function: a utility of one's own; None: there is none.
-      code: ``code_of`` the function, by which saved runs of an older body are told from those of this one.
     """
 
     function: UtilityFunction | None = None
-    code: str = ""
+    code: str = ""  # of the function, by which saved runs of an older body are told from those of this one
 
     def __call__(self, algorithm: Algorithm, state: State, scores: Mapping[str, Labelled]) -> dict[str, Labelled]:
         """``{name: array}`` for the engine's runs."""
@@ -134,21 +130,10 @@ def earnings_of(utility: Utility | UtilityFunction) -> Earnings:
     return Earnings() if isinstance(utility, Utility) else Earnings(utility, code_of(utility))
 
 
-def without_tokens(utility: Utility | UtilityFunction) -> Utility | UtilityFunction:
-    """The utility of a client outside, where there are no tokens."""
-    return utility._replace(price=0.0) if isinstance(utility, Utility) else utility
-
-
 def utilities_of_runs(
     measured: xr.Dataset, effort: Float[np.ndarray, "*seed run N"], utility: Utility | UtilityFunction
 ) -> Float[np.ndarray, "seed run N"]:
-    """The utilities of finished runs that ``Earnings`` measured; NaN where a run diverged.
-
-    Args:
-      measured: over ``run``, ``seed`` and ``client``.
-      effort: of each client, as that of ``efforts_of``.
-      utility: what clients get.
-    """
+    """The utilities of finished runs that ``Earnings`` measured; NaN where a run diverged."""
     values = {
         str(name): array.transpose("seed", "run", "client").values.astype(float)
         for name, array in measured.data_vars.items()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.games.strategic.ex_post import share_at_most
+from fljax.games.strategic.gains import share_at_most
 from tests.games.played import GAINS, unilateral
 
 

@@ -16,7 +16,7 @@ import pytest
 import fljax
 from fljax import algorithms, games
 from fljax.engine import Plan
-from fljax.games.strategic.playing import JOINING, check_finite, profiles
+from fljax.games.strategic.playing import JOINING, profiles, with_losses_lost
 from fljax.scenarios import ByReport, Strategy
 from fljax.training import Local
 from tests.compiled import compilations
@@ -195,11 +195,11 @@ def test_utilities_of_honest_clients_are_finite(table: games.PayoffTable) -> Non
     """A diverged run has none, and its payoffs stay NaN; but not all of them."""
     seeds = table._replace(payoffs=np.repeat(table.payoffs, 2, axis=0), seeds=(3, 4))
     seeds.payoffs[1, 0, 2] = np.nan
-    check_finite(seeds, np.array([False, True]))
+    with_losses_lost(seeds, np.array([False, True]))
     with pytest.raises(ValueError, match="finite utilities of honest clients, got nan of client 2 with seed 4"):
-        check_finite(seeds, np.array([False, False]))
+        with_losses_lost(seeds, np.array([False, False]))
     with pytest.raises(ValueError, match="expected a run of honest clients that stays finite, got runs that diverge"):
-        check_finite(seeds, np.array([True, True]))
+        with_losses_lost(seeds, np.array([True, True]))
 
 
 def squared(algorithm: Any, state: Any, scores: Any) -> Any:

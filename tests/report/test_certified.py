@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 from fljax import games
-from fljax.report.games.certified import certificate_table, write_certificates
+from fljax.report.certificates import certificate_table, write_certificates
 from tests.games.played import GAINS, unilateral
 
 
