@@ -45,15 +45,9 @@ def about_algorithm(label: str) -> Iterator[None]:
 
 
 def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
-    """The sentence for a name that does not exist.
+    """The sentence for a name that does not exist: ``expected one of the <kind>s a, b, got 'x' (did you mean 'a'?)``.
 
-    Args:
-      kind: the kind of object, in the singular, e.g. ``"algorithm"``; an ``s`` makes the plural.
-      got: the given name.
-      valid: the existing names, in the order of the sentence.
-
-    Returns:
-      ``expected one of the <kind>s a, b, got 'x' (did you mean 'a'?)``; no question if no name is similar.
+    ``kind`` is in the singular, and an ``s`` makes the plural. There is no question if no name is similar.
     """
     names = [str(name) for name in valid]
     if not names:

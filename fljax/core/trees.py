@@ -59,16 +59,7 @@ def where(mask: Bool[Array, ""] | bool, a: PyTree, b: PyTree) -> PyTree:
 
 
 def where_rows(mask: Bool[Array, "*S"], a: PyTree, b: PyTree) -> PyTree:
-    """Rows of ``a`` where ``mask`` is True, otherwise rows of ``b``.
-
-    Args:
-      mask: ``[S]``, over the leading axis of every leaf.
-      a: a tree whose leaves are ``[S, ...]``.
-      b: a tree like ``a``.
-
-    Returns:
-      A tree like ``a``.
-    """
+    """Rows of ``a`` where ``mask`` is True, ``[S]`` over the leading axis of every leaf, otherwise rows of ``b``."""
     mask = jnp.asarray(mask)
 
     def select(x: Leaf, y: Leaf) -> Array:

@@ -44,15 +44,10 @@ def refused(kind: str, function: Callable[..., Any], wanted: str, found: Any) ->
 def numbers(
     kind: str, function: Callable[..., Any], wanted: str, found: Any, shape: tuple[Any, ...], make: Any = jnp.asarray
 ) -> Any:
-    """What a user's function returned as an array of real numbers, traced or not.
+    """What a user's function returned, ``found``, as an array of real numbers, traced or not.
 
-    Args:
-      kind: what the function is.
-      function: the user's.
-      wanted: what it should return, in words.
-      found: what it returned.
-      shape: of the array; it may end in ``...``, for any further axes.
-      make: makes the array; NumPy's keeps double precision.
+    An error says what is ``wanted``. The ``shape`` may end in ``...``, for any further axes. ``make`` makes the array;
+    NumPy's keeps double precision.
     """
     try:
         array = None if found is None or isinstance(found, str | bytes | tuple | Mapping) else make(found)

@@ -188,9 +188,7 @@ def conduct(
 def check_data(folder: OpenFolder, data: int | None) -> None:
     """Raises a ValueError if finished algorithms, beside which others will stand, had other data.
 
-    Args:
-      folder: what earlier processes have computed; results of an older fljax do not say their data.
-      data: a checksum of the data now; None: it is not known.
+    ``data`` is a checksum of the data now, None if it is not known. Results of an older fljax do not say their data.
     """
     for label, part in folder.finished.items():
         earlier = part.metrics.attrs.get(DATA)

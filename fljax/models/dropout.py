@@ -47,15 +47,9 @@ def _names() -> str:
 
 
 def check_linen(module: nn.Module, begin: Callable[[], Any], train: Callable[[Any], Any]) -> Any:
-    """Raises a ValueError if a dropout layer is deterministic when the module is called in training mode.
+    """What ``begin`` returns; raises a ValueError if a dropout layer is deterministic in training mode.
 
-    Args:
-      module: the module, named in the error.
-      begin: initialises the module, abstractly.
-      train: calls the module in training mode on the result of ``begin``, abstractly.
-
-    Returns:
-      The result of ``begin``.
+    ``begin`` initialises the module, and ``train`` calls it in training mode on the result, both abstractly.
     """
     begun, layers = _layers(begin)
     _, called = _layers(lambda: train(begun))

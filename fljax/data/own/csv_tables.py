@@ -43,18 +43,12 @@ class TextForm(NamedTuple):
 
 
 def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
-    """The table in a file whose first line has the names of columns.
+    """The table in a file, also a compressed one (``.gz``), whose first line has the names of columns.
 
     Columns of labels, clients, parts and paths of images are text, and None where a cell is empty; ``with_numbers``
     makes numbers of them. All but paths are without blanks at their ends, and in Unicode's form NFC.
 
-    Args:
-      place: the file; its end ``.gz`` means that it is compressed.
-      columns: what the columns are.
-      form: how the file is written.
-
-    Returns:
-      A pandas DataFrame. The first column is left out if it has no name, as pandas writes row numbers.
+    The first column of the pandas DataFrame is left out if it has no name, as pandas writes row numbers.
     """
     import pandas
 
@@ -109,13 +103,8 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
 def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, decimal: str = ".") -> list[Any]:
     """Tables of ``read_text`` with numbers in place of texts, as ``numbers_or_text`` says of each column of all tables.
 
-    So a column is text in all tables if it is text in one: "7" is no number if another file has "007".
-
-    Args:
-      tables: of ``read_text``.
-      names: what error messages call them.
-      columns: what the columns are.
-      decimal: the character before decimals.
+    So a column is text in all tables if it is text in one: "7" is no number if another file has "007". ``names`` are
+    what error messages call the tables.
     """
     import pandas
 

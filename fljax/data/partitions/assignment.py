@@ -207,13 +207,7 @@ def split_client(
 ) -> Split:
     """The rows of a client of a partition; the partition's own validation and test rows stay what they are.
 
-    Args:
-      made: the partition.
-      client: the client's place in it.
-      train_fraction: as for ``federate``.
-      valid_fraction: as for ``federate``.
-      test: "own", or "global" if clients have no test rows of their own.
-      rng: draws the order of rows.
+    Fractions and ``test`` are as for ``federate``. ``rng`` draws the order of rows.
     """
     if made.test is None and test == "own":
         split = split_rows(made.rows[client], train_fraction, 0.0, rng)
@@ -237,13 +231,8 @@ def split_unseen(
 ) -> Split:
     """The rows of an unseen client, of which some are training rows and some test rows, if it has two rows or more.
 
-    Args:
-      split: the client's rows by the partition.
-      unassigned: all rows of a client without training rows, whom the partition gives none.
-      made: the partition.
-      train_fraction: as for ``federate``.
-      valid_fraction: as for ``federate``.
-      rng: draws the order of rows.
+    ``split`` has its rows by the partition, ``unassigned`` all rows of a client without training rows, whom the
+    partition gives none. Fractions are as for ``federate``. ``rng`` draws the order of rows.
     """
     if not len(split.train):
         return split_rows(np.concatenate([*split, unassigned]), train_fraction, valid_fraction, rng)

@@ -54,14 +54,8 @@ def run_plans(
 ) -> list[Result]:
     """The results of plans that share their programs, one for each; ``simulate`` calls it with one plan.
 
-    Args:
-      plans: they differ in floats and arrays only.
-      federation: shared by all plans and seeds, or one per seed.
-      schedule: what the runs do.
-      references: standalone models for each plan.
-      hooks: who hears of the runs.
-      initial: the state from which the run of a single plan goes on.
-      leave_records: whether long records stay on the disk; for one plan only.
+    Plans differ in floats and arrays only. There is a reference for each of them. ``initial``, the state from which a
+    run goes on, and ``leave_records``, whether long records stay on the disk, are for a single plan.
     """
     with debug_mode(schedule.execution) as execution:
         seeds = seeds_of(schedule.seeds)

@@ -161,14 +161,10 @@ def server_rows(federation: Federation, rows: Rows) -> tuple[Examples, Rows]:
 
 
 def only_client(inputs: Inputs, state: State, seed: int, client: int, unseen: bool) -> tuple[Inputs, State]:
-    """Inputs and states reduced to one client, which becomes client 0; the axis of seeds stays.
+    """Inputs of one plan and states reduced to one client, which becomes client 0; the axis of seeds stays.
 
-    Args:
-      inputs: of one plan.
-      state: of all seeds.
-      seed: the position of the seed whose data are taken.
-      client: the id of a seen client, or the place of an unseen one.
-      unseen: whether it is an unseen client.
+    ``seed`` is the position of the seed whose data are taken, ``client`` the id of a seen client, or the place of an
+    unseen one.
     """
     federation = inputs.federation
     if isinstance(federation.examples.x, np.ndarray):

@@ -25,15 +25,11 @@ from fljax.protocol.lists import RowLists
 
 
 def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federation:
-    """The federation in which the seen clients outside ``member`` hold test rows alone.
+    """The federation, of one seed and stored by id, in which seen clients outside ``member`` hold test rows alone.
 
     Those of data that change during training, or before a model is used, are training and validation rows, too.
 
     ``Spans.least`` stays. It is read where clients train, and no client without rows is trained.
-
-    Args:
-      federation: of one seed, stored by id.
-      member: by id.
     """
 
     def kept(rows: Rows) -> Rows:

@@ -106,14 +106,8 @@ def final_state(
 ) -> State:
     """The state of one run after its rounds.
 
-    Args:
-      algorithm: any value of the protocol.
-      data: of one seed, stored by id, with the moments of the members (``Scales``).
-      layout: how many clients run side by side.
-      seed: of the run.
-      member: ``[N]`` by id, who belongs to the federation; ``()``: all clients.
-      rounds: their number.
-      options: how rounds are computed.
+    The data are of one seed, stored by id, with the moments of the members (``Scales``). ``member`` is ``[N]`` by id,
+    who belongs to the federation; ``()``: all clients.
     """
     if not isinstance(member, tuple):
         algorithm, data = among_members(algorithm, member), rows_of_members(data, member)
