@@ -24,8 +24,8 @@ class Agreement(NamedTuple):
     Attributes:
       kendall: tau-b over clients.
       spearman: rho over clients, with mean ranks of ties.
-      share_error: ``||estimate / sum estimate - truth / sum truth||_1``, NaN where a sum is not positive, or
-        is rounding alone.
+      share_error: ``||estimate / sum estimate - truth / sum truth||_1``, NaN of less than two clients, or
+        where a sum is not positive, or is rounding alone.
       deviation: ``[..., N]``, ``estimate sum truth / sum estimate - truth``, NaN as before. Its mean over seeds is the
         bias after the total is matched, and its root mean square the error.
       best_found: whether the client with the largest estimate is the one with the largest true value, 0 or 1. With
@@ -100,7 +100,7 @@ def _row(estimate: np.ndarray, truth: np.ndarray) -> tuple[float, float, float, 
     a, b = estimate[known], truth[known]
     deviation = np.full(len(known), np.nan)
     share_error = np.nan
-    if len(a) and _has_total(a) and _has_total(b):
+    if len(a) > 1 and _has_total(a) and _has_total(b):
         share_error = float(np.abs(a / a.sum() - b / b.sum()).sum())
         deviation[known] = a * (b.sum() / a.sum()) - b
     if len(a) < 2 or np.ptp(rankdata(a)) == 0 or np.ptp(rankdata(b)) == 0:

@@ -58,6 +58,15 @@ def test_riding_free_pays_where_training_costs_ten() -> None:
 
 
 @pytest.mark.in_turn
+def test_riders_that_use_models_of_their_own_pay() -> None:
+    """Ditto's personal model is trained, whatever is sent."""
+    same: dict[str, Any] = {"plan": PLAN._replace(build=algorithms.ditto), "data": federation(), "outside": None}
+    same["deviations"] = {"rider": Strategy(own=0.0)}
+    free, paid = (played(cost, **same) for cost in (0.0, 10.0))
+    np.testing.assert_allclose(free.payoffs - paid.payoffs, 10, atol=1e-4)
+
+
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("steps", "spent"), [({"steps": 3}, [1, 1, 1]), ({"epochs": 2}, [0.5, 1, 1])])
 def test_no_effort_costs_what_it_trains(steps: dict[str, Any], spent: list[float]) -> None:
     """One row is as many steps, or an epoch of one batch in place of two of 4 rows."""

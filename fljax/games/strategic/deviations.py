@@ -60,6 +60,7 @@ class Messages(NamedTuple):
       one_model: whether clients receive one model of the shape of their update.
       classes: whether labels can be flipped.
       tokens: whether the server keeps tokens of clients.
+      own_models: whether a client uses a model that it keeps: then it trains also if it sends nothing.
     """
 
     reports: tuple[str, ...]
@@ -67,6 +68,7 @@ class Messages(NamedTuple):
     one_model: bool
     classes: bool
     tokens: bool = False
+    own_models: bool = False
 
 
 def messages_of(plan: Plan, federation: Federation) -> Messages:
@@ -84,7 +86,8 @@ def messages_of(plan: Plan, federation: Federation) -> Messages:
         updates = updates_of(up)
         one_model = len(updates) == 1 and received_model(algorithm, down, updates[0]) is not None
         classes, tokens = algorithm.task.classes is not None, tokens_of(state.server) is not None
-        seen.append(Messages(_reported((state.ballots, up)), bool(updates), one_model, classes, tokens))
+        own = algorithm.personal is not None and bool(jax.tree.leaves(kept))
+        seen.append(Messages(_reported((state.ballots, up)), bool(updates), one_model, classes, tokens, own))
         return ()
 
     jax.eval_shape(begin, *first_run(spec, inputs))

@@ -120,7 +120,7 @@ def payoffs(
     Returns:
       ``PayoffTable``, with NaN for a run that has diverged, and for a loss that is infinite. In a profile of "join" a
       client that stays away gets what it gets outside. A cost counts for the local steps that a client computes: a
-      free rider, which sends nothing of its own training, pays nothing.
+      free rider, which sends nothing of its own training, pays nothing, unless it uses a model of its own (Ditto).
 
     Raises:
       ValueError: if a deviation changes what the algorithm never reads, or is honest; if there are more runs than
@@ -168,7 +168,7 @@ def payoffs(
     same |= {"measure": earnings_of(asked), "max_runs": max_runs, **stages.arguments("", before)}
     with stages.counted(before):
         measured = runs(strategic, federation, Over(arguments, choices == 0 if joining else None), **same)
-    steps = rounds_trained(measured) * steps_of_round(chosen, federation, played)
+    steps = rounds_trained(measured) * steps_of_round(chosen, federation, played, messages.own_models)
     found = utilities_of_runs(measured, efforts_of(steps, chosen, federation, rounds), asked)
     if joining and options is not None:
         found = np.where(choices == 0, found, options[:, None])

@@ -91,11 +91,12 @@ def tokens_of(server: PyTree) -> Any:
 
 
 def steps_of_round(
-    plan: Algorithm | Plan, federation: Federation, played: Strategy = HONEST
+    plan: Algorithm | Plan, federation: Federation, played: Strategy = HONEST, own_models: bool = False
 ) -> Float[np.ndarray, "seed run N"]:
     """Local steps that clients compute in a round of training, which is what they pay for.
 
-    Who sends nothing of its own training (``own`` and ``stale`` are 0) needs none. ``played`` has numbers ``[run, N]``.
+    Who sends nothing of its own training (``own`` and ``stale`` are 0) needs none, unless clients use models of their
+    own. ``played`` has numbers ``[run, N]``.
     Where ``local`` of the plan is not known, steps are shares of rows.
     """
     order = np.argsort(np.asarray(federation.clients.id), axis=-1)
@@ -106,7 +107,7 @@ def steps_of_round(
     steps = used / np.maximum(size, 1) if local is None else steps_of(local, used)
     sends = np.asarray(1.0 if played.own is None else played.own) != 0
     sends = sends | (np.asarray(0.0 if played.stale is None else played.stale) != 0)
-    computed = np.where(sends, steps, 0.0)
+    computed = np.where(sends | own_models, steps, 0.0)
     return computed.reshape(-1, *computed.shape[-2:])
 
 
