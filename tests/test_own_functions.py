@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn import metrics as sklearn
 
 import fljax
 from fljax import algorithms, contributions, data, games, models
@@ -121,6 +122,46 @@ def strict(labels: np.ndarray, probabilities: np.ndarray) -> float:
     if len(np.unique(labels)) < 2:
         raise ValueError("one class")
     return float(np.mean(probabilities[:, 1]))
+
+
+@pytest.mark.parametrize("error", [AssertionError("rows"), IndexError("200 is out of bounds for axis 0"), ValueError()])
+def test_rows_that_are_made_refuse_no_score(error: Exception) -> None:
+    def mine(labels: np.ndarray, outputs: np.ndarray) -> float:
+        if len(labels) not in (8, 24):  # rows of a client, and of all
+            raise error
+        return float(np.mean(outputs))
+
+    with pytest.warns(
+        RuntimeWarning, match=f"'mine' .* made rows, got {type(error).__name__}.*the run goes on"
+    ) as told:
+        found = simulate(scores=[fljax.metrics.Score("mine", mine)], rounds=0, callbacks=[])
+    assert len(told) == 1
+    assert np.isfinite(found.metrics.score_mine).all()
+
+
+@pytest.mark.parametrize("error", [NameError("x"), KeyError(1), IndexError("index 5 is out of bounds for axis 1")])
+def test_a_mistake_that_no_rows_mend_is_refused(error: Exception) -> None:
+    def mine(labels: np.ndarray, outputs: np.ndarray) -> float:
+        raise error
+
+    with pytest.raises(ValueError, match=f"'mine' .* made rows, got {type(error).__name__}"):
+        simulate(scores=[fljax.metrics.Score("mine", mine)])
+
+
+@pytest.mark.parametrize(
+    "score", [sklearn.mean_poisson_deviance, sklearn.mean_squared_log_error, sklearn.brier_score_loss]
+)
+def test_a_score_without_classes_is_tried_on_what_the_model_gives(score: Any) -> None:
+    class Positive(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.sigmoid(nn.Dense(1)(x))[:, 0]
+
+    task = models.task_from_module(Positive(), X[:1], loss=models.squared_error)
+    federation = data.from_arrays(X, (X[:, 0] > 0).astype("float32"), OWNERS)
+    algorithm = algorithms.fedavg(task, LOCAL, clients_per_round=None)
+    found = fljax.simulate(algorithm, federation, rounds=0, scores=[score])  # warnings are errors here
+    assert np.isfinite(found.metrics[f"pooled_score_{score.__name__}"]).all()
 
 
 @pytest.mark.parametrize("score_every", [None, 1])
@@ -236,6 +277,11 @@ FRAME = {"a": [39, 40, 50], "b": [1, 2, 3], "who": ["u", "v", "u"], "y": [0, 1, 
         (lambda: games_key("0"), "expected key to be a key of jax.random, such as .*, or a seed, got '0'"),
         (lambda: games_key(0.5), "or a seed, got 0.5"),
         (lambda: games_key(True), "or a seed, got True"),
+        (
+            lambda: games_key(jax.random.split(KEY, 2)),
+            r"to be one key of jax.random, got an array of keys of shape \[2\]",
+        ),
+        (lambda: games_key(jax.random.split(jax.random.PRNGKey(0), 2)), r"an array of keys of shape \[2, 2\]"),
     ],
 )
 def test_what_is_no_array_is_refused_in_one_sentence(call: Any, words: str) -> None:
