@@ -319,10 +319,9 @@ def as_key(key: Any) -> Array:
     """A key of ``jax.random``, also from a whole number, its seed."""
     dtype = getattr(key, "dtype", None)
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    if typed or (dtype == jnp.uint32 and np.ndim(key)):
-        if np.ndim(key) == (0 if typed else 1):
-            return key
-        raise ValueError(f"expected key to be one key of jax.random, got an array of keys of shape {list(key.shape)}")
+    if np.ndim(key) == (0 if typed else 1) and (typed or dtype == jnp.uint32):
+        return key
     if np.ndim(key) == 0 and not isinstance(key, bool | str) and hasattr(key, "__index__"):
         return jax.random.key(key)
-    raise ValueError(f"expected key to be a key of jax.random, such as jax.random.key(0), or a seed, got {key!r}")
+    got = " ".join(repr(key).split())
+    raise ValueError(f"expected key to be one key of jax.random, such as jax.random.key(0), or a seed, got {got}")

@@ -105,14 +105,12 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
 
 
 def _takes_rngs(constructor: Callable[..., Any]) -> bool:
-    """Whether it takes ``rngs`` by name. The signature of a class of nnx is that of flax's metaclass, (*args, **kwargs)."""
-    whole = constructor if isinstance(constructor, functools.partial) else functools.partial(constructor)
+    """Whether it takes ``rngs`` by name. Of a class, ``__init__`` is asked: flax's metaclass hides its parameters."""
+    whole = functools.partial(constructor)  # also of a partial
     function, given = (whole.func.__init__, (None,)) if inspect.isclass(whole.func) else (whole.func, ())
-    try:
-        inspect.signature(function).bind(*given, *whole.args, **{**whole.keywords, "rngs": None})
-    except (TypeError, ValueError):  # ValueError: a function of C
-        return False
-    return True
+    with contextlib.suppress(TypeError, ValueError):  # ValueError: a function of C
+        return bool(inspect.signature(function).bind(*given, *whole.args, **{**whole.keywords, "rngs": None}))
+    return False
 
 
 def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable[[], nnx.Module]) -> None:

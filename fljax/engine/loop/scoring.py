@@ -4,9 +4,8 @@ Predictions come from one compiled program, which is made at the first evaluatio
 score is asked for. Where examples or states of clients are on the host, it takes a block of clients at a time.
 Evaluations without scores have NaN. The last evaluation has scores, also of a run that is stopped.
 
-A function of one's own is called on made rows before anything is trained. It is refused if it returns no number, or
-makes a mistake that no rows could mend, such as a wrong name or type. Any other exception there may be of these rows
-alone: there is a warning. If it fails later for some client, this client has NaN, and the note names the client.
+A function of one's own is called on made rows before anything is trained, and refused if it returns no number or raises
+what no rows could mend; any other exception is a warning. A client for which it fails later has NaN and is named.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _NAMED = 5  # clients in a sentence
 
 
 def check_scores(scores: Sequence[Score], task: Task, federation: Federation) -> None:
-    """Raises a ValueError if a score needs classes and the task has none, or a function makes a mistake on made rows."""
+    """Raises a ValueError if a score needs classes and the task has none, or a function fails on any rows."""
     for score in scores:
         if task.classes is None and not score.is_own:
             raise ValueError(
@@ -65,20 +64,15 @@ def check_scores(scores: Sequence[Score], task: Task, federation: Federation) ->
         try:
             value_of(score, rows[0], rows[1], rare=0)
         except NoValue as error:
-            told = NoValue(score.name, f"{len(rows[0])} made rows", error.got)
-            if error.__cause__ is None or _is_mistake(error.__cause__):
-                raise told from error.__cause__
-            warnings.warn(f"{told}; the run goes on, as its rows may differ", RuntimeWarning, stacklevel=2)
-
-
-def _is_mistake(error: BaseException) -> bool:
-    """Whether no rows could mend what a function raised; an index of a row is of more rows."""
-    of_rows = isinstance(error, IndexError) and re.search(r"axis 0|(list|tuple) index|positional indexer", str(error))
-    return isinstance(error, _MISTAKES) and not of_rows
+            told, cause = NoValue(score.name, f"{len(rows[0])} made rows", error.got), error.__cause__
+            row = isinstance(cause, IndexError) and re.search(r"axis 0|(list|tuple) index|positional", str(cause))
+            if cause is None or (isinstance(cause, _MISTAKES) and not row):
+                raise told from cause
+            warnings.warn(f"{told}; the run goes on, as its rows may differ", RuntimeWarning, stacklevel=1)
 
 
 def _made_rows(task: Task, federation: Federation) -> tuple[np.ndarray, np.ndarray] | None:
-    """Labels with all classes and probabilities; without classes rows of the federation, as the untrained model has it."""
+    """Labels with all classes and probabilities; without classes real rows and the untrained model's outputs."""
     draw, examples = np.random.default_rng(0), federation.examples
     if task.classes is not None:
         count = max(2, min(_ROWS * task.classes, _MOST // task.classes))
