@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import logging
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn import metrics as sklearn
 
 import fljax
 from fljax import algorithms, contributions, data, games, models
@@ -51,7 +54,7 @@ EVERYBODY = fljax.Over(member=np.ones((1, 3), bool))
 KEY = jax.random.key(0)
 
 
-def compare(name: str = "fedavg", **options: Any) -> Any:
+def compare(name: Any = "fedavg", **options: Any) -> Any:
     how = {"rounds": 1, "callbacks": [never], "progress": False}
     return fljax.compare([name], FEDERATION, TASK, LOCAL, **how | options)
 
@@ -123,6 +126,46 @@ def strict(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float(np.mean(probabilities[:, 1]))
 
 
+@pytest.mark.parametrize("error", [AssertionError("rows"), IndexError("200 is out of bounds for axis 0"), ValueError()])
+def test_rows_that_are_made_refuse_no_score(error: Exception) -> None:
+    def mine(labels: np.ndarray, outputs: np.ndarray) -> float:
+        if len(labels) not in (8, 24):  # rows of a client, and of all
+            raise error
+        return float(np.mean(outputs))
+
+    with pytest.warns(
+        RuntimeWarning, match=f"'mine' .* made rows, got {type(error).__name__}.*the run goes on"
+    ) as told:
+        found = simulate(scores=[fljax.metrics.Score("mine", mine)], rounds=0, callbacks=[])
+    assert len(told) == 1
+    assert np.isfinite(found.metrics.score_mine).all()
+
+
+@pytest.mark.parametrize("error", [NameError("x"), KeyError(1), IndexError("index 5 is out of bounds for axis 1")])
+def test_a_mistake_that_no_rows_mend_is_refused(error: Exception) -> None:
+    def mine(labels: np.ndarray, outputs: np.ndarray) -> float:
+        raise error
+
+    with pytest.raises(ValueError, match=f"'mine' .* made rows, got {type(error).__name__}"):
+        simulate(scores=[fljax.metrics.Score("mine", mine)])
+
+
+@pytest.mark.parametrize(
+    "score", [sklearn.mean_poisson_deviance, sklearn.mean_squared_log_error, sklearn.brier_score_loss]
+)
+def test_a_score_without_classes_is_tried_on_what_the_model_gives(score: Any) -> None:
+    class Positive(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.sigmoid(nn.Dense(1)(x))[:, 0]
+
+    task = models.task_from_module(Positive(), X[:1], loss=models.squared_error)
+    federation = data.from_arrays(X, (X[:, 0] > 0).astype("float32"), OWNERS)
+    algorithm = algorithms.fedavg(task, LOCAL, clients_per_round=None)
+    found = fljax.simulate(algorithm, federation, rounds=0, scores=[score])  # warnings are errors here
+    assert np.isfinite(found.metrics[f"pooled_score_{score.__name__}"]).all()
+
+
 @pytest.mark.parametrize("score_every", [None, 1])
 def test_a_score_that_fails_for_one_client_loses_nothing(score_every: int | None) -> None:
     words = r"the score 'strict' .* for client west, got ValueError: one class \(.*py:\d+\); it is NaN there"
@@ -151,6 +194,87 @@ def test_an_error_of_a_callback_ends_the_run_and_has_the_results_until_then(opti
     for name in ("test_loss", "score_auroc") if options else ("test_loss",):
         np.testing.assert_array_equal(found.metrics[name], expected.metrics[name])
     np.testing.assert_array_equal(found.predict(2, X[:3]), expected.predict(2, X[:3]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    why: str
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("error", [Frozen("nope"), KeyboardInterrupt("nope")])
+def test_any_error_of_a_callback_has_the_results(error: BaseException) -> None:
+    def mine(block: Any) -> None:
+        if 2 in (getattr(block, "round", 0), getattr(block, "done", 0)):
+            raise error
+
+    with pytest.raises(type(error), match="nope") as caught:
+        simulate(callbacks=[mine])
+    assert int(caught.value.results[0].metrics.rounds_done) == 2  # type: ignore[attr-defined]
+    with pytest.raises(type(error), match="nope") as caught:
+        fljax.runs(PLAN, FEDERATION, fljax.Over(member=np.ones((3, 3), bool)), rounds=1, block=1, on_block=mine)
+    assert np.isfinite(caught.value.results.test_loss).all("client").values.tolist() == [[True], [True], [False]]  # type: ignore[attr-defined]
+
+
+def deviating(message: Any, knowledge: Any) -> Any:
+    raise KeyError("nope")
+
+
+NONE: Callable[..., Any] = lambda *_, **__: None  # noqa: E731
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        *[
+            (lambda run=run, bad=bad: run(callbacks=bad), words)
+            for run in (simulate, compare)
+            for bad, words in [
+                (print, "expected callbacks to be a list of functions of a Block, got <built-in function print>"),
+                (None, "expected callbacks to be a list of functions of a Block, got None"),
+                ("tensorboard", "a list of functions of a Block, got 'tensorboard'"),
+                ([None], "a list of functions of a Block, got \\[None\\]"),
+                (["tensorboard"], "a list of functions of a Block, got \\['tensorboard'\\]"),
+                ([lambda: None], r"expected the callback <lambda> to take \(block\), got \(\)"),
+                ([lambda a, b: None], r"to take \(block\), got \(a, b\)"),
+            ]
+        ],
+        *[
+            (lambda bad=bad: simulate(evaluate_at=bad), "expected evaluate_at to be a list of whole numbers, got")
+            for bad in (2, "1", [2.0], None, [True], [None])
+        ],
+        *[
+            (lambda run=run, bad=bad: run(extra_metrics=bad), words)
+            for run in (simulate, compare)
+            for bad, words in [
+                ([print], "expected one of the extra metrics .*, got <built-in function print>"),
+                ([{}], "expected one of the extra metrics .*, got {}"),
+                (print, "expected a list of metrics, got"),
+                (None, "expected a list of metrics, got None"),
+            ]
+        ],
+        (lambda: compare(lambda task, local: None), "expected the builder <lambda> to return an Algorithm, got None"),
+        (lambda: compare(("fedavg", {}, [NONE])), "expected the scenario <lambda> to return an Algorithm, got None"),
+        (lambda: simulate(fljax.Plan(NONE)), "expected the builder <lambda> to return an Algorithm, got None"),
+        (
+            lambda: fljax.engine.callbacks.track(logging.getLogger()),
+            r"expected the tracker's log to take \(values, step=\), got \(level",
+        ),
+        (
+            lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": deviating}),
+            "the deviation deviating raised KeyError",
+        ),
+        (
+            lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": task}),  # pyright: ignore[reportArgumentType]
+            r"expected the deviation task to take \(message, knowledge\), got",
+        ),
+    ],
+)
+def test_what_is_asked_of_a_run_is_refused_in_one_sentence(call: Any, words: str) -> None:
+    with pytest.raises((ValueError, fljax.AlgorithmError), match=words) as refused:
+        call()
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.in_turn
@@ -233,9 +357,17 @@ FRAME = {"a": [39, 40, 50], "b": [1, 2, 3], "who": ["u", "v", "u"], "y": [0, 1, 
         ),
         (lambda: models.task_from_module(nn.Dense(2), (X[:1], X[:1])), "got a tuple of 2; a module of several inputs"),
         (lambda: models.task_from_module(nn.Dense(2), X[:1], example_y=[0]), "example_y to be an array .*, got a list"),
-        (lambda: games_key("0"), "expected key to be a key of jax.random, such as .*, or a seed, got '0'"),
+        (lambda: games_key("0"), "expected key to be one key of jax.random, such as .*, or a seed, got '0'"),
         (lambda: games_key(0.5), "or a seed, got 0.5"),
         (lambda: games_key(True), "or a seed, got True"),
+        (
+            lambda: games_key(jax.random.split(KEY, 2)),
+            r"to be one key of jax.random.*, got Array\(\(2,\)",
+        ),
+        (
+            lambda: games_key(jax.random.split(jax.random.PRNGKey(0), 2)),
+            r"to be one key of jax.random.*, got Array\(\[\[",
+        ),
     ],
 )
 def test_what_is_no_array_is_refused_in_one_sentence(call: Any, words: str) -> None:

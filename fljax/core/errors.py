@@ -112,16 +112,21 @@ def at_step(step: Any) -> Generator[None, None, None]:
         yield
     except Exception as error:
         number = _number(step)
-        if number is not None:
-            error.add_note(f"{_STEP}{number}")
+        attach(error, None if number is None else f"{_STEP}{number}")
         raise
 
 
-def attach(error: BaseException, **results: Any) -> None:
-    """Sets attributes of an error that hand out results until it; a class with slots has none."""
-    with contextlib.suppress(AttributeError):
+def attach(error: BaseException, note: str | None = None, **results: Any) -> None:
+    """Adds a note and attributes to an error, also to a frozen one, which gets a subclass; Python sets some."""
+    kind, usual = type(error), BaseException.__setattr__
+    with contextlib.suppress(Exception):  # a layout of its own
+        if kind.__setattr__ is not usual:
+            named = {"__setattr__": usual, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+            object.__setattr__(error, "__class__", type(kind.__name__, (kind,), named))
         for name, value in results.items():
             setattr(error, name, value)
+        if note is not None:
+            error.add_note(note)
 
 
 def is_own(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fljax.core.errors import AlgorithmError
+from fljax.core.errors import AlgorithmError, attach
 
 # Import paths are refused if this environment variable is set to anything except the empty text or 0.
 NO_IMPORT = "FLJAX_NO_IMPORT"
@@ -40,7 +40,7 @@ def about_algorithm(label: str) -> Iterator[None]:
         error.algorithm = label
         raise
     except Exception as error:
-        error.add_note(f"{ABOUT_ALGORITHM}{label!r}")
+        attach(error, f"{ABOUT_ALGORITHM}{label!r}")
         raise
 
 
@@ -52,7 +52,7 @@ def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
     names = [str(name) for name in valid]
     if not names:
         return f"expected no {kind} (there are none to choose from), got {shown(got)}"
-    close = nearest(got, names)
+    close = nearest(got, names) if isinstance(got, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     question = f" (did you mean {close!r}?)" if close is not None else ""
     return f"expected one of the {kind}s {', '.join(names)}, got {shown(got)}{question}"
 

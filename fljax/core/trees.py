@@ -309,8 +309,10 @@ def numbers_of(leaf: Any) -> np.ndarray:
 def as_key(key: Any) -> Array:
     """A key of ``jax.random``, also from a whole number, its seed."""
     dtype = getattr(key, "dtype", None)
-    if dtype is not None and (jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and np.ndim(key))):
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if np.ndim(key) == (0 if typed else 1) and (typed or dtype == jnp.uint32):
         return key
     if np.ndim(key) == 0 and not isinstance(key, bool | str) and hasattr(key, "__index__"):
         return jax.random.key(key)
-    raise ValueError(f"expected key to be a key of jax.random, such as jax.random.key(0), or a seed, got {key!r}")
+    got = " ".join(repr(key).split())
+    raise ValueError(f"expected key to be one key of jax.random, such as jax.random.key(0), or a seed, got {got}")

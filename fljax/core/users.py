@@ -23,6 +23,13 @@ def call(kind: str, form: str, function: Callable[..., Any], *arguments: Any, **
       ValueError: if the function has other parameters.
       AlgorithmError: if it raises another exception.
     """
+    check(kind, form, function, *arguments, **named)
+    with during(f"{kind} {name_of(function)}"):
+        return function(*arguments, **named)
+
+
+def check(kind: str, form: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Raises the ValueError of ``call`` if a function has other parameters; it is not called."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function of C
@@ -32,8 +39,6 @@ def call(kind: str, form: str, function: Callable[..., Any], *arguments: Any, **
             signature.bind(*arguments, **named)
         except TypeError:
             raise ValueError(f"expected {kind} {name_of(function)} to take {form}, got {signature}") from None
-    with during(f"{kind} {name_of(function)}"):
-        return function(*arguments, **named)
 
 
 def refused(kind: str, function: Callable[..., Any], wanted: str, found: Any) -> ValueError:

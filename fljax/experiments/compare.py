@@ -32,7 +32,7 @@ from fljax.core.names import shown
 from fljax.core.signatures import is_whole
 from fljax.data import stack
 from fljax.engine import Execution, replay
-from fljax.engine.callbacks.contract import Callback
+from fljax.engine.callbacks.contract import Callback, checked
 from fljax.engine.checkpoints import StopRequest
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.standalone import Initial
@@ -158,7 +158,7 @@ def compare(
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         execution=execution or Execution(),
         non_finite=non_finite,
-        callbacks=tuple(CallbackSetup(_again(callback)) for callback in callbacks),
+        callbacks=tuple(CallbackSetup(_again(callback)) for callback in checked(callbacks)),
         standalone_initial=standalone_initial,
         standalone_stop=standalone_stop,
         opt_out_threshold=_opt_out_threshold_of(opt_out_threshold, federation.clients.id.shape[-1]),
@@ -234,7 +234,7 @@ def run_config(
         chosen = configuration.parse(raw, imports=imports)
     else:
         chosen = configuration.load(config, overrides, imports=imports)
-    extra = tuple(CallbackSetup(_again(callback)) for callback in callbacks)
+    extra = tuple(CallbackSetup(_again(callback)) for callback in checked(callbacks))
     directory = None if folder is None else pathlib.Path(folder)
     with listening(progress) as on_event:
         how: dict[str, Any] = {"resume": resume, "on_event": on_event, "saving": saving, "callbacks": extra}
@@ -244,8 +244,6 @@ def run_config(
 
 def _again(callback: Callback) -> Callable[[], Callback]:
     """Makes the callback of the next algorithm: the same one, without its history."""
-    if not callable(callback):
-        raise ValueError(f"expected callbacks to be functions of a Block, got {callback!r}")
 
     def build() -> Callback:
         replay([callback], [])

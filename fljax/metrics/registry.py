@@ -14,13 +14,13 @@ count only clients with a value.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fljax.core.labels import check_unlabelled
-from fljax.core.names import unknown
+from fljax.core.names import shown, unknown
 from fljax.metrics import formulas, uncertainty
 from fljax.metrics.arrays import Array
 
@@ -332,11 +332,11 @@ def is_lower_better(name: str) -> bool:
 
 def needs_of(names: Sequence[str]) -> tuple[str, ...]:
     """The variables that metrics of ``ON_REQUEST`` need and that another pass over rows gives, sorted."""
-    if isinstance(names, str):
-        raise ValueError(f"expected a list of metrics, got the text {names!r}")
+    if isinstance(names, str) or not isinstance(names, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"expected a list of metrics, got {shown(names)}")
     for name in names:
-        if name not in ON_REQUEST:
-            always = f" ({name} is computed in every run)" if name in SCALARS else ""
+        if name not in list(ON_REQUEST):
+            always = f" ({name} is computed in every run)" if name in list(SCALARS) else ""
             raise ValueError(unknown("extra metric", name, ON_REQUEST) + always)
     return tuple(sorted({need for name in names for need in ON_REQUEST[name]}))
 

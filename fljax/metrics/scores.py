@@ -218,7 +218,7 @@ class NoValue(ValueError):
 
 def _called(score: Score, labels: np.ndarray, outputs: np.ndarray) -> float:
     try:
-        found = score.compute(labels, outputs)
+        found = score.compute(np.array(labels), np.array(outputs))  # its own, as it may sort them
     except Exception as error:  # a user's function may raise anything
         raise NoValue(score.name, f"{len(labels)} rows", f"{in_words(error)} ({place_of(error)})") from error
     number = as_number(found)

@@ -34,7 +34,7 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
 
     ``frozen``: whether nothing moves the running averages.
     """
-    named = "rngs" in inspect.signature(constructor).parameters
+    named = _takes_rngs(constructor)
 
     def construct(rngs: nnx.Rngs) -> Any:
         return constructor(rngs=rngs) if named else constructor(rngs)
@@ -102,6 +102,15 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
 
     check_nnx(model, trains, fresh)
     return Functions(init, logits, features if has_features(model) else None, frozenset(paths))
+
+
+def _takes_rngs(constructor: Callable[..., Any]) -> bool:
+    """Whether it takes ``rngs`` by name. Of a class, ``__init__`` is asked: flax's metaclass hides its parameters."""
+    whole = functools.partial(constructor)  # also of a partial
+    function, given = (whole.func.__init__, (None,)) if inspect.isclass(whole.func) else (whole.func, ())
+    with contextlib.suppress(TypeError, ValueError):  # ValueError: a function of C
+        return bool(inspect.signature(function).bind(*given, *whole.args, **{**whole.keywords, "rngs": None}))
+    return False
 
 
 def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable[[], nnx.Module]) -> None:

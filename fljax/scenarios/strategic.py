@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree, Real
 
-from fljax.core import trees
+from fljax.core import trees, users
 from fljax.core.names import name_of
 from fljax.core.signatures import Range
 from fljax.core.values import checked
@@ -261,7 +261,7 @@ def _made(
     honest = jax.tree.map(jnp.asarray, message)
 
     def of(function: Deviation) -> PyTree:
-        told = function(message, knowledge)
+        told = users.call("the deviation", "(message, knowledge)", function, message, knowledge)
         if not _have_same_shapes(told, honest):
             shapes = (jax.tree.map(jnp.shape, tree) for tree in (honest, told))
             expected = f"expected {name_of(function)} to give a message of the form of an honest one"

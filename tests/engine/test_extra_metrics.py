@@ -136,7 +136,7 @@ def _twice(reference: Any) -> Any:
     [
         (("objektive",), "expected one of the extra metrics .*, got 'objektive' .did you mean 'objective'"),
         (("average_loss",), "got 'average_loss'.* .average_loss is computed in every run.$"),
-        ("objective", "expected a list of metrics, got the text 'objective'"),
+        ("objective", "expected a list of metrics, got 'objective'"),
     ],
 )
 def test_unknown_names(names: Any, sentence: str) -> None:

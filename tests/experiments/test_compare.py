@@ -215,7 +215,7 @@ def test_what_is_no_algorithm_is_refused_in_one_sentence(given: Any, sentence: s
         ({"evaluate_every": 1.5}, "expected evaluate_every to be a positive whole number, got 1.5"),
         ({"seeds": 0}, "expected a positive number of seeds"),
         ({"federation": TASK}, "expected federation to be a Federation, got Task"),
-        ({"callbacks": [3]}, "expected callbacks to be functions of a Block, got 3"),
+        ({"callbacks": [3]}, "expected callbacks to be a list of functions of a Block, got \\[3\\]"),
         ({"opt_out_threshold": [0.1, 0.2]}, "one for each of 5 clients by id, got .0.1, 0.2."),
         ({"opt_out_threshold": [[0.1], [0.2, 0.3]]}, r"one for each of 5 clients by id, got \[\[0.1\], "),
         ({"opt_out_threshold": float("nan")}, "opt_out_threshold to be one finite number, .* got nan"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -169,6 +170,26 @@ def test_a_function_that_fails_for_a_client_has_no_value_there() -> None:
     assert [what[:2] for what in failed if what[0] == "fails"] == [("fails", 1)]
     assert "KeyError: 'rows' (tests/metrics/test_scores.py:" in failed[-1][2]
     assert {got for name, _, got in failed if name == "array"} == {"an array of float64 of shape [1]"}
+
+
+def test_no_score_changes_what_the_next_one_gets() -> None:
+    def sorts(labels: np.ndarray, values: np.ndarray) -> float:
+        labels.sort()
+        values[:] = 0
+        return float(labels[0])
+
+    frozen = Predicted(*(np.asarray(jax.numpy.asarray(leaf)) for leaf in _predicted()))  # arrays that are read-only
+    for classes in (True, False):
+        found, alone = (
+            scores_of_clients(scores_of(list(s)), frozen, classes=classes) for s in ((sorts, _mean), (_mean,))
+        )
+        np.testing.assert_array_equal(found["score_sorts"], [0, 0, np.nan])
+        np.testing.assert_array_equal(found["score__mean"], alone["score__mean"])
+        assert found["pooled_score__mean"] == alone["pooled_score__mean"]
+
+
+def _mean(labels: np.ndarray, values: np.ndarray) -> float:
+    return float(np.mean(labels[:, None] * values))
 
 
 @pytest.mark.parametrize("function", [lambda labels, values: values.shapes, lambda labels, values: "much"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -85,6 +88,37 @@ def test_modes(module):
 
 
 @pytest.mark.thorough
+class ByName(nnx.Module):
+    def __init__(self, din: int = 5, dout: int = 3, *, rngs: nnx.Rngs):
+        self.out = nnx.Linear(din, dout, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.out(x)
+
+
+class Forwarding(ByName):
+    def __init__(self, **named: Any):
+        super().__init__(**named)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ByName,
+        Forwarding,
+        Nnx,
+        functools.partial(ByName, 5, 3),
+        functools.partial(ByName, dout=3),
+        lambda rngs: ByName(rngs=rngs),
+        lambda streams: ByName(5, 3, rngs=streams),
+        lambda *, rngs: ByName(rngs=rngs),
+    ],
+)
+def test_whatever_makes_a_module_of_nnx_gets_its_streams(make: Any):
+    task = task_from_module(make, np.zeros((1, 5), "float32"))
+    assert task.logits(task.init(jax.random.key(0)), jnp.ones((2, 5))).shape == (2, 3)
+
+
 def test_nnx_under_transforms():
     task = task_from_module(Nnx, X)
     keys = jax.random.split(jax.random.key(0), 3)

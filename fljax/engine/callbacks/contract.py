@@ -1,7 +1,7 @@
 """What a callback is: it is called with a Block, what is known after some rounds of a run.
 
-An exception of a callback ends the run after the evaluation, and has the results until then in ``results``. A tracker
-that fails after some rounds ends nothing.
+An exception of a callback (also KeyboardInterrupt) ends the run after the evaluation, and has the results until then in
+``results``. A tracker that fails after some rounds ends nothing.
 
 A callback with a history has ``replay(blocks)``, which sets it and says whether the run had stopped. Who continues a
 run calls ``replay(callbacks, blocks)`` once before the next block.
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fljax.core import processes
+from fljax.core import processes, users
 from fljax.core.errors import attach, in_words
+from fljax.core.names import shown
 from fljax.engine.rounds.states import State
 
 
@@ -53,6 +54,16 @@ class Block(NamedTuple):
 Callback = Callable[[Block], Any]
 
 
+def checked(callbacks: Any) -> tuple[Callback, ...]:
+    """The callbacks; raises a ValueError unless they are a list of functions of a Block."""
+    chosen: Any = tuple(callbacks) if isinstance(callbacks, Iterable) and not callable(callbacks) else (None,)
+    if not all(map(callable, chosen)):
+        raise ValueError(f"expected callbacks to be a list of functions of a Block, got {shown(callbacks)}")
+    for callback in chosen:
+        users.check("the callback", "(block)", callback, None)
+    return chosen
+
+
 def is_called_at_start(callback: Callback) -> bool:
     """Whether a callback is also called with the evaluation before the first round."""
     return bool(getattr(callback, "at_start", False))
@@ -63,6 +74,7 @@ def same_everywhere(callbacks: Sequence[Callback]) -> Sequence[Callback]:
 
     So all processes agree where they wait for what a callback answers.
     """
+    callbacks = checked(callbacks)
     if not processes.are_several():
         return callbacks
     told = processes.agreed(
@@ -96,10 +108,10 @@ def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
     return processes.agreed(answer)
 
 
-def with_results(error: Exception, results: Sequence[Any], done: int) -> Exception:
+def with_results(error: BaseException, results: Sequence[Any], done: int) -> BaseException:
     """The error of a callback, whose attribute ``results`` then has the ``Result`` of each plan until it."""
-    error.add_note(f"a callback ended the run after {done} rounds; error.results has the results until then")
-    attach(error, results=tuple(results))
+    note = f"a callback ended the run after {done} rounds; error.results has the results until then"
+    attach(error, note, results=tuple(results))
     return error
 
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fljax.core import users
 from fljax.core.names import file_name
 from fljax.engine.callbacks.contract import Block, Callback, going_on
 from fljax.metrics import mean
@@ -122,6 +123,7 @@ def track(
       ValueError: if ``run`` has no such method.
     """
     method, log = _method(run)
+    users.check("the tracker's", "(values, step=)", log, {}, **({"step": 0} if with_step else {}))
     steps = _steps_of(run)
 
     def write(block: Block) -> None:

@@ -68,7 +68,7 @@ class LoopState(NamedTuple):
     state: State
     history: History
     position: Position
-    raised: Exception | None = None  # by a callback, which ends the run
+    raised: BaseException | None = None  # by a callback, which ends the run
 
 
 Judge = Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
@@ -146,6 +146,7 @@ class Loop(NamedTuple):
         """
         keeper, (state, history, at, _) = self.keeper, progress
         end = self.stops[-1] if self.stops else at.done
+        ends = Exception if processes.are_several() else (Exception, KeyboardInterrupt)  # of which all processes hear
 
         def save() -> None:
             keeper.save(at._replace(seconds=dict(clock.seconds)), state, history, run.layout, self.best.saved())
@@ -180,7 +181,7 @@ class Loop(NamedTuple):
                         clock.skip()
                 except (jax.errors.JaxRuntimeError, MemoryError):
                     raise
-                except Exception as error:  # a user's callback may raise anything
+                except ends as error:  # a user's callback may raise anything
                     history.measured(at.done, self._scored(self.scoring.at_end, run, state, at.done, scores))
                     return LoopState(state, history, at, error)
                 if diagnosis.is_stopped(run.spec.non_finite, state):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from fljax.core.names import shown
+from fljax.core.signatures import is_whole
 from fljax.engine.callbacks.contract import Callback
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Memory
@@ -47,10 +49,14 @@ class Schedule(NamedTuple):
 
     def evaluations(self, first: int) -> list[int]:
         """The rounds done after which a run from round ``first`` is evaluated, its first evaluation left out."""
+        given: Any = self.evaluate_at  # a user may give anything
+        chosen = [*given] if isinstance(given, Iterable) else [given]
+        if not isinstance(given, Iterable) or not all(map(is_whole, chosen)):
+            raise ValueError(f"expected evaluate_at to be a list of whole numbers, got {shown(given)}")
         end = first + self.rounds
         usual = range(first + self.evaluate_every, end, self.evaluate_every) if self.evaluate_every else ()
         last = [end] if end > first else []
-        return sorted({*usual, *(done for done in self.evaluate_at if first < done < end), *last})
+        return sorted({*usual, *(done for done in chosen if first < done < end), *last})
 
 
 class Hooks(NamedTuple):

@@ -4,13 +4,15 @@ Predictions come from one compiled program, which is made at the first evaluatio
 score is asked for. Where examples or states of clients are on the host, it takes a block of clients at a time.
 Evaluations without scores have NaN. The last evaluation has scores, also of a run that is stopped.
 
-A function of one's own is called on made rows before anything is trained, and refused if it raises an exception or
-returns no number. If it fails later for some client, this client has NaN, and the note names the client.
+A function of one's own is called on made rows before anything is trained, and refused if it returns no number or raises
+what no rows could mend; any other exception is a warning. A client for which it fails later has NaN and is named.
 """
 
 from __future__ import annotations
 
 import functools
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,13 +42,14 @@ from fljax.protocol import Federation, Labelled, Names, Task
 from fljax.training import prepare
 
 _PREFIXES = {"client": "", "unseen": "unseen_"}
-_ROWS = 16  # made rows of a task without classes
-_MOST = 2**22  # numbers in made rows
+_ROWS = 64  # made rows of each class, or of a task without classes
+_MOST = 2**20  # numbers in made rows
+_MISTAKES = (NameError, AttributeError, TypeError, ImportError, KeyError, IndexError, NotImplementedError)
 _NAMED = 5  # clients in a sentence
 
 
 def check_scores(scores: Sequence[Score], task: Task, federation: Federation) -> None:
-    """Raises a ValueError if a score needs classes and the task has none, or a function fails on made rows."""
+    """Raises a ValueError if a score needs classes and the task has none, or a function fails on any rows."""
     for score in scores:
         if task.classes is None and not score.is_own:
             raise ValueError(
@@ -61,23 +64,26 @@ def check_scores(scores: Sequence[Score], task: Task, federation: Federation) ->
         try:
             value_of(score, rows[0], rows[1], rare=0)
         except NoValue as error:
-            raise NoValue(score.name, f"{len(rows[0])} made rows", error.got) from error.__cause__
+            told, cause = NoValue(score.name, f"{len(rows[0])} made rows", error.got), error.__cause__
+            row = isinstance(cause, IndexError) and re.search(r"axis 0|(list|tuple) index|positional", str(cause))
+            if cause is None or (isinstance(cause, _MISTAKES) and not row):
+                raise told from cause
+            warnings.warn(f"{told}; the run goes on, as its rows may differ", RuntimeWarning, stacklevel=1)
 
 
 def _made_rows(task: Task, federation: Federation) -> tuple[np.ndarray, np.ndarray] | None:
-    """Labels with all classes and probabilities; without classes labels of the federation, and outputs if known."""
+    """Labels with all classes and probabilities; without classes real rows and the untrained model's outputs."""
     draw, examples = np.random.default_rng(0), federation.examples
     if task.classes is not None:
-        count = max(2, min(2 * task.classes, _MOST // task.classes))
+        count = max(2, min(_ROWS * task.classes, _MOST // task.classes))
         made = probabilities(draw.normal(size=(count, task.classes)))
         return (np.arange(count) % task.classes).astype(examples.y.dtype), made
-    x = jax.ShapeDtypeStruct((min(_ROWS, len(examples.y)), *examples.x.shape[1:]), examples.x.dtype)
+    x, y = (np.asarray(leaf[:_ROWS]) for leaf in (examples.x, examples.y))
     try:
-        model = jax.eval_shape(task.init, jax.eval_shape(lambda: jax.random.key(0)))
-        outputs = jax.eval_shape(lambda model, x: task.logits(model, prepare(task, x)), model, x)
+        outputs = jax.jit(lambda key, x: task.logits(task.init(key), prepare(task, x)))(jax.random.key(0), x)
     except jax.errors.UnexpectedTracerError:  # what the builder of a plan made
         return None
-    return np.asarray(examples.y[: x.shape[0]]), draw.normal(size=outputs.shape).astype(outputs.dtype)
+    return y, np.asarray(outputs)
 
 
 class Scoring(NamedTuple):

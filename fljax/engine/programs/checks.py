@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from fljax.core import processes
+from fljax.core import processes, users
 from fljax.core.trees import numbers_of
 from fljax.data.arrays import check_wide
 from fljax.engine.checkpoints import checksum
@@ -69,12 +69,19 @@ def task_of(spec: Spec, inputs: Inputs) -> Task:
     tasks: list[Task] = []
 
     def build(traced: list[Any], by_seed: Any) -> None:
-        tasks.append(spec.algorithm(traced, by_seed).task)
+        tasks.append(built("the builder", spec.build, spec.algorithm(traced, by_seed)).task)
 
     if eager.is_on():
-        return first_algorithm(spec, inputs).task
+        return built("the builder", spec.build, first_algorithm(spec, inputs)).task
     jax.eval_shape(build, *first_run(spec, inputs)[:2])
     return tasks[0]
+
+
+def built(kind: str, build: Any, found: Any) -> Any:
+    """What a user's builder or scenario returned; a ValueError that names it if this is no algorithm."""
+    if not hasattr(found, "task"):
+        raise users.refused(kind, build, "an Algorithm", found)
+    return found
 
 
 def _ids(clients: Any) -> np.ndarray:

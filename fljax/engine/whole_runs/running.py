@@ -17,6 +17,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from fljax.core import processes
+from fljax.core.errors import attach
 from fljax.core.signatures import argument_of, is_whole
 from fljax.data.datasets import as_read
 from fljax.engine.checkpoints import Checkpoint, Stopped
@@ -126,7 +127,7 @@ def runs(
       checkpoint: a folder, or a ``Checkpoint`` with one. Every block is saved there when it ends. The same call goes on
         with the runs that are missing, to the same bits. Of a ``Checkpoint``, ``note`` and ``stop`` are heeded.
       max_runs: more runs are refused, with their number, their client-steps and their bytes; None: any number.
-      on_block: called with ``RunsDone`` after each block.
+      on_block: called with ``RunsDone`` after each block. An exception of it has the measures so far in ``results``.
 
     Returns:
       The measures ``[run, seed, ...]`` as floats, and ``diverged`` [run, seed]. A run in which a NaN or infinity
@@ -166,7 +167,12 @@ def runs(
                 save(folder, done)
             count = int(call.runs - table.left.sum())
             if on_block is not None:
-                on_block(RunsDone(count, call.runs, seconds, len(done.place)))
+                try:
+                    on_block(RunsDone(count, call.runs, seconds, len(done.place)))
+                except (Exception, KeyboardInterrupt) as error:
+                    note = f"on_block ended the call after {count} of {call.runs} runs; error.results has these"
+                    attach(error, note, results=labelled_table(table, kinds, call.seeds, member))
+                    raise
             if stop is not None and stop.made and table.left.any():
                 raise Stopped(count, call.runs, count, "runs")
     about: dict[str, Any] = {f"execution_{name}": value for name, value in call.layout._asdict().items()}

@@ -20,6 +20,7 @@ from fljax.core.names import name_of
 from fljax.core.signatures import accepts, argument_of, arguments_for, is_required, parameters_of
 from fljax.data import row_numbers
 from fljax.engine import Plan, as_declared
+from fljax.engine.programs.checks import built
 from fljax.experiments.inputs import clustering
 from fljax.experiments.inputs.requirements import Given, clients_of, with_requirement
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
@@ -265,9 +266,9 @@ class Composed(NamedTuple):
     def __call__(
         self, arguments: Mapping[str, Any], options: tuple[Mapping[str, Any], ...], **by_seed: Any
     ) -> Algorithm:
-        algorithm = self.build(**arguments_for(self.build, by_seed, arguments))
+        algorithm = built("the builder", self.build, self.build(**arguments_for(self.build, by_seed, arguments)))
         for wrap, chosen in zip(self.wrappers, options, strict=True):
-            algorithm = wrap(algorithm, **arguments_for(wrap, by_seed, chosen))
+            algorithm = built("the scenario", wrap, wrap(algorithm, **arguments_for(wrap, by_seed, chosen)))
         return algorithm
 
 
