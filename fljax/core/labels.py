@@ -1,12 +1,15 @@
 """Labels of values: those of pandas and xarray, and columns by name. What takes values by place takes none with labels.
 
-An index that counts from 0, which pandas makes by itself, says nothing that places do not say.
+An index that counts from 0, which pandas makes by itself, says nothing that places do not say, and neither does the
+name of the only dimension of xarray.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
+
+_T = TypeVar("_T")
 
 _ADVICE = "to_numpy() gives its values alone, which are taken by place"
 
@@ -22,13 +25,27 @@ def check_unlabelled(name: str, value: Any, advice: str = _ADVICE) -> None:
                 check_unlabelled(name, entry, advice)
 
 
+def plain(value: _T, name: str = "values") -> _T:
+    """A value that becomes an array, with what labels it has refused (ValueError): a mapping is one of labels alone."""
+    check_unlabelled(name, value)
+    if isinstance(value, Mapping) or has_fields(value):
+        raise ValueError(f"expected {name} by place, such as a list, got a {type(value).__name__} of values by name")
+    return value
+
+
 def is_labelled(value: Any) -> TypeGuard[Any]:
     """Whether a value says by names what its entries are."""
     if hasattr(value, "iloc"):  # of pandas
         return not all(map(_counts, value.axes))
     if hasattr(value, "__dataframe__") or getattr(getattr(value, "dtype", None), "names", None):
         return True  # of Polars or Arrow; records of NumPy
-    return hasattr(value, "dims") and len(value.dims) > 0  # of xarray
+    of_xarray = hasattr(value, "dims") and hasattr(value, "coords")
+    return of_xarray and (len(value.dims) > 1 or len(value.coords) > 0 or not hasattr(value, "dtype"))
+
+
+def has_fields(value: Any) -> bool:
+    """Whether a value is a NamedTuple, whose numbers have names."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 def check_same_labels(axis: int, values: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fljax.core import users
-from fljax.core.labels import check_same_labels, is_labelled, labels_along
+from fljax.core.labels import check_same_labels, is_labelled, labels_along, plain
 from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, is_whole, parameters_of, takes_anything
 from fljax.data.arrays import (
@@ -307,6 +307,7 @@ def _deal(
     if not isinstance(made, Partition):
         _check_lists(name, made)
         made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))
+    plain(made.noise, "the partition's noise")
     lists_of_clients = (made.rows, made.valid, made.test, made.deployment, made.later)
     everything = [rows for lists in (*lists_of_clients, tuple(made.held.values())) for rows in lists or ()]
     used = np.concatenate(everything)
