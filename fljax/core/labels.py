@@ -7,9 +7,7 @@ name of the only dimension of xarray.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard, TypeVar
-
-_T = TypeVar("_T")
+from typing import Any, TypeGuard
 
 _ADVICE = "to_numpy() gives its values alone, which are taken by place"
 
@@ -25,10 +23,10 @@ def check_unlabelled(name: str, value: Any, advice: str = _ADVICE) -> None:
                 check_unlabelled(name, entry, advice)
 
 
-def plain(value: _T, name: str = "values") -> _T:
+def plain(value: Any, name: str = "values") -> Any:
     """A value that becomes an array, with what labels it has refused (ValueError): a mapping is one of labels alone."""
     check_unlabelled(name, value)
-    if isinstance(value, Mapping) or has_fields(value):
+    if isinstance(value, Mapping) or (isinstance(value, tuple) and hasattr(value, "_fields")):
         raise ValueError(f"expected {name} by place, such as a list, got a {type(value).__name__} of values by name")
     return value
 
@@ -41,11 +39,6 @@ def is_labelled(value: Any) -> TypeGuard[Any]:
         return True  # of Polars or Arrow; records of NumPy
     of_xarray = hasattr(value, "dims") and hasattr(value, "coords")
     return of_xarray and (len(value.dims) > 1 or len(value.coords) > 0 or not hasattr(value, "dtype"))
-
-
-def has_fields(value: Any) -> bool:
-    """Whether a value is a NamedTuple, whose numbers have names."""
-    return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 def check_same_labels(axis: int, values: Mapping[str, Any]) -> None:
@@ -71,6 +64,12 @@ def labels_along(value: Any, axis: int) -> Any:
         return pandas.Index(getattr(value, "column_names", None) or value.columns)
     dims = tuple(getattr(value, "dims", ()))
     return value.indexes.get(dims[axis]) if axis < len(dims) else None
+
+
+def names_of_columns(table: Any) -> tuple[Any, ...] | None:
+    """The labels of a table's columns, or in an index; None if there are none, or if they count from 0."""
+    labels = labels_along(table, 1) if len(getattr(table, "shape", ())) < 3 else None
+    return None if labels is None or _counts(labels) else tuple(labels.tolist())
 
 
 def _counts(index: Any) -> bool:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax.core.labels import check_unlabelled, has_fields, plain
+from fljax.core.labels import check_unlabelled, plain
 from fljax.core.names import nearest, shown, unknown, with_article
 from fljax.core.signatures import (
     ALL,
@@ -154,7 +154,7 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
             return bool(value)
         raise _refused(name, value, allowed)
     if isinstance(value, numbers.Number | list | tuple | range) or hasattr(value, "__array__"):
-        return _admitted_numbers(name, plain(value, name) if has_fields(value) else value, allowed)
+        return _admitted_numbers(name, value if allowed.labels else plain(value, name), allowed)
     kinds = tuple(kind for kind in allowed.others if kind is not Callable)
     if (Callable in allowed.others and callable(value)) or (kinds and isinstance(value, kinds)):
         return value
@@ -187,7 +187,7 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
         if _traced_fits(value, allowed):
             return value
         raise _refused(name, value, allowed)
-    if array.dtype == object and array.ndim and all(_is_real(entry) for entry in array.flat):
+    if array.dtype == object and array.ndim and all(as_number(entry) is not None for entry in array.flat):
         array = value = np.asarray(array.tolist())
     kind = array.dtype.kind
     if kind not in "biuf" or not _fits(array.ndim, allowed):
@@ -202,10 +202,6 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
     value = array if (hasattr(value, "iloc") or hasattr(value, "dims")) and not allowed.labels else value
     is_static = allowed.sequences and allowed.whole_entries
     return tuple(array.tolist()) if is_static and isinstance(value, jax.Array | list | tuple) else value
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
 
 
 def _traced_fits(value: Any, allowed: Allowed) -> bool:

@@ -165,12 +165,8 @@ def equal_mixture_errors(
 
     Source: IP-FL, equation 6.
     """
-    m1, m2, n, v, b, s2 = np.broadcast_arrays(
-        *(
-            np.asarray(plain(value), np.float64)
-            for value in (own, other, samples, within_variance, difference, noise_variance)
-        )
-    )
+    given = map(plain, (own, other, samples, within_variance, difference, noise_variance))
+    m1, m2, n, v, b, s2 = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in given))
     m = m1 + m2
     return MixtureErrors(
         local=s2 / n,

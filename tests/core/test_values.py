@@ -254,9 +254,12 @@ def test_one_builder_reads_labels() -> None:
 
 
 def test_fields_of_a_users_record_are_labels() -> None:
-    record = NamedTuple("Rates", [("west", float), ("south", float)])
+    class Rates(NamedTuple):
+        west: float
+        south: float
+
     with pytest.raises(ValueError, match="expected rate by place, such as a list, got a Rates of values by name"):
-        values.admitted("rate", record(1.0, 0.0), values.allowances(scenarios.dropout)["rate"])
+        values.admitted("rate", Rates(1.0, 0.0), values.allowances(scenarios.dropout)["rate"])
 
 
 def test_what_has_no_names_is_taken_by_place() -> None:
