@@ -214,7 +214,7 @@ def measure(
     seeds, population = np.shape(facts["size"])
     labels = Labels(range(seeds)) if labels is None else labels
     chosen = Measure(chosen) if isinstance(chosen, str) else chosen
-    values = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
+    values: Any = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
     if is_labelled(values) or hasattr(values, "dims"):
         values = tables.by_seed(values, population, labels)
     elif isinstance(chosen, Measure):

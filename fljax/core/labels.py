@@ -1,7 +1,6 @@
 """Labels of values: those of pandas and xarray, and columns by name. What takes values by place takes none with labels.
 
-An index that counts from 0, which pandas makes by itself, says nothing that places do not say, and neither does the
-name of the only dimension of xarray.
+An index that counts from 0, which pandas makes by itself, says nothing that places do not say.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def is_labelled(value: Any) -> TypeGuard[Any]:
         return not all(map(_counts, value.axes))
     if hasattr(value, "__dataframe__") or getattr(getattr(value, "dtype", None), "names", None):
         return True  # of Polars or Arrow; records of NumPy
-    of_xarray = hasattr(value, "dims") and hasattr(value, "coords")
-    return of_xarray and (len(value.dims) > 1 or len(value.coords) > 0 or not hasattr(value, "dtype"))
+    # Of xarray, the name of the only dimension says nothing; a Dataset has names of its values.
+    return hasattr(value, "indexes") and (len(value.dims) > 1 or len(value.indexes) > 0 or not hasattr(value, "dtype"))
 
 
 def check_same_labels(axis: int, values: Mapping[str, Any]) -> None:

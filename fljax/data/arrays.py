@@ -305,7 +305,7 @@ def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None)
     kind = y.dtype.kind
     if not test.any() or kind not in "iufU":
         return
-    values = np.char.lower(np.char.strip(y)) if kind == "U" else y
+    values: Any = np.char.lower(np.char.strip(y)) if kind == "U" else y
     targets = regression or (kind == "f" and regression is None) or (kind != "U" and y.ndim > 1)
     hidden: Any  # NumPy's stubs: perhaps one bool
     if kind == "U":

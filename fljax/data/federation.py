@@ -13,7 +13,7 @@ from jaxtyping import Int
 
 from fljax.core import users
 from fljax.core.labels import check_same_labels, is_labelled, names_of_columns, plain
-from fljax.core.names import describe, shown, unknown, with_article
+from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, is_whole, parameters_of, takes_anything
 from fljax.data.arrays import (
     as_array,
@@ -109,8 +109,7 @@ def federate(
     check_fraction("held_fraction", held_fraction)
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
-    own_labels = dataset.y  # the caller's labels, which may be on the host
-    dataset = place(dataset, examples)
+    given, dataset = dataset, place(dataset, examples)  # the caller's labels may be on the host
     on_host = isinstance(dataset.x, np.ndarray)
     owners = owners_of(dataset)
     chosen = chosen_owners(owners, unseen)
@@ -148,7 +147,7 @@ def federate(
         left = len(owners_left(facts["owner"], facts["part"], minimum, chosen)) - (unseen if chosen is None else 0)
         clients = check_count(f"the number of owners less unseen, of {minimum} training rows or more,", left)
     clients = check_count("clients", clients)
-    labels = np.asarray(own_labels).astype(dataset.y.dtype)[pool]
+    labels = np.asarray(given.y).astype(dataset.y.dtype)[pool]
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
     if made.noise is not None and dataset.vocabulary is not None:
         raise ValueError("expected a partition without noise on features for texts, got one with noise")
@@ -203,8 +202,7 @@ def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
         set, or ``examples`` is not a valid name.
     """
     if not isinstance(dataset, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may err
-        got = with_article(type(dataset).__name__)
-        raise ValueError(f"expected a fljax.data.Dataset, such as fljax.data.dataset(x, y) makes, got {got}")
+        raise ValueError(f"expected a fljax.data.Dataset, such as of fljax.data.dataset(x, y), got {shown(dataset)}")
     if examples not in get_args(Place):
         raise ValueError(f"expected examples to be auto, device or host, got {examples!r}")
     check_rows(dataset.x, dataset.y)
@@ -260,7 +258,7 @@ def from_arrays(
         check_same_labels(1, {"x": x, "test features": test_data[0]})
         check_same_labels(1, {"y": y, "test labels": test_data[1]})
     x, y, array = as_array("features", x), as_array("labels", y), as_array("owners", owners)
-    owners = as_text(owners if isinstance(owners, list | tuple) else array)
+    owners = as_text(owners if isinstance(owners, list | tuple) and len({*map(type, owners)}) > 1 else array)
     check_rows(x, y)
     if owners.shape != y.shape[:1]:
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")

@@ -17,8 +17,6 @@ from fljax.data.datasets import Dataset, centred, dataset, stored_standardised, 
 from fljax.data.federation import federate
 from fljax.protocol import Features, Federation
 
-# The options that name columns.
-_OF_NAMES = ("label", "client", "features", "part", "images")
 # The number of columns that an error message names.
 _NAMED = 10
 
@@ -150,7 +148,7 @@ def read_columns(
       pixels: the images ``[n, height, width, channels]`` whose paths ``columns.images`` has.
       rows: what the files of the table say of its rows; the column of clients is then not read.
     """
-    columns = columns._replace(**{name: _named(name, getattr(columns, name)) for name in _OF_NAMES})
+    columns = Columns(*map(_named, Columns._fields, columns))
     label, client, features, part, classes, regression, shape, vocabulary, images = columns
     table = as_frame(frame)
     apart = named_columns(columns)
@@ -264,12 +262,11 @@ def as_frame(frame: Any) -> Any:
 
 
 def _named(option: str, chosen: Any) -> Any:
-    """The name of a column, or a list of names, with bytes as text; a text as features is one column."""
-    if option == "features":
-        return None if chosen is None else [text_of(name) for name in label_columns(text_of(chosen))]
-    if hasattr(chosen, "iloc") or (hasattr(chosen, "dtype") and np.ndim(chosen)):
+    """An option of ``Columns``: names of columns with bytes as text, and a text as features as one column."""
+    if option in ("label", "client", "part") and hasattr(chosen, "__array__") and np.ndim(chosen):
         raise ValueError(f"expected {option} to be the name of a column, got {with_article(type(chosen).__name__)}")
-    return list(map(text_of, chosen)) if isinstance(chosen, list) else text_of(chosen)
+    several = isinstance(chosen, list) or (option == "features" and chosen is not None)
+    return list(map(text_of, label_columns(text_of(chosen)))) if several else text_of(chosen)
 
 
 def check_column(table: Any, column: Any) -> None:
