@@ -13,6 +13,8 @@ import pytest
 import xarray as xr
 
 from fljax import algorithms, contributions, engine, games, metrics, results, theory
+from fljax.contributions.estimators.directions import first_order
+from fljax.contributions.estimators.rounds import estimate_run
 from fljax.core.signatures import allowed_by, annotations_of
 from fljax.engine.loop.running import check_rows
 from fljax.engine.programs.program import partition_plan
@@ -146,6 +148,7 @@ def test_records_of_arrays_take_none_by_name() -> None:
     calls: list[Any] = [
         lambda: theory.utilities(theory.Game(jnp.ones_like, labelled), np.array(FOUR)),
         lambda: contributions.CachedGame.of_table(labelled),
+        lambda: estimate_run(first_order(), contributions.RunRecord(np.ones(2), np.ones((1, 4)), labelled)),
         lambda: games.ex_post(None, labelled),  # pyright: ignore[reportArgumentType]
         lambda: checked_outside(labelled, 4, 1, games.Utility()),
     ]
