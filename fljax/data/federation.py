@@ -202,7 +202,7 @@ def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
         set, or ``examples`` is not a valid name.
     """
     if not isinstance(dataset, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may err
-        raise ValueError(f"expected a fljax.data.Dataset, such as of fljax.data.dataset(x, y), got {shown(dataset)}")
+        raise ValueError(f"expected a fljax.data.Dataset, as fljax.data.dataset makes, got {type(dataset).__name__}")
     if examples not in get_args(Place):
         raise ValueError(f"expected examples to be auto, device or host, got {examples!r}")
     check_rows(dataset.x, dataset.y)

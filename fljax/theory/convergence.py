@@ -80,8 +80,7 @@ def induced_rates(rates: ArrayLike) -> Array:
 def smallest_offset(setting: Setting) -> Array:
     """``4 L (tau + 1) / (mu tau)``: the smallest a that theorem 1 allows."""
     steps = setting.local_steps
-    smooth, convex = (jnp.asarray(plain(each), float) for each in (setting.smoothness, setting.convexity))
-    return 4 * smooth * (steps + 1) / (convex * steps)
+    return 4 * jnp.asarray(plain(setting.smoothness), float) * (steps + 1) / (plain(setting.convexity) * steps)
 
 
 def learning_rates(setting: Setting, rounds: int) -> Array:
@@ -203,8 +202,7 @@ def _times(setting: Setting, rounds: int) -> Array:
 def _scale(setting: Setting, rounds: int) -> Array:
     """``H_T``."""
     eta = learning_rates(setting, rounds)
-    steep = jnp.asarray(plain(setting.gradient))
-    return (2 - 2 * setting.convexity * eta) * setting.local_steps**3 * jnp.square(steep)
+    return (2 - 2 * setting.convexity * eta) * setting.local_steps**3 * jnp.square(plain(setting.gradient))
 
 
 def _constant(setting: Setting) -> Array:

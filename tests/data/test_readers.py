@@ -319,6 +319,12 @@ def test_lists_of_a_partition_have_no_labels() -> None:
     ):
         data.federate(made, partition, clients=2)
 
+    def noisy(labels: np.ndarray, **options: Any) -> Any:
+        return data.Partition(([0, 1], [2, 3]), noise=pd.Series([0.0, 1.0], ["b", "a"]))  # type: ignore[arg-type]
+
+    with pytest.raises(ValueError, match="expected the partition's noise to be without labels"):
+        data.federate(made, noisy, clients=2)
+
 
 @pytest.mark.unchecked
 def test_columns_of_two_levels_and_names_that_are_no_text(tmp_path: pathlib.Path) -> None:
@@ -343,7 +349,7 @@ def test_columns_of_two_levels_and_names_that_are_no_text(tmp_path: pathlib.Path
     assert data.load(tmp_path / "rows.csv", label="y", client="who").owner_names == (0, 1)
     given: Any
     for given in (frame, (np.eye(4), [0, 1] * 2)):
-        with pytest.raises(ValueError, match=r"^expected a fljax.data.Dataset, such as "):
+        with pytest.raises(ValueError, match=r"^expected a fljax.data.Dataset, as "):
             data.federate(given, clients=2)
     for names in ([3, "y", "who"], [None, "y", "who"], [np.nan, "y", "who"], [0.5, "y", "who"]):
         found = data.from_frame(frame.set_axis(names, axis=1), label="y", client="who")
