@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fljax.contributions.coalitions import Numbers, clients_of, members_of
+from fljax.core.labels import plain
 
 # Relative to the largest |v0|.
 _TIGHT, _FEASIBLE = 1e-7, 1e-9
@@ -99,10 +100,10 @@ def nucleolus(values: Numbers) -> Float[np.ndarray, "*seeds N"]:
 
 
 def _table(values: Numbers, known: Numbers | None) -> tuple[np.ndarray, np.ndarray, int]:
-    table = np.asarray(values, float)
+    table = np.asarray(plain(values), float)
     clients = clients_of(table)
     proper = _proper(clients)
-    return table, proper if known is None else proper & np.asarray(known, bool), clients
+    return table, proper if known is None else proper & np.asarray(plain(known), bool), clients
 
 
 def _proper(clients: int) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fljax.contributions.coalitions import Numbers
+from fljax.core.labels import plain
 
 # A sum below this share of the sizes of its terms is rounding, as of values that add up to 0 by their equation.
 _ROUNDING = 1e-5
@@ -59,7 +60,7 @@ def agreement(estimate: Numbers, truth: Numbers) -> Agreement:
     Source: Kendall, "The treatment of ties in ranking problems" (1945); Spearman, "The proof and measurement of
     association between two things" (1904).
     """
-    first, second = np.asarray(estimate, float), np.asarray(truth, float)
+    first, second = np.asarray(plain(estimate), float), np.asarray(plain(truth), float)
     if not first.ndim or not second.ndim or first.shape[-1] != second.shape[-1] or not first.shape[-1]:
         raise ValueError(
             f"expected estimate and truth of the same clients, got shapes {first.shape} and {second.shape}"
@@ -85,7 +86,7 @@ def stability(values: Numbers) -> float:
     Raises:
       ValueError: if ``values`` has not two axes.
     """
-    table = np.asarray(values, float)
+    table = np.asarray(plain(values), float)
     if table.ndim != 2:
         raise ValueError(f"expected one row of clients for each seed, got shape {table.shape}")
     taus = [_row(a, b)[0] for a, b in itertools.combinations(table, 2)]

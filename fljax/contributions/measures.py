@@ -32,7 +32,7 @@ from jaxtyping import Float, Int, Real
 from fljax.contributions import tables
 from fljax.contributions.estimators.in_rounds import ROUND_MEASURES, RoundMeasure
 from fljax.contributions.tables import Labels
-from fljax.core.labels import check_unlabelled, is_labelled
+from fljax.core.labels import is_labelled, plain
 from fljax.core.names import resolve, shown
 from fljax.core.signatures import arguments_for, parameters_of
 from fljax.protocol import AnyArray
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def data_size(size: Int[AnyArray, "*seeds N"]) -> Float[AnyArray, "*seeds N"]:
     """``p_k = N_k``: the number of training samples."""
-    return jnp.asarray(size, jnp.result_type(float))
+    return jnp.asarray(plain(size), jnp.result_type(float))
 
 
 def participation_rate(population: int) -> Float[AnyArray, " N"]:
@@ -65,7 +65,7 @@ def standalone_accuracy(standalone_accuracy: Float[AnyArray, "*seeds N"]) -> Flo
 
     Source: IAFL, section 6.1.
     """
-    return jnp.asarray(standalone_accuracy)
+    return jnp.asarray(plain(standalone_accuracy))
 
 
 CONTRIBUTIONS: dict[str, Callable[..., Any]] = {
@@ -91,14 +91,13 @@ def free_riders(
     Raises:
       ValueError: if an id appears twice or does not exist.
     """
-    check_unlabelled("contribution", contribution)
-    contribution = jnp.asarray(contribution)
+    contribution = jnp.asarray(plain(contribution))
     population = contribution.shape[-1]
     if len(set(ids)) != len(ids) or not all(0 <= id < population for id in ids):
         raise ValueError(f"expected different ids of clients from 0 to {population - 1}, got {list(ids)}")
     dtype = jnp.promote_types(contribution.dtype, jnp.result_type(float))
     rides = jnp.broadcast_to(np.isin(np.arange(population), list(ids)), contribution.shape)
-    theirs = jnp.broadcast_to(jnp.asarray(level, dtype)[..., None], contribution.shape)
+    theirs = jnp.broadcast_to(jnp.asarray(plain(level), dtype)[..., None], contribution.shape)
     return jnp.where(rides, theirs, contribution.astype(dtype))
 
 
@@ -135,8 +134,7 @@ def contribution_at(
 
     Source: IAFL, Equation (1), sections 5.1 and 6.2.
     """
-    check_unlabelled("contribution", contribution)
-    contribution = jnp.asarray(contribution)
+    contribution = jnp.asarray(plain(contribution))
     population = contribution.shape[-1]
     if population < 2:
         raise ValueError(f"expected at least 2 clients for an induced rate, got {population}")
@@ -147,8 +145,8 @@ def contribution_at(
         if not len(others):
             raise ValueError("expected a client that is no free rider for the ceiling 'max', got free riders only")
         ceiling = jnp.nanmax(contribution[..., others], axis=-1)
-    rate = jnp.clip((jnp.asarray(induced_rate) * population - 1) / (population - 1), 0, 1)
-    level = ceiling * rate ** (1 / (1 - jnp.asarray(kappa)))
+    rate = jnp.clip((jnp.asarray(plain(induced_rate)) * population - 1) / (population - 1), 0, 1)
+    level = plain(ceiling) * rate ** (1 / (1 - jnp.asarray(plain(kappa))))
     return jnp.broadcast_to(level, contribution.shape[:-1])
 
 
@@ -216,8 +214,8 @@ def measure(
     seeds, population = np.shape(facts["size"])
     labels = Labels(range(seeds)) if labels is None else labels
     chosen = Measure(chosen) if isinstance(chosen, str) else chosen
-    values = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
-    if is_labelled(values):
+    values: Any = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
+    if is_labelled(values) or hasattr(values, "dims"):
         values = tables.by_seed(values, population, labels)
     elif isinstance(chosen, Measure):
         values = jnp.asarray(values)

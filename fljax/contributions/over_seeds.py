@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fljax.contributions.coalitions import Numbers
+from fljax.core.labels import plain
 from fljax.core.names import unknown
 
 LEAST_SEEDS = 5  # with fewer seeds bounds say next to nothing, and rest on the normal distribution alone
@@ -53,7 +54,7 @@ def error_bars(values: Numbers, level: float = 0.95) -> ErrorBars:
     Raises:
       ValueError: if there is no seed, or ``level`` is not between 0 and 1.
     """
-    table = np.asarray(values, float)
+    table = np.asarray(plain(values), float)
     if not table.ndim or not len(table):
         raise ValueError(f"expected values of at least one seed on the first axis, got shape {table.shape}")
     if not 0 < level < 1:
@@ -80,7 +81,7 @@ def wins(values: Numbers) -> Float[np.ndarray, "N N"]:
     Raises:
       ValueError: if ``values`` has not two axes.
     """
-    table = np.asarray(values, float)
+    table = np.asarray(plain(values), float)
     if table.ndim != 2:
         raise ValueError(f"expected values by seed and client, got shape {table.shape}")
     first, second = table[:, :, None], table[:, None, :]
@@ -141,7 +142,7 @@ def simultaneous_bounds(
     approximations and multiplier bootstrap for maxima of sums" (2013); Hoeffding, "Probability inequalities for sums of
     bounded random variables" (1963).
     """
-    table = np.asarray(values, float)
+    table = np.asarray(plain(values), float)
     _check_bounded(table, confidence, method, span)
     seeds, count = table.shape
     mean, alpha = table.mean(axis=0), 1 - confidence

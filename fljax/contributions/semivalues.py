@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.contributions.coalitions import Numbers, clients_of, sizes_of
+from fljax.core.labels import plain
 from fljax.protocol.arrays import NumpyArray
 
 Worth = jax.Array | NumpyArray
@@ -41,7 +42,7 @@ def semivalue(values: Numbers, weights: Numbers) -> Worth:
     """
     table: Any = _floating(values)
     clients = clients_of(table)
-    if np.shape(weights) != (clients,):
+    if np.shape(plain(weights)) != (clients,):
         raise ValueError(
             f"expected one weight for each of {clients} sizes of coalitions, got shape {np.shape(weights)}"
         )
@@ -166,4 +167,4 @@ def _floating(values: Numbers) -> Any:
     """A floating array of JAX, or one of NumPy in double precision."""
     if isinstance(values, jax.Array):
         return values if jnp.issubdtype(values.dtype, jnp.floating) else values.astype(jnp.result_type(float))
-    return np.asarray(values, float)
+    return np.asarray(plain(values), float)

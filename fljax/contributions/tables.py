@@ -104,7 +104,7 @@ def by_round(contribution: Any) -> Any:
     Raises:
       ValueError: as ``by_seed``, and if the table has the dimension ``seed``.
     """
-    if not is_labelled(contribution):
+    if not is_labelled(contribution) and not hasattr(contribution, "dims"):
         return contribution
     array = _array_of(contribution)
     if "seed" in array.dims:
@@ -157,7 +157,8 @@ def _array_of(table: Any) -> xr.DataArray:
     import xarray as xr
 
     if hasattr(table, "index") and not hasattr(table, "dims"):
-        long = table if hasattr(table, "columns") else table.rename(VALUE).reset_index()
+        is_long = hasattr(table, "columns") and not {*DIMENSIONS} & {*table.index.names}
+        long = table if is_long else (table if hasattr(table, "columns") else table.rename(VALUE)).reset_index()
         return _of_frame(long.rename(columns={"index": "client"}))
     if not isinstance(table, xr.DataArray):
         raise ValueError(f"expected contributions as an xarray.DataArray, got a {type(table).__name__}")

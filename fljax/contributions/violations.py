@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 
 from fljax.contributions.coalitions import Numbers, clients_of, sizes_of
 from fljax.contributions.over_seeds import error_bars
+from fljax.core.labels import plain
 
 _ROUNDING = 1e-9  # the default tolerance
 
@@ -140,7 +141,7 @@ def convexity(values: Numbers, *, level: float = 0.95, tolerance: float = _ROUND
 
 def _table(values: Numbers) -> tuple[np.ndarray, int]:
     """``[R, 2^N]``."""
-    table = np.asarray(values, float)
+    table = np.asarray(plain(values), float)
     clients = clients_of(table)
     if table.ndim > 2 or not table.size:
         raise ValueError(f"expected a table [2^N] or [seeds, 2^N], got shape {table.shape}")

@@ -22,13 +22,22 @@ def check_unlabelled(name: str, value: Any, advice: str = _ADVICE) -> None:
                 check_unlabelled(name, entry, advice)
 
 
+def plain(value: Any, name: str = "values") -> Any:
+    """A value that becomes an array, with what labels it has refused (ValueError): a mapping is one of labels alone."""
+    check_unlabelled(name, value)
+    if isinstance(value, Mapping) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        raise ValueError(f"expected {name} by place, such as a list, got a {type(value).__name__} of values by name")
+    return value
+
+
 def is_labelled(value: Any) -> TypeGuard[Any]:
     """Whether a value says by names what its entries are."""
     if hasattr(value, "iloc"):  # of pandas
         return not all(map(_counts, value.axes))
     if hasattr(value, "__dataframe__") or getattr(getattr(value, "dtype", None), "names", None):
         return True  # of Polars or Arrow; records of NumPy
-    return hasattr(value, "dims") and len(value.dims) > 0  # of xarray
+    # Of xarray, the name of the only dimension says nothing; a Dataset has names of its values.
+    return hasattr(value, "indexes") and (len(value.dims) > 1 or len(value.indexes) > 0 or not hasattr(value, "dtype"))
 
 
 def check_same_labels(axis: int, values: Mapping[str, Any]) -> None:
@@ -54,6 +63,12 @@ def labels_along(value: Any, axis: int) -> Any:
         return pandas.Index(getattr(value, "column_names", None) or value.columns)
     dims = tuple(getattr(value, "dims", ()))
     return value.indexes.get(dims[axis]) if axis < len(dims) else None
+
+
+def names_of_columns(table: Any) -> tuple[Any, ...] | None:
+    """The labels of a table's columns, or in an index; None if there are none, or if they count from 0."""
+    labels = labels_along(table, 1) if len(getattr(table, "shape", ())) < 3 else None
+    return None if labels is None or _counts(labels) else tuple(labels.tolist())
 
 
 def _counts(index: Any) -> bool:

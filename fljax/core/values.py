@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax.core.labels import check_unlabelled
+from fljax.core.labels import check_unlabelled, plain
 from fljax.core.names import nearest, shown, unknown, with_article
 from fljax.core.signatures import (
     ALL,
@@ -154,7 +154,7 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
             return bool(value)
         raise _refused(name, value, allowed)
     if isinstance(value, numbers.Number | list | tuple | range) or hasattr(value, "__array__"):
-        return _admitted_numbers(name, value, allowed)
+        return _admitted_numbers(name, value if allowed.labels else plain(value, name), allowed)
     kinds = tuple(kind for kind in allowed.others if kind is not Callable)
     if (Callable in allowed.others and callable(value)) or (kinds and isinstance(value, kinds)):
         return value
@@ -187,6 +187,8 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
         if _traced_fits(value, allowed):
             return value
         raise _refused(name, value, allowed)
+    if array.dtype == object and array.ndim and all(as_number(entry) is not None for entry in array.flat):
+        array = value = np.asarray(array.tolist())
     kind = array.dtype.kind
     if kind not in "biuf" or not _fits(array.ndim, allowed):
         raise _refused(name, value, allowed)
@@ -197,7 +199,7 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
         raise _refused(name, value, allowed)
     if array.ndim == 0 and (whole or isinstance(value, np.generic | np.ndarray)):
         return array.item()
-    value = array if hasattr(value, "iloc") and not allowed.labels else value  # of pandas
+    value = array if (hasattr(value, "iloc") or hasattr(value, "dims")) and not allowed.labels else value
     is_static = allowed.sequences and allowed.whole_entries
     return tuple(array.tolist()) if is_static and isinstance(value, jax.Array | list | tuple) else value
 

@@ -74,6 +74,8 @@ def as_array(name: str, values: Any) -> np.ndarray:
         advice = ", a sparse matrix; its toarray() is an array"
     elif isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         array, advice = np.empty((), object), " with masked entries; its filled() has a number there"
+    elif array.dtype.kind in "US" and isinstance(values, list | tuple) and len(set(map(type, values))) > 1:
+        array = np.asarray(values, object)  # NumPy has made text of what is none
     if array.dtype == object and array.ndim == 0:
         raise ValueError(f"expected {name} to be an array [n, ...], got {with_article(type(values).__name__)}{advice}")
     return array
@@ -182,13 +184,21 @@ def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
     Args:
       owners: ``[n]`` numbers of any width, or anything that can be sorted.
     """
-    if owners.dtype == object:  # e.g. nullable whole numbers from a data frame
-        plain = np.asarray(owners.tolist())
-        owners = plain if plain.dtype.kind in "iuf" and plain.shape == owners.shape else owners
-    if jnp.issubdtype(owners.dtype, jnp.floating) and np.isnan(owners).any():
-        missing = _count_words(int(np.isnan(owners).sum()))
-        raise ValueError(f"expected an owner for each row, got NaN in {missing}; -1 says that a row is nobody's")
     numeric = jnp.issubdtype(owners.dtype, jnp.floating) or np.issubdtype(owners.dtype, np.integer)
+    if owners.dtype == object:  # e.g. of a list, or nullable whole numbers from a data frame
+        entries, missing = owners.tolist(), sum(map(is_missing, owners.tolist()))
+        kinds = {_word(owner) for owner in entries if not is_missing(owner)}
+        numeric = kinds <= {"a number", "a whole number"}
+        if len(kinds) > 1 and not numeric:
+            raise ValueError(f"expected owners of one kind, numbers or names, got {' and '.join(sorted(kinds))}")
+        if numeric and not missing:  # np.asarray alone would make 2**53 of both 2**53 and 2**53 + 1 beside a float
+            entries = [int(owner) if owner % 1 == 0 else owner for owner in entries]
+        owners = np.asarray(entries, object)
+    else:
+        missing = int(np.isnan(owners).sum()) if jnp.issubdtype(owners.dtype, jnp.floating) else 0
+    if missing:
+        got = _count_words(missing)
+        raise ValueError(f"expected an owner for each row, got NaN in {got}; -1 says that a row is nobody's")
     somebody = owners >= 0 if numeric else np.ones(len(owners), bool)
     try:
         number = np.unique(owners[somebody], return_inverse=True)[1]
@@ -283,7 +293,8 @@ def as_text(names: Any) -> np.ndarray:
 
 
 # Words for a label that is not known, in small letters.
-_UNKNOWN = ["", "?", "-", "-1", "na", "n/a", "<na>", "nan", "none", "null", "unknown", "hidden", "unlabeled"]
+_UNKNOWN = ["", "?", "-", "-1", "na", "n/a", "<na>", "nan", "none", "null", "unknown", "hidden", "missing"]
+_UNKNOWN += ["unlabeled", "unlabelled", "<unk>", "."]
 
 
 def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None) -> None:
@@ -291,15 +302,21 @@ def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None)
 
     Of numbers to predict, which may be below 0, it is -1 in all rows of ``test`` (tests and validation, ``[n]``).
     """
-    if not test.any() or y.dtype.kind not in "ifU":
+    kind = y.dtype.kind
+    if not test.any() or kind not in "iufU":
         return
-    values, targets = y.reshape(len(y), -1), y.dtype.kind == "f" or regression
+    values: Any = np.char.lower(np.char.strip(y)) if kind == "U" else y
+    targets = regression or (kind == "f" and regression is None) or (kind != "U" and y.ndim > 1)
     hidden: Any  # NumPy's stubs: perhaps one bool
-    if y.dtype.kind == "U":
-        hidden = np.isin(np.char.lower(np.char.strip(values)), _UNKNOWN).any(axis=1)
+    if kind == "U":
+        hidden = np.isin(values, _UNKNOWN)
+    elif kind == "u":
+        hidden = values == np.iinfo(y.dtype).max  # -1 without a sign
     else:
-        hidden = (values == -1).all(axis=1) if targets else (values < 0).any(axis=1)
-    if hidden[~test].any() or not hidden.any() or (targets and not hidden[test].all()):
+        hidden = values == -1 if targets else values < 0
+    hidden = (hidden & ~np.isin(values, values[~test][hidden[~test]])).reshape(len(y), -1)
+    hidden = hidden.all(axis=1) if targets else hidden.any(axis=1)
+    if not hidden.any() or (targets and not hidden[test].all()):
         return
     places, got = np.flatnonzero(hidden[test]), shown(y[hidden][0].tolist())
     raise ValueError(

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from fljax.core.labels import check_same_labels, labels_along
+from fljax.core.labels import check_same_labels, labels_along, names_of_columns
 from fljax.core.names import shown, unknown
 from fljax.data.arrays import as_array, check_finite, check_known, join_labels, number_labels, plain_labels, text_of
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate
-from fljax.protocol import ClientData, Federation
+from fljax.protocol import ClientData, Features, Federation
 from fljax.protocol.lists import RowLists
 
 PARTS = ("train", "valid", "test")
@@ -89,6 +89,7 @@ def dataset_from_clients(
         parts.append(_part("test_data", -1, 2, "test", test_data))
         names.append("test_data")
     check_same_labels(1, {f"{PARTS[part.which]} features of {shown(part.name)}": part.columns for part in parts})
+    check_same_labels(1, {f"{PARTS[part.which]} labels of {shown(part.name)}": part.targets for part in parts})
     parts, names = zip(*[(part, name) for part, name in zip(parts, names, strict=True) if len(part.y)], strict=True)
     x, y = _join_features([part.x for part in parts], names), join_labels([part.y for part in parts], names, regression)
     owner = np.concatenate([np.full(len(part.y), part.owner, np.int32) for part in parts])
@@ -98,7 +99,9 @@ def dataset_from_clients(
     size = int(np.sum(owner >= 0))
     made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=vocabulary)
     chosen = bool(np.any(which[:size] > 0))
-    return made._replace(part=which if chosen else None, class_names=labels.names, owner_names=tuple(clients))
+    made = made._replace(part=which if chosen else None, class_names=labels.names, owner_names=tuple(clients))
+    columns = [part.columns for part in parts if part.columns is not None and x.ndim == 2]
+    return made._replace(features=Features(names_of_columns(columns[0]) if columns else None))
 
 
 class _Part(NamedTuple):
@@ -110,6 +113,7 @@ class _Part(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     columns: Any = None  # of a table of features
+    targets: Any = None  # of a table of labels
 
 
 def _parts(name: Any, number: int, rows: Any) -> list[_Part]:
@@ -130,7 +134,7 @@ def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
         got = f"an array {pair.shape}" if isinstance(pair, np.ndarray) else shown(pair)
         raise ValueError(f"expected a pair (x, y) as {whose}, got {got}")
     check_same_labels(0, {"x": pair[0], "y": pair[1]})
-    columns = labels_along(pair[0], 1)
+    columns, targets = (labels_along(table, 1) for table in pair)
     x, y = as_array("features", pair[0]), plain_labels(pair[1], whose)
     if which and number >= 0 and np.ndim(y) >= 1 and len(y) == 0 == len(x):
         return _Part(name, number, which, x, y)
@@ -140,7 +144,7 @@ def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
         raise ValueError(f"{whose}: {error}") from None
     check_finite(f"features of {whose}", x)
     check_finite(f"labels of {whose}", y)
-    return _Part(name, number, which, x, y, columns)
+    return _Part(name, number, which, x, y, columns, targets)
 
 
 def _check_same_parts(parts: Sequence[_Part], clients: int) -> None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from fljax.core.labels import check_same_labels
+from fljax.core.labels import check_same_labels, names_of_columns
 from fljax.data.arrays import (
     as_array,
     check_classes,
@@ -101,6 +101,7 @@ def dataset(
       ValueError: if lengths differ, there are no rows, labels or tokens are out of range, or floats are not finite.
     """
     check_same_labels(0, {"x": x, "y": y, "owner": owner})
+    features = Features(names_of_columns(x))
     x, y = as_array("features", x), as_array("labels", y)
     check_rows(x, y)
     if owner is not None:
@@ -115,21 +116,21 @@ def dataset(
     check_finite("features", x, owner)
     check_finite("labels", y, owner)
     classes = 2 if classes is None and y.dtype == bool and y.ndim == 1 else classes
-    y = stored_labels(y)
+    plain, y = y, stored_labels(y)
     size = len(y) if train_size is None else train_size
     if not 1 <= size <= len(y):
         raise ValueError(f"expected train_size in 1..{len(y)}, got {train_size}")
-    check_known(y, np.arange(len(y)) >= size)
+    check_known(plain, np.arange(len(y)) >= size)
     classes = check_classes(y, classes)
     if vocabulary is not None:
         tokens = whole_numbers("tokens", x)
         if tokens.ndim != 2 or tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocabulary:
             raise ValueError(f"expected tokens [n, length] in 0..{vocabulary - 1}, got others in an array {x.shape}")
-        return Dataset(tokens, y, classes, size, owner=owner, vocabulary=vocabulary)
+        return Dataset(tokens, y, classes, size, owner=owner, vocabulary=vocabulary, features=features)
     if x.dtype != np.uint8:
-        return Dataset(stored_features(x), y, classes, size, owner=owner)
+        return Dataset(stored_features(x), y, classes, size, owner=owner, features=features)
     mean, std = _moments_of_images(x[:size])
-    return Dataset(x, y, classes, size, mean, std, owner)
+    return Dataset(x, y, classes, size, mean, std, owner, features=features)
 
 
 def training_owners(dataset: Dataset) -> np.ndarray:

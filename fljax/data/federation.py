@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fljax.core import users
-from fljax.core.labels import check_same_labels, is_labelled, labels_along
+from fljax.core.labels import check_same_labels, is_labelled, names_of_columns, plain
 from fljax.core.names import describe, shown, unknown
 from fljax.core.signatures import arguments_for, is_whole, parameters_of, takes_anything
 from fljax.data.arrays import (
@@ -20,8 +20,10 @@ from fljax.data.arrays import (
     as_text,
     check_classes,
     check_finite,
+    check_known,
     check_numbers,
     check_wide,
+    number_labels,
     number_owners,
     stored_labels,
     whole_numbers,
@@ -32,7 +34,7 @@ from fljax.data.partitions.assignment import Partition, Split, split_client, spl
 from fljax.data.partitions.owners import Unseen, chosen_owners, owners_left, owners_of, rows_apart
 from fljax.data.partitions.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
-from fljax.protocol import Examples, Federation, Names, Rows, Spans
+from fljax.protocol import Examples, Features, Federation, Names, Rows, Spans
 from fljax.protocol.arrays import Seeds, seeds_of
 
 Place = Literal["auto", "device", "host"]
@@ -107,8 +109,7 @@ def federate(
     check_fraction("held_fraction", held_fraction)
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
-    own_labels = dataset.y  # the caller's labels, which may be on the host
-    dataset = place(dataset, examples)
+    given, dataset = dataset, place(dataset, examples)  # the caller's labels may be on the host
     on_host = isinstance(dataset.x, np.ndarray)
     owners = owners_of(dataset)
     chosen = chosen_owners(owners, unseen)
@@ -146,7 +147,7 @@ def federate(
         left = len(owners_left(facts["owner"], facts["part"], minimum, chosen)) - (unseen if chosen is None else 0)
         clients = check_count(f"the number of owners less unseen, of {minimum} training rows or more,", left)
     clients = check_count("clients", clients)
-    labels = np.asarray(own_labels).astype(dataset.y.dtype)[pool]
+    labels = np.asarray(given.y).astype(dataset.y.dtype)[pool]
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
     if made.noise is not None and dataset.vocabulary is not None:
         raise ValueError("expected a partition without noise on features for texts, got one with noise")
@@ -200,6 +201,8 @@ def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
       ValueError: if lengths differ, features or labels are not finite or lose bits, labels are not classes of the data
         set, or ``examples`` is not a valid name.
     """
+    if not isinstance(dataset, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may err
+        raise ValueError(f"expected a fljax.data.Dataset, as fljax.data.dataset makes, got {type(dataset).__name__}")
     if examples not in get_args(Place):
         raise ValueError(f"expected examples to be auto, device or host, got {examples!r}")
     check_rows(dataset.x, dataset.y)
@@ -249,19 +252,22 @@ def from_arrays(
         as for ``federate``.
     """
     check_same_labels(0, {"x": x, "y": y, "owners": owners})
-    columns, x, y = labels_along(x, 1), as_array("features", x), as_array("labels", y)
-    owners = as_text(as_array("owners", owners))
+    given = Features(names_of_columns(x))
+    if test_data is not None:
+        check_same_labels(0, dict(zip(("test features", "test labels"), test_data, strict=True)))
+        check_same_labels(1, {"x": x, "test features": test_data[0]})
+        check_same_labels(1, {"y": y, "test labels": test_data[1]})
+    x, y, array = as_array("features", x), as_array("labels", y), as_array("owners", owners)
+    owners = as_text(owners if isinstance(owners, list | tuple) and len({*map(type, owners)}) > 1 else array)
     check_rows(x, y)
     if owners.shape != y.shape[:1]:
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
+    numbers = number_owners(owners)
     check_finite("features", x, owners)
     check_finite("labels", y, owners)
-    numbers = number_owners(owners)
     names = tuple(np.unique(owners[numbers >= 0]).tolist())
     size = len(y)
     if test_data is not None:
-        check_same_labels(0, dict(zip(("test features", "test labels"), test_data, strict=True)))
-        check_same_labels(1, {"x": columns, "test features": test_data[0]})
         test_x, test_y = as_array("test features", test_data[0]), as_array("test labels", test_data[1])
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
             raise ValueError(f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}")
@@ -270,12 +276,16 @@ def from_arrays(
         check_finite("test labels", test_y)
         if test_y.shape[1:] != y.shape[1:] or test_y.dtype.kind not in (y.dtype.kind, *_ALIKE.get(y.dtype.kind, "")):
             raise ValueError(f"expected test labels like {y.dtype} {y.shape}, got {test_y.dtype} {test_y.shape}")
-        if y.dtype.kind in "iu":  # joining int64 and uint64 would give floats
+        if y.dtype != test_y.dtype and y.dtype.kind in "iu":  # joining int64 and uint64 would give floats
             y, test_y = whole_numbers("labels", y), whole_numbers("test labels", test_y)
         x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
         numbers = np.concatenate([numbers, np.full(len(test_y), -1)])
+    signs = None
+    if classes is None and y.ndim == 1 and y.dtype.kind == "i" and y.min() == -1 == -y.max() and y.all():
+        check_known(y, np.arange(len(y)) >= size)
+        y, classes, signs = number_labels(y)
     made = dataset(x, y, owner=numbers, classes=classes, train_size=size, vocabulary=vocabulary)
-    made = made._replace(owner_names=names)
+    made = made._replace(owner_names=names, features=given, class_names=signs)
     return federate(made, options.pop("partition", "natural"), **options)
 
 
@@ -307,6 +317,7 @@ def _deal(
     if not isinstance(made, Partition):
         _check_lists(name, made)
         made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))
+    plain(made.noise, "the partition's noise")
     lists_of_clients = (made.rows, made.valid, made.test, made.deployment, made.later)
     everything = [rows for lists in (*lists_of_clients, tuple(made.held.values())) for rows in lists or ()]
     used = np.concatenate(everything)

@@ -209,7 +209,7 @@ def _of(reader: Callable[..., Dataset], place: str, name: str) -> Callable[..., 
 
 
 def load(
-    name: str | Callable[..., Dataset],
+    name: str | Path | Callable[..., Dataset],
     *,
     folder: str | Path | None = None,
     cache: str | Path | None = None,
@@ -227,6 +227,7 @@ def load(
     Raises:
       ValueError: if the source or a keyword is unknown, or the data cannot be found or fetched.
     """
+    name = os.fspath(name) if isinstance(name, os.PathLike) else name
     source = name if callable(name) else own_source(name) or choose("dataset", name, SOURCES)
     label = name if isinstance(name, str) else getattr(name, "__name__", "given")
     valid, anything = parameters_of(source), takes_anything(source)

@@ -38,6 +38,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from fljax.core.labels import plain
+
 # The largest q = sigma (1 - sigma), and the largest |sigma''|, at sigma = (1 +- 1/sqrt(3)) / 2.
 LARGEST_WEIGHT = 1 / 4
 LARGEST_CURVATURE = 1 / (6 * 3**0.5)
@@ -97,20 +99,21 @@ def appeal_hessian(gap: ArrayLike, gradient: ArrayLike, hessian: ArrayLike) -> A
       ``[..., d, d]``.
     """
     slope, bend = (each[..., None, None] for each in _derivatives(gap))
-    steep = jnp.asarray(gradient, float)
-    return bend * steep[..., :, None] * steep[..., None, :] + slope * jnp.asarray(hessian, float)
+    steep = jnp.asarray(plain(gradient), float)
+    return bend * steep[..., :, None] * steep[..., None, :] + slope * jnp.asarray(plain(hessian), float)
 
 
 def appeal_curvature(gap: ArrayLike, lipschitz: ArrayLike, smoothness: ArrayLike) -> Array:
     """``|sigma''(gap)| L_c^2 + sigma'(gap) L_s``: the norm of ``appeal_hessian`` at this gap is at most this."""
     slope, bend = _derivatives(gap)
-    return jnp.abs(bend) * jnp.square(jnp.asarray(lipschitz, float)) + slope * jnp.asarray(smoothness, float)
+    steep = jnp.square(jnp.asarray(plain(lipschitz), float))
+    return jnp.abs(bend) * steep + slope * jnp.asarray(plain(smoothness), float)
 
 
 def appeal_smoothness(lipschitz: ArrayLike, smoothness: ArrayLike) -> Array:
     """``L = L_c^2 / (6 sqrt(3)) + L_s / 4``: INCFL's objective is L-smooth (lemma D.2, corrected)."""
-    steep = jnp.square(jnp.asarray(lipschitz, float))
-    return LARGEST_CURVATURE * steep + LARGEST_WEIGHT * jnp.asarray(smoothness, float)
+    steep = jnp.square(jnp.asarray(plain(lipschitz), float))
+    return LARGEST_CURVATURE * steep + LARGEST_WEIGHT * jnp.asarray(plain(smoothness), float)
 
 
 def appeal_dissimilarity(lipschitz: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> tuple[Array, Array]:
@@ -125,14 +128,14 @@ def appeal_dissimilarity(lipschitz: ArrayLike, beta: ArrayLike, kappa: ArrayLike
       beta: ``beta^2``, at least 1.
       kappa: ``kappa^2``, at least 0.
     """
-    steep, factor = jnp.square(jnp.asarray(lipschitz, float)), jnp.asarray(beta, float)
+    steep, factor = jnp.square(jnp.asarray(plain(lipschitz), float)), jnp.asarray(plain(beta), float)
     most = LARGEST_WEIGHT**2
-    return 2 * most * factor, most * (2 * factor * steep + jnp.asarray(kappa, float))
+    return 2 * most * factor, most * (2 * factor * steep + jnp.asarray(plain(kappa), float))
 
 
 def appeal_rates(setting: AppealSetting, rounds: ArrayLike) -> tuple[Array, Array]:
     """The rates of theorem C.1 for T rounds: ``eta_l = 1 / (sqrt(T) tau)`` and ``eta_g = sqrt(tau m)``."""
-    time = jnp.asarray(rounds, float)
+    time = jnp.asarray(plain(rounds), float)
     server = jnp.sqrt(jnp.asarray(setting.local_steps * participants_of(setting), time.dtype))
     return 1 / (jnp.sqrt(time) * setting.local_steps), server
 
@@ -168,15 +171,15 @@ def appeal_terms(
     Raises:
       ValueError: if m is not from 1 to M.
     """
-    time = jnp.asarray(rounds, float)
+    time = jnp.asarray(plain(rounds), float)
     few, many, steps = participants_of(setting), setting.clients, setting.local_steps
     eta, step = _steps(setting, time, local, server)
     spread = (many - few) / (few * max(many - 1, 1))
     factor = 2 if few == many else 4
     steep, smooth, noise = (
-        jnp.square(jnp.asarray(setting.lipschitz, time.dtype)),
-        jnp.asarray(setting.smoothness, time.dtype),
-        jnp.asarray(setting.noise, time.dtype),
+        jnp.square(jnp.asarray(plain(setting.lipschitz), time.dtype)),
+        jnp.asarray(plain(setting.smoothness), time.dtype),
+        jnp.asarray(plain(setting.noise), time.dtype),
     )
     least = _least_share(setting)
     sizes = LARGEST_WEIGHT + least  # the largest divisor by m
@@ -184,7 +187,7 @@ def appeal_terms(
     away = factor * ratio * most * jnp.square(smooth * eta) * (steps - 1)
     second = factor * ratio / least * most * step * appeal_smoothness(setting.lipschitz, setting.smoothness)
     terms = (
-        factor * sizes / step * jnp.asarray(setting.excess, time.dtype) / time,
+        factor * sizes / step * jnp.asarray(plain(setting.excess), time.dtype) / time,
         away * (2 * steps - 1) * steep / 6,
         away * noise / 2,
         second * noise / (few * steps),
@@ -203,7 +206,7 @@ def appeal_bound(
     1e-8, everywhere. Args and errors: as for ``appeal_terms``.
     """
     total = sum(appeal_terms(setting, rounds, local, server), jnp.zeros(()))
-    _, step = _steps(setting, jnp.asarray(rounds, float), local, server)
+    _, step = _steps(setting, jnp.asarray(plain(rounds), float), local, server)
     return jnp.where(step <= _longest_step(setting), total, jnp.inf)
 
 
@@ -222,7 +225,7 @@ def eps_of(setting: AppealSetting) -> Array:
 
 def _derivatives(gap: ArrayLike) -> tuple[Array, Array]:
     """``sigma'`` and ``sigma''``; the difference ``1 - 2 sigma`` is taken without cancellation."""
-    z = jnp.asarray(gap, float)
+    z = jnp.asarray(plain(gap), float)
     slope = jax.nn.sigmoid(z) * jax.nn.sigmoid(-z)
     return slope, -slope * jnp.tanh(z / 2)
 
@@ -245,7 +248,7 @@ def _steps(
     """``eta_l`` and c."""
     own = appeal_rates(setting, time)
     eta, pace = (
-        usual if given is None else jnp.asarray(given, time.dtype)
+        usual if given is None else jnp.asarray(plain(given), time.dtype)
         for usual, given in zip(own, (local, server), strict=True)
     )
     return eta, setting.local_steps * eta * pace

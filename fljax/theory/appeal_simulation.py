@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from fljax.core.labels import plain
 from fljax.core.trees import as_key
 from fljax.theory.appeal_convergence import AppealSetting, appeal_rates, eps_of, participants_of
 
@@ -28,8 +29,8 @@ def pseudo_huber(w: ArrayLike, centre: ArrayLike, lipschitz: ArrayLike, smoothne
     Returns:
       ``[...]``.
     """
-    steep, smooth = jnp.asarray(lipschitz, float), jnp.asarray(smoothness, float)
-    model, point = jnp.broadcast_arrays(jnp.asarray(w, float), jnp.asarray(centre, float))
+    steep, smooth = jnp.asarray(plain(lipschitz), float), jnp.asarray(plain(smoothness), float)
+    model, point = jnp.broadcast_arrays(jnp.asarray(plain(w), float), jnp.asarray(plain(centre), float))
     square = jnp.sum(jnp.square(model - point), -1)
     # sqrt(1 + x) - 1 = x / (sqrt(1 + x) + 1), without cancellation.
     return smooth * square / (jnp.sqrt(1 + jnp.square(smooth / steep) * square) + 1)
@@ -81,7 +82,7 @@ def appeal_gradients(
     Raises:
       ValueError: if the shapes do not agree.
     """
-    points, rho = jnp.asarray(centres, float), jnp.asarray(thresholds, float)
+    points, rho = jnp.asarray(plain(centres), float), jnp.asarray(plain(thresholds), float)
     if points.ndim != 2 or len(points) != setting.clients or rho.shape != points.shape[:1]:
         raise ValueError(
             f"expected centres [clients, d] and thresholds [clients] of {setting.clients} clients, got {points.shape} "
@@ -89,11 +90,12 @@ def appeal_gradients(
         )
     usual = appeal_rates(setting, rounds)
     eta, pace = (
-        mine if given is None else jnp.asarray(given, float) for mine, given in zip(usual, (local, server), strict=True)
+        mine if given is None else jnp.asarray(plain(given), float)
+        for mine, given in zip(usual, (local, server), strict=True)
     )
     few, eps = participants_of(setting), eps_of(setting)
     everybody = jnp.ones(len(points), bool)
-    deviation = jnp.sqrt(jnp.asarray(setting.noise, points.dtype) / points.shape[1])
+    deviation = jnp.sqrt(jnp.asarray(plain(setting.noise), points.dtype) / points.shape[1])
 
     def loss(w: Array, centre: Array) -> Array:
         return pseudo_huber(w, centre, setting.lipschitz, setting.smoothness)
@@ -117,7 +119,7 @@ def appeal_gradients(
         return after, jnp.sum(jnp.square(gradient(w)))
 
     def one_run(run_key: Array) -> Array:
-        begin = jnp.broadcast_to(jnp.asarray(start, points.dtype), points.shape[1:])
+        begin = jnp.broadcast_to(jnp.asarray(plain(start), points.dtype), points.shape[1:])
         return jax.lax.scan(one_round, begin, jax.random.split(run_key, rounds))[1]
 
     return jax.vmap(one_run)(jax.random.split(as_key(key), repetitions))

@@ -18,6 +18,7 @@ from scipy import optimize
 from scipy.special import expit
 
 from fljax.aggregators import incfl_weights
+from fljax.core.labels import plain
 from fljax.protocol import NumpyArray
 from fljax.theory.pair import Estimate, check_runs, check_spreads, estimate, log_pull
 
@@ -74,7 +75,7 @@ def objective(w: ArrayLike, local_means: ArrayLike, *, surrogate: str = "sigmoid
     """
     if surrogate not in SURROGATES:
         raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
-    gap = np.square(np.asarray(w, np.float64)[..., None] - np.asarray(local_means, np.float64))
+    gap = np.square(np.asarray(plain(w), np.float64)[..., None] - np.asarray(plain(local_means), np.float64))
     return SURROGATES[surrogate](gap).mean(-1)
 
 
@@ -216,7 +217,7 @@ def effective_server_rate(
     Raises:
       ValueError: if ``surrogate`` is not a valid name.
     """
-    weights = incfl_weights(jnp.asarray(gap, float), surrogate=surrogate)
+    weights = incfl_weights(jnp.asarray(plain(gap), float), surrogate=surrogate)
     return server_lr / (np.asarray(weights, np.float64).sum(-1) + eps)
 
 
@@ -252,7 +253,7 @@ def _signed_sum(sign: NumpyArray, log_size: NumpyArray) -> tuple[NumpyArray, Num
 
 
 def _means(values: ArrayLike) -> NumpyArray:
-    means = np.asarray(values, np.float64)
+    means = np.asarray(plain(values), np.float64)
     if means.ndim != 1 or not means.size or not np.all(np.isfinite(means)):
         raise ValueError(f"expected a list of finite means, one for each client, got {values!r}")
     return means

@@ -32,13 +32,15 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int
 
+from fljax.core.labels import plain
+
 POINTS = 257  # size of the grid that brackets a best response
 HALVINGS = 60  # bisection steps: enough for double precision
 
 
 def saturating(amount: ArrayLike) -> Array:
     """``g(x) = 1 - exp(-x)``: the benefit of x units of contribution, in [0, 1), concave."""
-    return -jnp.expm1(-jnp.asarray(amount))
+    return -jnp.expm1(-jnp.asarray(plain(amount)))
 
 
 class Game(NamedTuple):
@@ -80,7 +82,7 @@ def rewards(game: Game, contribution: ArrayLike) -> Array:
 def utilities(game: Game, contribution: ArrayLike) -> Array:
     """``rewards - c p``, ``[N]``; arguments as for ``rewards``."""
     p = _vector(contribution)
-    return rewards(game, p) - jnp.asarray(game.cost, p.dtype) * p
+    return rewards(game, p) - jnp.asarray(plain(game.cost), p.dtype) * p
 
 
 def best_responses(game: Game, contribution: ArrayLike) -> Array:
@@ -129,13 +131,13 @@ def solo_contribution(game: Game) -> Array:
 
     It is ``-log(c)`` for the default benefit, and 0 if ``c >= g'(0)``.
     """
-    cost = jnp.asarray(game.cost, float)
+    cost = jnp.asarray(plain(game.cost), float)
     return contribution_at(game.benefit, cost, game.upper)
 
 
 def contribution_at(benefit: Callable[[Array], Array], price: ArrayLike, upper: ArrayLike) -> Array:
     """The x in ``[0, upper]`` with ``benefit'(x) = price``, in the shape of ``price``; an end if there is none."""
-    price = jnp.asarray(price, float)
+    price = jnp.asarray(plain(price), float)
     slope = jax.vmap(jax.grad(benefit))
     flat = price.reshape(-1)
     ends = jnp.zeros_like(flat), jnp.broadcast_to(jnp.asarray(upper, flat.dtype), flat.shape)
@@ -185,7 +187,7 @@ def _of(game: Game, contribution: Array, player: ArrayLike) -> Callable[[Array],
 
 
 def _vector(contribution: ArrayLike) -> Array:
-    p = jnp.asarray(contribution, float)
+    p = jnp.asarray(plain(contribution), float)
     if p.ndim != 1 or not p.size:
         raise ValueError(f"expected contributions of shape [clients], got {p.shape}")
     return p
@@ -243,7 +245,7 @@ def nash(
     """
     if order not in ORDERS:
         raise ValueError(f"expected an order, got {order!r}; valid names are {', '.join(ORDERS)}")
-    first = jnp.asarray(start, float)
+    first, damping = jnp.asarray(plain(start), float), plain(damping)
     if first.ndim != 1 or not first.size:
         raise ValueError(f"expected contributions of shape [clients], got {first.shape}")
 
@@ -299,7 +301,7 @@ def symmetric_equilibrium(
     Returns:
       A scalar; ``jax.vmap`` it over costs, ceilings or kappa.
     """
-    c, top, keep = (jnp.asarray(value, float) for value in (cost, ceiling, 1 - jnp.asarray(kappa)))
+    c, top, keep = (jnp.asarray(plain(value), float) for value in (cost, ceiling, 1 - jnp.asarray(plain(kappa))))
     slope = jax.grad(benefit)
     others = clients - 1
 
@@ -331,5 +333,5 @@ def relative_equilibria(
     Returns:
       Two arrays of the shape of ``cost``.
     """
-    price = jnp.asarray(cost, float)
+    price = jnp.asarray(plain(cost), float)
     return contribution_at(benefit, price, clients * upper), contribution_at(benefit, price / clients, clients * upper)

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fljax.core.labels import plain
 from fljax.protocol import NumpyArray
 
 
@@ -128,7 +129,7 @@ def coalition_errors(
     (AAAI 2021), uniform federation of mean estimation.
     """
     n, _ = _clients(sizes, np.zeros(np.shape(sizes), int), within_variance, noise_variance)
-    inside = np.asarray(members, bool)
+    inside = np.asarray(plain(members), bool)
     mine = np.where(inside, n, 0.0)
     samples = mine.sum(axis=-1, keepdims=True)
     spread = (mine**2).sum(axis=-1, keepdims=True) - mine**2 + (samples - mine) ** 2
@@ -164,9 +165,8 @@ def equal_mixture_errors(
 
     Source: IP-FL, equation 6.
     """
-    m1, m2, n, v, b, s2 = np.broadcast_arrays(
-        *(np.asarray(value, np.float64) for value in (own, other, samples, within_variance, difference, noise_variance))
-    )
+    given = map(plain, (own, other, samples, within_variance, difference, noise_variance))
+    m1, m2, n, v, b, s2 = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in given))
     m = m1 + m2
     return MixtureErrors(
         local=s2 / n,
@@ -187,7 +187,7 @@ def cluster_gain(
 
     Source: IP-FL, section 3, after equation 6.
     """
-    m1, n, v, s2 = (np.asarray(value, np.float64) for value in (own, samples, within_variance, noise_variance))
+    m1, n, v, s2 = (np.asarray(plain(value), np.float64) for value in (own, samples, within_variance, noise_variance))
     return (1 - 1 / m1) * (s2 / n - v)
 
 
@@ -263,7 +263,7 @@ def reassign(points: ArrayLike, membership: ArrayLike, *, clusters: int) -> Reas
 
     Source: IP-FL, proof of proposition 1; S. Lloyd, "Least squares quantization in PCM" (1982).
     """
-    x, group = np.asarray(points, np.float64), np.asarray(membership)
+    x, group = np.asarray(plain(points), np.float64), np.asarray(plain(membership))
     x = x[:, None] if x.ndim == 1 else x
     if x.ndim != 2 or group.shape != x.shape[:1] or not np.all(np.isin(group, np.arange(clusters))):
         raise ValueError(
@@ -295,7 +295,7 @@ def _total(x: NumpyArray, group: NumpyArray, centroids: NumpyArray) -> float:
 
 
 def _clients(sizes: ArrayLike, membership: ArrayLike, v: float, s2: float) -> tuple[NumpyArray, NumpyArray]:
-    n, group = np.asarray(sizes, np.float64), np.asarray(membership)
+    n, group = np.asarray(plain(sizes), np.float64), np.asarray(plain(membership))
     if n.ndim != 1 or not n.size or not np.all(n > 0):
         raise ValueError(f"expected a list of sizes above 0, one for each client, got {sizes!r}")
     if group.shape != n.shape or not np.all(np.isin(group, (0, 1))):

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from scipy import integrate, optimize
 from scipy.special import ndtr, owens_t
 
+from fljax.core.labels import plain
 from fljax.protocol import NumpyArray
 
 COMPARISONS = ("signs", "losses")
@@ -59,7 +60,7 @@ def log_pull(log_distance: ArrayLike) -> NumpyArray:
 
     g is half the slope of ``sigma(x^2)``: the pull on the model of a client whose local mean is x away.
     """
-    square = np.exp(2 * np.asarray(log_distance, np.float64))
+    square = np.exp(2 * np.asarray(plain(log_distance), np.float64))
     return log_distance - square - 2 * np.log1p(np.exp(-square))
 
 
@@ -80,7 +81,7 @@ def separation_point() -> float:
 
 def average_is_minimum(half_distance: ArrayLike) -> NumpyArray:
     """Whether the average of two local means, ``2 half_distance`` apart, is a local minimum of INCFL's objective."""
-    return np.asarray(half_distance) <= separation_point()
+    return np.asarray(plain(half_distance)) <= separation_point()
 
 
 def local_minimum(half_distance: ArrayLike) -> LocalMinimum:
@@ -99,7 +100,7 @@ def local_minimum(half_distance: ArrayLike) -> LocalMinimum:
     Raises:
       ValueError: if a half distance is negative, infinite or NaN.
     """
-    half = np.asarray(half_distance, np.float64)
+    half = np.asarray(plain(half_distance), np.float64)
     if not np.all((half >= 0) & np.isfinite(half)):
         raise ValueError(f"expected finite half distances of at least 0, got {half_distance!r}")
     is_average = average_is_minimum(half)
@@ -240,9 +241,9 @@ def estimate(incentivised: NumpyArray) -> Estimate:
 
 def check_spreads(gamma_global: ArrayLike, gamma: ArrayLike) -> None:
     """Raises ValueError unless ``gamma_global`` is at least 0 and ``gamma`` above 0."""
-    if not np.all(np.asarray(gamma_global) >= 0):
+    if not np.all(np.asarray(plain(gamma_global)) >= 0):
         raise ValueError(f"expected gamma_global of at least 0, got {gamma_global!r}")
-    if not np.all(np.asarray(gamma) > 0):
+    if not np.all(np.asarray(plain(gamma)) > 0):
         raise ValueError(f"expected gamma above 0, got {gamma!r}")
 
 

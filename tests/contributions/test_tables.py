@@ -35,6 +35,8 @@ def test_names_say_what_rows_are() -> None:
         found = measured(xr.DataArray(whole, dims=("seed", "round", "client")).transpose(*dims))
         np.testing.assert_array_equal(found, whole)
     np.testing.assert_array_equal(measured(xr.DataArray([1.0, 2.0, 3.0], dims="client")), [[1, 2, 3]] * 2)
+    frame = pd.DataFrame({"contribution": [3.0, 2.0, 1.0]}, pd.Index(["c", "b", "a"], name="client"))
+    np.testing.assert_array_equal(measured(frame, RUN), [[1, 2, 3], [3, 1, 2]])
 
 
 def test_a_plain_table_is_refused_whatever_its_shape() -> None:

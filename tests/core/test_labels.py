@@ -5,18 +5,22 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 
-from fljax import algorithms, contributions, engine, metrics, results
+from fljax import algorithms, contributions, engine, games, metrics, results, theory
+from fljax.contributions.estimators.directions import first_order
+from fljax.contributions.estimators.rounds import estimate_run
 from fljax.core.signatures import allowed_by, annotations_of
 from fljax.engine.loop.running import check_rows
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.whole_runs.over import Over, varied_plan
 from fljax.games import Utility
+from fljax.games.strategic.playing import checked_outside
 from fljax.games.strategic.utilities import check_utility
 from fljax.metrics.registry import of_gains
 from fljax.training import Local
@@ -26,7 +30,7 @@ NUMBERS = [0.5, 0.25, 1.0, 0.0, 0.75]
 LABELLED = [
     pd.Series(NUMBERS, [2, 0, 1, 4, 3]),
     pd.Series(NUMBERS, list("cabed")),
-    xr.DataArray(NUMBERS, dims="client"),
+    xr.DataArray(NUMBERS, {"client": list("cabed")}, "client"),
 ]
 
 
@@ -79,10 +83,75 @@ def test_arguments_of_runs_are_by_place(value: Any) -> None:
         lambda: contributions.coalition_value(np.ones((5, 2)), np.ones(2), jnp.sum, value),
     ]
     for call in measures:
-        with pytest.raises(ValueError, match=r"expected (contribution|weights) to be without labels"):
+        with pytest.raises(ValueError, match=r"expected (values|weights) to be without labels"):
             call()
     alone = results.Reference(np.ones((2, 5)), np.ones((2, 5)), None)
     with pytest.raises(ValueError, match="expected threshold to be without labels"):
         results.with_threshold(alone, value)
     with pytest.raises(ValueError, match="expected reference to be without labels"):
         check_rows([0, 1], partition_plan(plan, clients)[1], alone._replace(threshold=frame))
+
+
+FOUR = [0.5, 0.25, 0.75, 0.5]
+# What is no vector of four numbers, by the name of its parameter.
+OTHERS: dict[str, Any] = {
+    "game": theory.Game(jnp.ones_like, 0.5),
+    "setting": theory.Setting(),
+    "key": jax.random.key(0),
+    "gap": 0.5,
+    "rounds": 3,
+    "clients": 3,
+    "client": 0,
+    "clusters": 2,
+    "ids": [0],
+    "membership": [0, 1, 0, 1],
+    "surrogate": "sigmoid",
+} | dict.fromkeys(("centres", "limits", "margins", "distances", "induced", "members"), np.ones((4, 4)))
+# Arguments that are no arrays of a user: of programs, ids, or chosen by name.
+NO_ARRAYS = ("return", "key", "ids", "seeds", "deviators", "utility", "outside", "among")
+SKIPPED = ("coalition_value", "value_of", "coalitions_of", "appeal_objective", "estimate", "mixed_regret", "prices_of")
+
+
+def _arrays(function: Any) -> list[str]:
+    found = {name: str(each) for name, each in annotations_of(function, extras=True).items() if name not in NO_ARRAYS}
+    kinds = ("Array", "ndarray", "Sequence[typing.Any]")
+    return [name for name, each in found.items() if any(kind in each for kind in kinds) and "Callable" not in each]
+
+
+FUNCTIONS = {
+    name: function
+    for package in (contributions, theory, games)
+    for name in sorted(package.__all__)
+    if inspect.isroutine(function := getattr(package, name)) and name not in SKIPPED and _arrays(function)
+}
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_of_arrays_takes_none_by_name(name: str) -> None:
+    function, given = FUNCTIONS[name], {}
+    for each, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
+            given[each] = OTHERS.get(each, 0.5 if parameter.annotation == "float" else np.array(FOUR))
+    if name.startswith("appeal") and "setting" in given:
+        given["setting"] = theory.AppealSetting(4)
+    labelled: Any = pd.Series(FOUR, list("cabd"))
+    for each in _arrays(function):
+        for value in (labelled, dict(labelled), [labelled, labelled[::-1]]):
+            with pytest.raises(ValueError, match=r"expected values (to be without labels|by place)"):
+                function(**given | {each: value})
+
+
+@pytest.mark.unchecked
+def test_records_of_arrays_take_none_by_name() -> None:
+    labelled: Any = pd.Series(FOUR, list("cabd"))
+    calls: list[Any] = [
+        lambda: theory.utilities(theory.Game(jnp.ones_like, labelled), np.array(FOUR)),
+        lambda: contributions.CachedGame.of_table(labelled),
+        lambda: estimate_run(first_order(), contributions.RunRecord(np.ones(2), np.ones((1, 4)), labelled)),
+        lambda: games.ex_post(None, labelled),  # pyright: ignore[reportArgumentType]
+        lambda: checked_outside(labelled, 4, 1, games.Utility()),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"expected values to be without labels"):
+            call()

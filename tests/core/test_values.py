@@ -222,7 +222,7 @@ LABELLED: list[Any] = [
     pd.Series([1.0, 0.0], pd.RangeIndex(2, name="client")),
     pd.DataFrame([[1, 0, 1, 0, 0]], columns=NAMES),
     pd.DataFrame([[1.0], [0.5]], index=[1, 0]),
-    xr.DataArray([1.0, 0.0], dims="client"),
+    xr.DataArray([1.0, 0.0], {"client": ["b", "a"]}, "client"),
     xr.DataArray([[1, 0]], {"client": ["b", "a"]}, ("round", "client")),
     xr.Dataset({"rate": ("client", [1.0])}),
     np.array([(0.5, 1.0)], [("b", float), ("a", float)]),
@@ -251,6 +251,25 @@ def test_one_builder_reads_labels() -> None:
     ] == [("algorithms.iafl", "contribution")]
     with pytest.raises(ValueError, match="expected the labels of clients to be ids"):
         algorithms.iafl(TASK, LOCAL, contribution=LABELLED[1])
+
+
+def test_fields_of_a_users_record_are_labels() -> None:
+    class Rates(NamedTuple):
+        west: float
+        south: float
+
+    with pytest.raises(ValueError, match="expected rate by place, such as a list, got a Rates of values by name"):
+        values.admitted("rate", Rates(1.0, 0.0), values.allowances(scenarios.dropout)["rate"])
+
+
+def test_what_has_no_names_is_taken_by_place() -> None:
+    allowed = values.allowances(scenarios.dropout)["rate"]
+    for value in (np.array([0.5, 0.25], object), xr.DataArray([0.5, 0.25], dims="client")):
+        given = values.admitted("rate", value, allowed)
+        assert type(given) is np.ndarray
+        np.testing.assert_array_equal(given, np.array([0.5, 0.25]))
+    with pytest.raises(ValueError, match="expected rate to be"):
+        values.admitted("rate", np.array([0.5, "a"], object), allowed)
 
 
 def test_an_index_that_counts_is_no_label() -> None:

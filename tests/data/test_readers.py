@@ -12,11 +12,13 @@ import hypothesis
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from hypothesis import strategies
 
 from fljax import data
 from fljax.data.datasets import Dataset
-from fljax.protocol import Federation
+from fljax.engine.loop.trained import stored_features
+from fljax.protocol import Features, Federation
 from tests.drawn import at_most
 
 
@@ -116,7 +118,7 @@ def _test_data(split: Split, folder: pathlib.Path) -> Federation:
 
 
 READERS = [_npz, _two_npz, _csv, _two_csv, _csv_folder, _leaf, _from_frame, _from_categories, _from_clients, _test_data]
-WORDS = ["?", "", " ? ", "-", "-1", "NA", "nan", "None", "Unknown", None]
+WORDS = ["?", "", " ? ", "-", "-1", "NA", "nan", "None", "Unknown", "unlabelled", "<unk>", "missing", ".", None]
 
 
 def _split(y: list[Any], test_y: list[Any]) -> Split:
@@ -131,6 +133,7 @@ def test_hidden_labels_of_test_rows_are_one_sentence(read: Reader, drawn: Any) -
     text = drawn.draw(strategies.booleans())
     known = drawn.draw(strategies.sampled_from([["no", "yes"], ["0", "1"]] if text else [[0, 1], [0, 7], [1, 2]]))
     hidden = drawn.draw(strategies.sampled_from(WORDS if text else [-1, -100, None, np.nan]))
+    known = drawn.draw(strategies.sampled_from([known, ["no", "none"] if text else [-2, 1]]))  # a word that is known
     where = drawn.draw(strategies.sets(strategies.integers(0, 3), min_size=1))
     split = _split(known * 3, [hidden if place in where else known[place % 2] for place in range(4)])
     if read in (_npz, _two_npz) and hidden is None:
@@ -153,6 +156,16 @@ def test_arrays_say_which_rows() -> None:
             data.from_arrays(np.ones((6, 2)), y, np.arange(6) % 2, test_data=(np.ones((2, 2)), test))
         with pytest.raises(ValueError, match=r"in 1 of 2, first in row 1 of them|in 2 of 2, first in row 0"):
             data.dataset(np.ones((8, 2)), np.concatenate([y, test]), train_size=6)
+    unsigned, several = np.array([0, 1] * 3, np.uint8), np.array([[1, 2]] * 6)
+    clients: Any = {"train": (np.ones((6, 2)), unsigned), "test": (np.ones((2, 2)), np.full(2, 255, np.uint8))}
+    for read in (
+        lambda: data.from_clients({"a": clients}),
+        lambda: data.from_arrays(clients["train"][0], unsigned, [0, 1] * 3, test_data=clients["test"]),
+        lambda: data.from_clients({"a": {"train": (np.ones((2, 2)), [0.0, 1.0]), "test": (np.ones((1, 2)), [-1.0])}}),
+    ):
+        with pytest.raises(ValueError, match=r"known labels in test and validation rows, got (255|-1\.0)"):
+            read()
+    data.from_arrays(np.ones((6, 2)), several, [0, 1] * 3, test_data=(np.ones((2, 2)), np.array([[-1, 2], [-3, -1]])))
     targets = data.dataset(np.ones((8, 2)), np.array([0.5, 2.0] * 3 + [-1.0, 1.0]), train_size=6)
     assert targets.classes is None
 
@@ -185,6 +198,8 @@ def test_bytes_are_text(kind: Any, tmp_path: pathlib.Path) -> None:
             more = {"y_test": y, "who_test": who.astype("U2")} if "x_test" in files else {}
             np.savez(tmp_path / "d.npz", **files, **more)  # type: ignore[arg-type]
             assert data.load(str(tmp_path / "d.npz"), client="who").owner_names == ("f1", "f2")
+    byte: Any = {"label": b"y", "client": b"who", "part": b"part", "features": [b"a"]}
+    assert data.from_frame(frame, **byte).names.clients == ("f1", "f2")
     chosen = data.federate(
         data.dataset_from_frame(frame, label="y", client="who", part="part"), "natural", unseen=[b"f2"]
     )
@@ -225,6 +240,72 @@ def test_rows_with_labels_are_aligned_or_refused() -> None:
     np.testing.assert_array_equal(right.examples.x, plain.examples.x)
     assert data.from_arrays(x, y.to_numpy(), pd.Index(owner)).names.clients == ("n", "s")
     assert data.from_arrays(arrow, y.to_numpy(), owner, test_data=(arrow, y)).names.clients == ("n", "s")
+    for kind in ("list", "series"):
+        frame = x.assign(y=y.sample(frac=1, random_state=1), who=owner).to_dict(kind)
+        assert data.from_frame(frame, label="y", client="who").names.clients == ("n", "s")
+    with pytest.raises(ValueError, match="expected u and y with the same index in the same order"):
+        data.from_frame({"u": x["u"], "y": y.iloc[::-1], "who": owner}, label="y", client="who")
+    with pytest.raises(ValueError, match="expected x and y with the same index"):
+        data.from_clients({"n": (x, x), "s": (x, x.iloc[::-1])})
+    with pytest.raises(ValueError, match="with the same columns in the same order"):
+        data.from_clients({"n": (x, x), "s": (x, x[["v", "u"]])})
+    with pytest.raises(ValueError, match="expected y and test labels with the same columns in the same order"):
+        data.from_arrays(x, x, owner, test_data=(x, x[["v", "u"]]))
+
+
+@pytest.mark.unchecked
+def test_predictions_take_columns_by_name() -> None:
+    """Whatever reads the table, and whatever table is predicted."""
+    x = pd.DataFrame(np.random.default_rng(0).normal(size=(12, 3)), columns=list("abc"))
+    y, who = pd.Series([0, 1] * 6), pd.Series(["n", "s"] * 6)
+    federations: list[Federation] = [
+        data.from_arrays(x, y, who),
+        data.from_arrays(x, y, who, test_data=(x, y)),
+        data.from_clients({"n": (x, y), "s": {"train": (x, y)}}),
+        data.from_frame(x.assign(y=y, who=who), label="y", client="who"),
+        data.federate(data.dataset(x, y, owner=np.arange(12) % 2), "natural"),
+    ]
+    turned: Any
+    turned, index = x[["c", "a", "b"]], dict(x.items())
+    tables = [turned, dict(turned.items()), xr.DataArray(turned, dims=("row", "f")), xr.Dataset.from_dataframe(turned)]
+    for federation in federations:
+        assert isinstance(federation.features, Features)
+        plain = stored_features(x.to_numpy(), federation.features)
+        for table in tables:
+            np.testing.assert_array_equal(stored_features(table, federation.features), plain)
+        with pytest.raises(ValueError, match="expected a and b with the same index in the same order"):
+            stored_features(index | {"b": x["b"].iloc[::-1]}, federation.features)
+        with pytest.raises(ValueError, match="expected a table with the columns of the model"):
+            stored_features(x[["a", "b"]], federation.features)
+
+
+# --- Lists -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("owners", [[1, "1", 2, "2"], ["u", np.nan, "v", "v"], ["u", None, "v", "v"], [1, True, 2, 2]])
+def test_lists_of_several_kinds_are_one_sentence(owners: list[Any]) -> None:
+    x, plain = np.zeros((4, 2)), list("uuvv")
+    refused = pytest.raises(ValueError, match=r"^expected (an owner|owners|a value|a label|labels|clients)\b")
+    with refused:
+        data.from_arrays(x, [0, 1] * 2, owners)
+    if owners[1] is not True:
+        for y, who in ((plain, owners), (owners, plain)):
+            with refused:
+                data.from_frame({"a": [0.5, 1.5, 0.0, 1.0], "y": y, "who": who}, label="y", client="who")
+
+
+def test_large_owners_beside_floats_stay_apart() -> None:
+    for nobody in (-1, -1.0):
+        made = data.from_arrays(np.zeros((6, 2)), [0, 1] * 3, [2**53, 2**53 + 1, nobody] * 2)
+        assert made.names.clients == (2**53, 2**53 + 1)
+
+
+def test_minus_one_and_one_are_classes_in_arrays_as_in_clients() -> None:
+    x, y = np.eye(6, 2), np.array([-1, 1] * 3)
+    made = data.from_arrays(x, y, [0, 1] * 3, test_data=(x, y))
+    assert made.names.classes == data.from_clients({0: (x, y), 1: (x, y)}).names.classes == (-1, 1)
+    with pytest.raises(ValueError, match="expected known labels"):
+        data.from_arrays(x, np.ones(6, int), [0, 1] * 3, test_data=(x, y))
 
 
 def test_lists_of_a_partition_have_no_labels() -> None:
@@ -238,9 +319,15 @@ def test_lists_of_a_partition_have_no_labels() -> None:
     ):
         data.federate(made, partition, clients=2)
 
+    def noisy(labels: np.ndarray, **options: Any) -> Any:
+        return data.Partition(([0, 1], [2, 3]), noise=pd.Series([0.0, 1.0], ["b", "a"]))  # type: ignore[arg-type]
+
+    with pytest.raises(ValueError, match="expected the partition's noise to be without labels"):
+        data.federate(made, noisy, clients=2)
+
 
 @pytest.mark.unchecked
-def test_columns_of_two_levels_and_names_that_are_no_text() -> None:
+def test_columns_of_two_levels_and_names_that_are_no_text(tmp_path: pathlib.Path) -> None:
     frame = pd.DataFrame({"a": [0.5, 1.5, 0.0, 1.0], "y": [0, 1] * 2, "who": [0, 0, 1, 1]})
     both = frame.rename(columns=lambda name: (name, "mean"))
     columns: Any
@@ -250,6 +337,20 @@ def test_columns_of_two_levels_and_names_that_are_no_text() -> None:
                 data.from_frame(frame.set_axis(columns, axis=1), label=label, client=columns[2])
     with pytest.raises(ValueError, match="expected columns with names of one level"):
         data.from_frame({("a", ""): [0.5, 1.5], ("y", ""): [0, 1], ("who", ""): [0, 1]}, label="y", client="who")
+    one = frame.set_axis(pd.MultiIndex.from_arrays([frame.columns]), axis=1)
+    assert data.from_frame(one, label="y", client="who").examples.x.shape == (4, 1)
+    made = data.from_frame(frame.rename(columns={"a": "age"}), label="y", client="who", features="age")
+    assert made.features == Features(("age",))
+    series: Any = frame["y"]
+    for given in ({"label": series, "client": "who"}, {"label": "y", "client": series}):
+        with pytest.raises(ValueError, match=r"expected (label|client) to be the name of a column, got a Series"):
+            data.from_frame(frame, **given)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    assert data.load(tmp_path / "rows.csv", label="y", client="who").owner_names == (0, 1)
+    given: Any
+    for given in (frame, (np.eye(4), [0, 1] * 2)):
+        with pytest.raises(ValueError, match=r"^expected a fljax.data.Dataset, as "):
+            data.federate(given, clients=2)
     for names in ([3, "y", "who"], [None, "y", "who"], [np.nan, "y", "who"], [0.5, "y", "who"]):
         found = data.from_frame(frame.set_axis(names, axis=1), label="y", client="who")
         assert found.examples.x.shape == (4, 1)

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax.contributions.coalitions import LARGEST, Value, members_of, value_table
 from fljax.contributions.value_functions import coalition_value
 from fljax.core import trees
+from fljax.core.labels import check_unlabelled
 
 Utility = Callable[[PyTree], Any]
 
@@ -207,6 +208,7 @@ def estimate_run(
     Raises:
       ValueError: if arrays of the record have other shapes.
     """
+    check_unlabelled("values", record)
     rounds, rows = jnp.shape(record.weights)
     for name, tree, shape in (
         ("models", record.models, (rounds + 1,)),

@@ -21,6 +21,7 @@ from fljax.contributions.coalitions import Numbers, clients_of, members_of
 from fljax.contributions.estimators.rounds import Cost, Estimate
 from fljax.contributions.semivalues import banzhaf, marginals_along, mean_of_samples, semivalue
 from fljax.core import users
+from fljax.core.labels import plain
 from fljax.core.trees import as_key
 from fljax.core.values import NonNegative, checked
 
@@ -61,7 +62,7 @@ class CachedGame:
         Raises:
           ValueError: if the table has not 2^N entries.
         """
-        table = np.asarray(values, float)
+        table = np.asarray(plain(values), float)
         clients = clients_of(table)
         if table.ndim != 1:
             raise ValueError(f"expected a table [2^N] of one game, got shape {table.shape}")
@@ -430,7 +431,7 @@ def _orders(game: CachedGame, key: Any, orders: Any) -> np.ndarray:
             raise ValueError(f"expected at least 1 order, got {orders}")
         random = _random(key)
         return np.stack([random.permutation(game.clients) for _ in range(int(orders))])
-    given = np.asarray(orders)
+    given = np.asarray(plain(orders))
     if given.ndim != 2 or given.shape[1] != game.clients or (np.sort(given) != np.arange(game.clients)[None]).any():
         raise ValueError(f"expected orders of all {game.clients} clients, got shape {given.shape}")
     return given

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.core.names import nearest, shown, unknown
-from fljax.data.arrays import Labels, as_text, check_known, is_missing, number_labels, plain_labels, text_of
+from fljax.core.labels import check_same_labels
+from fljax.core.names import nearest, shown, unknown, with_article
+from fljax.data.arrays import Labels, as_array, as_text, check_known, is_missing, number_labels, plain_labels, text_of
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.datasets import Dataset, centred, dataset, stored_standardised, with_moments
 from fljax.data.federation import federate
@@ -147,6 +148,7 @@ def read_columns(
       pixels: the images ``[n, height, width, channels]`` whose paths ``columns.images`` has.
       rows: what the files of the table say of its rows; the column of clients is then not read.
     """
+    columns = Columns(*map(_named, Columns._fields, columns))
     label, client, features, part, classes, regression, shape, vocabulary, images = columns
     table = as_frame(frame)
     apart = named_columns(columns)
@@ -183,7 +185,7 @@ def read_columns(
 
 def label_columns(label: Any) -> list[Any]:
     """The columns of labels, of which there may be several."""
-    return [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
+    return [label] if isinstance(label, str) or not isinstance(label, Iterable) else list(label)
 
 
 def named_columns(columns: Columns) -> list[Any]:
@@ -234,10 +236,10 @@ def as_frame(frame: Any) -> Any:
     import pandas
 
     if isinstance(frame, pandas.DataFrame):
-        levels, names = frame.columns.nlevels, [text_of(name) for name in frame.columns]
+        levels, names = frame.columns.nlevels, [text_of(name) for name in frame.columns.get_level_values(0)]
         if levels > 1:
             raise ValueError(
-                f"expected columns with names of one level, got {levels} levels, e.g. {shown(names[0])}; "
+                f"expected columns with names of one level, got {levels} levels, e.g. {shown(frame.columns[0])}; "
                 "frame.columns = ['_'.join(map(str, name)).strip('_') for name in frame.columns] joins them"
             )
         texts = Counter(map(str, names))
@@ -246,16 +248,25 @@ def as_frame(frame: Any) -> Any:
         return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
     if isinstance(frame, Mapping):
         names: Iterable[Any] = frame.keys()
+        check_same_labels(0, {str(name): column for name, column in frame.items()})
     else:
         names = getattr(frame, "column_names", None) or getattr(frame, "columns", None)  # type: ignore[assignment]
         if names is None or isinstance(frame, str):
             raise ValueError(f"expected a table with columns, such as a pandas DataFrame, got {shown(frame)}")
-    columns = {name: np.asarray(frame[name]) for name in names}
+    columns = {name: as_array(f"the column {name!r}", frame[name]) for name in names}
     flat = {name: list(values) if values.ndim > 1 else values for name, values in columns.items()}
     lengths = {name: len(values) for name, values in flat.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"expected columns of equal lengths, got {lengths}")
     return as_frame(pandas.DataFrame(flat))
+
+
+def _named(option: str, chosen: Any) -> Any:
+    """An option of ``Columns``: names of columns with bytes as text, and a text as features as one column."""
+    if option in ("label", "client", "part") and hasattr(chosen, "__array__") and np.ndim(chosen):
+        raise ValueError(f"expected {option} to be the name of a column, got {with_article(type(chosen).__name__)}")
+    several = isinstance(chosen, list) or (option == "features" and chosen is not None)
+    return list(map(text_of, label_columns(text_of(chosen)))) if several else text_of(chosen)
 
 
 def check_column(table: Any, column: Any) -> None:

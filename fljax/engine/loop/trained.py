@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.core import trees
+from fljax.core.labels import check_same_labels, labels_along
 from fljax.core.platforms import ANY
 from fljax.core.values import as_whole
 from fljax.engine.devices import eager
@@ -173,6 +174,8 @@ def stored_features(x: Any, features: Features) -> Array:
 
     Traced arrays are shifted in float32.
     """
+    if len(getattr(x, "dims", ())) == 2 and labels_along(x, 1) is not None:  # of xarray
+        x = x.to_pandas()
     if features.names is not None and (isinstance(x, Mapping) or hasattr(x, "columns")):
         x = _columns_of(x, features.names)
     if features.shift is None and features.mean is None:
@@ -198,6 +201,8 @@ def stored_features(x: Any, features: Features) -> Array:
 def _columns_of(table: Any, names: tuple[Any, ...]) -> Any:
     """The columns of a pandas or polars table, an Arrow table or a mapping, ``[n, columns]``."""
     there = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", table.columns))
+    if isinstance(table, Mapping):
+        check_same_labels(0, {str(name): column for name, column in table.items()})
     lacking = [name for name in names if name not in there]
     if lacking:
         known = ", ".join(str(column) for column in names[:10]) + (", ..." if len(names) > 10 else "")

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from fljax.contributions import simultaneous_bounds
 from fljax.core.bimatrix import extreme_equilibria
 from fljax.core.graphs import cycles_of
+from fljax.core.labels import plain
 from fljax.games.strategic.gains import replace_diverged
 from fljax.games.strategic.payoff_tables import PayoffTable, precision_of
 
@@ -328,7 +329,7 @@ def mixed_regret(table: PayoffTable, mixtures: Float[np.ndarray, "client strateg
     Raises:
       ValueError: if ``mixtures`` are no probabilities, or as ``pure_equilibria``.
     """
-    grid, play = _grid(table), np.asarray(mixtures, float)
+    grid, play = _grid(table), np.asarray(plain(mixtures), float)
     expected = (grid.clients, grid.strategies)
     if play.shape != expected or (play < 0).any() or not np.allclose(play.sum(axis=1), 1):
         raise ValueError(f"expected probabilities of shape {expected} with sums of 1, got {play.tolist()}")

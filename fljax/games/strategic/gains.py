@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
+from fljax.core.labels import plain
 from fljax.games.strategic.payoff_tables import PayoffTable, rounding_of
 
 CERTIFIED, VIOLATED, INCONCLUSIVE = "CERTIFIED", "VIOLATED", "INCONCLUSIVE"
@@ -516,7 +517,7 @@ def ex_post(certificate: Certificate, levels: Sequence[float] = _LEVELS) -> ExPo
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial"
     (1934), for the bound.
     """
-    chosen = np.asarray(levels, float)
+    chosen = np.asarray(plain(levels), float)
     if chosen.ndim != 1 or not chosen.size or not ((chosen >= 0) & (chosen <= 1)).all():
         raise ValueError(f"expected levels between 0 and 1, got {levels!r}")
     gains = certificate.gains.gains

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from fljax import algorithms
 from fljax.contributions.coalitions import LARGEST, Numbers, members_of
 from fljax.core import values
+from fljax.core.labels import plain
 from fljax.core.names import unknown
 from fljax.core.signatures import is_whole
 from fljax.engine import Over, Plan, RunsDone, plan_of, runs
@@ -189,7 +190,7 @@ def checked_outside(outside: Outside, clients: int, seeds: int, utility: Utility
     is_reference = isinstance(outside, Reference)
     if is_reference and not isinstance(utility, Utility):
         raise ValueError("expected outside options of a utility function as an array or a name, got a Reference")
-    values = np.asarray(outside.test_loss if is_reference else outside)
+    values = np.asarray(outside.test_loss if is_reference else plain(outside))
     if values.dtype.kind not in "iuf" or values.shape not in ((clients,), (seeds, clients)):
         raise ValueError(
             f"expected outside options of {clients} clients, or of {seeds} seeds by {clients} clients, got "

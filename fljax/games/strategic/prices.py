@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from fljax.core.labels import plain
 from fljax.games.strategic.gains import Certificate, name_of_cell, replace_diverged
 from fljax.games.strategic.payoff_tables import PayoffTable
 
@@ -48,7 +49,7 @@ def price_of_anarchy(total: Float[np.ndarray, " profile"], equilibria: Bool[np.n
 
     Source: Koutsoupias and Papadimitriou, "Worst-case equilibria" (STACS 1999).
     """
-    return _ratio(total, total[equilibria].min(initial=np.inf))
+    return _ratio(plain(total), total[plain(equilibria)].min(initial=np.inf))
 
 
 def price_of_stability(total: Float[np.ndarray, " profile"], equilibria: Bool[np.ndarray, " profile"]) -> float:
@@ -63,7 +64,7 @@ def price_of_stability(total: Float[np.ndarray, " profile"], equilibria: Bool[np
 
     Source: Anshelevich et al., "The price of stability for network design with fair cost allocation" (FOCS 2004).
     """
-    return _ratio(total, total[equilibria].max(initial=-np.inf))
+    return _ratio(plain(total), total[plain(equilibria)].max(initial=-np.inf))
 
 
 def price_of_gaming(honest: float, gaming: float) -> float:
