@@ -199,7 +199,7 @@ def _judged(
     unit = aggregators.cgsv_normalised(roles.zero_statistics(task, update), length=length)
     weight = jnp.where(cohort.present, book.weight[cohort.id], 0)
     total = aggregators.weighted_sum(unit, weight)
-    who = {"ids": cohort.id, "present": cohort.present, "members": server.members, "weights": weight}
+    who: dict[str, Any] = {"ids": cohort.id, "present": cohort.present, "members": server.members, "weights": weight}
     reputation = aggregators.cgsv_reputation(book.reputation, unit, total, alpha=alpha, **who)
     return Book(reputation, reputation), total
 

@@ -221,7 +221,7 @@ def test_what_is_no_algorithm_is_refused_in_one_sentence(given: Any, sentence: s
         ({"opt_out_threshold": float("nan")}, "opt_out_threshold to be one finite number, .* got nan"),
         ({"opt_out_threshold": "0.1"}, "opt_out_threshold to be one finite number, .* got '0.1'"),
         (
-            {"opt_out_threshold": xr.DataArray(np.zeros(5))},
+            {"opt_out_threshold": xr.DataArray(np.zeros(5), {"client": list("abcde")}, ("client",))},
             "opt_out_threshold to be without labels, .* got a DataArray",
         ),
     ],

@@ -233,7 +233,10 @@ def test_an_error_of_the_function_is_told():
             pd.Series([1.0, 2.0], ["b", "a"]),
             r"^expected requirement to be without labels, .*, got a Series; a dictionary",
         ),
-        (xr.DataArray([1.0]), r"^expected requirement to be without labels, .*, got a DataArray; a dictionary has"),
+        (
+            xr.DataArray([1.0], {"client": ["a"]}, ("client",)),
+            r"^expected requirement to be without labels, .*, got a DataArray; a dictionary has",
+        ),
         (xr.Dataset({"loss": ("client", [1.0])}), r"^expected requirement to be without labels, .*, got a Dataset;"),
         ({"a": "low"}, r"^expected requirement to have a number for each client, got 'low'$"),
         (Requirement(rows="all"), r"^expected requirement\.rows to be 'train', 'valid' or 'test', got 'all'$"),  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ class Scales(NamedTuple):
     def _as_stored(self) -> Bool[np.ndarray, " F"]:
         """Which federations are not standardised: their moments are 0 and 1, and those of their rows are others."""
 
-        def plain(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+        def plain(mean: Any, std: Any) -> np.ndarray:
             return ((mean == 0) & (std == 1)).reshape(len(mean), -1).all(axis=1)
 
         return plain(*self.given) & ~plain(*_joined(self.sums, self.sums.count > 0))
