@@ -8,7 +8,7 @@ Table 7); no code of it was released.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
