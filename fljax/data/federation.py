@@ -238,7 +238,7 @@ def from_arrays(
 
     Args:
       x: features ``[n, ...]``; uint8 stays uint8, other whole numbers (tokens) become int32, and floats float32.
-      y: labels. Whole numbers ``[n]`` are classes, counted from 0, or -1 and 1; floats, and several numbers for each row
+      y: labels. Whole numbers ``[n]`` are classes, counted from 0, or -1 and 1; floats, and several numbers of a row
         ``[n, ...]``, are for tasks without classes (``fljax.models.task_from_module(..., loss=...)``).
       owners: owner of each row, ``[n]``: whole numbers or anything that can be sorted, e.g. names. Clients are numbered
         in the sorted order of owners, which ``names.clients`` has. Rows with a negative owner belong to no client.
