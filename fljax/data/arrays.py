@@ -314,7 +314,7 @@ def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None)
         hidden = values == np.iinfo(y.dtype).max  # -1 without a sign
     else:
         hidden = values == -1 if targets else values < 0
-    hidden = (hidden & ~np.isin(values, values[~test][hidden[~test]])).reshape(len(y), -1)
+    hidden = (hidden & ~np.isin(y, y[~test][hidden[~test]])).reshape(len(y), -1)
     hidden = hidden.all(axis=1) if targets else hidden.any(axis=1)
     if not hidden.any() or (targets and not hidden[test].all()):
         return
