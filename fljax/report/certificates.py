@@ -62,7 +62,9 @@ def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
         numbers = [entry["mean"], entry["low"], entry["high"], *(means[name][cell] for name in ("loss", "welfare"))]
         verdict = str(entry["verdict_of_cell"].values)
         deviation = str(entry["deviation"].values)
-        rows.append([_name_of(certificate, cell), deviation, *(f"{float(number):+.4f}" for number in numbers), verdict])
+        rows.append(
+            [_name_of(certificate, int(cell)), deviation, *(f"{float(number):+.4f}" for number in numbers), verdict]
+        )
     return rows
 
 
@@ -146,7 +148,7 @@ def certificate_sentences(certificate: xr.Dataset) -> list[str]:
             f"the largest gain is from {ends[0]:.4g} to {ends[1]:.4g} ({_cell_in_words(certificate, worst)})."
         )
     cells, half = [int(certificate[name]) for name in ("worst", "confirmed_cell")], seeds // 2
-    names = [_cell_in_words(certificate, cell) for cell in cells]
+    names = [_cell_in_words(certificate, int(cell)) for cell in cells]
     ends = [float(certificate[f"confirmed_{name}"]) for name in ("mean", "low", "high")]
     sentences.append(
         f"Largest mean gain: {names[0]}, {float(certificate['mean'][cells[0]]):+.4f}. Chosen with {half} seeds and "
