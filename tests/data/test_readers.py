@@ -177,6 +177,7 @@ def _as_bytes(values: list[Any]) -> list[Any]:
     return [value.encode() for value in values]
 
 
+@pytest.mark.unchecked  # labels and clients by bytes, which are no text
 @pytest.mark.parametrize("kind", ["S", object])
 def test_bytes_are_text(kind: Any, tmp_path: pathlib.Path) -> None:
     """Ids and labels of HDF5 and of NumPy's S arrays, in every argument that has some."""
