@@ -42,8 +42,9 @@ class Dataset(NamedTuple):
       classes: number of classes; None if labels are not classes.
       train_size: the first ``train_size`` rows are upstream's training part, and the other rows its test part; n if
         upstream has no test part.
-      mean: mean of the training part's features, before the split into clients; for images after division by 255.
-      std: standard deviation of the same features.
+      mean: what the model of a config subtracts from features, of images after division by 255. It is declared, not
+        learnt from the clients' rows: of images in SOURCES it is the mean of upstream's training part, of others .5.
+      std: by what the rest is divided: the standard deviation of the same part, and .5.
       owner: natural owner of each row, -1 for none; None if the data set has no owners. Rows of upstream's test part
         may have owners who have no training rows; ``federate`` can make unseen clients of them.
       vocabulary: number of different tokens, including padding; None if features are not tokens.
@@ -83,8 +84,8 @@ def dataset(
 ) -> Dataset:
     """Makes a Dataset from arrays: checks the arrays and casts them to the dtypes that fljax stores.
 
-    uint8 features stay uint8, and ``mean`` and ``std`` are computed from them. Other whole numbers become int32, and
-    floats become float32; these features are assumed to be on a suitable scale (mean 0, std 1).
+    uint8 features stay uint8; ``mean`` and ``std`` are .5, which maps pixels to [-1, 1]. Other whole numbers become
+    int32, and floats become float32; these features are assumed to be on a suitable scale (mean 0, std 1).
 
     Args:
       x: features, ``[n, ...]``.
@@ -129,8 +130,7 @@ def dataset(
         return Dataset(tokens, y, classes, size, owner=owner, vocabulary=vocabulary, features=features)
     if x.dtype != np.uint8:
         return Dataset(stored_features(x), y, classes, size, owner=owner, features=features)
-    mean, std = _moments_of_images(x[:size])
-    return Dataset(x, y, classes, size, mean, std, owner, features=features)
+    return Dataset(x, y, classes, size, 0.5, 0.5, owner, features=features)
 
 
 def training_owners(dataset: Dataset) -> np.ndarray:
@@ -152,18 +152,21 @@ def check_rows(x: Any, y: Any) -> None:
         )
 
 
-def _moments_of_images(images: np.ndarray) -> tuple[float, float]:
+def with_moments(made: Dataset) -> Dataset:
+    """Of SOURCES: images with the mean and deviation of all pixels of their training part; others as they are."""
+    if made.x.dtype != np.uint8:
+        return made
+    images = made.x[: made.train_size]
     # The histogram of the 256 values gives exact moments without a copy of the images in floating point.
     # It is computed in parts, since bincount uses 8 bytes for each pixel.
     step = max(2**24 // max(images[0].size, 1), 1)
     counts = np.zeros(256, np.int64)
     for start in range(0, len(images), step):
-        check_unchanged(images)
         counts += np.bincount(images[start : start + step].reshape(-1), minlength=256)
     shares, values = counts / images.size, np.arange(256) / 255
     mean = float(shares @ values)
     std = float(np.sqrt(shares @ (values - mean) ** 2))
-    return mean, std if std > 0 else 1.0
+    return made._replace(mean=mean, std=std if std > 0 else 1.0)
 
 
 # Numbers of a table that are read at a time.
@@ -213,17 +216,6 @@ def scale_of(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
 def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each feature over some rows, at least one, in float64."""
     return scale_of(sums_of(x, rows))
-
-
-def with_moments(made: Dataset) -> Dataset:
-    """The data set with mean and standard deviation of each float feature, by the rows that may be training rows."""
-    if made.x.dtype != np.float32:
-        return made
-    training = np.arange(len(made.y)) < made.train_size
-    if made.part is not None:
-        training &= np.asarray(made.part) == 0
-    mean, std = moments(made.x, np.flatnonzero(training))
-    return made._replace(mean=mean.astype(np.float32), std=std.astype(np.float32))
 
 
 def centred(x: np.ndarray) -> tuple[np.ndarray, tuple[float, ...] | None]:

@@ -172,15 +172,6 @@ def test_every_reader_of_rows_compares(tmp_path: pathlib.Path, name: str) -> Non
         READERS[name](made, federation)
 
 
-def test_images_are_compared_where_their_moments_are_taken(tmp_path: pathlib.Path) -> None:
-    path = saved(tmp_path, np.uint8)
-    array = np.load(path, mmap_mode="r")
-    check_unchanged(array)
-    shortened(path)
-    with pytest.raises(ValueError, match="got one of 0 bytes"):
-        data.dataset(array, np.load(tmp_path / "y.npy"))
-
-
 @pytest.mark.in_turn
 @pytest.mark.parametrize(("change", "words"), CHANGES[:2])
 def test_a_run_whose_file_changes_between_two_blocks_ends_and_goes_on_when_it_is_restored(

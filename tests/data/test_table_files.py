@@ -297,7 +297,7 @@ def test_paths_of_images_become_images(scans):
     made = load(f"{scans}/train.csv", label="ill", client="site", images="file")
     assert (made.x.shape, made.x.dtype, made.x[:, 0, 0, 0].tolist()) == ((4, 4, 5, 1), np.uint8, [3, 2, 1, 0])
     assert (made.y.tolist(), made.owner_names) == ([1, 0, 1, 0], ("h0", "h1"))
-    assert (made.standardise, made.features.names, round(float(made.mean) * 255, 3)) == (False, None, 1.5)
+    assert (made.standardise, made.features.names, made.mean, made.std) == (False, None, 0.5, 0.5)
     table = pandas.read_csv(scans / "train.csv")
     table.assign(file=[name.removeprefix("images/") for name in table.file]).to_csv(scans / "train.csv", index=False)
     made = load(f"{scans}/train.csv", label="ill", images="file", image_folder="images", size=[2, 3])

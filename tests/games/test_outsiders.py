@@ -12,11 +12,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from PIL import Image
 
 import fljax
 from fljax import algorithms, data, models
 from fljax.config import parse
 from fljax.experiments import worth
+from fljax.experiments.inputs.setup import build_federation
 from fljax.protocol import Federation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -67,10 +69,10 @@ other_rows = arrays(np.float64, (ROWS, 2), elements=st.floats(-(2.0**100), 2.0**
 scales = st.tuples(st.floats(-5, 5), st.sampled_from([1e-20, 1e-3, 1.0, 1e6, 1e20]))
 
 
-def losses(federation: Federation) -> np.ndarray:
+def losses(federation: Federation, plan: fljax.Plan = PLAN, seeds: Any = SEEDS) -> np.ndarray:
     """``[runs, seeds, N]``, the test losses of members; 0 of others."""
     member = np.array([[client in some for client in range(len(CLIENTS))] for some in COALITIONS])
-    found = fljax.runs(PLAN, federation, fljax.Over(member=member), rounds=2, seeds=SEEDS)
+    found = fljax.runs(plan, federation, fljax.Over(member=member), rounds=2, seeds=seeds)
     return np.where(member[:, None], found["test_loss"].transpose("run", "seed", "client"), 0)
 
 
@@ -88,6 +90,67 @@ def test_other_rows_change_no_bit(
     changed, kinds = x.copy(), y.copy()
     changed[WHO == "d"], kinds[WHO == "d"] = rows, [labels >> place & 1 for place in range(ROWS)]
     found = [losses(data.stack(READERS[reader](*each, folder))) for each in ((x, y), (changed, kinds))]
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+SIDE = 2
+other_pixels = arrays(np.uint8, (ROWS, SIDE, SIDE, 1))
+
+
+def write_table(folder: pathlib.Path, pixels: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    made = pandas.DataFrame(pixels.reshape(len(y), -1), columns=list("hijk")).assign(
+        who=WHO, kind=np.where(y, "p", "q")
+    )
+    made.to_csv(folder / "rows.csv", index=False)
+    return {"dataset": str(folder / "rows.csv"), "label": "kind", "client": "who"}
+
+
+def write_pixels(folder: pathlib.Path, pixels: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    return write_table(folder, pixels, y) | {"shape": [SIDE, SIDE, 1]}
+
+
+def write_arrays(folder: pathlib.Path, pixels: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    np.savez(folder / "rows.npz", x=pixels, y=y, who=WHO)
+    return {"dataset": str(folder / "rows.npz"), "client": "who"}
+
+
+def write_images(folder: pathlib.Path, pixels: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    for number, (image, label, who) in enumerate(zip(pixels, y, WHO, strict=True)):
+        place = folder / "scans" / who / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(place / f"{number:02}.png")
+    return {"dataset": f"{folder}/scans", "client": True}
+
+
+def write_source(folder: pathlib.Path, pixels: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    np.savez(folder / "rows.npz", x=pixels, y=y, who=WHO)
+    options = {"place": str(folder / "rows.npz")}
+    return {"dataset": f"{__name__}:own_source", "dataset_options": options, "partition": "natural", "clients": 4}
+
+
+def own_source(place: str) -> data.Dataset:
+    found = np.load(place)
+    return data.dataset(found["x"], found["y"], owner=np.unique(found["who"], return_inverse=True)[1])
+
+
+CONFIGS = (write_table, write_pixels, write_arrays, write_images, write_source)
+
+
+@pytest.mark.parametrize("write", [pytest.param(write, marks=pytest.mark.in_turn) for write in CONFIGS])
+@settings(phases=[Phase.generate], max_examples=3)
+@given(pixels=other_pixels)
+def test_other_rows_of_a_config_change_no_bit(tmp_path_factory: Any, write: Callable, pixels: np.ndarray) -> None:
+    """Nothing that the model of a config does to pixels is learnt from rows."""
+    own = np.random.default_rng(0).integers(0, 256, (len(WHO), SIDE, SIDE, 1), np.uint8)
+    changed, kinds = own.copy(), KIND.copy()
+    changed[WHO == "d"], kinds[WHO == "d"] = pixels, 1 - KIND[WHO == "d"]
+    found = []
+    for x, y in ((own, KIND), (changed, kinds)):
+        rows = write(tmp_path_factory.mktemp("rows"), x, y)
+        federation, task = build_federation(
+            parse(CONFIG | {"data": rows, "algorithms": [{"name": "fedavg"}]}, name="rows")
+        )
+        found.append(losses(federation, PLAN._replace(arguments=PLAN.arguments | {"task": task}), [0]))
     np.testing.assert_array_equal(found[0], found[1])
 
 

@@ -13,7 +13,7 @@ from fljax.core.labels import check_same_labels
 from fljax.core.names import nearest, shown, unknown, with_article
 from fljax.data.arrays import Labels, as_array, as_text, check_known, is_missing, number_labels, plain_labels, text_of
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
-from fljax.data.datasets import Dataset, centred, dataset, stored_standardised, with_moments
+from fljax.data.datasets import Dataset, centred, dataset, stored_standardised
 from fljax.data.federation import federate
 from fljax.protocol import Features, Federation
 
@@ -121,8 +121,7 @@ def dataset_from_frame(
     """As ``from_frame``, but the Dataset: for federations of several seeds that share its rows, ``federations``.
 
     With ``standardise``, each federation has the moments of the training rows of its own clients that train, and every
-    model sees standardised features. Without it, ``mean`` and ``std`` have one number for each float feature, of all
-    rows that are not test rows by ``part``: also of those that a split makes test rows later.
+    model sees standardised features. Without it, models see them as they are.
 
     Raises:
       ValueError: if a column does not exist, is empty in some rows or is not numeric.
@@ -179,8 +178,7 @@ def read_columns(
         made = _of_columns(x, labels, None if whose is None else _numbered(whose, client), which, columns)
     if not plain:
         return made
-    made = made._replace(features=Features(tuple(chosen), shift))
-    return made._replace(standardise=True) if standardise else with_moments(made)
+    return made._replace(features=Features(tuple(chosen), shift), standardise=standardise)
 
 
 def label_columns(label: Any) -> list[Any]:

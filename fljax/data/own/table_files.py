@@ -111,8 +111,7 @@ def read_files(
         rows = RowsOfFiles(test, _owners(files, tables, columns.client))
     pixels = None if columns.images is None else _images(files, tables, columns.images, pictures)
     with naming(name):
-        made = read_columns(_joined(tables), columns, standardise=standardise, pixels=pixels, rows=rows)
-    return made._replace(mean=0.0, std=1.0) if made.x.dtype == np.float32 else made
+        return read_columns(_joined(tables), columns, standardise=standardise, pixels=pixels, rows=rows)
 
 
 @contextmanager

