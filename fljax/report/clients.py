@@ -167,7 +167,7 @@ def gains_picture(metrics: xr.Dataset) -> Figure | None:
     few, width = len(names) <= MOST_CLIENTS, 13.0 if swept else 9.0
     figure = Figure(figsize=(width, 1.8 + 0.24 * len(names) if few else 4.6), layout="constrained")
     panels = figure.subplots(1, 1 + swept, squeeze=False)[0]
-    looks = styles(list(map(str, metrics["algorithm"].values)))
+    looks = styles(list(dict.fromkeys(each.algorithm for each in (*found, *shares))))
     drawn: Marks = {}
     for each in found:
         drawn.setdefault(each.algorithm, {})[each.unseen, each.client] = each.gain, each.std

@@ -7,8 +7,6 @@ validation rows where there are some.
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,12 +18,9 @@ from fljax.core.names import unknown
 from fljax.metrics.ranks import Ranking, alike, ranking
 from fljax.metrics.summaries import over_seeds
 from fljax.report.exporting import escape, latex_lines
-from fljax.report.tables import digits_of, last_values, number, title
+from fljax.report.tables import digits_of, last_values, title
 from fljax.results.scores import is_lower
-from fljax.results.sweeps import axes_of, best
-
-# Tables of a config whose values make another problem, and not another method.
-_OF_THE_PROBLEM = ("data", "model")
+from fljax.results.sweeps import axes_of, best, by_problem, number
 
 
 class MethodTable(NamedTuple):
@@ -83,16 +78,10 @@ def _is_scalar(metrics: xr.Dataset, name: str) -> bool:
 
 def _blocks(name: str, metrics: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
     """The blocks of a run or a sweep, with their names."""
-    grid: dict[str, str] = json.loads(metrics.attrs.get("grid", "{}"))
-    axes = [axis for axis, path in grid.items() if path.split(".")[0].strip() in _OF_THE_PROBLEM]
-    rest = json.dumps({axis: path for axis, path in grid.items() if axis not in axes})
-    blocks: list[tuple[str, xr.Dataset]] = []
-    for place in itertools.product(*(range(metrics.sizes[axis]) for axis in axes)):
-        values = [metrics[axis].values[at].item() for axis, at in zip(axes, place, strict=True)]
-        words = [f"{axis} = {number(value)}" for axis, value in zip(axes, values, strict=True)]
-        cell = metrics.isel(dict(zip(axes, place, strict=True)), drop=True).assign_attrs(grid=rest)
-        blocks.append((", ".join([name, *words]), cell))
-    return blocks
+    return [
+        (", ".join([name, *(f"{axis} = {number(value)}" for axis, value in values.items())]), cells)
+        for values, cells in by_problem(metrics)
+    ]
 
 
 def _values(metrics: xr.Dataset, metric: str, methods: Sequence[str]) -> list[tuple[float, float]]:

@@ -14,9 +14,9 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from fljax.metrics import over_seeds
 from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
-from fljax.report.tables import is_share, number, title
+from fljax.report.tables import is_share, title
 from fljax.results.endings import at_end
-from fljax.results.sweeps import Best, axes_of, best
+from fljax.results.sweeps import Best, axes_of, best, number, problem_axes
 
 
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
@@ -30,7 +30,10 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     drawn = sorted(names, key=lambda name: (metrics.sizes[name] < 2, names.index(name)))[:2]
     if len(drawn) == 2 and metrics.sizes[drawn[1]] < 2:
         drawn = drawn[:1]
-    chosen = {choice.algorithm: choice for choice in best(metrics, metric) if choice.criterion == metric}
+    chosen: dict[str, list[Best]] = {}
+    for choice in best(metrics, metric):
+        if choice.criterion == metric and _is_drawn(metrics, choice, drawn):
+            chosen.setdefault(choice.algorithm, []).append(choice)
     labels = [label for label in map(str, metrics["algorithm"].values) if label in chosen]
     tables = {label: _slice(metrics, metric, label, drawn, chosen[label]) for label in labels}
     if len(drawn) == 1:
@@ -40,7 +43,10 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     else:
         figure = _maps(metrics, drawn, tables, chosen)
     rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
-    note = f"at each algorithm's best {', '.join(rest)}" if rest else ""
+    first = {name: metrics[name].values[0].item() for name in rest if name in problem_axes(metrics)}
+    words = [f"{name} = {number(value)}" for name, value in first.items()]
+    others = ", ".join(name for name in rest if name not in first)
+    note = ", ".join([*words, *([f"at each algorithm's best {others}"] if others else [])])
     wide = 0.95 * figure.get_figwidth()
     text = "\n".join(fitted(printable(words, 200), wide, 14, bold=True) for words in (heading, note) if words)
     if text:
@@ -52,25 +58,36 @@ def _legend_text(label: str) -> str:
     return fitted(printable(label, 400), 2.6, 10)
 
 
-def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
+def _is_drawn(metrics: xr.Dataset, choice: Best, drawn: Sequence[str]) -> bool:
+    """Whether a best cell has the first value on each axis of the data or the model that is not drawn."""
+    apart = [name for name in problem_axes(metrics) if name not in drawn]
+    return all(choice.cell[name] == metrics[name].values[0].item() for name in apart)
+
+
+def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Sequence[Best]) -> np.ndarray:
     """``[drawn axes, seed]`` at the last evaluation, at the best cell's value on every other axis."""
     return _at_best(at_end(metrics)[metric], metrics, label, drawn, chosen)
 
 
-def _diverged(metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
+def _diverged(metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Sequence[Best]) -> np.ndarray:
     """``[drawn axes]``: whether a seed diverged, at the best cell's value on every other axis."""
     if "diverged" not in metrics:
         return np.zeros([metrics.sizes[name] for name in drawn], bool)
     return np.asarray((_at_best(metrics["diverged"], metrics, label, drawn, chosen) >= 0).any(axis=-1))
 
 
-def _at_best(values: xr.DataArray, metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
-    values = values.sel(algorithm=label)
-    for name in axes_of(metrics):
-        if name not in drawn:
-            value = chosen.cell[name]
-            values = values.isel({name: 0}) if value is None else values.sel({name: value})
-    return np.asarray(values.transpose(*drawn, "seed").values, float)
+def _at_best(
+    values: xr.DataArray, metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Sequence[Best]
+) -> np.ndarray:
+    """``[drawn axes, seed]``; each data set and model has its own best cell, NaN if it has none."""
+    values, problems = values.sel(algorithm=label), problem_axes(metrics)
+    found = np.full([*(metrics.sizes[name] for name in drawn), metrics.sizes["seed"]], np.nan)
+    for choice in chosen:
+        at = {name: 0 if name in drawn else place for name, place in _places(metrics, choice).items()}
+        at |= {name: slice(None) for name in drawn}
+        where = tuple(_places(metrics, choice)[name] if name in problems else slice(None) for name in drawn)
+        found[where] = np.asarray(values.isel(at).transpose(*drawn, "seed").values, float)[where]
+    return found
 
 
 def _place(axes: Axes, values: np.ndarray, name: str) -> np.ndarray:
@@ -104,7 +121,7 @@ def _lines(
     metrics: xr.Dataset,
     name: str,
     tables: dict[str, np.ndarray],
-    chosen: Mapping[str, Best],
+    chosen: Mapping[str, Sequence[Best]],
     looks: dict[str, Style],
 ) -> None:
     """Draws means over seeds with bars of one standard deviation, and a star at the best cell; text has no lines."""
@@ -112,7 +129,7 @@ def _lines(
     dress(axes)
     place = _place(axes, metrics[name].values, name)
     order = np.argsort(place)
-    seeds, crossed = metrics.sizes["seed"], False
+    seeds, crossed, starred = metrics.sizes["seed"], False, False
     for label, values in tables.items():
         look = looks[label]
         mean, std, _ = over_seeds(values, axis=-1)
@@ -129,17 +146,21 @@ def _lines(
         if gone.any():
             axes.plot(place[gone], mean[gone], marker="x", markersize=11, linestyle="none", color=look.colour, zorder=4)
             crossed = True
-        (at,) = _best(metrics, [name], chosen[label])
-        axes.plot(place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5)
+        for choice in [] if name in problem_axes(metrics) else chosen[label]:
+            at, starred = _places(metrics, choice)[name], True
+            axes.plot(
+                place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5
+            )
     band = f"; bars: ± 1 std over {seeds} seeds" if seeds > 1 else ""
-    axes.set_xlabel(f"{name}{band}; star: best{'; cross: a seed diverged' if crossed else ''}")
+    marks = ["; star: best"] * starred + ["; cross: a seed diverged"] * crossed
+    axes.set_xlabel(f"{name}{band}{''.join(marks)}")
     axes.set_ylabel(title(metric))
     _as_shares(axes.yaxis, metric)
     axes.legend(frameon=False, fontsize=10, loc="upper left", bbox_to_anchor=(1.01, 1.0))  # beside, never over lines
 
 
 def _maps(
-    metrics: xr.Dataset, drawn: Sequence[str], tables: dict[str, np.ndarray], chosen: Mapping[str, Best]
+    metrics: xr.Dataset, drawn: Sequence[str], tables: dict[str, np.ndarray], chosen: Mapping[str, Sequence[Best]]
 ) -> Figure:
     """Draws a heat map of means over seeds for each algorithm, with one colour scale and a frame at the best cell."""
     metric = str(metrics.attrs["metric"])
@@ -172,9 +193,10 @@ def _maps(
             bright = mean[row, column] > (low + high) / 2
             text = _text(float(mean[row, column]), metric) + "†" * bool(gone[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
-        row, column = _best(metrics, drawn, chosen[label])
-        corner = (float(column) - 0.47, float(row) - 0.47)
-        axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
+        for choice in chosen[label]:
+            row, column = (_places(metrics, choice)[name] for name in drawn)
+            corner = (float(column) - 0.47, float(row) - 0.47)
+            axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
     if image is not None:
         said, gap = ("frame: best; †: a seed diverged", "\n") if marked else ("frame: best", " ")
         bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)}{gap}({said})")
@@ -183,10 +205,10 @@ def _maps(
     return figure
 
 
-def _best(metrics: xr.Dataset, names: Sequence[str], chosen: Best) -> list[int]:
-    """Positions of the best cell on the given axes; 0 on an axis that makes no difference."""
-    cell = chosen.cell
-    return [0 if cell[name] is None else metrics[name].values.tolist().index(cell[name]) for name in names]
+def _places(metrics: xr.Dataset, choice: Best) -> dict[str, int]:
+    """Positions of the best cell by axis; 0 on an axis that makes no difference."""
+    known = {name: metrics[name].values.tolist() for name in choice.cell}
+    return {name: 0 if value is None else known[name].index(value) for name, value in choice.cell.items()}
 
 
 def _text(value: float, metric: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -17,7 +17,7 @@ from fljax.metrics.summaries import main_columns, over_seeds
 from fljax.results.endings import at_end, end_of
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.scores import is_lower
-from fljax.results.sweeps import VALIDATION, Best, axes_of, best
+from fljax.results.sweeps import VALIDATION, Best, axes_of, best, label_of, number, problem_axes
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.
@@ -308,9 +308,11 @@ def best_cell_rows(metrics: xr.Dataset, shown: Collection[str] = ()) -> tuple[li
       metrics: of a sweep.
       shown: the metrics that are read of the rows; none: all of them.
     """
-    chosen = {choice.algorithm: choice for choice in best(metrics, str(metrics.attrs["metric"]))}
+    problems, found = problem_axes(metrics), best(metrics, str(metrics.attrs["metric"]))
+    chosen = {(choice.algorithm, *(choice.cell[name] for name in problems)): choice for choice in found}
     last, rows, diverged = at_end(metrics), list[Row](), dict[str, str]()
-    for label, choice in chosen.items():
+    for choice in chosen.values():
+        label = choice.algorithm
         at = {
             name: 0 if value is None else metrics[name].values.tolist().index(value)
             for name, value in choice.cell.items()
@@ -320,8 +322,7 @@ def best_cell_rows(metrics: xr.Dataset, shown: Collection[str] = ()) -> tuple[li
         read = [last[row.metric].sel(algorithm=label) for row in of_label if not shown or row.metric in shown]
         differing = [name for name in choice.cell if any(_differs(values, name) for values in read)]
         cell = choice.cell | {name: metrics[name].values.tolist()[at[name]] for name in differing}
-        told = ", ".join(f"{name} = {number(value)}" for name, value in cell.items() if value is not None)
-        name = f"{label} ({told})" if told else label
+        name = label_of(label, cell)
         rows += [row._replace(algorithm=name) for row in of_label]
         if (words := diverged_seeds(cell_of_label).get(label)) is not None:
             diverged[name] = words
@@ -334,10 +335,3 @@ def _differs(values: xr.DataArray, axis: str) -> bool:
         return False
     numbers = np.asarray(values.transpose(axis, ...).values, float)
     return not np.array_equal(numbers, np.broadcast_to(numbers[:1], numbers.shape), equal_nan=True)
-
-
-def number(value: Any) -> str:
-    """A value of an axis as text; ``any`` for None."""
-    if value is None:
-        return "any"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -15,7 +15,7 @@ import xarray as xr
 from fljax.metrics.summaries import over_seeds
 from fljax.protocol import Names
 from fljax.results.endings import at_end
-from fljax.results.sweeps import axes_of, best
+from fljax.results.sweeps import axes_of, best, by_problem, label_of, problem_axes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,6 +120,8 @@ def gains(metrics: xr.Dataset) -> list[ClientGain]:
 def gains_at_best(metrics: xr.Dataset) -> list[ClientGain]:
     """The gain of every client by every algorithm of a sweep, in the algorithm's best cell by the sweep's metric.
 
+    If the sweep has several data sets or models, an algorithm has a best cell with each, which its label names.
+
     Along an axis that makes no difference to the metric, such as the learning rate of standalone models, this is the
     first cell; ``gain_shares`` and ``gains_frame`` have all cells. ``over_baseline`` compares with the first
     algorithm in the same cell.
@@ -131,7 +133,9 @@ def gains_at_best(metrics: xr.Dataset) -> list[ClientGain]:
                 name: 0 if value is None else metrics[name].values.tolist().index(value)
                 for name, value in choice.cell.items()
             }
-            lines += [line for line in gains(metrics.isel(at)) if line.algorithm == choice.algorithm]
+            label = label_of(choice.algorithm, {name: choice.cell[name] for name in problem_axes(metrics)})
+            of_cell = [line for line in gains(metrics.isel(at)) if line.algorithm == choice.algorithm]
+            lines += [line._replace(algorithm=label) for line in of_cell]
     return lines
 
 
@@ -159,8 +163,14 @@ def gain_shares(metrics: xr.Dataset) -> list[GainShare]:
     Args:
       metrics: of a sweep, or of a run, whose seeds are counted alone.
     """
-    if not _has_clients(metrics):
-        return []
+    return [
+        line._replace(algorithm=label_of(line.algorithm, values))
+        for values, cells in (by_problem(metrics) if _has_clients(metrics) else [])
+        for line in _shares(cells)
+    ]
+
+
+def _shares(metrics: xr.Dataset) -> list[GainShare]:
     last, lines = at_end(metrics), list[GainShare]()
     for label in map(str, metrics["algorithm"].values):
         for population in _populations(last):

@@ -6,8 +6,9 @@ are judged again (``judged_by`` in ``fljax.results.values``).
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,8 +90,12 @@ def _positions(axes: Sequence[Axis], place: int) -> dict[str, int]:
 VALIDATION = ("average_valid_accuracy", "average_valid_loss")
 
 
+# Tables of a config whose values make another problem, and not another method.
+_OF_THE_PROBLEM = ("data", "model")
+
+
 class Best(NamedTuple):
-    """The best cell of one algorithm at the last evaluation.
+    """The best cell of one algorithm at the last evaluation, of the cells with one data set and one model.
 
     Attributes:
       algorithm: its label.
@@ -118,20 +123,64 @@ def axes_of(metrics: xr.Dataset) -> list[str]:
     return list(json.loads(metrics.attrs.get("grid", "{}")))
 
 
+def problem_axes(metrics: xr.Dataset) -> list[str]:
+    """Names of the axes that change the data or the model: cells that differ in them are not compared."""
+    grid: dict[str, str] = json.loads(metrics.attrs.get("grid", "{}"))
+    return [axis for axis, path in grid.items() if path.split(".")[0].strip() in _OF_THE_PROBLEM]
+
+
+def by_problem(metrics: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:
+    """The values of the axes of the problem, and the cells with these, for each combination of values."""
+    axes = problem_axes(metrics)
+    rest = {axis: path for axis, path in json.loads(metrics.attrs.get("grid", "{}")).items() if axis not in axes}
+    whole = metrics.assign_attrs(grid=json.dumps(rest)) if axes else metrics
+    return [
+        (
+            {axis: metrics[axis].values[at].item() for axis, at in zip(axes, place, strict=True)},
+            whole.isel(dict(zip(axes, place, strict=True)), drop=True),
+        )
+        for place in itertools.product(*(range(metrics.sizes[axis]) for axis in axes))
+    ]
+
+
+def number(value: Any) -> str:
+    """A value of an axis as text; ``any`` for None."""
+    if value is None:
+        return "any"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def label_of(algorithm: str, values: Mapping[str, Any]) -> str:
+    """An algorithm with its values of axes, ``fedavg (rate = 0.1)``; None is left out."""
+    told = ", ".join(f"{axis} = {number(value)}" for axis, value in values.items() if value is not None)
+    return f"{algorithm} ({told})" if told else algorithm
+
+
 def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
     """The best cell of every algorithm by the mean over seeds at the last evaluation of each cell.
+
+    Axes of ``[data]`` and ``[model]`` are not chosen: there is a best cell for each combination of their values.
 
     Args:
       metrics: of a sweep.
       metric: the metric to maximise, or to minimise if lower is better; on test rows, as in the papers.
 
     Returns:
-      For each algorithm, the best cell by ``metric`` and, if clients have validation rows, the best cell by
+      For each problem and algorithm, the best cell by ``metric`` and, if clients have validation rows, the best cell by
       ``average_valid_accuracy`` (``average_valid_loss`` without accuracies). Cells with a diverged seed are considered
       only if there are no others; among equal cells the first wins. Algorithms without finite values are left out.
     """
     if metric not in metrics:
         raise ValueError(f"expected metric to be in the results, got {metric!r}")
+    return tuple(
+        choice._replace(cell={name: (choice.cell | values)[name] for name in axes_of(metrics)})
+        for values, cells in by_problem(metrics)
+        for choice in _best_of_one(cells, metric)
+    )
+
+
+def _best_of_one(metrics: xr.Dataset, metric: str) -> list[Best]:
+    """``best`` of the cells of one problem."""
     names = axes_of(metrics)
     by_validation = () if metric in VALIDATION else [name for name in VALIDATION if name in metrics][:1]
     best_cells = []
@@ -159,8 +208,8 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
                 if cell[name] is not None and _at_edge(metrics[name].values, at[place])
             )
             summary = over_seeds(judged.values[at])
-            best_cells.append(Best(str(algorithm), criterion, cell, float(mean[at]), *summary, edges))
-    return tuple(best_cells)
+            best_cells.append(Best(str(algorithm), criterion, cell, float(np.asarray(mean)[at]), *summary, edges))
+    return best_cells
 
 
 def _makes_no_difference(values: np.ndarray, axis: int) -> bool:

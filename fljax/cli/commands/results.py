@@ -175,7 +175,7 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.report.tables import best_cell_rows, title
     from fljax.results.non_finite import diverged_seeds
     from fljax.results.scores import directions, is_lower
-    from fljax.results.sweeps import VALIDATION, axes_of, best
+    from fljax.results.sweeps import VALIDATION, axes_of, best, problem_axes
 
     def about_scores(columns: Mapping[str, str]) -> str:
         return directions(metrics) if any(score_name(name) for name in columns) else ""
@@ -188,7 +188,8 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
             rows, diverged = best_cell_rows(metrics, chosen)
             rows = [row for row in rows if row.seeds]
             columns = columns_of({row.metric for row in rows}, chosen)
-            lower = {name: is_lower(metrics[name]) for name in columns}
+            # Lines with other data or another model are not compared, so none is bold.
+            lower = {} if problem_axes(metrics) else {name: is_lower(metrics[name]) for name in columns}
             by = "validation rows" if any(name in metrics for name in VALIDATION) else f"{title(metric)}, on test rows"
             words = "; ".join(filter(None, [f"best cells by {by}", about_scores(columns)]))
             return exporting.latex_table(rows, columns, diverged, words, lower)
