@@ -27,7 +27,7 @@ from fljax.experiments.running import CallbackBuilder, ProgressFiles, Saving
 from fljax.experiments.saved_models import ModelFiles
 from fljax.results import Reference, Result, Results, further_rounds, judged_by
 from fljax.results.clients import with_common_names, with_names
-from fljax.results.endings import Parts
+from fljax.results.endings import Parts, joined_weights
 from fljax.results.events import EventLog, OnEvent
 from fljax.results.folders import OpenFolder, claim, save
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
@@ -350,7 +350,7 @@ def join(experiment: Experiment, parts: Parts, continues: int | None = None) -> 
         attributes |= {"grid": experiment.grid, "metric": experiment.metric}
         records = records.assign_attrs(grid=experiment.grid)
     metrics = results.with_gains(metrics, order[0], experiment.opt_out_threshold)
-    return Results(metrics.assign_attrs(attributes), records)
+    return Results(metrics.assign_attrs(attributes | joined_weights(parts)), records)
 
 
 def outcome_of(joined: Results) -> Outcome:

@@ -10,6 +10,7 @@ evaluation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -31,6 +32,25 @@ class Results(NamedTuple):
 
 # The results of finished algorithms, by label.
 Parts = Mapping[str, Results]
+# Attribute of metrics: how the clients of each algorithm count that has such an option, as JSON by label.
+WEIGHTS = "weights"
+
+
+def joined_weights(parts: Parts) -> dict[str, str]:
+    """The attribute ``WEIGHTS`` of joined metrics."""
+    found: dict[str, str] = {}
+    for part in parts.values():
+        found |= json.loads(part.metrics.attrs.get(WEIGHTS, "{}"))
+    return {WEIGHTS: json.dumps(found)} if found else {}
+
+
+def weights_in_words(metrics: xr.Dataset) -> str:
+    """``weights of clients differ: size (fedavg), uniform (scaffold)``; empty if they do not differ."""
+    by_kind: dict[str, list[str]] = {}
+    for label, kind in json.loads(metrics.attrs.get(WEIGHTS, "{}")).items():
+        by_kind.setdefault(kind, []).append(label)
+    told = ", ".join(f"{kind} ({', '.join(labels)})" for kind, labels in by_kind.items())
+    return f"weights of clients differ: {told}" if len(by_kind) > 1 else ""
 
 
 def ends(metrics: xr.Dataset) -> xr.DataArray:

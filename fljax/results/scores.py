@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.metrics.registry import is_lower_better
+from fljax.results.endings import weights_in_words
 
 _BY_CLIENT = "score_"
 
@@ -27,13 +28,14 @@ def names_of(metrics: xr.Dataset) -> list[str]:
 
 
 def directions(metrics: xr.Dataset) -> str:
-    """``scores: auroc and f1, higher is better; mae, lower is better``; empty without scores."""
+    """``scores: auroc and f1, higher is better; mae, lower is better``, and weights that differ; empty without."""
     told = []
     for lower, words in ((False, "higher is better"), (True, "lower is better")):
         names = [name for name in names_of(metrics) if is_lower(metrics[f"pooled_score_{name}"]) == lower]
         if names:
             told.append(f"{' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}, {words}")
-    return f"scores: {'; '.join(told)}" if told else ""
+    weights = weights_in_words(metrics)
+    return "; ".join([*([f"scores: {'; '.join(told)}"] if told else []), *([weights] if weights else [])])
 
 
 def without_value(metrics: xr.Dataset) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
@@ -18,8 +19,9 @@ from fljax.metrics.summaries import align_clusters
 from fljax.report.style import recorded
 from fljax.report.tables import when
 from fljax.results import folders
-from fljax.results.endings import Results, at_end, end_of
+from fljax.results.endings import WEIGHTS, Results, at_end, end_of, joined_weights, weights_in_words
 from fljax.results.events import Event
+from fljax.results.scores import directions
 from tests.experiments.test_run import BASE
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -194,3 +196,15 @@ def test_a_baseline_of_a_scenario_runs_to_its_end():
     config = configuration.parse(BASE | {"stop": STOP, "algorithms": [{"name": "fedavg"}, leaving]}, name="tiny")
     with pytest.raises(ValueError, match="stop: expected none where a scenario compares clients with the first"):
         run.run(config)
+
+
+def test_who_weighs_clients_otherwise_is_said() -> None:
+    def part(kinds: dict[str, str]) -> Results:
+        return Results(xr.Dataset(attrs={WEIGHTS: json.dumps(kinds)} if kinds else {}), xr.Dataset())
+
+    earlier = part({"fedavg": "size", "scaffold": "uniform"})  # read again from joined results
+    found = joined_weights({"fedavg": earlier, "incfl": part({}), "ditto": part({"ditto": "size"})})
+    words = "weights of clients differ: size (fedavg, ditto), uniform (scaffold)"
+    assert weights_in_words(xr.Dataset(attrs=found)) == directions(xr.Dataset(attrs=found)) == words
+    for alike in ({}, {"fedavg": "size", "ditto": "size"}):
+        assert weights_in_words(part(alike).metrics) == ""
