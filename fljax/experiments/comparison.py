@@ -13,9 +13,11 @@ hyper-parameters, or another model of the same shapes, are refused.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import pathlib
 import tomllib
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -43,6 +45,7 @@ from fljax.results.identity import differences, environment
 from fljax.results.non_finite import InfiniteLoss, diverged_seeds
 from fljax.results.scores import directions
 from fljax.results.stores import copy, is_long
+from fljax.results.sweeps import axes_of, best
 from fljax.training import Local
 
 if TYPE_CHECKING:
@@ -93,21 +96,36 @@ class Comparison(NamedTuple):
         return at_end(self.metrics)
 
     def table(self) -> pd.DataFrame:
-        """The table that ``fljax run`` prints, ``mean ± std`` over seeds at the last evaluation, as text."""
+        """The table that ``fljax run`` prints, ``mean ± std`` over seeds at the last evaluation, as text.
+
+        Of a sweep, its best cells, as ``fljax sweep`` prints them.
+        """
         import pandas as pd
 
+        from fljax import report
+
+        if axes_of(self.metrics):
+            metric = str(self.metrics.attrs["metric"])
+            head, *rows = report.best_rows(best(self.metrics, metric), metric, diverged_seeds(self.metrics))
+            return pd.DataFrame(rows, columns=pd.Index(head)).set_index("algorithm")
         overview = self._overview()
         index = pd.Index(list(overview.lines), name="algorithm")
         return pd.DataFrame(list(overview.lines.values()), index=index, columns=list(overview.columns))
 
     def summary(self) -> pd.DataFrame:
-        """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` says which seeds did."""
+        """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` says which seeds did.
+
+        Of a sweep, in the best cell of each algorithm, which is part of its label.
+        """
         import pandas as pd
 
-        from fljax import report
+        from fljax.report.tables import Row, best_cell_rows, summary
 
-        table = pd.DataFrame(report.summary(self.metrics), columns=list(report.Row._fields))
-        marks = diverged_seeds(self.metrics)
+        if axes_of(self.metrics):
+            rows, marks = best_cell_rows(self.metrics)
+        else:
+            rows, marks = summary(self.metrics), diverged_seeds(self.metrics)
+        table = pd.DataFrame(rows, columns=list(Row._fields))
         return table.assign(diverged=[marks.get(str(label), "") for label in table["algorithm"]])
 
     def clients(self) -> pd.DataFrame:
@@ -145,20 +163,21 @@ class Comparison(NamedTuple):
         """Writes metrics and records, and models if they are asked for, to a folder that ``fljax.load`` opens.
 
         Args:
-          folder: is made if it does not exist.
+          folder: is made if it does not exist. If it has results already, another one beside it is taken and a
+            warning says which, so that nothing is lost at the end of a script.
           models: "last": the models of all algorithms after the last round, too, as arrays without code. The folder
             gets names, sizes and moments of the data, and no rows. To use the models of ``fljax.compare``, give
             ``fljax.load`` the algorithms, the task and the local training again.
           overwrite: whether earlier results and models of ``save`` in this folder are replaced.
 
         Returns:
-          The folder.
+          The folder that was written.
 
         Raises:
-          ValueError: if the folder has results already, or cannot be written; or if there are no models of an
-            algorithm.
+          ValueError: if the folder is that of a run, or cannot be written; or if there are no models of an algorithm.
+            The results are still in this value: save them elsewhere.
         """
-        return _save(self, pathlib.Path(folder), models, overwrite)
+        return _save(self, _free(pathlib.Path(folder), overwrite), models)
 
     def __repr__(self) -> str:
         overview = self._overview()
@@ -181,12 +200,11 @@ class Comparison(NamedTuple):
         return report.overview(report.summary(self.metrics), seeds, marks, told)
 
 
-def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels, overwrite: bool) -> pathlib.Path:
+def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> pathlib.Path:
     """Writes a comparison; arguments, result and errors are those of ``Comparison.save``."""
     ((name, text),) = comparison.origin.items()
     if models not in ("none", "last"):
         raise ValueError(f"expected models to be 'none' or 'last', got {models!r}")
-    _check_folder(folder, overwrite)
     trained = _trained(comparison) if models == "last" else {}
     checksum = _checksum(next(iter(trained.values()))[1].federation) if trained else 0
     text = _with_models(name, text, models)
@@ -300,16 +318,26 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, argume
     return saved_models.restored(setup, plan, label, stored, _no_rows if arguments.federation is None else None)
 
 
-def _check_folder(folder: pathlib.Path, overwrite: bool) -> None:
-    """Raises a ValueError if a comparison may not be written to a folder."""
+def _free(folder: pathlib.Path, overwrite: bool) -> pathlib.Path:
+    """The folder to which a comparison is written: the given one, or ``NAME-2`` and so on if it has results.
+
+    Raises a ValueError if the given one is that of a run.
+    """
     of_a_run = any((folder / name).exists() for name in (LOCK, LOG, folders.CHECKPOINTS))
     if of_a_run or ((folder / MODELS).exists() and not outlines.path_of(folder).is_file()):
         raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")
-    taken = next((name for name in (RESULTS, MODELS) if (folder / name).exists()), None)
-    if taken is not None and not overwrite:
-        raise ValueError(
-            f"expected a folder without results, or overwrite=True, got {str(folder)!r}, which holds {taken}"
-        )
+    if overwrite or not _is_taken(folder):
+        return folder
+    beside = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    free = next(each for each in beside if not _is_taken(each))
+    warnings.warn(
+        f"{str(folder)!r} has results already, so these go to {str(free)!r}; overwrite=True replaces them", stacklevel=3
+    )
+    return free
+
+
+def _is_taken(folder: pathlib.Path) -> bool:
+    return any((folder / name).exists() for name in (RESULTS, MODELS, LOCK, LOG, folders.CHECKPOINTS))
 
 
 def _remove_models(folder: pathlib.Path) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fljax.config import Config
     from fljax.engine import Models
-    from fljax.experiments.comparison import Arguments
+    from fljax.experiments.comparison import Arguments, Comparison
     from fljax.experiments.inputs.entrants import Algorithms
     from fljax.experiments.inputs.setup import Setup
     from fljax.experiments.outlines import Outline
@@ -132,15 +132,31 @@ class Run:
         """The metrics at each algorithm's last evaluation, which may be an earlier one if it stopped early."""
         return at_end(self.metrics)
 
-    def clients(self) -> pd.DataFrame:
-        """Which clients gain, a line for each algorithm and client, as ``Comparison.clients``.
+    def comparison(self) -> Comparison:
+        """The results as ``fljax.compare`` returns them, without trained models; raises as ``metrics``.
 
-        Raises:
-          ValueError: as ``metrics``.
+        ``table``, ``summary``, ``clients`` and ``report`` of a run are those of its comparison.
         """
-        from fljax.results.clients import gains_frame  # imports JAX
+        from fljax.experiments.comparison import Comparison
 
-        return gains_frame(self.metrics)
+        origin = {self._file: (self.folder / self._file).read_text(encoding="utf-8")}
+        return Comparison(str(self._raw.get("name", self.folder.name)), *self._results, {}, origin=origin)
+
+    def table(self) -> pd.DataFrame:
+        """As ``Comparison.table``."""
+        return self.comparison().table()
+
+    def summary(self) -> pd.DataFrame:
+        """As ``Comparison.summary``."""
+        return self.comparison().summary()
+
+    def clients(self) -> pd.DataFrame:
+        """As ``Comparison.clients``."""
+        return self.comparison().clients()
+
+    def report(self, path: str | pathlib.Path = "report.html") -> pathlib.Path:
+        """As ``Comparison.report``."""
+        return self.comparison().report(path)
 
     @property
     def records(self) -> xr.Dataset:

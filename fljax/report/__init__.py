@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fljax.report.kinds.by_method import surrogate_weights as surrogate_weights
     from fljax.report.kinds.registry import draw_kinds as draw_kinds
     from fljax.report.live import follow as follow
+    from fljax.report.methods import method_table as method_table
     from fljax.report.page import write as write
     from fljax.report.page import write_page as write_page
     from fljax.report.style import font_note as font_note
@@ -58,6 +59,7 @@ _HOME = {
     "fonts_for": "style",
     "follow": "live",
     "leaving": "decisions",
+    "method_table": "methods",
     "metric_pairs": "kinds.by_method",
     "overview": "tables",
     "picture": "drawing",

@@ -8,8 +8,8 @@ validation rows where there are some.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -17,10 +17,13 @@ import xarray as xr
 from fljax.core.names import unknown
 from fljax.metrics.ranks import Ranking, alike, ranking
 from fljax.metrics.summaries import over_seeds
-from fljax.report.exporting import escape, latex_lines
+from fljax.report.exporting import BOLD, escape, latex_lines
 from fljax.report.tables import digits_of, last_values, title
 from fljax.results.scores import is_lower
 from fljax.results.sweeps import axes_of, best, by_problem, number
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class MethodTable(NamedTuple):
@@ -48,15 +51,32 @@ class MethodTable(NamedTuple):
     ranked: tuple[int, ...]
     ranking: Ranking | None
 
+    def frame(self) -> pd.DataFrame:
+        """The table as text, a line for each method; ``*`` marks the best of a block."""
+        import pandas as pd
 
-def method_table(runs: Mapping[str, xr.Dataset], metric: str, alpha: float = 0.05) -> MethodTable:
-    """The table of several runs and sweeps.
+        heads, lines = lines_of(self)
+        return pd.DataFrame(lines, columns=pd.Index(heads)).set_index("method")
+
+    def latex(self) -> str:
+        """The table with the rules of booktabs; the best of a block is bold. The first line says what it is."""
+        heads, lines = lines_of(self, _latex_cell)
+        heads = ["Method", *heads[1:-2], "Average rank", "Seconds"]
+        escaped = [[escape(label), *(text.replace("–", "--") for text in texts)] for label, *texts in lines]
+        told = note(self).replace("*: best", "bold: best")
+        return latex_lines([[escape(head) for head in heads], *escaped], escape(told))
+
+
+def method_table(runs: Mapping[str, Any] | Any, metric: str, alpha: float = 0.05) -> MethodTable:
+    """The table of several runs and sweeps, as papers have it: ``.frame()`` is text, ``.latex()`` is LaTeX.
 
     Args:
-      runs: ``metrics`` of each, by a name for the table.
+      runs: each run or sweep by a name for the table: what ``fljax.load``, ``compare`` or ``sweep`` returned, or its
+        ``metrics``. A single one needs no name.
       metric: a scalar metric.
       alpha: the level of the critical difference.
     """
+    runs = {name: getattr(run, "metrics", run) for name, run in (runs if _is_named(runs) else {"": runs}).items()}
     methods = list(dict.fromkeys(str(label) for of_run in runs.values() for label in of_run["algorithm"].values))
     if not any(metric in of_run and _is_scalar(of_run, metric) for of_run in runs.values()):
         known = {str(name) for of_run in runs.values() for name in of_run.data_vars if _is_scalar(of_run, str(name))}
@@ -68,8 +88,12 @@ def method_table(runs: Mapping[str, xr.Dataset], metric: str, alpha: float = 0.0
     ranked = tuple(np.flatnonzero(np.isfinite(mean).all(axis=0)).tolist())
     table_ranking = ranking(mean[:, list(ranked)], lower=lower, alpha=alpha) if ranked else None
     seconds = np.array([sum(_seconds(of_run, label) for of_run in runs.values()) for label in methods])
-    names = tuple(name for name, _ in blocks)
+    names = tuple(name or title(metric) for name, _ in blocks)
     return MethodTable(metric, lower, tuple(methods), names, mean, std, seconds, ranked, table_ranking)
+
+
+def _is_named(runs: Any) -> bool:
+    return isinstance(runs, Mapping) and not isinstance(runs, xr.Dataset)
 
 
 def _is_scalar(metrics: xr.Dataset, name: str) -> bool:
@@ -79,7 +103,7 @@ def _is_scalar(metrics: xr.Dataset, name: str) -> bool:
 def _blocks(name: str, metrics: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
     """The blocks of a run or a sweep, with their names."""
     return [
-        (", ".join([name, *(f"{axis} = {number(value)}" for axis, value in values.items())]), cells)
+        (", ".join(filter(None, [name, *(f"{axis} = {number(value)}" for axis, value in values.items())])), cells)
         for values, cells in by_problem(metrics)
     ]
 
@@ -107,8 +131,18 @@ def _seconds(metrics: xr.Dataset, label: str) -> float:
     return sum(float(np.nansum(metrics[name].sel(algorithm=label).values)) for name in names)
 
 
-def lines_of(table: MethodTable) -> tuple[list[str], list[list[str]]]:
-    """The headings and a line for each method: values by block, average rank, seconds; ``*`` marks the best."""
+def _text_cell(mean: str, spread: str, best: bool) -> str:
+    return f"{mean}{spread and f' ± {spread}'}{'*' * best}"
+
+
+def _latex_cell(mean: str, spread: str, best: bool) -> str:
+    return f"${f'{BOLD}{{{mean}}}' if best else mean}{spread and f' {chr(92)}pm {spread}'}$"
+
+
+def lines_of(
+    table: MethodTable, cell: Callable[[str, str, bool], str] = _text_cell
+) -> tuple[list[str], list[list[str]]]:
+    """The headings and a line for each method: values by block, average rank, seconds; ``cell`` marks the best."""
     digits = digits_of(table.metric)
     signed = table.mean if table.lower else -table.mean
     signed = np.where(np.isfinite(signed), signed, np.inf)  # the least is the best
@@ -117,9 +151,9 @@ def lines_of(table: MethodTable) -> tuple[list[str], list[list[str]]]:
         cells = [label]
         for block in range(len(table.blocks)):
             mean, std = table.mean[block, place], table.std[block, place]
-            spread = f" ± {std:.{digits}f}" if math.isfinite(std) else ""
-            mark = "*" if math.isfinite(mean) and signed[block, place] == signed[block].min() else ""
-            cells.append(f"{mean:.{digits}f}{spread}{mark}" if math.isfinite(mean) else "–")
+            spread = f"{std:.{digits}f}" if math.isfinite(std) else ""
+            leads = bool(signed[block, place] == signed[block].min())
+            cells.append(cell(f"{mean:.{digits}f}", spread, leads) if math.isfinite(mean) else "–")
         rank = table.ranking.average[table.ranked.index(place)] if table.ranking and place in table.ranked else None
         lines.append([*cells, "–" if rank is None else f"{rank:.2f}", f"{table.seconds[place]:.1f}"])
     return ["method", *table.blocks, "average rank", "seconds"], lines
@@ -146,13 +180,6 @@ def note(table: MethodTable) -> str:
         for group in alike(table_ranking.average, difference)
     ]
     return f"{words} Not told apart: {'; '.join(groups)}." if groups else f"{words} All ranked methods differ."
-
-
-def latex(table: MethodTable) -> str:
-    """The table as LaTeX with the rules of booktabs; the first line says what it is."""
-    heads, lines = lines_of(table)
-    heads = ["Method", *heads[1:-2], "Average rank", "Seconds"]
-    return latex_lines([[escape(text) for text in line] for line in (heads, *lines)], escape(note(table)))
 
 
 def as_json(table: MethodTable) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -109,12 +109,14 @@ class Row(NamedTuple):
     round: int
 
 
-def summary(metrics: xr.Dataset) -> list[Row]:
+def summary(metrics: Any) -> list[Row]:
     """Every metric that has one number per algorithm, seed and evaluation, at each algorithm's own last evaluation.
 
     Args:
-      metrics: variables over algorithm, seed and evaluated_round. Rows about seen clients come first.
+      metrics: variables over algorithm, seed and evaluated_round, or what has them as ``metrics``: a comparison, a
+        loaded run. Rows about seen clients come first.
     """
+    metrics = getattr(metrics, "metrics", metrics)
     names = [f"{prefix}{name}" for prefix in ("", "unseen_") for name in TITLES]
     others = [str(name) for name in metrics.data_vars if str(name) not in names]
     rows = []

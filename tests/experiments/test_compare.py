@@ -16,7 +16,7 @@ import xarray as xr
 from rich.console import Console
 
 import fljax
-from fljax import algorithms, data, scenarios
+from fljax import algorithms, data, report, scenarios
 from fljax.cli.commands.run import _summary
 from fljax.contributions import Measure
 from fljax.engine.checkpoints import Stopped, StopRequest
@@ -157,9 +157,14 @@ def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp
     with pytest.raises(ValueError, match=r"expected models in .*, which Comparison.save\(folder, models='last'\)"):
         run.models("incfl")
     assert "comparison.toml" in write(folder)[1].read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="expected a folder without results, or overwrite=True"):
-        comparison.save(folder)
-    comparison.save(folder, overwrite=True)
+    assert run.table().equals(comparison.table())
+    assert run.summary().equals(comparison.summary())
+    assert report.summary(run) == report.summary(comparison) == report.summary(comparison.metrics)
+    assert run.report(tmp_path / "page.html").read_text(encoding="utf-8").count("<h2>") > 2
+    for number in (2, 3):  # nothing is lost at the end of a script
+        with pytest.warns(UserWarning, match=f"has results already, so these go to '.*run-{number}'"):
+            assert fljax.load(comparison.save(folder)).metrics.identical(comparison.metrics)
+    assert comparison.save(folder, overwrite=True) == folder
 
 
 @pytest.mark.thorough

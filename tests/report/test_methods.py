@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from fljax.metrics.ranks import critical_difference
-from fljax.report.methods import as_json, latex, lines_of, method_table, note
+from fljax.report.methods import as_json, lines_of, method_table, note
 
 SCALAR = ("algorithm", "seed", "evaluated_round")
 
@@ -62,6 +62,10 @@ def test_cells_of_a_sweep_are_blocks_where_they_are_another_problem() -> None:
     np.testing.assert_allclose(table.mean, [[0.2, 0.3, np.nan], [0.4, 0.2, np.nan], [0.5, 0.4, 0.3]])
     assert table.ranked == (0, 1)
     assert "not ranked" in note(table)
+    alone = method_table(swept(values), "average_accuracy")  # one sweep needs no name
+    assert alone.frame().loc["incfl"].tolist() == ["0.300 ± 0.014*", "0.200 ± 0.014", "1.50", "4.0"]
+    assert "fedavg & $0.200 \\pm 0.014$ & $\\mathbf{0.400}" in alone.latex()
+    assert "qffl & -- & -- &" in table.latex()
     assert lines_of(table)[1][2] == ["qffl", "–", "–", "0.300 ± 0.014", "–", "4.0"]
     np.testing.assert_allclose(table.seconds, [4 + 2, 4 + 3, 4])
 
@@ -77,10 +81,10 @@ def test_lower_is_better_for_losses() -> None:
 
 def test_latex_and_json_have_the_same_numbers() -> None:
     table = method_table({"a_b": run([0.9, 0.8, 0.7]), "c": run([0.5, 0.7, 0.6])}, "average_accuracy")
-    text = latex(table)
+    text = table.latex()
     assert text.startswith("% Average accuracy at the last evaluation")
     assert r"Method & a\_b & c & Average rank & Seconds \\" in text
-    assert r"incfl & 0.800 $\pm$ 0.014 & 0.700 $\pm$ 0.014{*} & 1.50 & 6.0 \\" in text
+    assert r"incfl & $0.800 \pm 0.014$ & $\mathbf{0.700} \pm 0.014$ & 1.50 & 6.0 \\" in text
     found = as_json(table)
     assert found["methods"][1]["average_rank"] == 1.5
     assert found["better"] == "higher"

@@ -70,12 +70,13 @@ def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: 
         raise ValueError("expected one of --json and --latex with --ranks, got both")
     if len(metrics) > 1:
         raise ValueError(f"expected one --metric with --ranks, got {' and '.join(metrics)}")
-    found = methods.method_table({name: folders.load(run)[0] for name, run in _names(runs).items()}, metrics[0])
+    loaded = {name: folders.load(run)[0] for name, run in _names(runs).items()}
+    found = methods.method_table(loaded if len(runs) > 1 else next(iter(loaded.values())), metrics[0])
     if as_json:
         print_json(methods.as_json(found))
         return
     if latex:
-        print(methods.latex(found), end="")
+        print(found.latex(), end="")
         return
     heads, lines = methods.lines_of(found)
     table = Table(caption=methods.note(found))
