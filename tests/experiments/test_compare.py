@@ -159,7 +159,7 @@ def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp
     assert "comparison.toml" in write(folder)[1].read_text(encoding="utf-8")
     assert run.table().equals(comparison.table())
     assert run.summary().equals(comparison.summary())
-    assert report.summary(run) == report.summary(comparison) == report.summary(comparison.metrics)
+    assert str(report.summary(run)) == str(report.summary(comparison)) == str(report.summary(comparison.metrics))
     assert run.report(tmp_path / "page.html").read_text(encoding="utf-8").count("<h2>") > 2
     for number in (2, 3):  # nothing is lost at the end of a script
         with pytest.warns(UserWarning, match=f"has results already, so these go to '.*run-{number}'"):
