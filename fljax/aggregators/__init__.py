@@ -1,7 +1,7 @@
 """Pure functions on stacked updates ``[S, ...]``: they need JAX alone and work under jit, vmap, grad and scan."""
 
 from fljax.aggregators.by_loss import incfl_update, incfl_weights, mw_weights, qffl_update, simplex_projection
-from fljax.aggregators.clipping import clip_to_median
+from fljax.aggregators.clipping import clip, clip_to_median
 from fljax.aggregators.clusters import cluster_means, importance_weights, member_weights, shapley_first_order
 from fljax.aggregators.linear import mix, weighted_mean, weighted_sum
 from fljax.aggregators.reputation import cgsv_normalised, cgsv_reputation, cgsv_rewards, cgsv_shares
@@ -28,6 +28,7 @@ __all__ = [
     "cgsv_reputation",
     "cgsv_rewards",
     "cgsv_shares",
+    "clip",
     "clip_to_median",
     "cluster_means",
     "cluster_utility",

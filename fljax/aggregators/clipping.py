@@ -1,13 +1,12 @@
-"""Clipping: no update of a round is longer than a multiple of the median norm.
+"""Clipping: no update of a round is longer than a bound, a number or a multiple of the median norm.
 
 Source: Sun et al., "Can you really backdoor federated learning?" (2019), norm thresholding of updates.
-Deviation: the bound is not a number but follows the median norm of the round.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -67,24 +66,69 @@ def clip_to_median(
     Raises:
       ValueError: if ``times`` is a number that is not finite and above 0, or ``present`` has another shape.
     """
-    if isinstance(times, int | float | np.number) and not 0 < times < math.inf:
-        raise ValueError(f"expected times to be a finite number above 0, got {times}")
+    _check("times", times)
     updates = jax.tree.map(jnp.asarray, updates)
-    leaves = jax.tree.leaves(updates)
-    if not leaves or not leaves[0].shape[0]:
+    if _is_empty(updates):
         return updates
-    present = presence(present, leaves[0].shape[0])
-    read = [wide(jnp.where(along_rows(present, leaf), leaf, 0).astype(leaf.dtype)) for leaf in leaves]
-    kind = jnp.result_type(*read)
-    norms = _norms([leaf.astype(kind) for leaf in read])
+    present, norms = _norms_of(updates, present)
     everyone, counted = norms, present
     if axis_name is not None:
         everyone, counted = gather_over(norms, axis_name), gather_over(present, axis_name)
     median = _lower_median(everyone, counted)
     known = jnp.isfinite(median)
     # The derivative of a product with infinity is NaN.
-    bound = jnp.asarray(times, kind) * jnp.where(known, median, 0)
-    is_long = present & known & (norms >= bound) & (norms > 0)
+    bound = jnp.asarray(times, norms.dtype) * jnp.where(known, median, 0)
+    return _shortened(updates, norms, present & known, bound)
+
+
+def clip(updates: PyTree, bound: float | Array, *, present: Bool[Array, " S"] | None = None) -> PyTree:
+    """``updates_k min(1, bound / ||updates_k||)``, as in differential privacy.
+
+    An update with a NaN or infinity becomes NaN there and 0 elsewhere: it has no direction.
+
+    Args:
+      updates: a pytree whose leaves are ``[S, ...]``; the norm of a row is over all leaves.
+      bound: the largest norm, a number above 0, or ``[S]``, one for each client.
+      present: ``[S]`` clients that count; None: all. Rows of absent clients are returned as they are.
+
+    Returns:
+      The updates, in their shapes and dtypes. ``axis_name`` is not needed: each row is clipped by itself.
+
+    Raises:
+      ValueError: if ``bound`` is a number that is not finite and above 0, or ``present`` has another shape.
+
+    Source: Abadi et al., "Deep learning with differential privacy" (2016); McMahan et al. (2018), of users.
+    """
+    _check("bound", bound)
+    updates = jax.tree.map(jnp.asarray, updates)
+    if _is_empty(updates):
+        return updates
+    present, norms = _norms_of(updates, present)
+    return _shortened(updates, norms, present, jnp.asarray(bound, norms.dtype))
+
+
+def _check(name: str, value: Any) -> None:
+    if isinstance(value, int | float | np.number) and not 0 < value < math.inf:
+        raise ValueError(f"expected {name} to be a finite number above 0, got {value}")
+
+
+def _is_empty(updates: PyTree) -> bool:
+    leaves = jax.tree.leaves(updates)
+    return not leaves or not leaves[0].shape[0]
+
+
+def _norms_of(updates: PyTree, present: Array | None) -> tuple[Bool[Array, " S"], Float[Array, " S"]]:
+    """Which rows are present, and the norm of each; 0 of absent ones."""
+    leaves = jax.tree.leaves(updates)
+    present = presence(present, leaves[0].shape[0])
+    read = [wide(jnp.where(along_rows(present, leaf), leaf, 0).astype(leaf.dtype)) for leaf in leaves]
+    kind = jnp.result_type(*read)
+    return present, _norms([leaf.astype(kind) for leaf in read])
+
+
+def _shortened(updates: PyTree, norms: Array, chosen: Array, bound: Array) -> PyTree:
+    """The updates, of which the chosen ones are at most as long as the bound."""
+    is_long = chosen & (norms >= bound) & (norms > 0)
     factor = jnp.where(is_long, jnp.minimum(bound / jnp.where(is_long, norms, 1), 1), 1)
 
     def shorten(leaf: Array) -> Array:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.aggregators import clip_to_median
+from fljax.aggregators import clip, clip_to_median
 
 RANDOM = np.random.default_rng(0)
 
@@ -55,6 +55,27 @@ def test_is_numpys(sizes: list[float], mask: int, times: float) -> None:
     present = np.asarray([bool(mask >> place & 1) for place in range(len(sizes))])
     found = flat(clip_to_median(stacked(rows), present=jnp.asarray(present), times=times))
     np.testing.assert_allclose(found, oracle(rows, present, times), rtol=1e-5)
+
+
+@given(st.lists(st.sampled_from([0.0, 1e-30, 1.0, 1e30]), min_size=1, max_size=7), st.integers(0, 127), st.booleans())
+def test_a_fixed_bound_is_numpys(sizes: list[float], mask: int, each: bool) -> None:
+    rows = np.random.default_rng(mask).normal(size=(len(sizes), 6)) * np.asarray(sizes)[:, None]
+    present = np.asarray([bool(mask >> place & 1) for place in range(len(sizes))])
+    bound = np.linspace(0.5, 2, len(sizes)) if each else np.full(len(sizes), 1.5)
+    found = flat(clip(stacked(rows), jnp.asarray(bound) if each else 1.5, present=jnp.asarray(present)))
+    norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
+    expected = rows * np.where(present, np.minimum(1, bound / norms), 1)[:, None]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-37)
+
+
+def test_an_update_without_a_direction_is_not_made_finite() -> None:
+    found = flat(clip(stacked(np.array([[1.0, np.nan, 2, 0, 0, 0], [3, 4, 0, 0, 0, 0]])), 1.0))
+    assert np.isnan(found[0, 1])
+    assert not found[0, [0, 2]].any()
+    np.testing.assert_allclose(found[1, :2], [0.6, 0.8], rtol=1e-6)
+    for wrong in (0, -1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="expected bound to be a finite number above 0, got"):
+            clip(stacked(np.ones((2, 6))), wrong)
 
 
 @pytest.mark.in_turn

@@ -70,6 +70,7 @@ FLOATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         )
         for name in SURROGATES
     },
+    "clip": (functools.partial(ag.clip, present=PRESENT), {"updates": "*SD", "bound": ABOVE}),
     "clip_to_median": (functools.partial(ag.clip_to_median, present=PRESENT), {"updates": "*SD", "times": ABOVE}),
     "importance_weights": (ag.importance_weights, {"accuracy": "+NC"}),
     "member_weights": (functools.partial(ag.member_weights, jnp.asarray(MEMBERS)), {"sizes": SOME}),

@@ -22,6 +22,7 @@ WITH_PRESENT: dict[str, Any] = {
     "qffl": lambda present: ag.qffl_update(UPDATES, jnp.ones(S), q=1.0, learning_rate=0.1, present=present),
     "cgsv": lambda present: ag.cgsv_reputation(jnp.zeros(S), UPDATES, TOTAL, present=present),
     "iafl": lambda present: ag.iafl_rewards(KEY, UPDATES, jnp.ones(N), ids=jnp.arange(S), present=present),
+    "clip": lambda present: ag.clip(UPDATES, 1.0, present=present),
     "clipped": lambda present: ag.clip_to_median(UPDATES, present=present),
     "rank": lambda present: ag.rank_rewards(UPDATES, jnp.ones(S), present=present),
 }

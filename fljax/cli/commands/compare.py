@@ -151,4 +151,4 @@ def _print_changes(changes: Mapping[str, Mapping[str, tuple[str, str]]], first: 
         for key, (there, here) in list(keys.items())[:MOST_KEYS]:
             print(f"  {key}: {there} -> {here}")
         if len(keys) > MOST_KEYS:
-            print(f"  and {len(keys) - MOST_KEYS} more keys")
+            print(f"  and {', '.join(list(keys)[MOST_KEYS:])}")
