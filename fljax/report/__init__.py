@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fljax.report.tables import Overview as Overview
     from fljax.report.tables import Row as Row
     from fljax.report.tables import best_rows as best_rows
+    from fljax.report.tables import cost_to_target as cost_to_target
     from fljax.report.tables import overview as overview
     from fljax.report.tables import pivot as pivot
     from fljax.report.tables import summary as summary
@@ -52,6 +53,7 @@ _HOME = {
     "client_curves": "kinds.by_client",
     "client_spread": "kinds.by_client",
     "contribution_accuracy": "kinds.by_client",
+    "cost_to_target": "tables",
     "data_picture": "clients",
     "draw_kinds": "kinds.registry",
     "figures": "drawing",

@@ -227,7 +227,7 @@ def to_target(metrics: xr.Dataset, name: str, target: float) -> list[Row]:
     """After how many rounds the evaluations of each algorithm first reach a target, as ``rounds_to_target`` says.
 
     Args:
-      metrics: of a run, over algorithm, seed and evaluated_round.
+      metrics: of a run, over algorithm, seed and evaluated_round; of a sweep, in each algorithm's best cells.
       name: a metric with one number for each evaluation.
       target: the value to reach: from above, if lower is better.
 
@@ -236,24 +236,57 @@ def to_target(metrics: xr.Dataset, name: str, target: float) -> list[Row]:
       none does. ``round`` is that of the last evaluation.
 
     Raises:
-      ValueError: for a sweep, if there is no such metric, or if the target is no number.
+      ValueError: if there is no such metric, or if the target is no number.
     """
-    if axes := axes_of(metrics):
-        raise ValueError(
-            f"expected the results of fljax run for rounds to a target, got a sweep over {', '.join(axes)}"
-        )
-    dims = {"algorithm", "seed", "evaluated_round"}
-    if name not in metrics or set(metrics[name].dims) != dims:
-        there = [str(each) for each, values in metrics.data_vars.items() if set(values.dims) == dims]
+    by_seed = cost_to_target(metrics, name, target)["rounds"]
+    if axes_of(metrics):
+        return [
+            row._replace(algorithm=label_of(row.algorithm, choice.cell))
+            for choice, cells in _best_cells(metrics)
+            for row in to_target(cells, name, target)
+            if row.algorithm == choice.algorithm
+        ]
+    rounds, rows = metrics["evaluated_round"].values, []
+    for label in metrics["algorithm"].values.tolist():
+        found = by_seed.sel(algorithm=label).values
+        rows.append(Row(label, name, *over_seeds(found), len(found), int(rounds[end_of(metrics, label)])))
+    return rows
+
+
+def cost_to_target(run: Any, name: str, target: float) -> xr.Dataset:
+    """What reaching a target costs, by algorithm and seed, and by the axes of a sweep; NaN where it is not reached.
+
+    Args:
+      run: a comparison, a loaded run, or its ``metrics`` alone, which have no bytes.
+      name: a metric with one number for each evaluation.
+      target: the value to reach: from above, if lower is better.
+
+    Returns:
+      ``rounds``; ``bytes``, sent and received by all clients until then; ``seconds``, their share of the seconds of all
+      rounds of all seeds, without compiling and evaluations.
+
+    Raises:
+      ValueError: if there is no such metric, or if the target is no number.
+    """
+    metrics, records = getattr(run, "metrics", run), getattr(run, "records", {})
+    dims = ("algorithm", *axes_of(metrics), "seed", "evaluated_round")
+    if name not in metrics or set(metrics[name].dims) != set(dims):
+        there = [str(each) for each, values in metrics.data_vars.items() if set(values.dims) == set(dims)]
         raise ValueError(unknown("metric", name, there))
     if not math.isfinite(target):
         raise ValueError(f"expected a finite target of {name}, got {target}")
-    rounds, rows = metrics["evaluated_round"].values, []
-    for label in metrics["algorithm"].values.tolist():
-        values = np.asarray(metrics[name].sel(algorithm=label).transpose("seed", "evaluated_round").values, float)
-        found = rounds_to_target(values, rounds, target, lower=is_lower(metrics[name]))
-        rows.append(Row(label, name, *over_seeds(found), len(found), int(rounds[end_of(metrics, label)])))
-    return rows
+    values = np.asarray(metrics[name].transpose(*dims).values, float)
+    rounds = rounds_to_target(values, metrics["evaluated_round"].values, target, lower=is_lower(metrics[name]))
+    found = xr.Dataset(
+        {"rounds": (dims[:-1], rounds)}, {dim: metrics[dim] for dim in dims[:-1] if dim in metrics.coords}
+    )
+    if {"seconds_train", "rounds_done"} <= set(metrics.data_vars):
+        found["seconds"] = (found["rounds"] / metrics["rounds_done"] * metrics["seconds_train"]).transpose(*dims[:-1])
+    if {"bytes_up", "bytes_down"} <= set(records):
+        total = (records["bytes_up"] + records["bytes_down"]).transpose(..., "round").astype(float).cumsum("round")
+        before = total.pad(round=(1, 0), constant_values=0.0).isel(round=found["rounds"].fillna(0).astype(int))
+        found["bytes"] = before.where(np.isfinite(found["rounds"])).transpose(*dims[:-1])
+    return found.drop_vars("round", errors="ignore")
 
 
 def target_lines(rows: Sequence[Row], target: float, *, lower: bool | None = None) -> list[list[str]]:
@@ -310,25 +343,32 @@ def best_cell_rows(metrics: xr.Dataset, shown: Collection[str] = ()) -> tuple[li
       metrics: of a sweep.
       shown: the metrics that are read of the rows; none: all of them.
     """
-    problems, found = problem_axes(metrics), best(metrics, str(metrics.attrs["metric"]))
-    chosen = {(choice.algorithm, *(choice.cell[name] for name in problems)): choice for choice in found}
     last, rows, diverged = at_end(metrics), list[Row](), dict[str, str]()
-    for choice in chosen.values():
+    for choice, cell_of_label in _best_cells(metrics):
         label = choice.algorithm
-        at = {
-            name: 0 if value is None else metrics[name].values.tolist().index(value)
-            for name, value in choice.cell.items()
-        }
-        cell_of_label = metrics.isel(at).assign_attrs(grid="{}")
         of_label = [row for row in summary(cell_of_label) if row.algorithm == label]
         read = [last[row.metric].sel(algorithm=label) for row in of_label if not shown or row.metric in shown]
         differing = [name for name in choice.cell if any(_differs(values, name) for values in read)]
-        cell = choice.cell | {name: metrics[name].values.tolist()[at[name]] for name in differing}
+        cell = choice.cell | {name: cell_of_label[name].item() for name in differing}
         name = label_of(label, cell)
         rows += [row._replace(algorithm=name) for row in of_label]
         if (words := diverged_seeds(cell_of_label).get(label)) is not None:
             diverged[name] = words
     return rows, diverged
+
+
+def _best_cells(metrics: xr.Dataset) -> list[tuple[Best, xr.Dataset]]:
+    """The best cell of each algorithm, by validation rows if clients have some; first values where none matters."""
+    problems, found = problem_axes(metrics), best(metrics, str(metrics.attrs["metric"]))
+    chosen = {(choice.algorithm, *(choice.cell[name] for name in problems)): choice for choice in found}
+    cells = []
+    for choice in chosen.values():
+        at = {
+            name: 0 if value is None else metrics[name].values.tolist().index(value)
+            for name, value in choice.cell.items()
+        }
+        cells.append((choice, metrics.isel(at).assign_attrs(grid="{}")))
+    return cells
 
 
 def _differs(values: xr.DataArray, axis: str) -> bool:

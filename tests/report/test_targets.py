@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import fljax
 from fljax import report
 from fljax.cli import main
 from fljax.results import Results, folders
@@ -48,6 +49,29 @@ def test_rows_by_hand() -> None:
     assert math.isnan(third.mean)
     # Lower is better for losses.
     assert [row.mean for row in report.to_target(metrics(), "average_loss", 0.5)][:2] == [6.0, 4.0]
+
+
+def test_the_cost_of_a_target_by_hand() -> None:
+    """Bytes of the rounds until then, and their share of the seconds of all rounds; also by cell of a sweep."""
+    made = metrics().assign(seconds_train=("algorithm", [8.0, 4.0, 1.0]), rounds_done=("algorithm", [8, 8, 8]))
+    sent = (("algorithm", "seed", "round"), np.arange(48.0).reshape(3, 2, 8))
+    run = fljax.Comparison("", made, xr.Dataset({"bytes_up": sent, "bytes_down": sent}), {})
+    found = report.cost_to_target(run, "average_accuracy", 0.5)
+    np.testing.assert_array_equal(found["rounds"], [[4, 8], [NAN, 4], [NAN, NAN]])
+    np.testing.assert_array_equal(found["seconds"], [[4, 8], [NAN, 2], [NAN, NAN]])
+    first, second = np.arange(4).sum(), np.arange(8, 16).sum()
+    np.testing.assert_array_equal(
+        found["bytes"], [[2 * first, 2 * second], [NAN, 2 * np.arange(24, 28).sum()], [NAN] * 2]
+    )
+    assert set(report.cost_to_target(made, "average_accuracy", 0.5)) == {"rounds", "seconds"}
+    grid = {"grid": '{"rate": "local.learning_rate"}', "metric": "average_accuracy"}
+    cells = [made.assign(diverged=(("algorithm", "seed"), np.full((3, 2), -1))), made.fillna(0.0) * 0]
+    swept = xr.concat([cells[0], cells[1].assign(diverged=cells[0]["diverged"])], "rate").assign_coords(rate=[0.1, 0.2])
+    by_cell = report.cost_to_target(swept.assign_attrs(grid), "average_accuracy", 0.5)["rounds"]
+    np.testing.assert_array_equal(by_cell.sel(rate=0.1), found["rounds"])
+    assert np.isnan(by_cell.sel(rate=0.2)).all()
+    rows = report.to_target(swept.assign_attrs(grid), "average_accuracy", 0.5)
+    assert [(row.algorithm, row.mean) for row in rows[:2]] == [("a (rate = 0.1)", 6.0), ("b (rate = 0.1)", 4.0)]
 
 
 def test_words() -> None:
