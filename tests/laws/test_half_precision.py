@@ -27,8 +27,8 @@ from fljax.training import rate
 from tests.laws.cases import ALGORITHMS, EIGHT
 
 HALF = {"bfloat16": 2e-2, "float16": 2e-3}
-SIZES = (40_000, 20_000, 6_000, 3_000, 1_000)  # float16 has no number above 65504
-TESTS = 66_000
+SIZES = (60_000, 24_000, 9_000, 5_000, 2_000)  # float16 has no number above 65504
+TESTS = 100_000
 
 
 @functools.cache

@@ -33,7 +33,7 @@ from fljax.contributions.estimators.rounds import (
 from fljax.contributions.semivalues import marginals_along, shapley
 from fljax.contributions.value_functions import coalition_value
 from fljax.core import trees
-from fljax.core.values import Count, NonNegative, checked
+from fljax.core.values import Count, NonNegative, Positive, checked
 
 # Completion begins with this penalty, in units of the largest entry, and has settled if a sweep gains no more.
 _FIRST_PENALTY, _SETTLED = 0.03, 1e-4
@@ -167,7 +167,7 @@ def completed_shapley(
     *,
     utility: Utility,
     rank: int = 3,
-    penalty: NonNegative = 1e-3,
+    penalty: Positive = 1e-3,
     sweeps: int = 100,
     starts: Count = 8,
     batch_size: int | None = 256,
