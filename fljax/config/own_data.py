@@ -33,6 +33,8 @@ def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, 
         raw = {**raw, "algorithms": [_with_absolute_file(entry, "contribution", folder) for entry in entries]}
     raw = _with_absolute_grid(_with_absolute_file(raw, "requirement", folder), folder)
     data = raw.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("folder"), str):
+        raw = {**raw, "data": {**data, "folder": _absolute(data["folder"], folder)}}
     name = data.get("dataset") if isinstance(data, Mapping) else None
     if not isinstance(name, str) or not (":" in name or "." in name or has_separator(name)):
         return raw  # so that reading other configs does not import JAX

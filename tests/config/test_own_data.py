@@ -79,6 +79,15 @@ def test_owners_that_are_left_are_counted(config, change):
     assert "minimum" not in change or found.data.clients == 1
 
 
+def test_the_folder_of_files_is_relative_to_the_config(tmp_path, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    text = TEXT.replace('"patients.csv"', '"fashion_mnist"').replace(
+        'label = "ill"\nclient = "hospital"', "clients = 3"
+    )
+    (tmp_path / "mine.toml").write_text(text.replace("clients = 3", 'clients = 3\npartition = "iid"\nfolder = "idx"'))
+    assert load(tmp_path / "mine.toml").data.folder == str(tmp_path / "idx")
+
+
 def test_what_is_written_is_read_again(config, tmp_path_factory):
     found = load(config)
     copy = tmp_path_factory.mktemp("run") / "config.toml"
