@@ -194,7 +194,10 @@ class Claim(NamedTuple):
       others: the algorithms of a comparison.
       by: the least difference of a comparison; None: any difference above 0. With 0 equal numbers agree.
       bound: the number of the other forms.
-      in_print: the verdict on the paper's own means as printed. Some statements contradict their table.
+      in_print: the verdict on the paper's own means as printed. Some statements contradict their table. "not run" of
+        statements about figures without numbers.
+      beside: table and partition of the others' numbers, where these are not the claim's own.
+      best_in: the claim is that the comparison holds in so many settings of the table (data sets and partitions).
       instead: where else we have run it.
       cause: why ours differ, or what was ruled out; "" if ours do not differ.
     """
@@ -214,6 +217,8 @@ class Claim(NamedTuple):
     by: float | None = None
     bound: float = math.nan
     in_print: str = AGREES
+    beside: Sequence[str] = ()
+    best_in: int | None = None
     instead: Instead | None = None
     cause: str = ""
 
@@ -221,6 +226,14 @@ class Claim(NamedTuple):
         """The place of one algorithm's number; ``instead`` puts it on the other data set."""
         place = Instead(self.dataset, self.partition) if not instead or self.instead is None else self.instead
         return Cell(self.paper, self.table, *place, self.split, algorithm, self.metric)
+
+    def places(self, instead: bool = False) -> dict[str, Cell]:
+        """The cells of a claim's numbers by label, its own first."""
+        own = self.cell(self.algorithm, instead)
+        table, partition = self.beside or (own.table, own.partition)
+        named = f" in {table}" if self.beside else ""
+        others = {each + named: own._replace(algorithm=each, table=table, partition=partition) for each in self.others}
+        return {self.algorithm: own, **others}
 
 
 class Judged(NamedTuple):
@@ -245,11 +258,10 @@ def judge(claim: Claim, numbers: Numbers, instead: bool = False) -> Judged:
       numbers: in the paper's units by cell; labels of algorithms count without case and punctuation.
       instead: whether to evaluate it on the other data set, which the claim must name.
     """
-    by_label = {cell._replace(algorithm=plain_label(cell.algorithm)): each for cell, each in numbers.items()}
-    found = {
-        label: by_label.get(claim.cell(plain_label(label), instead), Sample(math.nan))
-        for label in (claim.algorithm, *claim.others)
-    }
+    if claim.best_in is not None:
+        return _judge_settings(claim, claim.best_in, numbers)
+    by_label = {_plain(cell): each for cell, each in numbers.items()}
+    found = {label: by_label.get(_plain(cell), Sample(math.nan)) for label, cell in claim.places(instead).items()}
     present = {label: each for label, each in found.items() if not math.isnan(each.mean)}
     missing = [label for label in found if label not in present]
     if missing:
@@ -258,6 +270,23 @@ def judge(claim: Claim, numbers: Numbers, instead: bool = False) -> Judged:
     words = _words(claim, present)
     word = next((each for each in (DIFFERS, UNDECIDED) if each in words), AGREES)
     return Judged(claim, Verdict(word, _unknown(list(present.values())) if word == UNDECIDED else ""), present)
+
+
+def _judge_settings(claim: Claim, least: int, numbers: Numbers) -> Judged:
+    """Agrees if the comparison agrees in so many settings, and differs if it cannot in so many."""
+    rows = [row for name in tables() for row in read(name) if (row.paper, row.table) == (claim.paper, claim.table)]
+    settings = dict.fromkeys((row.dataset, row.partition) for row in rows if row.metric == claim.metric)
+    each = claim._replace(best_in=None)
+    words = [judge(each._replace(dataset=one, partition=two), numbers).verdict.word for one, two in settings]
+    agrees, differs, undecided, not_run = (words.count(word) for word in (AGREES, DIFFERS, UNDECIDED, NOT_RUN))
+    word = NOT_RUN if not_run else UNDECIDED
+    word = AGREES if agrees >= least else DIFFERS if len(words) - differs < least else word
+    known = f"of {len(words)} settings {agrees} agree, {differs} differ, {undecided} are undecided, {not_run} not run"
+    return Judged(claim, Verdict(word, known), {})
+
+
+def _plain(cell: Cell) -> Cell:
+    return cell._replace(algorithm=plain_label(cell.algorithm))
 
 
 def judge_all(claims: Sequence[Claim], numbers: Numbers) -> list[Judged]:
@@ -318,8 +347,9 @@ def _claim(raw: Mapping[str, Any], number: int) -> Claim:
         raise ValueError(f"expected {', '.join(lacking)} in {where}, got none")
     if form in BOUNDS and "by" in options:
         raise ValueError(f"expected by with greater_than or less_than in {where}, got {form}")
-    if options.get("in_print", AGREES) not in (AGREES, DIFFERS):
-        raise ValueError(f"expected in_print to be {AGREES} or {DIFFERS} in {where}, got {options['in_print']!r}")
+    if options.get("in_print", AGREES) not in (AGREES, DIFFERS, NOT_RUN):
+        valid = f"{AGREES}, {DIFFERS} or {NOT_RUN}"
+        raise ValueError(f"expected in_print to be {valid} in {where}, got {options['in_print']!r}")
     if "instead" in options:
         if set(options["instead"]) != set(Instead._fields):
             raise ValueError(f"expected instead with dataset and partition in {where}, got {options['instead']!r}")
@@ -334,7 +364,8 @@ def _words(claim: Claim, numbers: Mapping[str, Sample]) -> list[str]:
     if claim.form in BOUNDS:
         return [_exceeds(own, Sample(claim.bound, 0.0, 2), 0.0, BOUNDS[claim.form])]
     more = COMPARISONS[claim.form]
-    return [_exceeds(own, numbers[label], by, more, claim.by is None) for label in claim.others]
+    others = [each for label, each in numbers.items() if label != claim.algorithm]
+    return [_exceeds(own, other, by, more, claim.by is None) for other in others]
 
 
 def _exceeds(own: Sample, other: Sample, by: float, more: bool, strict: bool = False) -> str:

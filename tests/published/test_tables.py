@@ -18,6 +18,7 @@ from fljax.published.tables import (
     read_folder,
     save_cells,
 )
+from fljax.published.verdicts import read_claims
 
 RESULTS = pathlib.Path(__file__).parent.parent.parent / "benchmarks" / "results"
 PLACE = Cell("INCFL", "Table1", "FMNIST", "p, with a comma", "unseen", "q-FFL(q=1)", "IPR")
@@ -107,6 +108,7 @@ def test_committed_cells_are_of_known_algorithms_and_metrics():
     rows = [row for path in (RESULTS.parent.parent / "fljax" / "published").glob("*.csv") for row in read(path.stem)]
     known = {(row.paper, row.metric) for row in rows}
     labels = {(row.paper, row.algorithm) for row in rows} | {("IP-FL", "FedAvg")}
+    labels |= {(each.paper, label) for each in read_claims() for label in (each.algorithm, *each.others)}
     printed = {cell_of(row) for row in rows}
     cells = read_folder(RESULTS / "cells")
     assert all((each.cell.paper, each.cell.metric) in known for each in cells)

@@ -219,7 +219,10 @@ greater_than = ["FedAvg"]
         (('statement = "s"', 'statement = "s"\nfoo = 1'), "expected other keys than foo in claim a"),
         (('statement = "s"', 'statement = "s"\nbound = 1'), "expected other keys than bound"),
         (('greater_than = ["FedAvg"]', "at_most = 1\nby = 1"), "expected by with greater_than or less_than"),
-        (('statement = "s"', 'statement = "s"\nin_print = "maybe"'), "expected in_print to be agrees or differs"),
+        (
+            ('statement = "s"', 'statement = "s"\nin_print = "maybe"'),
+            "expected in_print to be agrees, differs or not run",
+        ),
         (
             ('statement = "s"', 'statement = "s"\ninstead = {dataset = "d"}'),
             "expected instead with dataset and partition",
@@ -240,10 +243,44 @@ def test_names_are_unique():
 
 @pytest.mark.parametrize("each", read_claims(), ids=lambda each: each.name)
 def test_claims_are_about_printed_numbers(each):
-    """The paper's own numbers decide every claim; ``in_print`` says how."""
+    """The paper's own numbers decide every claim; ``in_print`` says how. Figures have none."""
     judged = judge(each, published_numbers())
     assert judged.verdict.word == each.in_print, judged
-    assert len(judged.numbers) == 1 + len(each.others)
+    figure = each.in_print == "not run"
+    assert figure == (each.table.startswith("Fig") and "text" not in each.table)
+    assert len(judged.numbers) == (0 if figure or each.best_in else 1 + len(each.others))
+
+
+def test_others_may_stand_in_another_table():
+    """MaxFL with Byzantine clients beside MaxFL without."""
+    here, there = claim().cell("INCFL"), claim().cell("INCFL")._replace(table="Table9", partition="q")
+    compared = claim(others=("INCFL",), by=-0.05, beside=("Table9", "q"))
+    for mean, word in ((0.45, "agrees"), (0.44, "differs")):
+        judged = judge(compared, {here: Sample(mean, 0.0, 3), there: Sample(0.5, 0.0, 3)})
+        assert (judged.verdict.word, [*judged.numbers]) == (word, ["INCFL", "INCFL in Table9"])
+    assert str(judge(compared, {here: Sample(0.45, 0.0, 3)}).verdict) == "not run (no number of INCFL in Table9)"
+
+
+def test_a_claim_about_how_many_settings():
+    """Two of the three data sets of INCFL's Table 1, by numbers that are exact, doubtful or missing."""
+    counted = claim(others=("FedAvg",), best_in=2)._replace(metric="IPR")
+    settings = [
+        (r.dataset, r.partition) for r in read("incfl_table1_unseen") if (r.algorithm, r.metric) == ("INCFL", "IPR")
+    ]
+    ahead, behind, doubtful = Sample(0.9, 0.0, 3), Sample(0.1, 0.0, 3), Sample(0.9, 9.0, 3)
+    for three, word in (
+        ((ahead, ahead, behind), "agrees"),
+        ((ahead, ahead, None), "agrees"),
+        ((ahead, behind, behind), "differs"),
+        ((None, behind, behind), "differs"),
+        ((ahead, behind, None), "not run"),
+        ((ahead, behind, doubtful), "undecided"),
+    ):
+        ours = {}
+        for (dataset, partition), own in zip(settings, three, strict=True):
+            place = counted._replace(dataset=dataset, partition=partition).cell
+            ours |= {place("FedAvg"): Sample(0.5, 0.0, 3)} | ({place("INCFL"): own} if own else {})
+        assert judge(counted, ours).verdict.word == word, three
 
 
 def test_all_papers_have_claims():
@@ -269,4 +306,5 @@ def test_a_claim_names_a_published_setting():
     rows = [row for name in verdicts.tables() for row in read(name)]
     known = {(row.paper, row.table, row.dataset, row.partition, row.split, row.metric) for row in rows}
     for each in read_claims():
-        assert each[1:7] in known, each.name
+        if each.in_print != "not run":
+            assert each[1:7] in known or each.best_in, each.name
