@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from fljax.contributions.estimators.reconstructed import completed_shapley_so_far
 from fljax.contributions.estimators.registry import ESTIMATORS, NEEDS, Entry
 from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, no_memory, observe
 from fljax.core import trees, users
 from fljax.core.names import name_of, unknown
-from fljax.core.signatures import arguments_for, parameters_of
+from fljax.core.signatures import arguments_for, is_required, parameters_of
 from fljax.core.values import CountOrZero, Share
 
 # What a round offers to an estimator; see ``NEEDS``.
@@ -41,10 +42,11 @@ def lacking(entry: Entry) -> str:
     return "" if entry.by_round else "which says nothing of single rounds"
 
 
-# The estimators that can run inside a round, by name: their builders.
+# The estimators that can run inside a round, by name: their builders. ``completed_shapley`` remembers so many rounds as
+# its option ``rounds`` says.
 ROUND_MEASURES: dict[str, Callable[..., Any]] = {
     name: entry.function for name, entry in ESTIMATORS.items() if not lacking(entry)
-}
+} | {"completed_shapley": completed_shapley_so_far}
 
 
 class RoundMeasure(NamedTuple):
@@ -118,7 +120,7 @@ def needs_of(chosen: RoundMeasure) -> tuple[str, ...]:
     if chosen.measure not in ESTIMATORS:
         raise ValueError(f"{unknown('measure', chosen.measure, ROUND_MEASURES)}; or a function of the updates")
     entry = ESTIMATORS[chosen.measure]
-    if missing := lacking(entry):
+    if chosen.measure not in ROUND_MEASURES and (missing := lacking(entry)):
         raise ValueError(
             f"expected a measure that a round can compute, got {chosen.measure!r}, {missing}; valid names are "
             f"{', '.join(ROUND_MEASURES)}"
@@ -139,7 +141,10 @@ def estimator_of(chosen: RoundMeasure, facts: Mapping[str, Any]) -> Estimator:
     needs_of(chosen)
     if isinstance(chosen.measure, str):
         build = ROUND_MEASURES[chosen.measure]
-        return build(**arguments_for(build, facts, chosen.options))
+        given = arguments_for(build, facts, chosen.options)
+        if missing := [name for name in parameters_of(build) if is_required(build, name) and name not in given]:
+            raise ValueError(f"expected the option {missing[0]} for the measure {chosen.measure!r}, got none")
+        return build(**given)
     return _of_function(chosen.measure, chosen.options)
 
 

@@ -174,13 +174,17 @@ def test_a_function_with_a_memory_of_its_own():
     known = begin_contributions(estimator, {"a": jnp.zeros(2)}, CLIENTS)
     expected = np.zeros(CLIENTS)
     for t in range(ROUNDS):
-        seen = Observation(None, {"a": jnp.asarray(moved[t])}, jnp.ones(4), jnp.asarray(PRESENT[t]), jnp.asarray(IDS[t]))
+        seen = Observation(
+            None, {"a": jnp.asarray(moved[t])}, jnp.ones(4), jnp.asarray(PRESENT[t]), jnp.asarray(IDS[t])
+        )
         known, _ = observe_contributions(chosen, estimator, known, seen)
         for s in np.flatnonzero(PRESENT[t]):
             expected[IDS[t, s]] = max(expected[IDS[t, s]], moved[t, s].max())
         np.testing.assert_allclose(known.contribution, expected, rtol=1e-6)
     alone = RoundMeasure(lambda updates, weights, present, kept=jnp.zeros: weights)
-    with pytest.raises(ValueError, match="expected the measure <lambda> to return scores and what it keeps, got an arr"):
+    with pytest.raises(
+        ValueError, match="expected the measure <lambda> to return scores and what it keeps, got an arr"
+    ):
         observed(np.eye(2), alone)
     other = RoundMeasure(lambda updates, weights, present, kept=jnp.zeros: (weights, (kept, kept)))
     with pytest.raises(ValueError, match="expected the measure <lambda> to keep arrays of the same shapes, got"):
@@ -226,6 +230,7 @@ def test_which_estimators_run_in_rounds():
         "shapfed",
         "cffl_reputation",
         "rffl_reputation",
+        "completed_shapley",
     }
     assert next(iter(MEASURES)) == "size"
     assert set(ROUND_MEASURES) < set(MEASURES)
@@ -234,12 +239,16 @@ def test_which_estimators_run_in_rounds():
     assert as_round_measure("cosine") == RoundMeasure("cosine")
 
 
+def test_what_a_measure_of_rounds_must_be_told():
+    with pytest.raises(ValueError, match="expected the option rounds for the measure 'completed_shapley', got none"):
+        estimator_of(RoundMeasure("completed_shapley"), {"utility": jnp.sum})
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("fedce", "got 'fedce', which needs what clients measure on their own validation rows; valid names are"),
         ("one_round", "got 'one_round', which says nothing of single rounds"),
-        ("completed_shapley", "got 'completed_shapley', which needs a memory that grows with the number of rounds"),
         ("ipss", "got 'ipss', which needs values of coalitions that are trained from scratch"),
         ("cosin", r"expected one of the measures .*, got 'cosin' \(did you mean 'cosine'\?\); or a function"),
     ],
