@@ -44,12 +44,13 @@ hurts both. With few seeds two standard errors are little: two equal methods wit
 apart in 12 of 100 cases, with five seeds in 8.
 """
 
-# How the rates of our runs were chosen, where papers print grids alone.
-RATES = {
+# How the rates of our runs were chosen, where papers print grids alone; and what is absent.
+NOTES = {
     "INCFL": "All methods have rate 0.005 in all tables, at which INCFL's IPR of Table 1 was the largest of a grid.",
     "MaxFL": "In Tables 1 and 2 each method has the rate of its highest test accuracy under flexible participation, as "
     "the paper says: 0.001 for MaxFL. In Tables 3 and 4, whose printed numbers are INCFL's, all have INCFL's, 0.005.",
-    "IAFL": "Rates are those of the authors' code.",
+    "IAFL": "Rates are those of the authors' code. Of the measures of contributions that section 4.2 names, FedFAIM "
+    "and R-RCCE are absent here.",
     "IP-FL": "On Fashion-MNIST all methods have rate 0.1, the best of three for FedAvg and for IP-FL.",
 }
 
@@ -94,7 +95,7 @@ def page(claims: Sequence[Claim], cells: Sequence[Measured]) -> str:
         own = [each for each in judged if each.claim.paper == paper]
         lines = [_line(each, numbers) for each in own]
         listed = table(("claim", "printed", "ours", "verdict"), lines)
-        parts.append(f"## {paper}\n\n{in_words(own)}. {RATES[paper]}\n\n{listed}\n")
+        parts.append(f"## {paper}\n\n{in_words(own)}. {NOTES[paper]}\n\n{listed}\n")
     causes = [_cause(each, numbers) for each in judged]
     parts.append("## Why ours differ\n\n" + "\n".join(cause for cause in causes if cause) + "\n")
     parts += [f"{NUMBERS}\n{_columns(numbers)}\n", OWN]
