@@ -60,9 +60,10 @@ def verdict_on_number(printed: Sample, ours: Sample, digit: float = 0.0) -> str:
       digit: one unit of the last printed decimal, within which rounding may have moved both.
     """
     apart = abs(ours.mean - printed.mean)
-    both, slack = ERRORS * together(printed, ours), SLACK * max(abs(ours.mean), abs(printed.mean))
+    both = ERRORS * together(printed, ours)
     if math.isnan(both):
         return UNDECIDED
+    slack = SLACK * max(abs(ours.mean), abs(printed.mean), both)
     if apart - both > digit + slack:
         return DIFFERS
     return AGREES if apart + both <= max(ERRORS * printed.deviation, digit) + slack else UNDECIDED

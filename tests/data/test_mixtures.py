@@ -209,6 +209,7 @@ def test_patterns_of_blocks(pattern, blocks):
     """Shares of one's own block by the pattern, of the others alike. Two blocks are a mixture."""
     labels = np.repeat(np.arange(20), 200)
     split = block_mixture(labels, clients=20, blocks=blocks, pattern=pattern, size=100, unseen=blocks)
+    assert split.group is not None
     place = np.searchsorted(np.cumsum([len(part) for part in np.array_split(np.arange(20), blocks)]), labels, "right")
     shares = np.array([np.bincount(place[rows], minlength=blocks) / len(rows) for rows in split.rows])
     own = shares[np.arange(len(shares)), split.group]

@@ -32,8 +32,8 @@ def test_numbers_against_intervals(printed: Sample, ours: Sample, digit: float) 
         else "undecided"
         for slack in (-1e-8, 1e-8)  # either, where a bound is met
     }
-    percent = [each._replace(mean=100 * each.mean, deviation=100 * each.deviation) for each in (printed, ours)]
-    assert verdict_on_number(*percent, 100 * digit) == verdict_on_number(printed, ours, digit)
+    one, two = (each._replace(mean=100 * each.mean, deviation=100 * each.deviation) for each in (printed, ours))
+    assert verdict_on_number(one, two, 100 * digit) == verdict_on_number(printed, ours, digit)
 
 
 @given(SAMPLES, SAMPLES, st.booleans())
@@ -67,8 +67,9 @@ def test_how_often_verdicts_are_wrong(seeds: int) -> None:
     said = {}
     for apart in (0.0, 2.0):
         values = draws + np.array([[0.0], [apart]])
-        samples = zip(values.mean(-1), values.std(-1, ddof=1), strict=True)
-        said[apart] = [verdict_on_number(*map(Sample, *each, (seeds, seeds))) for each in samples]
+        pairs = zip(values.mean(-1).tolist(), values.std(-1, ddof=1).tolist(), strict=True)
+        found = [[Sample(mean[side], std[side], seeds) for side in (0, 1)] for mean, std in pairs]
+        said[apart] = [verdict_on_number(one, two) for one, two in found]
     wrong = {apart: said[apart].count(word) / 4000 for apart, word in ((0.0, "differs"), (2.0, "agrees"))}
     expected = 2 * t.sf(2, 2 * seeds - 2)  # .12, .08 and .06
     assert wrong[0.0] == pytest.approx(expected, abs=4 * math.sqrt(expected / 4000))
@@ -77,6 +78,6 @@ def test_how_often_verdicts_are_wrong(seeds: int) -> None:
 
 def test_the_two_examples() -> None:
     """IAFL's CGSV is 2.7 standard errors away; MaxFL's FedAvg is within one, of a number that is hardly known."""
-    cgsv = Sample(0.23, 0.14 * math.sqrt(10), 10), Sample(-0.43, 0.20 * math.sqrt(3), 3)
-    assert verdict_on_number(*cgsv, 0.01) == "differs"
+    printed, ours = Sample(0.23, 0.14 * math.sqrt(10), 10), Sample(-0.43, 0.20 * math.sqrt(3), 3)
+    assert verdict_on_number(printed, ours, 0.01) == "differs"
     assert verdict_on_number(Sample(43.14, 0.23, 3), Sample(49.35, 18.24, 5), 0.01) == "undecided"
