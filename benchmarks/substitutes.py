@@ -44,7 +44,8 @@ def measured(compared: Sequence[Compared], date: str, note: str) -> list[Measure
     """The cells of numbers that are there."""
     there = [each for each in compared if not math.isnan(each.mean)]
     return [
-        Measured(cell_of(each.published), each.mean, each.spread, each.seeds, each.rounds, date, note) for each in there
+        Measured(cell_of(each.published), each.mean, each.spread, each.seeds, each.rounds, date, note, each.deviation)
+        for each in there
     ]
 
 

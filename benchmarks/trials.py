@@ -28,6 +28,7 @@ from fljax.metrics import over_seeds
 from fljax.published import beside as reproduce
 from fljax.published import tables as published_tables
 from fljax.published import verdicts
+from fljax.published.noise import Sample
 from fljax.report.tables import last_values
 from fljax.results import folders
 from fljax.results.endings import end_of
@@ -184,7 +185,7 @@ def show(trial: Trial, numbers: Sequence[Number], console: Console, markdown: bo
             printed, ours = (
                 reproduce.number(*pair, row.metric) for pair in ((row.mean, row.std), (each.mean, each.std))
             )
-            verdict = verdicts.judge_number(row, each.mean).word
+            verdict = verdicts.judge_number(row, Sample(each.mean, each.std, each.seeds)).word
             table.add_row(row.table, row.split, row.metric, row.algorithm, printed, ours, verdict)
     else:
         names = list(dict.fromkeys(each.metric for each in numbers))

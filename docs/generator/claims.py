@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from docs.generator.markdown import table
 from fljax.published.beside import number
+from fljax.published.noise import UNDECIDED, Sample
 from fljax.published.tables import Measured, cell_of, read, read_folder, tables
 from fljax.published.verdicts import (
     AGREES,
@@ -33,16 +34,35 @@ those of committed reports (`benchmarks/results/cells`). This page is generated 
 
 **{counts}**
 
-A claim *agrees* if our means have the claimed order, or difference. One that *differs* may be wrong here or there; what
-is known is [below](#why-ours-differ). {contradicted} claims are contradicted by the numbers of their own table.
+Our numbers are mean ± standard deviation over seeds, with the number of seeds. A claim *agrees* if our means have the
+claimed order, or difference, by at least two standard errors of both means together, and it *differs* if they miss it
+by as much. Else it is *undecided*, and so it is with one seed. One that differs may be wrong here or there; what is
+known is [below](#why-ours-differ). {contradicted} claims are contradicted by the means of their own table.
+
+Methods share data and seeds, but their errors are added as if they did not, which is cautious where one seed helps or
+hurts both. With few seeds two standard errors are little: two equal methods with three seeds each come out further
+apart in 12 of 100 cases, with five seeds in 8.
 """
+
+# How the rates of our runs were chosen, where papers print grids alone; and what is absent.
+NOTES = {
+    "INCFL": "All methods have rate 0.005 in all tables, at which INCFL's IPR of Table 1 was the largest of a grid.",
+    "MaxFL": "In Tables 1 and 2 each method has the rate of its highest test accuracy under flexible participation, as "
+    "the paper says: 0.001 for MaxFL. In Tables 3 and 4, whose printed numbers are INCFL's, all have INCFL's, 0.005.",
+    "IAFL": "Rates are those of the authors' code. Of the measures of contributions that section 4.2 names, FedFAIM "
+    "and R-RCCE are absent here.",
+    "IP-FL": "On Fashion-MNIST all methods have rate 0.1, the best of three for FedAvg and for IP-FL.",
+}
 
 NUMBERS = """## Number by number
 
-A number agrees if it is at most the larger of two published standard deviations and one unit of the last printed
-decimal away. IAFL prints standard errors over 10 seeds (3 in Tables 8 to 10), which are multiplied by the root of that
-number. IP-FL prints standard deviations over clients, which are taken as they are. Kendall's τ compares the printed
-order of algorithms with ours: 1 is the same order, -1 the opposite. Columns of which nothing was run are left out.
+Take the difference of our mean and the printed one, and two standard errors of both together. A number *differs* if the
+difference minus the errors is more than one unit of the last printed decimal. It *agrees* if the difference plus the
+errors is at most two printed standard deviations (where one more run of the paper would lie), or one unit. Else it is
+*undecided*, and so is a number of one seed, and one without a printed spread over seeds. IAFL prints standard errors
+over 10 seeds (3 in Tables 8 to 10), INCFL and MaxFL standard deviations over 3. IP-FL prints standard deviations over
+clients, which say nothing of seeds. Kendall's τ compares the printed order of algorithms with ours: 1 is the same
+order, -1 the opposite. Columns of which nothing was run are left out.
 """
 
 
@@ -67,14 +87,15 @@ def pages() -> dict[str, str]:
 
 def page(claims: Sequence[Claim], cells: Sequence[Measured]) -> str:
     """The page as Markdown."""
-    numbers = {each.cell: each.mean for each in cells}
+    numbers = {each.cell: each.sample for each in cells}
     judged = judge_all(claims, numbers)
     contradicted = sum(claim.in_print == DIFFERS for claim in claims)
     parts = [OPENING.format(counts=in_words(judged), contradicted=contradicted)]
     for paper in dict.fromkeys(claim.paper for claim in claims):
         own = [each for each in judged if each.claim.paper == paper]
         lines = [_line(each, numbers) for each in own]
-        parts.append(f"## {paper}\n\n{in_words(own)}\n\n{table(('claim', 'printed', 'ours', 'verdict'), lines)}\n")
+        listed = table(("claim", "printed", "ours", "verdict"), lines)
+        parts.append(f"## {paper}\n\n{in_words(own)}. {NOTES[paper]}\n\n{listed}\n")
     causes = [_cause(each, numbers) for each in judged]
     parts.append("## Why ours differ\n\n" + "\n".join(cause for cause in causes if cause) + "\n")
     parts += [f"{NUMBERS}\n{_columns(numbers)}\n", OWN]
@@ -82,9 +103,10 @@ def page(claims: Sequence[Claim], cells: Sequence[Measured]) -> str:
 
 
 def in_words(judged: Sequence[Judged]) -> str:
-    """The counts of verdicts: "52 claims: 19 agree, 12 differ, 21 not run"."""
+    """The counts of verdicts: "52 claims: 12 agree, 9 differ, 10 undecided, 21 not run"."""
     count = Counter(each.verdict.word for each in judged)
-    return f"{len(judged)} claims: {count[AGREES]} agree, {count[DIFFERS]} differ, {count[NOT_RUN]} not run"
+    decided = f"{count[AGREES]} agree, {count[DIFFERS]} differ"
+    return f"{len(judged)} claims: {decided}, {count[UNDECIDED]} undecided, {count[NOT_RUN]} not run"
 
 
 def _line(judged: Judged, numbers: Numbers) -> tuple[str, ...]:
@@ -95,6 +117,8 @@ def _line(judged: Judged, numbers: Numbers) -> tuple[str, ...]:
         verdict += f" ({judged.verdict.missing})"
     if claim.in_print == DIFFERS:
         verdict += "; contradicts its own table"
+    if claim.in_print == NOT_RUN:
+        verdict += "; no number is printed"
     if claim.instead is not None and judged.verdict.word == NOT_RUN:
         other = judge(claim, numbers, instead=True)
         verdict += f"; on {claim.instead.dataset}, {claim.instead.partition}, it {_verb(other.verdict.word)}"
@@ -103,34 +127,45 @@ def _line(judged: Judged, numbers: Numbers) -> tuple[str, ...]:
 
 
 def _verb(word: str) -> str:
-    return "was not run" if word == NOT_RUN else word
+    return {NOT_RUN: "was not run", UNDECIDED: "is undecided"}.get(word, word)
 
 
 def _numbers(judged: Judged) -> str:
-    return ", ".join(f"{label} {number(mean, math.nan, judged.claim.metric)}" for label, mean in judged.numbers.items())
+    """Mean ± standard deviation of each method, and the seeds: once, if all have the same number."""
+    seeds = [each.seeds for each in judged.numbers.values()]
+    own = [
+        f"{label} {number(each.mean, each.deviation, judged.claim.metric)}" for label, each in judged.numbers.items()
+    ]
+    if len(set(seeds)) > 1:
+        return ", ".join(f"{text} ({_seeds(count)})" for text, count in zip(own, seeds, strict=True))
+    return f"{', '.join(own)} ({_seeds(seeds[0])})" if seeds else ""
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _cause(judged: Judged, numbers: Numbers) -> str:
-    """A line about a claim that differs, on its own data or on others."""
+    """A line about a claim that differs, or is undecided though something is known, on its own data or on others."""
     claim = judged.claim
     words = [judged.verdict.word]
     if claim.instead is not None:
         words.append(judge(claim, numbers, instead=True).verdict.word)
-    return f"- **{claim.paper}:** {claim.statement} {claim.cause.strip()}" if DIFFERS in words else ""
+    return f"- **{claim.paper}:** {claim.statement} {claim.cause.strip()}" if claim.cause or DIFFERS in words else ""
 
 
 def _columns(numbers: Numbers) -> str:
     rows = [row for name in tables() for row in read(name)]
-    columns = summarise_columns([(row, numbers.get(cell_of(row), math.nan)) for row in rows])
+    pairs = [(row, numbers.get(cell_of(row), Sample(math.nan))) for row in rows]
     lines = [
         (
             each.table.replace("Table", "Table "),
             ", ".join(each.setting),
             f"`{each.metric}`",
-            f"{each.agrees} of {each.agrees + each.differs}",
+            *(str(count) for count in (each.agrees, each.differs, each.undecided)),
             "–" if math.isnan(each.tau) else f"{each.tau:.2f}",
         )
-        for each in columns
-        if each.agrees + each.differs
+        for each in summarise_columns(pairs)
+        if each.agrees + each.differs + each.undecided
     ]
-    return table(("table", "setting", "metric", "numbers that agree", "τ"), lines)
+    return table(("table", "setting", "metric", "agree", "differ", "undecided", "τ"), lines)

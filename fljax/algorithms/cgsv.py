@@ -161,8 +161,8 @@ def cgsv_iafl(
         after = share_rewards(task, round.key, server._replace(book=book), up.update, cohort, rates, sharing)
         return after, along("client", contribution=book.reputation, rate=rates)
 
-    select = _with_members_book(with_recovery(select_uniform(clients_per_round), recovery))
-    usual = per_client_models(task, local, select, aggregate)
+    select = _with_members_book(select_uniform(clients_per_round))
+    usual = per_client_models(task, local, select, with_recovery(aggregate, recovery))
     return usual._replace(
         init_server=_with_book(usual.init_server),
         models=reference_model,

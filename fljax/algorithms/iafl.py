@@ -1,9 +1,10 @@
 """IAFL: every client is rewarded with its own model, which averages more updates the more the client contributes.
 
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Algorithm 1 and
-Procedure 2. Deviations: a reward is applied at the end of its round and recovery is drawn at the beginning of the next,
-which gives the same models; partial participation and "copied" follow the authors' code; the default ceiling is the
-largest contribution, as in the authors' code (the paper leaves it open). The defaults of ``kappa`` and
+Procedure 2. Deviations: a reward is applied and its recovery drawn at the end of a round, and not at the beginning of
+the next, which gives the same models (the authors' code draws at the beginning, so that its final models lack the last
+draw); partial participation and "copied" follow the authors' code; the default ceiling is the largest contribution, as
+in the authors' code (the paper leaves it open). The defaults of ``kappa`` and
 ``recovery`` are 0, as in the paper's comparisons of methods; its appendix E.7 recommends 0.5 and 0.01.
 """
 
@@ -82,7 +83,7 @@ def iafl(
     """``theta_k <- theta_k + (1/|S_k|) sum_{j in S_k} g_j``, ``|S_k| = 1 + ceil(gamma_k (N - 1))``.
 
     ``g_j = LocalSGD(theta_j, j) - theta_j``; ``S_k`` holds client k and others drawn uniformly in every round;
-    ``gamma_k = min(p_k / ceiling, 1)^(1 - kappa)``. Before a round, ``theta_k`` is replaced by the reference model with
+    ``gamma_k = min(p_k / ceiling, 1)^(1 - kappa)``. After a round, ``theta_k`` is replaced by the reference model with
     probability ``recovery``. The server keeps N + 1 models. A client that left the federation keeps its model, and
     nothing is computed over it: N, the ceiling and the reference model's rate are those of the members.
 
@@ -127,7 +128,7 @@ def iafl(
             )
         check_measure(measure, task)
         probability = None if joining is None else jnp.asarray(joining)
-        joined = with_recovery(select_joining(probability, clients_per_round), recovery)
+        joined = select_joining(probability, clients_per_round)
         measured = _measured(task, local, measure, sharing, joined)
         if probability is None:
             return measured
@@ -143,7 +144,7 @@ def iafl(
             now = now[jnp.minimum(seat.round, now.shape[0] - 1)]
         return Report(contribution=now[seat.id])
 
-    joined = with_recovery(select_joining(probability, clients_per_round), recovery)
+    joined = select_joining(probability, clients_per_round)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: Report, available: Available
@@ -155,7 +156,7 @@ def iafl(
     def aggregate(server: Models, up: Sent, round: Round) -> tuple[Models, Info]:
         return share_rewards(task, round.key, server, up.update, round.cohort, server.book, sharing), {}
 
-    usual = per_client_models(task, local, select, aggregate)
+    usual = per_client_models(task, local, select, with_recovery(aggregate, recovery))
 
     def begin(key: Key[Array, ""], census: Census) -> Models:
         # The book holds rates, which are finite for all reported contributions.
@@ -204,7 +205,7 @@ def _measured(task: Task, local: Local, measure: RoundMeasure, sharing: Sharing,
         after = share_rewards(task, round.key, server, up.update, cohort, rates, sharing)
         return after, {**info, **along("client", rate=rates)}
 
-    usual = per_client_models(task, local, select, aggregate)
+    usual = per_client_models(task, local, select, with_recovery(aggregate, sharing.recovery))
 
     def init_server(key: Key[Array, ""], census: Census) -> Models:
         server = usual.init_server(key, census)

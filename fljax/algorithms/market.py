@@ -43,6 +43,7 @@ class Books(NamedTuple):
       best: ``[C]`` best accuracy of each cluster so far; 0 if there is none yet.
       contribution: ``[N, C]``, the last measured contribution; initially 0.
       participation: ``[N, C]``, how often a client trained a cluster's model.
+      gained: ``[N, C]``, tokens that a client got for a cluster less those that it paid, over all rounds.
       members: ``[N, C]``, whether a client trained a cluster's model in the last round, which is not settled yet.
       eligible: ``[N]``, whether a client has data and belongs to the federation.
     """
@@ -52,6 +53,7 @@ class Books(NamedTuple):
     best: Float[Array, " C"]
     contribution: Float[Array, "N C"]
     participation: Int[Array, "N C"]
+    gained: Float[Array, "N C"]
     members: Bool[Array, "N C"]
     eligible: Bool[Array, " N"]
 
@@ -93,11 +95,15 @@ class Bidding(NamedTuple):
       fill_empty: number of first rounds in which a cluster without bids is filled at random (with clients that can
         pay); later its model stays as it is. "always": in every round; 0: never. In round 0 all clusters are filled at
         random.
+      least_gain: the tokens that a client must have gained by a cluster for each time that it trained its model, to bid
+        for it again, or to be drawn for it: a decision by past rewards (the paper's section 4.1, without a rule). They
+        are from ``-price`` on. A client that never trained the model bids. None: past rewards are not looked at.
     """
 
     rule: Literal["threshold", "argmax", "random"] = "threshold"
     least_importance: NonNegative | None = None
     fill_empty: CountOrZero | Literal["always"] = 10
+    least_gain: float | None = None
 
 
 class Exploration(NamedTuple):
@@ -145,6 +151,7 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:
         best=jnp.zeros(clusters, real),
         contribution=jnp.zeros((population, clusters), real),
         participation=jnp.zeros((population, clusters), jnp.int32),
+        gained=jnp.zeros((population, clusters), real),
         members=jnp.zeros((population, clusters), bool),
         eligible=sizes > 0,
     )
@@ -192,6 +199,7 @@ def settle(
         tokens=ledger.tokens,
         pools=ledger.pools,
         best=ledger.best,
+        gained=books.gained + (ledger.reimbursed + ledger.rewarded - ledger.paid).astype(books.gained.dtype),
         members=jnp.zeros_like(books.members),
         eligible=books.eligible if available.members is None else books.eligible & available.members,
     )
@@ -231,10 +239,14 @@ def place_bids(
             key=tie_key,
         )
     first = round == 0
-    bids = bids & available[:, None] & ~first
+    able = available[:, None]
+    if bidding.least_gain is not None:
+        gain = trees.ratio(books.gained, books.participation)
+        able = able & ((books.participation == 0) | (gain >= bidding.least_gain))
+    bids = bids & able & ~first
     early = True if bidding.fill_empty == "always" else round < bidding.fill_empty
     open_to_all = ~jnp.any(bids, axis=0) & (first | early)
-    pool = open_to_all[None, :] & available[:, None]
+    pool = open_to_all[None, :] & able
     if start is not None:
         pool = pool & (start | ~first)
     # A client's tokens go to its own bids first, then to random clusters.

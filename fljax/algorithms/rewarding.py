@@ -27,6 +27,7 @@ from fljax.protocol import (
     Judged,
     LocalData,
     PerClient,
+    Round,
     Seat,
     Select,
     Task,
@@ -36,8 +37,9 @@ from fljax.protocol import (
 from fljax.protocol.messages import Sent
 from fljax.training import Local
 
-# Streams of the key of ``select``; the uniform choice of a cohort uses the key itself.
-_RECOVERY, _JOINING = 1, 2
+# Streams: of the key of ``select``, whose uniform choice of a cohort uses the key itself; and of the key of
+# ``aggregate``, beyond the ids of ``iafl_subsets``.
+_JOINING, _RECOVERY = 2, 2**31 - 3
 
 
 class Models(NamedTuple):
@@ -126,24 +128,23 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
     return select
 
 
-def with_recovery(inner: Select, probability: float | Array) -> Select:
+def with_recovery(inner: Aggregate, probability: float | Array) -> Aggregate:
     """``inner``, after which each client's model is replaced by the reference model with the given probability.
 
     A round with an empty cohort replaces no model, and no round that of a client that left. Info: ``recovered``
     [client].
     """
 
-    def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
-    ) -> tuple[Models, Cohort, Info]:
-        server, cohort, info = inner(key, round, server, ballots, available)
-        drawn = jax.random.uniform(jax.random.fold_in(key, _RECOVERY), (available.population,), jnp.float32)
-        chosen = (drawn < probability) & jnp.any(cohort.present)
+    def aggregate(server: Models, up: Sent, round: Round) -> tuple[Models, Info]:
+        server, info = inner(server, up, round)
+        population = jax.tree.leaves(server.models.values)[0].shape[0]
+        drawn = jax.random.uniform(jax.random.fold_in(round.key, _RECOVERY), (population,), jnp.float32)
+        chosen = (drawn < probability) & jnp.any(round.cohort.present)
         chosen = chosen if server.members is None else chosen & server.members
-        models = trees.where_rows(chosen, replicate_model(server.reference, available.population), server.models.values)
-        return server._replace(models=PerClient(models)), cohort, {**info, **along("client", recovered=chosen)}
+        models = trees.where_rows(chosen, replicate_model(server.reference, population), server.models.values)
+        return server._replace(models=PerClient(models)), {**info, **along("client", recovered=chosen)}
 
-    return select
+    return aggregate
 
 
 def reward_rates(

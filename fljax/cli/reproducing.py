@@ -155,7 +155,8 @@ def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell,
             date = datetime.date.fromtimestamp((folder / folders.RESULTS).stat().st_mtime).isoformat()
             gone = f"; diverged: {number.diverged}" if number.diverged else ""
             note = f"fljax {__version__}, {folder.resolve().name}{gone}"
-            cells.append(Measured(place, number.mean, number.spread, number.seeds, number.rounds, date, note))
+            own = (number.mean, number.spread, number.seeds, number.rounds)
+            cells.append(Measured(place, *own, date, note, number.deviation))
     save_cells(path, cells)
     return len(cells)
 
@@ -219,10 +220,12 @@ def in_json(compared: Sequence[Compared]) -> list[Mapping[str, Any]]:
             **number.published._asdict(),
             "our_mean": number.mean,
             "our_spread": number.spread,
+            "our_seeds": number.seeds,
+            "our_deviation": number.deviation,
             "diverged": number.diverged,
             "spread": verdicts.spread(number.published.paper),
-            "deviations": verdicts.deviations(number.published, number.mean),
-            "verdict": verdicts.judge_number(number.published, number.mean, number.missing)._asdict(),
+            "errors_apart": verdicts.errors_apart(number.published, number.sample),
+            "verdict": verdicts.judge_number(number.published, number.sample, number.missing)._asdict(),
         }
         for number in compared
     ]

@@ -16,6 +16,7 @@ import xarray as xr
 
 from fljax import metrics as formulas
 from fljax.metrics.summaries import align_clusters, over_seeds
+from fljax.published.noise import Sample
 from fljax.published.tables import Published, plain_label, plain_metric
 from fljax.published.verdicts import DEVIATION_OVER_CLIENTS, STANDARD_DEVIATION, STANDARD_ERROR, spread
 from fljax.report.tables import last_values
@@ -36,10 +37,9 @@ METRICS = {
     "IPR": Ours("incentivised_participation_rate"),
     "IPR_tuned5": Ours("incentivised_participation_rate"),
     # MaxFL judges the global model, before any client adapts it. Its definition compares with a training loss, but its
-    # printed numbers for unseen clients equal INCFL's, which compare test losses. Ours compare test losses.
+    # printed numbers in Tables 3 and 4 equal INCFL's, which compare test losses. Ours compare test losses.
     "GM_Appeal": Ours("global_incentivised_participation_rate"),
-    # Tuned models against what clients require, both on training rows.
-    "GM_Appeal_tuned5": Ours("deployed_model_appeal"),
+    "GM_Appeal_tuned5": Ours("incentivised_participation_rate"),
     "avg_test_acc_pct": Ours("global_average_accuracy", 100),
     "pref_model_test_acc_pct": Ours("preferred_model_accuracy", 100),
     "pref_model_test_acc_tuned5_pct": Ours("preferred_model_accuracy", 100),
@@ -77,6 +77,7 @@ class Compared(NamedTuple):
       seeds: the number of seeds with a finite value.
       rounds: after how many rounds.
       diverged: which of our seeds diverged, in words; may be empty.
+      deviation: our standard deviation over seeds; NaN with fewer than two.
     """
 
     published: Published
@@ -86,6 +87,12 @@ class Compared(NamedTuple):
     seeds: int = 0
     rounds: int = 0
     diverged: str = ""
+    deviation: float = math.nan
+
+    @property
+    def sample(self) -> Sample:
+        """Our number over seeds, which verdicts are about."""
+        return Sample(self.mean, self.deviation, self.seeds)
 
 
 def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
@@ -113,7 +120,7 @@ def _compared(metrics: xr.Dataset, row: Published, marks: Mapping[str, str]) -> 
     }
     rounds = int(metrics["evaluated_round"].values[end_of(metrics, label)])
     missing = "" if seeds else "no seed has a finite number"
-    return Compared(row, mean, spreads[spread(row.paper)], missing, seeds, rounds, marks.get(label, ""))
+    return Compared(row, mean, spreads[spread(row.paper)], missing, seeds, rounds, marks.get(label, ""), std)
 
 
 def label_of(metrics: xr.Dataset, row: Published) -> str | None:

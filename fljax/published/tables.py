@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from fljax.core.files import write
 from fljax.core.names import shown, unknown
+from fljax.published.noise import Sample
 
 
 class Published(NamedTuple):
@@ -145,6 +146,7 @@ class Measured(NamedTuple):
       rounds: after how many rounds.
       date: of the run, as 2026-11-21.
       note: from where the number is.
+      deviation: the standard deviation over seeds; NaN if it is not known.
     """
 
     cell: Cell
@@ -154,6 +156,12 @@ class Measured(NamedTuple):
     rounds: int
     date: str
     note: str
+    deviation: float = math.nan
+
+    @property
+    def sample(self) -> Sample:
+        """The number over seeds, which verdicts are about."""
+        return Sample(self.mean, self.deviation, self.seeds)
 
 
 COLUMNS = (*Cell._fields, *Measured._fields[1:])
@@ -209,8 +217,10 @@ def _text(cells: Iterable[Measured]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for measured in cells:
-        numbers = ["" if math.isnan(value) else f"{value:.6g}" for value in (measured.mean, measured.std)]
-        writer.writerow([*measured.cell, *numbers, *measured[3:]])
+        mean, std, deviation = (
+            "" if math.isnan(value) else f"{value:.6g}" for value in (measured.mean, measured.std, measured.deviation)
+        )
+        writer.writerow([*measured.cell, mean, std, *measured[3:-1], deviation])
     return out.getvalue()
 
 
@@ -219,12 +229,12 @@ def _measured(line: Sequence[str], where: str) -> Measured:
         raise ValueError(f"expected {len(COLUMNS)} values in {where}, got {len(line)}")
     place, rest = Cell(*line[: len(Cell._fields)]), line[len(Cell._fields) :]
     try:
-        mean, std = float(rest[0]), float(rest[1] or "nan")
+        mean, std, deviation = float(rest[0]), float(rest[1] or "nan"), float(rest[6] or "nan")
         seeds, rounds = int(rest[2]), int(rest[3])
         datetime.date.fromisoformat(rest[4])
     except ValueError as error:
         raise ValueError(f"expected numbers and a date in {where}, got {shown(','.join(rest[:5]))} ({error})") from None
-    if not math.isfinite(mean) or std < 0 or min(seeds, rounds) < 1:
+    if not math.isfinite(mean) or std < 0 or deviation < 0 or min(seeds, rounds) < 1:
         got = shown(",".join(rest[:4]))
         raise ValueError(f"expected a finite mean, a spread from 0, seeds and rounds from 1 in {where}, got {got}")
-    return Measured(place, mean, std, seeds, rounds, rest[4], rest[5])
+    return Measured(place, mean, std, seeds, rounds, rest[4], rest[5], deviation)

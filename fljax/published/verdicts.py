@@ -1,10 +1,11 @@
 """Whether our numbers agree with printed ones, our order of algorithms with the printed order, and both with claims.
 
-A number agrees if the difference is at most the larger of two published standard deviations and one unit of the last
-printed decimal. Papers print different spreads after "±" (``spread``); ``standard_deviation`` makes one kind of them.
+Verdicts need two standard errors (``fljax.published.noise``). Papers print different spreads after "±" (``spread``);
+``printed_sample`` makes standard deviations over seeds of them, where that is possible.
 
 The claims are those that papers make with their tables (``fljax/published/claims.toml``). A claim is about one metric
-of one setting. It compares an algorithm with others, or with a number, by means over seeds.
+of one setting. It compares an algorithm with others, or with a number, by means over seeds. The standard error of a
+difference is that of both means, taken as independent.
 """
 
 from __future__ import annotations
@@ -17,29 +18,36 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fljax.published.noise import (
+    AGREES,
+    DIFFERS,
+    SLACK,
+    UNDECIDED,
+    Sample,
+    together,
+    verdict_on_excess,
+    verdict_on_number,
+)
 from fljax.published.tables import Cell, Published, cell_of, plain_label, read, tables
 
-AGREES, DIFFERS, NOT_RUN = "agrees", "differs", "not run"
+NOT_RUN = "not run"
 
 # The kinds of spread after a paper's "±"; papers that are not in SPREADS have the first.
 STANDARD_DEVIATION, STANDARD_ERROR = "standard deviation over seeds", "standard error over seeds"
 DEVIATION_OVER_CLIENTS = "standard deviation over clients"  # averaged over seeds
 SPREADS = {"IAFL": STANDARD_ERROR, "IP-FL": DEVIATION_OVER_CLIENTS}
 
-# The number of seeds behind a printed standard error, by paper, and where a table has another number.
-SEEDS = {"IAFL": 10}
+# The number of seeds behind a printed number, by paper, and where a table has another number. IP-FL does not print it.
+SEEDS = {"IAFL": 10, "INCFL": 3, "MaxFL": 3}
 SEEDS_OF_TABLES = {("IAFL", f"Table{number}"): 3 for number in (8, 9, 10)}
-
-DEVIATIONS = 2  # within which numbers agree
-SLACK = 1e-9  # relative; numbers of a few decimals are not exact in binary
 
 
 class Verdict(NamedTuple):
     """What is said of one number or one claim.
 
     Attributes:
-      word: "agrees", "differs" or "not run".
-      missing: what is missing, if it was not run; else "".
+      word: "agrees", "differs", "undecided" or "not run".
+      missing: what is missing, if it was not run or has no standard error; else "".
     """
 
     word: str
@@ -54,50 +62,52 @@ def spread(paper: str) -> str:
     return SPREADS.get(paper, STANDARD_DEVIATION)
 
 
-def standard_deviation(row: Published) -> float:
-    """The published standard deviation of one seed's number; NaN if no spread is printed.
+def printed_sample(row: Published) -> Sample:
+    """The published number with its standard deviation over seeds; NaN if none is printed.
 
-    A standard error over ``n`` seeds is multiplied by ``sqrt(n)``. A standard deviation over clients stays as it is,
-    since the paper prints no other.
+    A standard error over ``n`` seeds is multiplied by ``sqrt(n)``. One over clients says nothing of seeds.
     """
-    if spread(row.paper) != STANDARD_ERROR:
-        return row.std
-    return row.std * math.sqrt(SEEDS_OF_TABLES.get((row.paper, row.table), SEEDS[row.paper]))
+    seeds = SEEDS_OF_TABLES.get((row.paper, row.table), SEEDS.get(row.paper, 0))
+    of_seeds = {STANDARD_DEVIATION: 1, STANDARD_ERROR: math.sqrt(seeds), DEVIATION_OVER_CLIENTS: math.nan}
+    return Sample(row.mean, row.std * of_seeds[spread(row.paper)], seeds)
 
 
-def deviations(row: Published, mean: float) -> float:
-    """``(mean - published) / standard deviation``; NaN if a number is missing; +-inf if 0.00 is printed as the spread.
+def errors_apart(row: Published, ours: Sample) -> float:
+    """``(ours - published) / standard error of both``; NaN if something is missing, +-inf if the error is 0.
 
-    Equal numbers are 0 deviations apart, whatever the spread.
+    Equal numbers are 0 apart, whatever the errors.
     """
-    difference, std = mean - row.mean, standard_deviation(row)
-    if math.isnan(difference) or math.isnan(std):
+    difference, error = ours.mean - row.mean, together(printed_sample(row), ours)
+    if math.isnan(difference) or math.isnan(error):
         return math.nan
     if difference == 0:
         return 0.0
-    return math.copysign(math.inf, difference) if std == 0 else difference / std
+    return math.copysign(math.inf, difference) if error == 0 else difference / error
 
 
-def tolerance(row: Published) -> float:
-    """``max(2 * standard deviation, digit)``; a spread or a digit that is not known counts as 0."""
-    parts = (DEVIATIONS * standard_deviation(row), row.digit)
-    return max(0.0 if math.isnan(part) else part for part in parts)
-
-
-def judge_number(row: Published, mean: float, missing: str = "no results") -> Verdict:
-    """The verdict on our mean, which is in the paper's units.
+def judge_number(row: Published, ours: Sample, missing: str = "no results") -> Verdict:
+    """The verdict on our number, which is in the paper's units.
 
     Args:
       row: the printed number.
-      mean: ours; NaN if there is none.
+      ours: our number; its mean is NaN if there is none.
       missing: what is missing if there is none.
     """
     if math.isnan(row.mean):
         return Verdict(NOT_RUN, "the paper prints no number")
-    if math.isnan(mean):
+    if math.isnan(ours.mean):
         return Verdict(NOT_RUN, missing)
-    slack = SLACK * max(abs(row.mean), abs(mean))
-    return Verdict(AGREES if abs(mean - row.mean) <= tolerance(row) + slack else DIFFERS)
+    printed = printed_sample(row)
+    unknown = _unknown([ours]) or ("no spread over seeds is printed" if math.isnan(printed.error) else "")
+    digit = 0.0 if math.isnan(row.digit) else row.digit
+    return Verdict(verdict_on_number(printed, ours, digit), unknown)
+
+
+def _unknown(ours: Sequence[Sample]) -> str:
+    """Why one of our numbers has no standard error; nothing if all have one."""
+    if any(each.seeds == 1 for each in ours):
+        return "one seed"
+    return "no spread over seeds" if any(math.isnan(each.error) for each in ours) else ""
 
 
 def rank_correlation(published: Sequence[float], ours: Sequence[float]) -> float:
@@ -125,6 +135,7 @@ class Column(NamedTuple):
       metric: the published metric.
       agrees: how many numbers agree.
       differs: how many differ.
+      undecided: how many are neither.
       not_run: how many there are not.
       tau: Kendall's tau-b of both orders of algorithms; NaN if there is none.
     """
@@ -134,27 +145,29 @@ class Column(NamedTuple):
     metric: str
     agrees: int
     differs: int
+    undecided: int
     not_run: int
     tau: float
 
 
-def summarise_columns(numbers: Sequence[tuple[Published, float]]) -> list[Column]:
-    """What is said of each column, in the order of the numbers: printed ones and ours (NaN: none)."""
-    columns: dict[tuple[str, ...], list[tuple[Published, float]]] = {}
-    for row, mean in numbers:
+def summarise_columns(numbers: Sequence[tuple[Published, Sample]]) -> list[Column]:
+    """What is said of each column, in the order of the numbers: printed ones and ours (a mean of NaN: none)."""
+    columns: dict[tuple[str, ...], list[tuple[Published, Sample]]] = {}
+    for row, ours in numbers:
         place = (f"{row.paper}, {row.table}", row.dataset, row.partition, row.split, row.metric)
-        columns.setdefault(place, []).append((row, mean))
+        columns.setdefault(place, []).append((row, ours))
     summaries = []
     for (table, dataset, partition, split, metric), pairs in columns.items():
-        words = [judge_number(row, mean).word for row, mean in pairs]
-        tau = rank_correlation([row.mean for row, _ in pairs], [mean for _, mean in pairs])
-        agrees, differs, not_run = (words.count(word) for word in (AGREES, DIFFERS, NOT_RUN))
-        summaries.append(Column(table, (dataset, partition, split), metric, agrees, differs, not_run, tau))
+        words = [judge_number(row, ours).word for row, ours in pairs]
+        tau = rank_correlation([row.mean for row, _ in pairs], [ours.mean for _, ours in pairs])
+        agrees, differs, undecided, not_run = (words.count(word) for word in (AGREES, DIFFERS, UNDECIDED, NOT_RUN))
+        setting = (dataset, partition, split)
+        summaries.append(Column(table, setting, metric, agrees, differs, undecided, not_run, tau))
     return summaries
 
 
-# Our or a paper's means by cell.
-Numbers = Mapping[Cell, float]
+# Our or a paper's numbers by cell.
+Numbers = Mapping[Cell, Sample]
 
 # The forms of a claim: the key, and whether more is better.
 COMPARISONS = {"greater_than": True, "less_than": False}
@@ -181,7 +194,10 @@ class Claim(NamedTuple):
       others: the algorithms of a comparison.
       by: the least difference of a comparison; None: any difference above 0. With 0 equal numbers agree.
       bound: the number of the other forms.
-      in_print: the verdict on the paper's own numbers. Some statements contradict their table.
+      in_print: the verdict on the paper's own means as printed. Some statements contradict their table. "not run" of
+        statements about figures without numbers.
+      beside: table and partition of the others' numbers, where these are not the claim's own.
+      best_in: the claim is that the comparison holds in so many settings of the table (data sets and partitions).
       instead: where else we have run it.
       cause: why ours differ, or what was ruled out; "" if ours do not differ.
     """
@@ -201,6 +217,8 @@ class Claim(NamedTuple):
     by: float | None = None
     bound: float = math.nan
     in_print: str = AGREES
+    beside: Sequence[str] = ()
+    best_in: int | None = None
     instead: Instead | None = None
     cause: str = ""
 
@@ -209,40 +227,66 @@ class Claim(NamedTuple):
         place = Instead(self.dataset, self.partition) if not instead or self.instead is None else self.instead
         return Cell(self.paper, self.table, *place, self.split, algorithm, self.metric)
 
+    def places(self, instead: bool = False) -> dict[str, Cell]:
+        """The cells of a claim's numbers by label, its own first."""
+        own = self.cell(self.algorithm, instead)
+        table, partition = self.beside or (own.table, own.partition)
+        named = f" in {table}" if self.beside else ""
+        others = {each + named: own._replace(algorithm=each, table=table, partition=partition) for each in self.others}
+        return {self.algorithm: own, **others}
+
 
 class Judged(NamedTuple):
     """A verdict on a claim, and the numbers behind it.
 
     Attributes:
       claim: the claim.
-      verdict: agrees, differs or not run.
-      numbers: means by algorithm, the claim's own first, as far as there are any.
+      verdict: agrees, differs, undecided or not run.
+      numbers: by algorithm, the claim's own first, as far as there are any.
     """
 
     claim: Claim
     verdict: Verdict
-    numbers: dict[str, float]
+    numbers: dict[str, Sample]
 
 
 def judge(claim: Claim, numbers: Numbers, instead: bool = False) -> Judged:
-    """Evaluates one claim.
+    """Evaluates one claim. A comparison agrees if all differences do, and differs if one does.
 
     Args:
       claim: the claim.
-      numbers: means in the paper's units by cell; labels of algorithms count without case and punctuation.
+      numbers: in the paper's units by cell; labels of algorithms count without case and punctuation.
       instead: whether to evaluate it on the other data set, which the claim must name.
     """
-    by_label = {cell._replace(algorithm=plain_label(cell.algorithm)): mean for cell, mean in numbers.items()}
-    means = {
-        label: by_label.get(claim.cell(plain_label(label), instead), math.nan)
-        for label in (claim.algorithm, *claim.others)
-    }
-    present = {label: mean for label, mean in means.items() if not math.isnan(mean)}
-    missing = [label for label in means if label not in present]
+    if claim.best_in is not None:
+        return _judge_settings(claim, claim.best_in, numbers)
+    by_label = {_plain(cell): each for cell, each in numbers.items()}
+    found = {label: by_label.get(_plain(cell), Sample(math.nan)) for label, cell in claim.places(instead).items()}
+    present = {label: each for label, each in found.items() if not math.isnan(each.mean)}
+    missing = [label for label in found if label not in present]
     if missing:
         what = "no numbers" if not present else f"no number of {', '.join(missing)}"
         return Judged(claim, Verdict(NOT_RUN, what), present)
-    return Judged(claim, Verdict(AGREES if _holds(claim, present) else DIFFERS), present)
+    words = _words(claim, present)
+    word = next((each for each in (DIFFERS, UNDECIDED) if each in words), AGREES)
+    return Judged(claim, Verdict(word, _unknown(list(present.values())) if word == UNDECIDED else ""), present)
+
+
+def _judge_settings(claim: Claim, least: int, numbers: Numbers) -> Judged:
+    """Agrees if the comparison agrees in so many settings, and differs if it cannot in so many."""
+    rows = [row for name in tables() for row in read(name) if (row.paper, row.table) == (claim.paper, claim.table)]
+    settings = dict.fromkeys((row.dataset, row.partition) for row in rows if row.metric == claim.metric)
+    each = claim._replace(best_in=None)
+    words = [judge(each._replace(dataset=one, partition=two), numbers).verdict.word for one, two in settings]
+    agrees, differs, undecided, not_run = (words.count(word) for word in (AGREES, DIFFERS, UNDECIDED, NOT_RUN))
+    word = NOT_RUN if not_run else UNDECIDED
+    word = AGREES if agrees >= least else DIFFERS if len(words) - differs < least else word
+    known = f"of {len(words)} settings {agrees} agree, {differs} differ, {undecided} are undecided, {not_run} not run"
+    return Judged(claim, Verdict(word, known), {})
+
+
+def _plain(cell: Cell) -> Cell:
+    return cell._replace(algorithm=plain_label(cell.algorithm))
 
 
 def judge_all(claims: Sequence[Claim], numbers: Numbers) -> list[Judged]:
@@ -257,9 +301,9 @@ def claims_of(table: str) -> list[Claim]:
 
 
 @functools.cache
-def published_numbers() -> dict[Cell, float]:
-    """All printed means."""
-    return {cell_of(row): row.mean for name in tables() for row in read(name)}
+def published_numbers() -> dict[Cell, Sample]:
+    """All printed means, as if they had no spread."""
+    return {cell_of(row): Sample(row.mean, 0.0, 2) for name in tables() for row in read(name)}
 
 
 @functools.cache
@@ -303,8 +347,9 @@ def _claim(raw: Mapping[str, Any], number: int) -> Claim:
         raise ValueError(f"expected {', '.join(lacking)} in {where}, got none")
     if form in BOUNDS and "by" in options:
         raise ValueError(f"expected by with greater_than or less_than in {where}, got {form}")
-    if options.get("in_print", AGREES) not in (AGREES, DIFFERS):
-        raise ValueError(f"expected in_print to be {AGREES} or {DIFFERS} in {where}, got {options['in_print']!r}")
+    if options.get("in_print", AGREES) not in (AGREES, DIFFERS, NOT_RUN):
+        valid = f"{AGREES}, {DIFFERS} or {NOT_RUN}"
+        raise ValueError(f"expected in_print to be {valid} in {where}, got {options['in_print']!r}")
     if "instead" in options:
         if set(options["instead"]) != set(Instead._fields):
             raise ValueError(f"expected instead with dataset and partition in {where}, got {options['instead']!r}")
@@ -313,15 +358,18 @@ def _claim(raw: Mapping[str, Any], number: int) -> Claim:
     return Claim(**options, **comparison, form=form)
 
 
-def _holds(claim: Claim, numbers: Mapping[str, float]) -> bool:
-    mean = numbers[claim.algorithm]
+def _words(claim: Claim, numbers: Mapping[str, Sample]) -> list[str]:
+    """The verdict on each comparison of a claim, or on its bound, which has no error."""
+    own, by = numbers[claim.algorithm], claim.by or 0.0
     if claim.form in BOUNDS:
-        return _exceeds(mean, claim.bound, 0.0, BOUNDS[claim.form])
-    return all(_exceeds(mean, numbers[label], claim.by, COMPARISONS[claim.form]) for label in claim.others)
+        return [_exceeds(own, Sample(claim.bound, 0.0, 2), 0.0, BOUNDS[claim.form])]
+    more = COMPARISONS[claim.form]
+    others = [each for label, each in numbers.items() if label != claim.algorithm]
+    return [_exceeds(own, other, by, more, claim.by is None) for other in others]
 
 
-def _exceeds(mean: float, other: float, by: float | None, more: bool) -> bool:
-    """``mean - other >= by``, or ``> 0`` if ``by`` is None; with the sign turned unless ``more``."""
-    difference = mean - other if more else other - mean
-    slack = SLACK * max(abs(mean), abs(other))
-    return difference > slack if by is None else difference >= by - slack
+def _exceeds(own: Sample, other: Sample, by: float, more: bool, strict: bool = False) -> str:
+    """Whether ``own - other >= by``, or ``> 0`` with ``strict``; with the sign turned unless ``more``."""
+    excess = (own.mean - other.mean if more else other.mean - own.mean) - by
+    slack = SLACK * max(abs(own.mean), abs(other.mean))
+    return verdict_on_excess(0.0 if abs(excess) <= slack else excess, together(own, other), strict)

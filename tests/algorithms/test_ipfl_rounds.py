@@ -49,10 +49,10 @@ CASES = {
     "few tokens": ({"tokens": Tokens(initial=2.0)}, {}),
     "code": (
         {**CODE, "tokens": CODE["tokens"]._replace(initial=9.0)},
-        {"bid": "argmax", "random_slots": 1, "fill": None, "ranked": "all", "importance": "accuracy"}
-        | {"profile_on": "distributions"},
+        {"bid": "argmax", "random_slots": 1, "fill": None, "ranked": "all", "importance": "accuracy"},
     ),
     "no incentive": ({"bidding": Bidding("random", fill_empty=0)}, {"bid": "random", "fill": 0}),
+    "past rewards": ({"bidding": Bidding(least_gain=-0.2), "tokens": FEW}, {"least_gain": -0.2}),
     "divisible": ({"tokens": Tokens(9.0, price=2, whole=False)}, {"integer": False, "price": 2}),
     "prices by cluster, budgets": ({"tokens": Tokens((9.0, 2.0, 3.0, 7.0, 1.0), price=(1, 3))}, {"price": (1, 3)}),
     "accuracy": ({"importance": "accuracy"}, {"importance": "accuracy"}),

@@ -98,6 +98,15 @@ def test_recovery_ends_differences_of_models(exact):
 
 
 @pytest.mark.in_turn
+def test_with_recovery_1_all_clients_hold_the_reference_model(exact):
+    """Algorithm 1, lines 5 to 7: what a client gets of a round is the reference model with probability q."""
+    states, records = run(rewarded, ROUNDS, contribution=np.linspace(0, 1, POPULATION), recovery=1.0)
+    reference = np.broadcast_to(np.asarray(states.server.reference["w"])[:, None], models(states).shape)
+    np.testing.assert_array_equal(models(states), reference)
+    assert records["recovered"].all()
+
+
+@pytest.mark.in_turn
 def test_recovery_is_drawn_for_each_client_and_round():
     states, records = run(rewarded, 300, contribution=np.zeros(POPULATION), recovery=0.3)
     recovered = records["recovered"].astype(float)

@@ -24,7 +24,10 @@ def test_rows_are_those_of_the_table_and_of_the_file():
 
 def test_numbers_that_are_there_become_cells():
     rows = rows_like("ipfl_table4_personalized", "10:90", "FMNIST", "10:90", [])
-    compared = [Compared(rows[0], 85.3, 3.5, seeds=5, rounds=100), Compared(rows[1], math.nan, math.nan, "missing")]
+    compared = [
+        Compared(rows[0], 85.3, 3.5, seeds=5, rounds=100, deviation=0.5),
+        Compared(rows[1], math.nan, math.nan, "missing"),
+    ]
     (cell,) = measured(compared, "2026-11-27", "b.md")
     assert cell.cell.dataset == "FMNIST"
-    assert (cell.mean, cell.std, cell.seeds, cell.rounds, cell.note) == (85.3, 3.5, 5, 100, "b.md")
+    assert (cell.mean, cell.std, cell.sample, cell.rounds, cell.note) == (85.3, 3.5, (85.3, 0.5, 5), 100, "b.md")

@@ -76,4 +76,4 @@ def test_numbers_are_replaced_by_trial_and_shown_beside_printed_ones(
     ]
     trials.show(trial, found[:2], Console(width=150))
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "INCFL" in line]
-    assert [line[-2] for line in lines] == ["differs", "agrees"]
+    assert [line[-2] for line in lines] == ["undecided", "undecided"]

@@ -51,6 +51,16 @@ def test_shipped_configs_load(name):
         assert any(beside.label_of(labels, row) for row in rows), "no algorithm has the label of a published one"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "ipfl").glob("*.toml")), ids=lambda path: path.stem)
+def test_contributions_are_not_measured_on_rows_that_judge_clusters(path):
+    """``held["distribution_d"]`` judge the models of clusters. Validation rows of the server are upright: no tier B."""
+    loaded = config.load(path)
+    turned = loaded.data.partition_options.get("rotate", False)
+    for entry in loaded.algorithms:
+        if entry.name == "ipfl":
+            assert entry.options.get("profile_on", "matched") == ("members" if turned else "matched")
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "maxfl").glob("*.toml")), ids=lambda path: path.stem)
 def test_appeal_is_that_of_the_global_model_in_maxfl(path):
     """MaxFL, Definition 1: a client compares the global model with its requirement, and not a personal one."""

@@ -203,6 +203,30 @@ def test_blocks_mix_their_own_with_the_others():
         assert abs(own - (client % 4 + 0.5) / 4) < 0.02
 
 
+@pytest.mark.parametrize("pattern", ["10:90", "70:30", "40:60", "linear", "random"])
+@pytest.mark.parametrize("blocks", [2, 4, 5])
+def test_patterns_of_blocks(pattern, blocks):
+    """Shares of one's own block by the pattern, of the others alike. Two blocks are a mixture."""
+    labels = np.repeat(np.arange(20), 200)
+    split = block_mixture(labels, clients=20, blocks=blocks, pattern=pattern, size=100, unseen=blocks)
+    assert split.group is not None
+    place = np.searchsorted(np.cumsum([len(part) for part in np.array_split(np.arange(20), blocks)]), labels, "right")
+    shares = np.array([np.bincount(place[rows], minlength=blocks) / len(rows) for rows in split.rows])
+    own = shares[np.arange(len(shares)), split.group]
+    if pattern == "random":
+        assert len(set(own[:20])) > 10
+    elif pattern == "linear":
+        np.testing.assert_array_equal(np.argsort(own[:20][split.group[:20] == 1]), np.arange(20 // blocks))
+    else:
+        np.testing.assert_allclose(own, max(map(int, pattern.split(":"))) / 100, atol=0.011)  # whole rows
+    others = np.where(np.arange(blocks) == split.group[:, None], ((1 - own) / (blocks - 1))[:, None], shares)
+    np.testing.assert_allclose(others, ((1 - own) / (blocks - 1))[:, None] + 0 * shares, atol=0.011)
+    if blocks == 2 and ":" in pattern:
+        two = mixture(labels, clients=20, unseen=2, pattern=pattern, size=100)
+        found = sorted(float(np.mean(labels[rows] < 10)) for rows in two.rows)
+        np.testing.assert_allclose(found, sorted(shares[:, 0]), atol=0.011)
+
+
 def test_class_clusters_are_consecutive_classes():
     split = class_clusters(LABELS, clients=9, unseen=3, k=3)
     assert split.group is not None

@@ -14,18 +14,28 @@ from fljax.published.verdicts import judge_all, read_claims
 
 def test_the_page_counts_what_it_lists() -> None:
     text = generator.pages()["claims.md"]
-    said = [
-        int(each) for each in re.findall(r"\*\*(\d+) claims: (\d+) agree, (\d+) differ, (\d+) not run\*\*", text)[0]
-    ]
+    counted = r"\*\*(\d+) claims: (\d+) agree, (\d+) differ, (\d+) undecided, (\d+) not run\*\*"
+    said = [int(each) for each in re.findall(counted, text)[0]]
     assert said[0] == sum(said[1:]) == len(read_claims())
     lines = [line for line in text.splitlines() if line.startswith("| ") and "**" in line]
-    words = [re.findall(r"\*\*(agrees|differs|not run)\*\*", line)[-1] for line in lines]
-    assert [words.count(word) for word in ("agrees", "differs", "not run")] == said[1:]
+    words = [re.findall(r"\*\*(agrees|differs|undecided|not run)\*\*", line)[-1] for line in lines]
+    assert [words.count(word) for word in ("agrees", "differs", "undecided", "not run")] == said[1:]
+
+
+def test_spread_and_seeds_stand_beside_every_number() -> None:
+    text = generator.pages()["claims.md"]
+    numbers = {each.cell: each.sample for each in read_folder(generator.CELLS)}
+    for judged in judge_all(read_claims(), numbers):
+        for label, each in judged.numbers.items():
+            digits = 1 if "pct" in judged.claim.metric else 2
+            spread = f" ± {each.deviation:.{digits}f}" if each.seeds > 1 else ""
+            there = re.escape(f"{label} {each.mean:.{digits}f}{spread}") + rf"[^|]*\({each.seeds} seed"
+            assert re.search(there, text), judged
 
 
 def test_every_claim_that_differs_has_its_cause_on_the_page() -> None:
     text = generator.pages()["claims.md"]
-    numbers = {each.cell: each.mean for each in read_folder(generator.CELLS)}
+    numbers = {each.cell: each.sample for each in read_folder(generator.CELLS)}
     for judged in judge_all(read_claims(), numbers):
         if judged.verdict.word == "differs":
             assert f"{judged.claim.statement} {judged.claim.cause.strip()}" in text, judged.claim.name
@@ -40,7 +50,7 @@ def test_claims_are_printed_where_readers_find_them() -> None:
 
 def test_nothing_is_claimed_without_numbers() -> None:
     text = generator.page(read_claims(), [])
-    assert f"{len(read_claims())} claims: 0 agree, 0 differ, {len(read_claims())} not run" in text
+    assert f"{len(read_claims())} claims: 0 agree, 0 differ, 0 undecided, {len(read_claims())} not run" in text
     assert "Kendall" in text
 
 

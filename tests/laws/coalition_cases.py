@@ -44,7 +44,9 @@ def _recorded(name: str, measure: RoundMeasure) -> Case:
     return case._replace(build=build)
 
 
-MEASURED = {f"iafl_measured_{name}": _with("iafl", contribution=_measure(name)) for name in ROUND_MEASURES} | {
+# The starts of ComFedSV's completion are drawn for the coalitions of all clients.
+_LAWFUL = [name for name in ROUND_MEASURES if name != "completed_shapley"]
+MEASURED = {f"iafl_measured_{name}": _with("iafl", contribution=_measure(name)) for name in _LAWFUL} | {
     f"fedavg_recorded_{name}": _recorded("fedavg", _measure(name, filter_below=0.5)) for name in _REPUTATIONS
 }
 FORMS = {

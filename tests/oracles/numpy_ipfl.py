@@ -32,10 +32,11 @@ class Rules(NamedTuple):
     normalised: bool = True
     importance: str = "least_loss"
     profile_on: str = "matched"
+    least_gain: float | None = None
 
 
 class Books(NamedTuple):
-    """T_k, P_c, Amax_c, phi_kc, n_kc, and who trained in the last round."""
+    """T_k, P_c, Amax_c, phi_kc, n_kc, who trained in the last round, and what clients gained by a cluster."""
 
     tokens: np.ndarray
     pools: np.ndarray
@@ -43,6 +44,7 @@ class Books(NamedTuple):
     phi: np.ndarray
     count: np.ndarray
     members: list[list[int]]
+    gained: np.ndarray | None = None
 
 
 def accuracies(models: list[Params], x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -86,10 +88,14 @@ def settle(
 ) -> Books:
     """Equations (9)-(13) for the members of the last round; ``by_phi`` and ``by_count`` are lots."""
     tokens, pools, best = books.tokens.copy(), books.pools.copy(), books.best.copy()
+    gained = np.zeros(books.phi.shape) if books.gained is None else books.gained.copy()
     for c, members in enumerate(books.members):
+        before = tokens.copy()
         for k in members:
             tokens[k] -= cost(c, rules)
             pools[c] += cost(c, rules)
+        gained[:, c] -= before - tokens
+        before = tokens.copy()
         if not members:
             continue
         mean = np.mean([accuracy[k][c] for k in members])
@@ -111,7 +117,16 @@ def settle(
             given = down((n - place) * pool / (n * (n + 1) / 2), rules.integer)
             tokens[k] += given
             pools[c] -= given
-    return books._replace(tokens=tokens, pools=pools, best=best, members=[[] for _ in books.members])
+        gained[:, c] += tokens - before
+    return books._replace(tokens=tokens, pools=pools, best=best, members=[[] for _ in books.members], gained=gained)
+
+
+def willing(books: Books, k: int, c: int, rules: Rules) -> bool:
+    """Whether what a client gained by a cluster, for each time it trained for it, lets it bid again."""
+    if rules.least_gain is None or books.count[k, c] == 0:
+        return True
+    assert books.gained is not None
+    return bool(books.gained[k, c] / books.count[k, c] >= rules.least_gain)
 
 
 def bids(
@@ -129,7 +144,7 @@ def bids(
         else:
             wanted = [int(np.argmax(draw[k]))]
         for c in affordable(sorted(wanted, key=lambda c: (-u[c], lot[k, c])), books.tokens[k], rules):
-            found[c].append(k)
+            found[c] += [k] * willing(books, k, c, rules)
     return found
 
 
@@ -155,7 +170,8 @@ def candidates(
     at_random = [not who and (t == 0 or rules.fill is None or t < rules.fill) for who in found]
     for k in sorted(worth):
         left = books.tokens[k] - sum(cost(c, rules) for c, who in enumerate(found) if k in who)
-        asked = sorted((c for c in range(len(found)) if at_random[c]), key=lambda c, k=k: (-draw[k, c], c))
+        open_to = [c for c in range(len(found)) if at_random[c] and willing(books, k, c, rules)]
+        asked = sorted(open_to, key=lambda c, k=k: (-draw[k, c], c))
         for c in affordable(asked, left, rules):
             found[c].append(k)
     return found, at_random

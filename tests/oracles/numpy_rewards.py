@@ -58,15 +58,14 @@ def iafl_round(
     reference_subset: Sequence[int],
     recovered: Sequence[bool],
 ) -> tuple[list[Params], Params]:
-    """Recovery, local training, rewards: (models, reference)."""
-    models = [reference if gone else model for model, gone in zip(models, recovered, strict=True)]
+    """Local training, rewards, recovery: (models, reference)."""
     moves = updates(models, clients, rate)
     after = []
     for model, subset in zip(models, subsets, strict=True):
         after.append(added(model, [mean([moves[j] for j in subset])], np.ones(1)) if subset else model)
     if reference_subset:
         reference = added(reference, [mean([moves[j] for j in reference_subset])], np.ones(1))
-    return after, reference
+    return [reference if gone else model for model, gone in zip(after, recovered, strict=True)], reference
 
 
 def _flat(move: Params) -> np.ndarray:
@@ -136,12 +135,17 @@ def cosines(moves: Mapping[int, np.ndarray], normalised: bool) -> dict[int, floa
 
 
 def contributions_round(
-    known: Known, scores: Mapping[int, float], memory: float, below: float | None = None, after: int = 0
+    known: Known,
+    scores: Mapping[int, float],
+    memory: float,
+    below: float | None = None,
+    after: int = 0,
+    accumulated: bool = False,
 ) -> Known:
-    """CGSV's recursion for the clients with a score, and RFFL's rule of shutting out in terms of the mean."""
+    """CGSV's recursion or a sum for the clients with a score, and RFFL's rule of shutting out in terms of the mean."""
     contribution, rounds, filtered = (part.copy() for part in known)
     for id, score in scores.items():
-        contribution[id] = memory * contribution[id] + (1 - memory) * score
+        contribution[id] = memory * contribution[id] + (1 if accumulated else 1 - memory) * score
         rounds[id] += 1
     inside = [id for id in range(len(rounds)) if rounds[id] and not filtered[id]]
     mean = np.mean(contribution[inside]) if inside else 0.0

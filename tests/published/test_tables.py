@@ -18,10 +18,11 @@ from fljax.published.tables import (
     read_folder,
     save_cells,
 )
+from fljax.published.verdicts import read_claims
 
 RESULTS = pathlib.Path(__file__).parent.parent.parent / "benchmarks" / "results"
 PLACE = Cell("INCFL", "Table1", "FMNIST", "p, with a comma", "unseen", "q-FFL(q=1)", "IPR")
-ONE = Measured(PLACE, 0.29, 0.03, 3, 200, "2026-11-21", "a report")
+ONE = Measured(PLACE, 0.29, 0.03, 3, 200, "2026-11-21", "a report", 0.03)
 
 
 def test_cells_are_written_and_read_again(tmp_path):
@@ -50,14 +51,15 @@ def test_the_same_place_is_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("INCFL,Table1", r"expected 13 values in line 2 of '.*cells.csv', got 2"),
-        ("a,b,c,d,e,f,g,high,,3,200,2026-11-21,", r"expected numbers and a date in line 2 of .*could not convert"),
-        ("a,b,c,d,e,f,g,1,,3,200,yesterday,", "expected numbers and a date in line 2"),
-        ("a,b,c,d,e,f,g,nan,,3,200,2026-11-21,", "expected a finite mean, a spread from 0, seeds and rounds from 1"),
-        ("a,b,c,d,e,f,g,1,-1,3,200,2026-11-21,", "expected a finite mean, a spread from 0"),
-        ("a,b,c,d,e,f,g,1,,0,200,2026-11-21,", r"expected a finite mean, .*, got '1,,0,200'"),
+        ("INCFL,Table1", r"expected 14 values in line 2 of '.*cells.csv', got 2"),
+        ("a,b,c,d,e,f,g,high,,3,200,2026-11-21,,", r"expected numbers and a date in line 2 of .*could not convert"),
+        ("a,b,c,d,e,f,g,1,,3,200,yesterday,,", "expected numbers and a date in line 2"),
+        ("a,b,c,d,e,f,g,nan,,3,200,2026-11-21,,", "expected a finite mean, a spread from 0, seeds and rounds from 1"),
+        ("a,b,c,d,e,f,g,1,-1,3,200,2026-11-21,,", "expected a finite mean, a spread from 0"),
+        ("a,b,c,d,e,f,g,1,,3,200,2026-11-21,,-1", "expected a finite mean, a spread from 0"),
+        ("a,b,c,d,e,f,g,1,,0,200,2026-11-21,,", r"expected a finite mean, .*, got '1,,0,200'"),
         (
-            "\n".join(["a,b,c,d,e,f,g,1,,3,200,2026-11-21,"] * 2),
+            "\n".join(["a,b,c,d,e,f,g,1,,3,200,2026-11-21,,"] * 2),
             r"expected every cell once in .*, got a, b, c, d, e, f, g twice",
         ),
     ],
@@ -97,7 +99,7 @@ def test_committed_cells_stand_in_their_report(path):
         report = (RESULTS / cell.note.partition(";")[0]).read_text(encoding="utf-8")
         label = plain_label(cell.cell.algorithm.partition("(")[0])
         lines = [each for each in report.splitlines() if plain_label(each[2:]).startswith(label)]
-        mean, std = line[-6], line[-5]
+        mean, std = line[-7], line[-6]
         assert any(mean in each and std in each for each in lines), cell
         assert cell.date in cell.note
 
@@ -106,6 +108,7 @@ def test_committed_cells_are_of_known_algorithms_and_metrics():
     rows = [row for path in (RESULTS.parent.parent / "fljax" / "published").glob("*.csv") for row in read(path.stem)]
     known = {(row.paper, row.metric) for row in rows}
     labels = {(row.paper, row.algorithm) for row in rows} | {("IP-FL", "FedAvg")}
+    labels |= {(each.paper, label) for each in read_claims() for label in (each.algorithm, *each.others)}
     printed = {cell_of(row) for row in rows}
     cells = read_folder(RESULTS / "cells")
     assert all((each.cell.paper, each.cell.metric) in known for each in cells)

@@ -125,7 +125,7 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
         table = Table(title=setting, caption=said or None)
         for name in ("metric", "split", "algorithm"):
             table.add_column(name)
-        for name in ("printed", "ours", "difference / std"):
+        for name in ("printed", "ours", "seeds", "difference / error"):
             table.add_column(name, justify="right")
         table.add_column("verdict", overflow="fold")
         for row in rows:
@@ -136,8 +136,9 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
                 own.algorithm,
                 number(own.mean, own.std, metric),
                 _our_number(row),
-                _signed(verdicts.deviations(own, row.mean), 1),
-                str(verdicts.judge_number(own, row.mean, row.missing)),
+                str(row.seeds or "–"),
+                _signed(verdicts.errors_apart(own, row.sample), 1),
+                str(verdicts.judge_number(own, row.sample, row.missing)),
             )
         console(170).print(table)
 
@@ -184,10 +185,10 @@ def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_
         return
     print_cells(compared, mark)
     orders = Table(title="Orders of algorithms", caption=mark or None)
-    for name in ("setting", "metric", "agree", "differ", "not run", "Kendall's tau"):
+    for name in ("setting", "metric", "agree", "differ", "undecided", "not run", "Kendall's tau"):
         orders.add_column(name, justify="left" if name in ("setting", "metric") else "right")
-    for each in summarise_columns([(row.published, row.mean) for row in compared]):
-        counts = (str(count) for count in (each.agrees, each.differs, each.not_run))
+    for each in summarise_columns([(row.published, row.sample) for row in compared]):
+        counts = (str(count) for count in (each.agrees, each.differs, each.undecided, each.not_run))
         orders.add_row(", ".join(each.setting), each.metric, *counts, _signed(each.tau, 2))
     console(170).print(orders)
     claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
@@ -196,7 +197,7 @@ def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_
     said = Table(title=f"Claims about {table}", caption=mark or None)
     for name in ("claim", "printed", "verdict"):
         said.add_column(name, overflow="fold")
-    for judged in judge_all(claims, {cell_of(row.published): row.mean for row in compared}):
+    for judged in judge_all(claims, {cell_of(row.published): row.sample for row in compared}):
         about = f"{judged.claim.statement} ({judged.claim.dataset}, {judged.claim.partition}, {judged.claim.split})"
         said.add_row(about, judged.claim.printed, str(judged.verdict))
     console(170).print(said)
@@ -213,18 +214,18 @@ def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mappin
     from fljax.published.verdicts import claims_of, judge_all, summarise_columns
 
     claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
-    judged = judge_all(claims, {cell_of(row.published): row.mean for row in compared})
+    judged = judge_all(claims, {cell_of(row.published): row.sample for row in compared})
     return {
         "quick": quick,
         "cells": reproducing.in_json(compared),
-        "columns": [each._asdict() for each in summarise_columns([(row.published, row.mean) for row in compared])],
+        "columns": [each._asdict() for each in summarise_columns([(row.published, row.sample) for row in compared])],
         "claims": [
             {
                 "name": each.claim.name,
                 "statement": each.claim.statement,
                 "printed": each.claim.printed,
                 "verdict": each.verdict._asdict(),
-                "numbers": each.numbers,
+                "numbers": {label: number._asdict() for label, number in each.numbers.items()},
             }
             for each in judged
         ],

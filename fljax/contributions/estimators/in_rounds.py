@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from fljax.contributions.estimators.reconstructed import completed_shapley_so_far
 from fljax.contributions.estimators.registry import ESTIMATORS, NEEDS, Entry
 from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, no_memory, observe
 from fljax.core import trees, users
-from fljax.core.names import unknown
-from fljax.core.signatures import arguments_for, parameters_of
+from fljax.core.names import name_of, unknown
+from fljax.core.signatures import arguments_for, is_required, parameters_of
 from fljax.core.values import CountOrZero, Share
 
 # What a round offers to an estimator; see ``NEEDS``.
@@ -29,7 +31,7 @@ OFFERED = frozenset(
     {"individual", "utility", "accuracy", "gradient", "next gradient", "head", "all coalitions", "random"}
 )
 # Parameters of estimators and of one's own functions that a round gives.
-ROUND_FACTS = ("updates", "weights", "present", "utility", "head")
+ROUND_FACTS = ("updates", "weights", "present", "ids", "kept", "utility", "head")
 
 
 def lacking(entry: Entry) -> str:
@@ -40,23 +42,27 @@ def lacking(entry: Entry) -> str:
     return "" if entry.by_round else "which says nothing of single rounds"
 
 
-# The estimators that can run inside a round, by name: their builders.
+# The estimators that can run inside a round, by name: their builders. ``completed_shapley`` remembers so many rounds as
+# its option ``rounds`` says.
 ROUND_MEASURES: dict[str, Callable[..., Any]] = {
     name: entry.function for name, entry in ESTIMATORS.items() if not lacking(entry)
-}
+} | {"completed_shapley": completed_shapley_so_far}
 
 
 class RoundMeasure(NamedTuple):
     """A contribution that the server computes in every round, and what becomes of it.
 
     A client that takes part in a round and has the score ``s_k`` in it gets ``r_k <- memory r_k + (1 - memory) s_k``,
-    CGSV's recursion with alpha = ``memory``, from ``r_k = 0``. Absent clients keep theirs, and so does a client whose
-    score is not finite. ``r_k`` is the client's contribution.
+    CGSV's recursion with alpha = ``memory``, from ``r_k = 0``; or ``memory r_k + s_k``, if contributions are
+    accumulated, as IAFL's appendix A proposes. Absent clients keep theirs, and so does a client whose score is not
+    finite. ``r_k`` is the client's contribution.
 
     Attributes:
       measure: a name in ``ROUND_MEASURES``; or a function ``(updates, weights, present) -> [S]`` of the S rows of a
         cohort: leaves ``[S, ...]``, each new minus old, ``[S]`` and ``[S]``. Absent rows are zeros, and their scores
-        are not read. It is traced.
+        are not read. It is traced. One that asks for ``ids`` gets the rows' client ids, too. One that asks for ``kept``
+        has a memory of its own and returns ``(scores, kept)``: it gets what it kept last, arrays of fixed shapes. The
+        default of ``kept`` is a function of the number of clients that makes the first, as ``jnp.zeros`` does.
       memory: alpha, from 0 to 1; 0: the contribution is the score of the client's last round.
       filter_below: a client whose contribution is below this share of the mean leaves for good: its update is in no
         mean, it gets no reward and is not selected any more. The mean is over clients that have taken part and did not
@@ -65,6 +71,7 @@ class RoundMeasure(NamedTuple):
       rows: the server's rows for estimators that judge models, a name in ``federation.held``.
       judged_by: by what they judge them: "accuracy", or "loss" (its negative).
       options: further arguments of the estimator or the function.
+      accumulated: whether scores add up; with a ``memory`` of 1 to their plain sum.
     """
 
     measure: str | Callable[..., Any] = "cosine"
@@ -74,6 +81,7 @@ class RoundMeasure(NamedTuple):
     rows: str = "validation"
     judged_by: Literal["accuracy", "loss"] = "accuracy"
     options: Mapping[str, Any] = {}
+    accumulated: bool = False
 
 
 class Contributions(NamedTuple):
@@ -112,7 +120,7 @@ def needs_of(chosen: RoundMeasure) -> tuple[str, ...]:
     if chosen.measure not in ESTIMATORS:
         raise ValueError(f"{unknown('measure', chosen.measure, ROUND_MEASURES)}; or a function of the updates")
     entry = ESTIMATORS[chosen.measure]
-    if missing := lacking(entry):
+    if chosen.measure not in ROUND_MEASURES and (missing := lacking(entry)):
         raise ValueError(
             f"expected a measure that a round can compute, got {chosen.measure!r}, {missing}; valid names are "
             f"{', '.join(ROUND_MEASURES)}"
@@ -133,20 +141,40 @@ def estimator_of(chosen: RoundMeasure, facts: Mapping[str, Any]) -> Estimator:
     needs_of(chosen)
     if isinstance(chosen.measure, str):
         build = ROUND_MEASURES[chosen.measure]
-        return build(**arguments_for(build, facts, chosen.options))
+        given = arguments_for(build, facts, chosen.options)
+        if missing := [name for name in parameters_of(build) if is_required(build, name) and name not in given]:
+            raise ValueError(f"expected the option {missing[0]} for the measure {chosen.measure!r}, got none")
+        return build(**given)
     return _of_function(chosen.measure, chosen.options)
 
 
 def _of_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Estimator:
-    """An estimator without a memory whose row is ``function(updates, weights, present, **options)``."""
+    """An estimator whose row is ``function(updates, weights, present, **options)``; see ``RoundMeasure``."""
+    kind, form, asked = "the measure", "(updates, weights, present, ...)", parameters_of(function)
+    keeps = "kept" in asked and "kept" not in options
+
+    def start(model: PyTree, clients: int, rounds: int) -> Any:
+        first = users.call("the default of kept,", "(clients)", asked["kept"].default, clients)
+        return jax.tree.map(jnp.asarray, first)
 
     def row_of(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
-        kind, form = "the measure", "(updates, weights, present, ...)"
-        found = users.call(kind, form, function, seen.updates, seen.weights, seen.present, **options)
+        facts = {"ids": seen.ids, "kept": memory}
+        offered = {name: facts[name] for name in facts if name in asked and name not in options}
+        found = users.call(kind, form, function, seen.updates, seen.weights, seen.present, **offered, **options)
+        if keeps:
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise users.refused(kind, function, "scores and what it keeps", found)
+            found, kept = found[0], jax.tree.map(jnp.asarray, found[1])
+            before, after = (jax.tree.map(jnp.shape, each) for each in (memory, kept))
+            if before != after:
+                raise ValueError(
+                    f"expected {kind} {name_of(function)} to keep arrays of the same shapes, got {after} after {before}"
+                )
+            memory = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), kept, memory)
         wanted = f"one score for each of {seen.present.shape[0]} rows"
         return memory, users.numbers(kind, function, wanted, found, seen.present.shape), Cost()
 
-    return Estimator(no_memory, row_of)
+    return Estimator(start if keeps else no_memory, row_of)
 
 
 def begin_contributions(estimator: Estimator, model: PyTree, clients: int) -> Contributions:
@@ -182,7 +210,8 @@ def observe_contributions(
     scored = here & jnp.isfinite(score)
     score = jnp.where(scored, score, 0)
     memory = jnp.asarray(chosen.memory, score.dtype)
-    contribution = jnp.where(scored, memory * before.contribution + (1 - memory) * score, before.contribution)
+    share = jnp.ones_like(memory) if chosen.accumulated else 1 - memory
+    contribution = jnp.where(scored, memory * before.contribution + share * score, before.contribution)
     rounds = before.rounds + here
     filtered = before.filtered
     if chosen.filter_below is not None:

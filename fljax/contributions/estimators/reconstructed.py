@@ -228,6 +228,40 @@ def completed_shapley(
     return Estimator(start, observe, worth, details=details)
 
 
+@checked
+def completed_shapley_so_far(
+    *,
+    utility: Utility,
+    rounds: Count,
+    rank: int = 3,
+    penalty: NonNegative = 1e-3,
+    sweeps: int = 100,
+    starts: Count = 8,
+    batch_size: int | None = 256,
+) -> Estimator:
+    """ComFedSV inside a run: after each round ``completed_shapley`` of the rounds so far, the last ``rounds`` of them.
+
+    NaN while some coalition of the members is known in none of them. Clients that left are in no coalition.
+    """
+    whole = completed_shapley(
+        utility=utility, rank=rank, penalty=penalty, sweeps=sweeps, starts=starts, batch_size=batch_size
+    )
+
+    def start(model: PyTree, clients: int, _: int) -> Any:
+        return whole.start(model, clients, rounds)
+
+    def observe(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
+        place = round % rounds
+        memory, _, cost = whole.observe((memory[0].at[place].set(0), memory[1].at[place].set(False)), seen, place)
+        codes = jnp.arange(memory[0].shape[1])
+        here = codes if seen.members is None else codes & jnp.sum(seen.members << jnp.arange(seen.members.shape[0]))
+        total = jnp.sum(complete(*memory, rank=rank, penalty=penalty, sweeps=sweeps, starts=starts).table, axis=0)
+        worth = trees.or_nan(jnp.all(jnp.any(memory[1], axis=0)[here]), shapley(total[here]))
+        return memory, worth[seen.ids], cost
+
+    return Estimator(start, observe)
+
+
 class Completed(NamedTuple):
     """``W H^T`` ``[T, M]`` of the best start, the objective of all starts, and whether that of the best has settled."""
 

@@ -114,15 +114,18 @@ def block_mixture(
     seed: CountOrZero = 0,
     minimum: Count = 1,
     blocks: Annotated[int, Range(2)] = 4,
+    pattern: str = "linear",
     size: int | tuple[int, int] | None = None,
     holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
     classes: Count | None = None,
 ) -> Partition:
     """Several source distributions, consecutive blocks of labels; a client mixes its own block with all the others.
 
-    Clients are assigned evenly and in order to the blocks. The j-th of m clients of a block draws ``(j + 1/2) / m`` of
-    its rows from its own block, and the rest evenly from the other blocks. (The paper does not state whether j counts
-    inside the block or over all clients: inside is the reconstruction.)
+    Clients are assigned evenly and in order to the blocks. A client draws a share of its rows from its own block, and
+    the rest evenly from the other blocks. The share of the j-th of m clients of a block is ``(j + 1/2) / m`` with the
+    pattern "linear", the larger of both percentages with "p:q", and ``U(0, 1)`` with "random". (The paper does not
+    state whether j counts inside the block or over all clients, nor what "p:q" is with more than two distributions:
+    these are reconstructions. With two blocks "p:q" is that of ``mixture``.)
 
     Args:
       labels: ``[n]``.
@@ -131,6 +134,7 @@ def block_mixture(
       seed: seed of the draw.
       minimum: least rows per client.
       blocks: number of distributions, at least 2.
+      pattern: as for ``mixture``.
       size: rows per client, or (low, high) for a uniform draw; the largest size that the rows allow if not given.
       holdout: share of each distribution that stays with the server, as ``held["distribution_<g>"]``.
       classes: number of labels; the largest label plus one if not given.
@@ -147,6 +151,10 @@ def block_mixture(
     start = -(-block * population // blocks)  # the first position of the block: ceil(own * population / blocks)
     end = -(-(block + 1) * population // blocks)
     share = (position - start + 0.5) / (end - start)
+    if pattern == "random":
+        share = rng.random(everybody)
+    elif pattern != "linear":
+        share = np.full(everybody, max(_percentages(pattern)))
     weights = np.repeat(((1 - share) / (blocks - 1))[:, None], blocks, axis=1)
     weights[np.arange(everybody), block] = share
     return _deal(pools, weights, None, size, holdout, minimum, rng)._replace(group=block.astype(np.int32))
@@ -208,11 +216,15 @@ def _first_share(pattern: str, clients: int, unseen: int, rng: np.random.Generat
         return (position + 0.5) / population
     if pattern == "random":
         return rng.random(len(position))
+    low, high = _percentages(pattern)
+    return np.where(position < population / 2, low, high)
+
+
+def _percentages(pattern: str) -> list[float]:
     match = re.fullmatch(r"(\d+):(\d+)", str(pattern))
     if match is None or sum(map(int, match.groups())) != 100:
         raise ValueError(f"{unknown('pattern', str(pattern), _PATTERNS)}; other percentages must sum to 100")
-    low, high = (int(percentage) / 100 for percentage in match.groups())
-    return np.where(position < population / 2, low, high)
+    return [int(percentage) / 100 for percentage in match.groups()]
 
 
 def _class_pools(labels: np.ndarray, parts: int, classes: int | None, rng: np.random.Generator) -> list[np.ndarray]:

@@ -38,10 +38,10 @@ def moves():
     return found
 
 
-@jax.jit
-def program(memory, below, updates, present):
+@functools.partial(jax.jit, static_argnums=4)
+def program(memory, below, updates, present, accumulated):
     """The contributions and scores after each round, by CGSV's cosine; a client may leave after its first round."""
-    chosen = RoundMeasure("cosine", memory, below, 1, options={"normalised": True})
+    chosen = RoundMeasure("cosine", memory, below, 1, options={"normalised": True}, accumulated=accumulated)
     estimator = estimator_of(chosen, {})
     start = begin_contributions(estimator, jax.tree.map(lambda leaf: leaf[0, 0], updates), CLIENTS)
 
@@ -55,28 +55,30 @@ def program(memory, below, updates, present):
     return jax.lax.scan(one, start, (updates, jnp.asarray(IDS), present))[1]
 
 
-def play(memory=0.6, below=0.0, present=PRESENT):
+def play(memory=0.6, below=0.0, accumulated=False, present=PRESENT):
     whole = moves()
     tree = {"a": whole[..., :2], "b": whole[..., 2:].reshape(*IDS.shape, 2, 2)}
     numbers = jnp.asarray(memory, float), jnp.asarray(below, float)
-    return jax.tree.map(np.asarray, program(*numbers, jax.tree.map(jnp.asarray, tree), jnp.asarray(present)))
+    arrays = jax.tree.map(jnp.asarray, tree), jnp.asarray(present)
+    return jax.tree.map(np.asarray, program(*numbers, *arrays, accumulated))
 
 
 @pytest.fixture(scope="module")
 def rounds():
     with enable_x64(True):
-        yield functools.cache(lambda memory, below: play(memory, below))
+        yield functools.cache(play)
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("below", [0.0, 1.0])
-def test_rounds_are_those_of_numpy(memory, below, rounds):
-    found, score = rounds(memory, below)
+@pytest.mark.parametrize("accumulated", [False, True])
+def test_rounds_are_those_of_numpy(memory, below, accumulated, rounds):
+    found, score = rounds(memory, below, accumulated)
     known = Known(np.zeros(CLIENTS), np.zeros(CLIENTS, int), np.zeros(CLIENTS, bool))
     for t in range(ROUNDS):
         rows = {int(IDS[t, s]): moves()[t, s] for s in range(4) if PRESENT[t, s] and not known.filtered[IDS[t, s]]}
         expected = cosines(rows, normalised=True)
-        known = contributions_round(known, expected, memory, below, 1)
+        known = contributions_round(known, expected, memory, below, 1, accumulated)
         np.testing.assert_allclose(found.contribution[t], known.contribution, atol=1e-12)
         np.testing.assert_array_equal(found.rounds[t], known.rounds)
         np.testing.assert_array_equal(found.filtered[t], known.filtered)
@@ -159,6 +161,36 @@ def test_a_function_of_ones_own():
         observed(np.eye(2), wrong)
 
 
+def test_a_function_with_a_memory_of_its_own():
+    """The largest entry of a client's updates so far; absent rows are read as zeros of whatever id."""
+
+    def largest(updates, weights, present, *, ids, kept=jnp.zeros):
+        kept = kept.at[ids].max(jnp.where(present, jnp.max(updates["a"], axis=1), 0))
+        return kept[ids], kept
+
+    moved = moves()[..., :2]
+    chosen = RoundMeasure(largest)
+    estimator = estimator_of(chosen, {})
+    known = begin_contributions(estimator, {"a": jnp.zeros(2)}, CLIENTS)
+    expected = np.zeros(CLIENTS)
+    for t in range(ROUNDS):
+        seen = Observation(
+            None, {"a": jnp.asarray(moved[t])}, jnp.ones(4), jnp.asarray(PRESENT[t]), jnp.asarray(IDS[t])
+        )
+        known, _ = observe_contributions(chosen, estimator, known, seen)
+        for s in np.flatnonzero(PRESENT[t]):
+            expected[IDS[t, s]] = max(expected[IDS[t, s]], moved[t, s].max())
+        np.testing.assert_allclose(known.contribution, expected, rtol=1e-6)
+    alone = RoundMeasure(lambda updates, weights, present, kept=jnp.zeros: weights)
+    with pytest.raises(
+        ValueError, match="expected the measure <lambda> to return scores and what it keeps, got an arr"
+    ):
+        observed(np.eye(2), alone)
+    other = RoundMeasure(lambda updates, weights, present, kept=jnp.zeros: (weights, (kept, kept)))
+    with pytest.raises(ValueError, match="expected the measure <lambda> to keep arrays of the same shapes, got"):
+        observed(np.eye(2), other)
+
+
 def test_a_score_that_is_not_finite_changes_nothing():
     chosen = RoundMeasure(lambda updates, weights, present: updates[:, 0], filter_below=0.5)
     found, score = observed(np.array([[np.nan], [np.inf], [2.0]]), chosen)
@@ -198,6 +230,7 @@ def test_which_estimators_run_in_rounds():
         "shapfed",
         "cffl_reputation",
         "rffl_reputation",
+        "completed_shapley",
     }
     assert next(iter(MEASURES)) == "size"
     assert set(ROUND_MEASURES) < set(MEASURES)
@@ -206,12 +239,16 @@ def test_which_estimators_run_in_rounds():
     assert as_round_measure("cosine") == RoundMeasure("cosine")
 
 
+def test_what_a_measure_of_rounds_must_be_told():
+    with pytest.raises(ValueError, match="expected the option rounds for the measure 'completed_shapley', got none"):
+        estimator_of(RoundMeasure("completed_shapley"), {"utility": jnp.sum})
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("fedce", "got 'fedce', which needs what clients measure on their own validation rows; valid names are"),
         ("one_round", "got 'one_round', which says nothing of single rounds"),
-        ("completed_shapley", "got 'completed_shapley', which needs a memory that grows with the number of rounds"),
         ("ipss", "got 'ipss', which needs values of coalitions that are trained from scratch"),
         ("cosin", r"expected one of the measures .*, got 'cosin' \(did you mean 'cosine'\?\); or a function"),
     ],

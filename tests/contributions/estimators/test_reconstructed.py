@@ -9,13 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.contributions import RunRecord, agreement, banzhaf, shapley
+from fljax.contributions import RoundMeasure, RunRecord, agreement, banzhaf, shapley
 from fljax.contributions.estimators import (
+    Observation,
+    begin_contributions,
     completed_shapley,
     estimate_run,
+    estimator_of,
     fed_shapley,
     in_run_leave_one_out,
     multi_round,
+    observe_contributions,
     one_round,
 )
 from fljax.contributions.estimators.reconstructed import complete
@@ -184,6 +188,33 @@ def test_printed_numbers_of_completed_values():
     np.testing.assert_allclose(plain.worth, (0.371889, 0.219546, -0.286314), atol=6e-7)
     assert (agreement(np.stack([each.worth for each in (exact, shrunk, plain)]), expected).kendall > 1 - 1e-9).all()
     assert exact.cost.evaluations == plain.cost.evaluations == 16
+
+
+@pytest.mark.in_turn
+def test_completed_values_inside_a_run_are_those_of_the_rounds_so_far():
+    """Of a memory of three rounds, over four: the last of them has forgotten the first, in which all took part."""
+    record, utility, _ = rounds_that_are_multiples()
+    record = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), record._replace(server_rate=jnp.ones(3)))
+    how = {"utility": utility, "rank": 1, "penalty": 1e-9}
+    chosen = RoundMeasure("completed_shapley", options={"rounds": 3, "rank": 1, "penalty": 1e-9})
+    estimator = estimator_of(chosen, {"utility": utility})
+
+    def play(members):
+        known, scores = begin_contributions(estimator, jnp.zeros(4), len(members)), []
+        for t in range(4):
+            ids, here = jnp.arange(3), record.present[t]
+            seen = Observation(record.models[t], record.updates[t], record.weights[t], here, ids)
+            known, score = observe_contributions(chosen, estimator, known, seen, jnp.asarray(members))
+            scores.append(np.asarray(score)[:3])
+        return np.stack(scores)
+
+    scores = play([True] * 3)
+    for t in range(3):
+        first = jax.tree.map(lambda leaf, t=t: leaf[: t + 1], record)._replace(models=record.models[: t + 2])
+        expected = found(completed_shapley(**how), first).worth
+        np.testing.assert_allclose(scores[t], np.where(record.present[t], expected, np.nan), atol=1e-6)
+    assert np.isnan(scores[3]).all()
+    np.testing.assert_allclose(play([True] * 3 + [False]), scores, atol=1e-6)  # who left is in no coalition
 
 
 @pytest.mark.thorough
