@@ -20,7 +20,20 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax.core import trees
 from fljax.data.datasets import Sums, scale_of, sums_of
-from fljax.protocol import Algorithm, Available, Census, ClientData, Cohort, Federation, Info, Moments, Rows
+from fljax.protocol import (
+    Algorithm,
+    Available,
+    Census,
+    ClientData,
+    Cohort,
+    Federation,
+    Info,
+    LocalData,
+    Moments,
+    Rows,
+    Seat,
+    Subset,
+)
 from fljax.protocol.lists import RowLists
 
 
@@ -131,7 +144,8 @@ def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:
     """The algorithm in a federation of ``member`` alone: the others have left for good, before round 0.
 
     ``init_server`` gets ``Census.members``, and ``select`` gets ``Available.members``. Ballots of the others are those
-    from before the first poll, zeros.
+    from before the first poll, zeros. A client outside is judged, too, but its model is neither chosen nor tuned by its
+    rows before that: ``personal`` gets none of these.
     """
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
@@ -143,4 +157,16 @@ def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:
         shown = trees.where_rows(member, ballots, jax.tree.map(jnp.zeros_like, ballots))
         return algorithm.select(key, round, server, shown, available.without(~member))
 
-    return algorithm._replace(init_server=init_server, select=select)
+    def personal(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
+        assert algorithm.personal is not None
+        if seat.known:
+
+            def kept(subset: Subset) -> Subset:
+                size = jnp.where(member[seat.id], subset.rows.size, 0)
+                return subset._replace(rows=subset.rows._replace(size=size))
+
+            data = data._replace(train=kept(data.train), valid=kept(data.valid))
+        return algorithm.personal(key, seat, down, client, data)
+
+    tuned = {} if algorithm.personal is None else {"personal": personal}
+    return algorithm._replace(init_server=init_server, select=select, **tuned)

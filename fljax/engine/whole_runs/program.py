@@ -80,9 +80,8 @@ def whole_runs(
         options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
         data = data._replace(moments=run.moments) if run.moments else data
         state = final_state(algorithm, data, layout, run.seed, run.member, rounds, options)
-        # A client outside has no rows either by which its model is chosen or tuned before it is judged.
-        judged = data if isinstance(run.member, tuple) else rows_of_members(data, run.member)
-        scores = evaluate(algorithm, judged, layout, state, rounds, spec.valid, spec.common)
+        judged = algorithm if isinstance(run.member, tuple) else among_members(algorithm, run.member)
+        scores = evaluate(judged, data, layout, state, rounds, spec.valid, spec.common)
         found: Any = users.call("measure", "(algorithm, state, scores)", measure, algorithm, state, scores)
         if not isinstance(found, Mapping):
             raise users.refused("measure", measure, "arrays by name", found)

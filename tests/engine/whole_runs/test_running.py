@@ -46,7 +46,6 @@ def table() -> xr.Dataset:
     return compute()
 
 
-@pytest.mark.in_turn
 def test_measures_are_labelled(table: xr.Dataset) -> None:
     assert dict(table.sizes) == {"run": 6, "seed": 2, "client": 5, "unseen": 2}
     assert table["test_loss"].dims == ("run", "seed", "client")
