@@ -16,7 +16,9 @@ from PIL import Image
 
 import fljax
 from fljax import algorithms, data, models
+from fljax.algorithms import REGISTRY
 from fljax.config import parse
+from fljax.core.signatures import accepts
 from fljax.experiments import worth
 from fljax.experiments.inputs.setup import build_federation
 from fljax.protocol import Federation
@@ -25,6 +27,19 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 ROWS, CLIENTS, COLUMNS = 12, ("a", "b", "c", "d"), ["h", "k"]
 WHO = np.repeat(CLIENTS, ROWS)
+# Models of theirs are chosen or tuned by a client's rows when it uses them.
+PERSONAL = (
+    "fedavg_finetune",
+    "ditto",
+    "fedala",
+    "fedavg",
+    "fedem",
+    "fedfomo",
+    "ifca",
+    "perfedavg",
+    "pfedme",
+    "standalone",
+)
 COALITIONS = [(0,), (0, 1, 2), (1, 2)]  # without d
 LOCAL = fljax.Local(0.1, 4, steps=2)
 SEEDS = 2
@@ -165,4 +180,26 @@ def test_thresholds_of_members_are_theirs(tmp_path: pathlib.Path) -> None:
         config = parse(CONFIG | {"data": rows, "algorithms": [{"name": "incfl"}]}, name="rows")
         table = worth.run(config, worth.Question("average_loss", among=COALITIONS)).tables["incfl"]
         found.append(np.where(table.members, table.payoffs, 0))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "fedavg_finetune" else pytest.mark.thorough) for name in PERSONAL],
+)
+def test_all_clients_judge_a_coalition_and_outsiders_tune_nothing(name: str) -> None:
+    """Test rows of all clients count, also for nobody. What outsiders train on changes no bit of any score."""
+    parts = np.tile(["train", "train", "valid", "test"], len(WHO) // 4)
+    table = frame(STANDARD, KIND).assign(part=parts)
+    outside = (WHO == "d") & (parts != "test")
+    other = table.assign(h=np.where(outside, 1 - table.h, table.h), kind=np.where(outside, "p", table.kind))
+    build = REGISTRY[name].build
+    plan = fljax.Plan(build, {key: value for key, value in PLAN.arguments.items() if accepts(build, key)})
+    member = np.array([[False] * 4, [True, True, False, False]])
+    found = []
+    for rows in (table, other):
+        made = data.dataset_from_frame(rows, label="kind", client="who", part="part", standardise=True)
+        runs = fljax.runs(plan, data.federate(made, "natural"), fljax.Over(member=member), rounds=2)
+        found.append(runs["test_loss"].values)
+    assert np.isfinite(found[0]).all()
     np.testing.assert_array_equal(found[0], found[1])
