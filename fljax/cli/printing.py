@@ -13,8 +13,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-
 from fljax.core.errors import AlgorithmError, short, user_frame
 from fljax.core.errors import in_words as words_of
 from fljax.core.names import ABOUT_ALGORITHM
@@ -44,7 +42,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def console(width: int | None = None) -> Console:
+def console(width: int | None = None) -> PlainConsole:
     """A console for tables, which prints labels literally.
 
     Args:

@@ -50,4 +50,4 @@ def in_cell(value: Any) -> Any:
         float(value)
     except ValueError:
         return f"'{value}"
-    return value
+    return value if value == value.strip() else f"'{value}"
