@@ -179,6 +179,20 @@ def test_no_text_drives_a_terminal_a_table_or_a_page(
         check_page(live_page(place / "run", read_state(place / "run"), 5))
 
 
+@at_most(20)
+@given(WORDS.filter(str.strip))
+def test_no_text_in_data_drives_a_terminal(place: pathlib.Path, words: str) -> None:
+    rows = [("x", words, "who"), *((number, f"{words}{number % 2}", f"{words}{number % 3}") for number in range(12))]
+    with open(place / "rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    data = {"dataset": "rows.csv", "label": words, "client": "who", "partition": "natural"}
+    (place / "data.toml").write_text(tomli_w.dumps(BASE | {"data": data}))
+    for options in ([], ["--json"]):
+        _, out, err = called("data", "show", str(place / "data.toml"), *options)
+        check_printed(out + err)
+        assert out.isascii() or not options
+
+
 # --- Links ------------------------------------------------------------------------------------------------------
 
 
@@ -186,7 +200,8 @@ def test_no_text_drives_a_terminal_a_table_or_a_page(
 def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A run with models, as ``fljax run`` leaves it."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    (folder.parent / "config.toml").write_text(tomli_w.dumps(BASE | {"rounds": 2, "seeds": 1, "algorithms": [{"name": "fedavg"}]}))
+    raw = BASE | {"rounds": 2, "seeds": 1, "algorithms": [{"name": "fedavg"}]}
+    (folder.parent / "config.toml").write_text(tomli_w.dumps(raw))
     again = str(folder.parent / "config.toml"), "--out", str(folder), "--save-models", "last", "--no-report"
     assert called("run", *again)[0] == 0
     return folder

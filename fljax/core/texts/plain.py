@@ -11,7 +11,7 @@ from typing import Any, TextIO
 _CONTROL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"
 _UNUSUAL = re.compile("[^\n\t -~]")  # what may be one, but for line breaks and tabs
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
+_FORMULA = ("=", "+", "-", "@", "\t")  # how a cell begins that a spreadsheet computes
 
 
 def _is_control(character: str) -> bool:
@@ -43,11 +43,14 @@ def as_csv(table: Any, *, header: bool = True) -> str:
 
 
 def in_cell(value: Any) -> Any:
-    """A value of a table; a text that begins like a formula, and is no number, gets a leading ``'``."""
-    if not isinstance(value, str) or not value.startswith(_FORMULA):
+    """A value of a table: texts are ``plain``; one that begins like a formula, and is no number, gets a leading ``'``."""
+    if not isinstance(value, str):
         return value
+    text = plain(value)
+    if not text.startswith(_FORMULA):
+        return text
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return f"'{value}"
-    return value if value == value.strip() else f"'{value}"
+        return f"'{text}"
+    return text if text == text.strip() else f"'{text}"
