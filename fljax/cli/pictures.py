@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fljax.cli.options import FigureOptions
 from fljax.cli.printing import fail
-from fljax.core.files import replace
 from fljax.core.texts.plain import tell
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ def asked_for(options: FigureOptions) -> Asked | None:
 
 def report_of(run: pathlib.Path, asked: Asked | None, targets: Mapping[str, float]) -> list[pathlib.Path]:
     """Writes the report of a run, and figures and rounds to targets if they are asked for; returns the paths."""
+    from fljax.core.files import replace
     from fljax.report import page
 
     if asked is None:

@@ -295,7 +295,7 @@ class Federation(NamedTuple):
                 if numbers is None or not numbers.size:
                     continue
                 lines.append((kind, part, f"{numbers.min()}", f"{numbers.mean():.1f}", f"{numbers.max()}"))
-        return pages.joined(pages.note(repr(self)), *([pages.table(lines)] if len(lines) > 1 else []))
+        return pages.joined(pages.note(repr(self), kind=""), *([pages.table(lines)] if len(lines) > 1 else []))
 
 
 def _shape(node: Any, name: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from fljax.core.files import replace
 from fljax.core.names import file_name, unknown
-from fljax.core.texts.plain import as_csv
+from fljax.core.texts.plain import as_csv, plain
 from fljax.report.clients import gains_picture
 from fljax.report.drawing import figures
 from fljax.report.kinds.registry import Asked, draw_kinds
@@ -212,5 +212,6 @@ def _written(stem: pathlib.Path, figure: Figure) -> list[pathlib.Path]:
         for path, metadata in zip(paths, ({"CreationDate": None}, {"Date": None}), strict=True):
             content = io.BytesIO()
             figure.savefig(content, format=path.suffix[1:], metadata=metadata)
-            replace(path, content.getvalue())
+            whole = content.getvalue()
+            replace(path, plain(whole.decode()).encode() if path.suffix == ".svg" else whole)
     return paths

@@ -343,6 +343,7 @@ def _read(directory: pathlib.Path) -> tuple[Results, dict[str, str] | None]:
     except OSError as error:
         raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror}") from None
     try:
+        net_cdf.check_alone(content)
         with h5netcdf.File(io.BytesIO(content), "r") as file:
             is_named = "origin" in file.groups
         groups = (None, "records", *(["origin"] if is_named else []))

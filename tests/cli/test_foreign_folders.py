@@ -126,7 +126,8 @@ READ = [
     ("report", "--target", "average_accuracy=0.1"), ("watch", "--once"), ("watch", "--once", "--json"),
     ("compare", "OTHER"), ("compare", "OTHER", "--json"), ("compare", "OTHER", "--ranks"),
     ("compare", "OTHER", "--ranks", "--latex"), ("compare", "OTHER", "--ranks", "--json"),
-    ("export", "--csv"), ("export", "--latex"), ("export", "--gains"), ("export", "--leaving"),
+    ("export", "--figures", "client_spread"), ("export", "--csv"), ("export", "--latex"),
+    ("export", "--gains"), ("export", "--leaving"),
     ("export", "--csv", "--target", "average_accuracy=0.1"), ("export", "--latex", "--target", "average_accuracy=0.1"),
 ]  # fmt: skip
 
@@ -146,6 +147,8 @@ def check_commands(folder: pathlib.Path, commands: list[tuple[str, ...]]) -> lis
         assert "Traceback" not in err
     for page in folder.glob("*.html"):
         check_page(page.read_text())
+    for drawing in folder.rglob("*.svg"):
+        check_printed(drawing.read_text())
     return codes
 
 
@@ -167,7 +170,7 @@ def test_the_commands_work_on_usual_texts(place: pathlib.Path) -> None:
 @given(
     WORDS,
     st.lists(st.sampled_from(PLACES), min_size=1, unique=True).map(tuple) | st.just(PLACES),
-    st.lists(st.sampled_from(READ), min_size=2, max_size=4, unique=True),
+    st.lists(st.sampled_from(READ), min_size=2, max_size=3, unique=True),
 )
 def test_no_text_drives_a_terminal_a_table_or_a_page(
     place: pathlib.Path, words: str, where: tuple[str, ...], commands: list[tuple[str, ...]]
@@ -179,6 +182,7 @@ def test_no_text_drives_a_terminal_a_table_or_a_page(
         check_page(live_page(place / "run", read_state(place / "run"), 5))
 
 
+@pytest.mark.in_turn
 @at_most(20)
 @given(WORDS.filter(str.strip))
 def test_no_text_in_data_drives_a_terminal(place: pathlib.Path, words: str) -> None:
@@ -305,6 +309,7 @@ def test_a_page_replaces_a_link_and_the_folder_may_be_one(trained: pathlib.Path,
 # --- Code -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 def test_models_of_a_changed_config_import_no_code(
     trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,6 @@ from fljax.cli.options import FigureOptions, Json
 from fljax.cli.pictures import PICTURES, asked_for, report_of, write_figures, write_pictures
 from fljax.cli.printing import console, print_json
 from fljax.cli.stopping import Interrupted
-from fljax.core.files import replace
 from fljax.core.texts.plain import as_csv, tell
 
 if TYPE_CHECKING:
@@ -121,6 +120,8 @@ def export(
     if out is None:
         tell(text, end="")
         return 0
+    from fljax.core.files import replace
+
     try:
         replace(out, text.encode(errors="backslashreplace"))
     except OSError as error:

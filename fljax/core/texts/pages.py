@@ -59,7 +59,7 @@ def figures(parts: Sequence[str]) -> Markup:
 
 
 def note(*sentences: str, kind: str = "note") -> Markup:
-    """Sentences, a line each; ``kind`` is "note" or "warning"."""
+    """Sentences, a line each; ``kind`` is "note", "warning" or, for neither, ""."""
     return _templates().note(sentences, kind)
 
 

@@ -43,7 +43,7 @@ def as_csv(table: Any, *, header: bool = True) -> str:
 
 
 def in_cell(value: Any) -> Any:
-    """A value of a table: texts are ``plain``; one that begins like a formula, and is no number, gets a leading ``'``."""
+    """A value of a table: texts are ``plain``; one that begins like a formula, but is no number, gets ``'``."""
     if not isinstance(value, str):
         return value
     text = plain(value)
