@@ -29,8 +29,7 @@ def page(heading: str, parts: Sequence[str], attached: Mapping[str, str], reload
     ``reload`` is the number of seconds after which the browser asks for it again, None: never. A lone surrogate, which
     is no text, is written as its escape.
     """
-    whole = f"{_templates().page(heading, parts, attached, reload)}\n"
-    return whole.encode(errors="backslashreplace").decode()
+    return str(_templates().page(heading, parts, attached, reload)).encode(errors="backslashreplace").decode()
 
 
 def joined(*parts: str) -> Markup:
