@@ -24,7 +24,6 @@ PAGE = "report.html"
 PAUSE = 5.0  # least seconds between two pages
 SHARE = 0.2  # of one core at most is spent on pages, since the run needs the cores
 LONGEST = 60.0  # seconds between two pages, however long one takes
-_MARK = ".live"  # of the page while it is written, as the run may write one at the same time
 
 
 def follow(run_folder: pathlib.Path, pause: float = PAUSE) -> pathlib.Path:
@@ -41,7 +40,7 @@ def follow(run_folder: pathlib.Path, pause: float = PAUSE) -> pathlib.Path:
     while state.running:
         began = time.perf_counter()
         wait = math.ceil(pause)
-        replace(folder / PAGE, live_page(folder, state, wait).encode(), _MARK)
+        _replace(folder / PAGE, live_page(folder, state, wait))
         needed = (time.perf_counter() - began) / SHARE
         until = time.monotonic() + max(pause, min(needed, LONGEST))
         while time.monotonic() < until and is_running(folder):
@@ -50,7 +49,7 @@ def follow(run_folder: pathlib.Path, pause: float = PAUSE) -> pathlib.Path:
     if (folder / RESULTS).is_file():
         write(folder)
     else:
-        replace(folder / PAGE, live_page(folder, state).encode(), _MARK)
+        _replace(folder / PAGE, live_page(folder, state))
     return folder / PAGE
 
 
@@ -117,3 +116,8 @@ def _progress(state: RunState) -> str:
         left = "–" if each.left is None or each.state != "training" else duration(each.left)
         lines.append((each.label, each.state, bar, f"{each.round} of {each.rounds}", rate, left))
     return pages.wide(pages.table(lines))
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+    """Writes a file that a browser may read at any time, and that the run may write at the same time."""
+    replace(path, text.encode(), ".live")
