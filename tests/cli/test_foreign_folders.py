@@ -101,7 +101,7 @@ class Page(html.parser.HTMLParser):
         assert tag in TAGS, tag
         named = dict(attrs)
         assert named.keys() <= ATTRIBUTES
-        assert named.get("src", "data:image/png;base64,").startswith("data:image/png;base64,")
+        assert (named.get("src", "data:image/png;base64,") or "").startswith("data:image/png;base64,")
         assert re.fullmatch(r"width=device-width|\d+", named.get("content") or "1")
         assert named.get("class", "note") in ("note", "wide", "figures", "warning")
 
