@@ -254,6 +254,7 @@ def test_no_branch_on_an_algorithm_name():
         ("typer", "cli"),
         ("rich", "cli experiments"),
         ("matplotlib", "report"),
+        ("jinja2", "core"),
         ("pydantic", "config"),
         ("tensorflow_datasets", "data"),
         ("tensorflow", "data"),
@@ -266,6 +267,26 @@ def test_libraries_have_a_home(library, home):
     for path in FILES:
         if any(name == library or name.startswith(library + ".") for name in outside(path)):
             assert room(path) in home.split(), f"{path.relative_to(ROOT)} imports {library}"
+
+
+@pytest.mark.parametrize("path", named(FILES))
+def test_texts_leave_by_one_door_each(path):
+    """HTML by templates, tables by ``as_csv``, terminals by ``tell`` and ``PlainConsole``; pictures come by formats."""
+    where = path.relative_to(PACKAGE).as_posix()
+    called = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    names = {ast.unparse(node.func) for node in called}
+    if where not in ("core/texts/plain.py", "__main__.py"):  # which imports nothing that it can do without
+        assert "print" not in names
+        assert not any(name.endswith(("stdout.write", "stderr.write", ".to_csv")) for name in names)
+    if where != "experiments/consoles.py":
+        assert not any(name.startswith("rich.console") for name in imports(path))
+    texts = [node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)]
+    assert not [text for text in texts if isinstance(text, str) and re.search(r"</\w|<\w+ \w+=", text)]
+    assert all(
+        {keyword.arg for keyword in node.keywords} == {"formats"}
+        for node in called
+        if ast.unparse(node.func) == "Image.open"
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from fljax.cli.printing import fail
 from fljax.cli.running import Invocation, part
 from fljax.cli.stopping import Ended, Interrupted, interruptible
 from fljax.core.errors import ProcessLost, is_own, is_sentence
+from fljax.core.texts.plain import tell
 
 app = typer.Typer(
     name="fljax",
@@ -92,7 +93,7 @@ def _main(arguments: Sequence[str]) -> int:
             usage: Any = error
             return fail(usage.format_message(), 2)
         if os.environ.get("FLJAX_TRACEBACK"):
-            traceback.print_exc()
+            tell(traceback.format_exc(), end="", file=sys.stderr)
         if is_sentence(error):
             from fljax.config.errors import ConfigError
 
@@ -110,7 +111,7 @@ def _version(show: bool) -> None:
     if show:
         from fljax.core.version import __version__
 
-        print(f"fljax {__version__}")
+        tell(f"fljax {__version__}")
         raise typer.Exit
 
 

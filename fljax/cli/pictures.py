@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fljax.cli.options import FigureOptions
 from fljax.cli.printing import fail
+from fljax.core.texts.plain import tell
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -35,6 +36,7 @@ def asked_for(options: FigureOptions) -> Asked | None:
 
 def report_of(run: pathlib.Path, asked: Asked | None, targets: Mapping[str, float]) -> list[pathlib.Path]:
     """Writes the report of a run, and figures and rounds to targets if they are asked for; returns the paths."""
+    from fljax.core.files import replace
     from fljax.report import page
 
     if asked is None:
@@ -46,7 +48,7 @@ def report_of(run: pathlib.Path, asked: Asked | None, targets: Mapping[str, floa
         (run / PICTURES).mkdir(exist_ok=True)
         for name, content in more.content.items():
             paths.append(run / PICTURES / f"{name}.png")
-            paths[-1].write_bytes(content)
+            replace(paths[-1], content)
     except OSError as error:
         raise _no_folder(run / PICTURES, error) from None
     return paths
@@ -77,7 +79,7 @@ def write_pictures(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Pat
 
 def _print(paths: list[pathlib.Path]) -> None:
     for path in paths:
-        print(path)
+        tell(path)
 
 
 def _say(sentences: tuple[str, ...], before: str = "") -> None:

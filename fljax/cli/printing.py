@@ -13,26 +13,22 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-
 from fljax.core.errors import AlgorithmError, short, user_frame
 from fljax.core.errors import in_words as words_of
 from fljax.core.names import ABOUT_ALGORITHM
+from fljax.core.texts.plain import tell
+from fljax.experiments.consoles import PlainConsole
 
 
 def fail(sentence: str, code: int) -> int:
-    """Prints one sentence on stderr, with control characters escaped; returns the exit code."""
-    print(f"fljax: {_escaped(' '.join(sentence.split()))}", file=sys.stderr)
+    """Prints one sentence on stderr; returns the exit code."""
+    tell(f"fljax: {' '.join(sentence.split())}", file=sys.stderr)
     return code
 
 
-def _escaped(text: str) -> str:
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-
-
 def print_json(value: Any) -> None:
-    """Prints a value as JSON, with null for NaN and infinities."""
-    print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+    """Prints a value as JSON in ASCII, with null for NaN and infinities."""
+    tell(json.dumps(_finite(value), indent=2))
 
 
 def _finite(value: Any) -> Any:
@@ -46,13 +42,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def console(width: int) -> Console:
-    """A console for tables that prints labels literally: no markup, and no emoji for ``:moon``.
+def console(width: int | None = None) -> PlainConsole:
+    """A console for tables, which prints labels literally.
 
     Args:
       width: width of the output without a terminal (a file, a pipe), so that no cell is wrapped.
     """
-    return Console(width=None if sys.stdout.isatty() else width, markup=False, emoji=False)
+    return PlainConsole(width=None if sys.stdout.isatty() else width)
 
 
 def absent_platform() -> str | None:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from fljax.core.texts.plain import tell
+
 if TYPE_CHECKING:
     from fljax.engine.checkpoints import StopRequest
 
@@ -63,7 +65,7 @@ class Signals:
         if self._arrived > 1:
             os._exit(128 + number)
         if self._heard:
-            print("stopping after these rounds, and saving; again: stopping at once", file=sys.stderr, flush=True)
+            tell("stopping after these rounds, and saving; again: stopping at once", file=sys.stderr, flush=True)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler. Raises Interrupted unless a run stops by itself and saves."""

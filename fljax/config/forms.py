@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from fljax.core.names import shown
+from fljax.core.texts.plain import has_control
 
 # JAX indexes arrays with 32-bit integers.
 LARGEST_INTEGER = 2**31 - 1
@@ -40,16 +41,6 @@ LARGEST_FILE = 2**22
 DEEPEST_TABLE = 32
 MOST_BASES = 16
 LONGEST_LABEL = 100
-
-# Categories of characters that end a line, control a terminal or change the direction of text. Two joiners are
-# allowed, as scripts and emoji need them.
-_CONTROL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_JOINERS = "\u200c\u200d"
-
-
-def has_control(text: str) -> bool:
-    """Whether a text has a control character, such as a line break, an escape or a surrogate."""
-    return any(unicodedata.category(character) in _CONTROL and character not in _JOINERS for character in text)
 
 
 def label(value: Any) -> Any:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import os
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
 import numpy as np
 
@@ -25,22 +27,58 @@ def write(path: pathlib.Path, content: bytes) -> None:
     Raises:
       OSError: one sentence, if the file cannot be written. An existing file is unchanged.
     """
-    fresh = path.with_name(f".{path.name}")
     try:
-        with open(fresh, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
+        replace(path, content)
     except OSError as error:
         raise OSError(
             f"expected to write {path.name} ({len(content):,} bytes) in {str(path.parent)!r}, got: {error.strerror}; "
             "what was saved before is kept, --resume goes on after it"
         ) from error
+
+
+def replace(path: pathlib.Path, content: bytes, mark: str = "") -> None:
+    """Writes a file as ``write``, whose sentence is about results; a link in its place is replaced, not followed.
+
+    Args:
+      path: the file.
+      content: its bytes.
+      mark: ends the temporary name, where two processes may write the file.
+
+    Raises:
+      OSError: of the system.
+    """
+    if path.exists() and not path.is_file():  # a device, which a file must not replace
+        raise OSError(errno.EINVAL, "no regular file")
+    fresh = path.with_name(f".{path.name}{mark}")
+    try:
+        fresh.unlink(missing_ok=True)  # what a process left that died, or a link to elsewhere
+        with open(fresh, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
     _flush_folder(path.parent)
+
+
+def check_links(folder: pathlib.Path, names: Sequence[str]) -> None:
+    """Raises a ValueError if some files or folders in a folder, or something in these, are links.
+
+    A link would be read, or written through, in place of a file. The folder itself may be one.
+    """
+    for name in names:
+        top = folder / name
+        inside = (os.path.join(where, each) for where, *found in os.walk(top) for each in (*found[0], *found[1]))
+        for path in itertools.chain([top], inside):
+            if os.path.islink(path):
+                raise ValueError(f"expected the folder of a run to have no links, got the link {os.fspath(path)!r}")
+
+
+def open_appending(path: pathlib.Path) -> IO[bytes]:
+    """A file that grows by lines; a link in its place is an OSError."""
+    return open(path, "ab+", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666))
 
 
 def _flush_folder(path: pathlib.Path) -> None:

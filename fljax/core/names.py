@@ -12,12 +12,11 @@ from __future__ import annotations
 import difflib
 import functools
 import hashlib
-import html
 import importlib
 import os
 import sys
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -216,14 +215,6 @@ def name_of(function: Callable[..., Any]) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", type(function).__name__)
-
-
-def html_table(heads: Sequence[str], lines: Sequence[Sequence[str]], caption: str = "") -> str:
-    """A table as HTML, with all texts escaped."""
-    above = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>" for line in lines)
-    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _is_equal(value: Any, default: Any) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from fljax.core.errors import ProcessLost
+from fljax.core.texts.plain import tell
 
 Value = TypeVar("Value")
 
@@ -117,7 +118,7 @@ def _patient(seconds: float, address: str | None) -> Iterator[None]:
 
     def end() -> None:
         at = "" if address is None else f" at {address}"
-        print(
+        tell(
             f"fljax: expected all processes{at} within {seconds:g} seconds, got fewer; their number, their ids and the "
             "address must be right in each of them",
             file=sys.stderr,
@@ -136,7 +137,7 @@ def _patient(seconds: float, address: str | None) -> Iterator[None]:
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Prints an exception that nobody has handled, and ends the process; JAX would wait for the others first."""
     if isinstance(error, ProcessLost):
-        print(f"fljax: {error}", file=sys.stderr)
+        tell(f"fljax: {error}", file=sys.stderr)
         leave(1)
     traceback.print_exception(kind, error, trace)
     leave(

@@ -51,6 +51,7 @@ from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of, code_of
 from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
+from fljax.results.folders import check as check_folder
 from fljax.results.identity import CHECKPOINTS, Origin, check_same_run
 from fljax.scenarios import ByReport, Deviation, Strategy
 
@@ -142,6 +143,8 @@ def run(
     if directory is not None and not resume and (directory / CERTIFICATES).exists():
         where = f"{str(directory)!r}, which holds {CERTIFICATES}"
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
+    if directory is not None:
+        check_folder(directory)
     _finished(directory, text, asked)  # refuses another config before the folder gets it
     check_blocks(directory, OF_CERTIFY, text, resume)
     blocks = None if directory is None else directory / OF_CERTIFY / QUESTION

@@ -26,7 +26,7 @@ import xarray as xr
 
 from fljax.contributions import Measure
 from fljax.core.files import read_npz, write
-from fljax.core.names import html_table
+from fljax.core.texts.plain import plain
 from fljax.data import stack
 from fljax.engine import Execution, Models, Plan, checksum_of, plan_identity
 from fljax.engine.programs.program import Inputs, Spec, partition_plan
@@ -185,12 +185,14 @@ class Comparison(NamedTuple):
         for label, cells in overview.lines.items():
             pairs = [f"{column} {cell}" for column, cell in zip(overview.columns, cells, strict=True) if cell]
             lines.append(f"  {label}: {', '.join(pairs)}")
-        return "\n".join([f"Comparison of {len(lines)} algorithms. {overview.title}", *lines])
+        return plain("\n".join([f"Comparison of {len(lines)} algorithms. {overview.title}", *lines]))
 
     def _repr_html_(self) -> str:
+        from fljax.core.texts.pages import table  # imported here, since it takes a template
+
         overview = self._overview()
         lines = [(label, *cells) for label, cells in overview.lines.items()]
-        return html_table(("algorithm", *overview.columns), lines, f"{overview.title}. {overview.caption}.")
+        return table([("algorithm", *overview.columns), *lines], f"{overview.title}. {overview.caption}.")
 
     def _overview(self) -> Any:
         from fljax import report
@@ -205,6 +207,7 @@ def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> 
     ((name, text),) = comparison.origin.items()
     if models not in ("none", "last"):
         raise ValueError(f"expected models to be 'none' or 'last', got {models!r}")
+    folders.check(folder)
     trained = _trained(comparison) if models == "last" else {}
     checksum = _checksum(next(iter(trained.values()))[1].federation) if trained else 0
     text = _with_models(name, text, models)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from fljax.core.names import unknown
+from fljax.core.texts.plain import plain
 from fljax.results import folders, stores
 from fljax.results.endings import at_end
 
@@ -42,11 +43,13 @@ def load(
     task: Task | None = None,
     local: Local | None = None,
     federation: Federation | list[Federation] | None = None,
+    imports: bool = True,
 ) -> Run:
     """A run folder as a value.
 
-    The last four arguments are for the models of ``fljax.compare``, which ``Comparison.save(folder, models="last")``
-    writes: a folder has no code, so give what ``compare`` was given. Metrics and records do not need them.
+    ``algorithms``, ``task``, ``local`` and ``federation`` are for the models of ``fljax.compare``, which
+    ``Comparison.save(folder, models="last")`` writes: a folder has no code, so give what ``compare`` was given. Metrics
+    and records do not need them.
 
     Args:
       folder: of ``fljax run``, ``Comparison.save`` or, without models, ``fljax sweep``.
@@ -54,16 +57,18 @@ def load(
       task: model and loss.
       local: how clients train.
       federation: only for models that depend on their client's rows when they are used.
+      imports: False for a folder that you do not trust: ``config`` and models refuse a config that names code
+        (``"module:name"``) and import none. Metrics and records never do.
 
     Raises:
-      ValueError: if it is no run folder, if some of algorithms, task and local are missing beside others or are of
-        another kind, or if they are given for a run, whose config has them.
+      ValueError: if it is no run folder, if a file in it is a link, if some of algorithms, task and local are
+        missing beside others or are of another kind, or if they are given for a run, whose config has them.
     """
     if algorithms is None and task is None and local is None and federation is None:
-        return Run(folder)
+        return Run(folder, imports=imports)
     from fljax.experiments import comparison
 
-    return Run(folder, comparison.arguments_of(algorithms, task, local, federation))
+    return Run(folder, comparison.arguments_of(algorithms, task, local, federation), imports)
 
 
 class Run:
@@ -72,16 +77,18 @@ class Run:
     Args:
       folder: the run folder.
       arguments: what models of ``fljax.compare`` need beside it.
+      imports: as for ``load``.
 
     Raises:
       ValueError: if the folder does not exist, or has no config that a run wrote.
     """
 
-    def __init__(self, folder: str | pathlib.Path, arguments: Arguments | None = None) -> None:
-        self._arguments = arguments
+    def __init__(self, folder: str | pathlib.Path, arguments: Arguments | None = None, imports: bool = True) -> None:
+        self._arguments, self._imports = arguments, imports
         self.folder = pathlib.Path(folder)
         if not self.folder.is_dir():
             raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
+        folders.check(self.folder)
         names = (folders.CONFIG, folders.COMPARISON)
         self._file = next((name for name in names if (self.folder / name).is_file()), folders.CONFIG)
         try:
@@ -107,7 +114,7 @@ class Run:
         labels = ", ".join(self.labels)
         several = "" if count == 1 else "s"
         saved = self._raw.get("save_models", "none")
-        return (
+        return plain(
             f"<run {str(self.folder)!r}: {labels}; {count} seed{several}, {self._raw.get('rounds')} rounds, "
             f"models: {saved}>"
         )
@@ -191,7 +198,7 @@ class Run:
 
         self._check_config("a config")
 
-        return config.load(self.folder / folders.CONFIG, needs_data=self._outline is None)
+        return config.load(self.folder / folders.CONFIG, imports=self._imports, needs_data=self._outline is None)
 
     def _check_config(self, what: str) -> None:
         if self._is_compared:
@@ -210,6 +217,7 @@ class Run:
     def _setup(self) -> Setup:
         from fljax.experiments.inputs.setup import resolve_setup
 
+        folders.check_origin(self.folder)
         return resolve_setup(self.config.model_copy(update={"requirement": None}))  # a file of losses may be gone
 
     @property
@@ -278,7 +286,7 @@ class Run:
 
             saved_models.find(self.folder, label, which, round)  # before the data are read
             setup = self._setup if self._outline is None else None
-            known[key] = saved_models.load(self.folder, label, which, round, setup=setup)
+            known[key] = saved_models.load(self.folder, label, which, round, setup=setup, imports=self._imports)
         return known[key]
 
     @functools.cached_property

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,8 @@ from rich.progress import (
 )
 from rich.table import Column
 from rich.text import Text
+
+from fljax.experiments.consoles import PlainConsole
 
 if TYPE_CHECKING:
     from fljax.results.events import Event, OnEvent
@@ -50,7 +51,7 @@ def progress_bars(quiet: bool) -> Progress:
         MofNCompleteColumn(),
         _Words("{task.fields[speed]}", markup=False, table_column=Column()),
         _Time(compact=True, elapsed_when_finished=True),
-        console=Console(stderr=True, markup=False, emoji=False),
+        console=PlainConsole(stderr=True),
         speed_estimate_period=WHOLE_RUN,
         disable=quiet,
     )

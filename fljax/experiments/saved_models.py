@@ -253,6 +253,7 @@ def load(
     round: int | None = None,
     *,
     setup: Setup | None = None,
+    imports: bool = True,
 ) -> Models:
     """The models of one algorithm of a run with ``--save-models``.
 
@@ -262,6 +263,7 @@ def load(
       which: "last": after the last round. "best": of each seed's best evaluation by validation rows.
       round: the number of rounds done at an evaluation, in place of ``which``; for runs with ``--save-models all``.
       setup: of the run's config, if it is resolved already, with its data.
+      imports: as for ``fljax.config.load``.
 
     Returns:
       ``deployed(client)`` and ``predict(client, x)`` as in ``Result``, and the state, from which ``simulate`` can
@@ -270,12 +272,13 @@ def load(
     Raises:
       ValueError: if there are no models of this label, or they do not fit the config.
     """
+    folders.check(pathlib.Path(directory))
     written = pathlib.Path(directory) / "config.toml"
     if not written.is_file():
         raise ValueError(f"expected a run folder with config.toml, got {str(directory)!r}")
     outline = outlines.load(pathlib.Path(directory))
-    config = configuration.load(written, needs_data=outline is None)
-    folders.check_origin(pathlib.Path(directory), configuration.dumps(config))
+    folders.check_origin(pathlib.Path(directory))
+    config = configuration.load(written, imports=imports, needs_data=outline is None)
     entries = {entry.label: entry for entry in config.algorithms}
     if label not in entries:
         raise ValueError(unknown("label", label, entries))

@@ -257,6 +257,7 @@ def begin_part(grid: Grid, directory: pathlib.Path, number: int, count: int) -> 
       The part; None if the sweep is divided into fewer than ``number`` parts.
     """
     check(grid)
+    folders.check(directory)
     text, parts, used = dumps(grid.config), split(grid, count), folders.is_used(directory)
     with locked(directory / folders.LOCK, folders.PATIENCE):
         if (directory / folders.PARTS).exists():

@@ -35,6 +35,7 @@ from fljax.results import Reference
 from fljax.results.events import OnEvent
 from fljax.results.folders import OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
+from fljax.results.folders import check as check_folder
 from fljax.results.identity import Origin, check_same_run
 
 
@@ -102,6 +103,8 @@ def run(
     if directory is not None and not resume and (directory / TABLES).exists():
         where = f"{str(directory)!r}, which holds {TABLES}"
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
+    if directory is not None:
+        check_folder(directory)
     _finished(directory, text)  # refuses another config before the folder gets it
     check_blocks(directory, OF_WORTH, text, resume)
     opening = opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs")

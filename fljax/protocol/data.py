@@ -286,19 +286,16 @@ class Federation(NamedTuple):
 
     def _repr_html_(self) -> str:
         """The text of ``repr`` and, where the numbers are there, a table of rows by client: least, mean, most."""
-        lines = []
+        from fljax.core.texts import pages  # imported here, since algorithms need JAX alone
+
+        lines = [("clients", "rows", "least", "mean", "most")]
         for kind, clients in (("seen", self.clients), ("unseen", self.unseen)):
             for part in ("train", "valid", "test", "deployment", "later"):
                 numbers = _numbers(getattr(getattr(clients, part, None), "size", None))
                 if numbers is None or not numbers.size:
                     continue
-                cells = (kind, part, f"{numbers.min()}", f"{numbers.mean():.1f}", f"{numbers.max()}")
-                lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-        text = f"<p>{repr(self).replace('&', '&amp;').replace('<', '&lt;')}</p>"
-        if not lines:
-            return text
-        head = "".join(f"<th>{title}</th>" for title in ("clients", "rows", "least", "mean", "most"))
-        return f"{text}<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+                lines.append((kind, part, f"{numbers.min()}", f"{numbers.mean():.1f}", f"{numbers.max()}"))
+        return pages.joined(pages.note(repr(self), kind=""), *([pages.table(lines)] if len(lines) > 1 else []))
 
 
 def _shape(node: Any, name: str) -> tuple[int, ...]:

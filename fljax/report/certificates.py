@@ -8,7 +8,6 @@ of best responses.
 from __future__ import annotations
 
 import csv
-import html
 import io
 import pathlib
 import re
@@ -24,9 +23,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from fljax.core.files import write
-from fljax.report.page import attached_to, png, shown, whole_page
+from fljax.core.texts import pages
+from fljax.core.texts.plain import in_cell
+from fljax.report.page import attached_to, png
 from fljax.report.style import COLOURS, INK, fitted, fonts_for, legend_below, printable, texts_of, width_of
-from fljax.report.worth import lines_of
 
 PAGE, TABLE = "certificates.html", "certificates.csv"
 _GAIN, _LOSS, _PLAIN = "#D55E00", "#0072B2", "#f3f3f3"
@@ -311,7 +311,8 @@ def certificate_table(certificates: Mapping[str, xr.Dataset]) -> bytes:
     writer.writeheader()
     for label, dataset in certificates.items():
         for cell in range(dataset.sizes["cell"]):
-            writer.writerow({"algorithm": label, **_line(dataset.isel(cell=cell))})
+            line = {"algorithm": label, **_line(dataset.isel(cell=cell))}
+            writer.writerow({name: in_cell(value) for name, value in line.items()})
     return text.getvalue().encode()
 
 
@@ -351,18 +352,16 @@ def write_certificates(
         first, said = rationality_sentence(dataset), certificate_sentences(dataset)
         rest = said if first is None else said[1:]
         parts += [
-            f"<h2>{html.escape(label)}</h2>",
-            "" if first is None else lines_of([first]),
-            f'<div class="wide">{_as_html(deviation_rows(dataset, bounds=True))}</div>',
-            lines_of([*rest, *notes.get(label, ())]),
-            f'<div class="wide">{shown(content, f"Gains of each client by deviation under {label}")}</div>',
-            f"<details><summary>All cells of {html.escape(label)}</summary>"
-            f'<div class="wide">{_as_html(certificate_rows(dataset))}</div></details>',
+            pages.section(label, "" if first is None else pages.note(first)),
+            pages.wide(pages.table(deviation_rows(dataset, bounds=True))),
+            pages.note(*rest, *notes.get(label, ())),
+            pages.wide(pages.image(content, f"Gains of each client by deviation under {label}")),
+            pages.folded(f"All cells of {label}", pages.wide(pages.table(certificate_rows(dataset)))),
         ]
     for label in [label for label in notes if label not in certificates]:
-        parts += [f"<h2>{html.escape(label)}</h2>", lines_of(list(notes[label]))]
+        parts.append(pages.section(label, pages.note(*notes[label])))
     page = folder / PAGE
-    write(page, whole_page(heading, parts, attached_to(folder)).encode())
+    write(page, pages.page(heading, parts, attached_to(folder)).encode())
     return (*paths, page)
 
 
@@ -370,14 +369,6 @@ def _as_words(label: str) -> str:
     """A label as small letters, digits and underscores; of a label with anything else a checksum tells it apart."""
     words = re.sub("[^a-z0-9]+", "_", label.lower()).strip("_")[:80]
     return words if words == label else f"{words}-{zlib.crc32(label.encode()):08x}"
-
-
-def _as_html(rows: Sequence[Sequence[str]]) -> str:
-    """Rows, of which the first one has the headings, as a table."""
-    head, *body = rows
-    titles = "".join(f"<th>{html.escape(text)}</th>" for text in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in body)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:

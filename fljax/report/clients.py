@@ -5,7 +5,6 @@ What clients have are labels as stacked bars or a heat map, or numbers to predic
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
 
@@ -16,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fljax.core.texts import pages
 from fljax.data import ClientCounts
 from fljax.data.clients import name_text
 from fljax.report.style import COLOURS, INK, STANDALONE, Style, dress, fitted, legend_layout, percent, printable, styles
@@ -256,11 +256,8 @@ def gains_table(metrics: xr.Dataset) -> str:
             cells += ["–" if each is None else _number(each.value), gain]
             cells += [_share(shares.get((label, client, unseen)))] * swept
         lines.append(cells)
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>" for line in lines)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    framed = f'<div class="wide">{table}</div>'
-    return framed if len(lines) <= MOST_CLIENTS else f"<details><summary>All clients</summary>{framed}</details>"
+    framed = pages.wide(pages.table([heads, *lines]))
+    return framed if len(lines) <= MOST_CLIENTS else pages.folded("All clients", framed)
 
 
 def _number(value: float) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
+from fljax.core.texts.plain import as_csv
+
 TABLE = "estimators.csv"
 HEADINGS = {
     "kendall": "tau-b",
@@ -104,5 +106,5 @@ def estimator_table(comparisons: Mapping[str, xr.Dataset]) -> bytes:
         columns = [*HEADINGS, "converged"]
         frame = compared[columns].to_dataframe().reset_index()[["estimator", "seed", *columns]]
         frame.insert(0, "algorithm", label)
-        frames.append(frame.to_csv(index=False, header=not frames, lineterminator="\n"))
+        frames.append(as_csv(frame, header=not frames))
     return "".join(frames).encode()

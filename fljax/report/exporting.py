@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,9 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
+from fljax.core.files import replace
 from fljax.core.names import file_name, unknown
+from fljax.core.texts.plain import as_csv, plain
 from fljax.report.clients import gains_picture
 from fljax.report.drawing import figures
 from fljax.report.kinds.registry import Asked, draw_kinds
@@ -175,7 +178,7 @@ def csv_targets(rows: Sequence[tuple[Row, float]]) -> str:
 
 def _csv(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     """Lines as CSV; NaN is empty, and values of a column may be of different types."""
-    return pd.DataFrame(lines, columns=pd.Index(head), dtype=object).to_csv(index=False, lineterminator="\n")
+    return as_csv(pd.DataFrame(lines, columns=pd.Index(head), dtype=object))
 
 
 def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> list[pathlib.Path]:
@@ -206,6 +209,9 @@ def write_kinds(source: Source, asked: Asked, folder: pathlib.Path) -> tuple[lis
 def _written(stem: pathlib.Path, figure: Figure) -> list[pathlib.Path]:
     paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("pdf", "svg")]
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "fljax"}):
-        figure.savefig(paths[0], format="pdf", metadata={"CreationDate": None})
-        figure.savefig(paths[1], format="svg", metadata={"Date": None})
+        for path, metadata in zip(paths, ({"CreationDate": None}, {"Date": None}), strict=True):
+            content = io.BytesIO()
+            figure.savefig(content, format=path.suffix[1:], metadata=metadata)
+            whole = content.getvalue()
+            replace(path, plain(whole.decode()).encode() if path.suffix == ".svg" else whole)
     return paths

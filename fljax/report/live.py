@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import math
-import os
 import pathlib
 import time
 from collections.abc import Sequence
@@ -12,9 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from fljax.core.files import replace
 from fljax.core.names import duration
+from fljax.core.texts import pages
 from fljax.report.drawing import curves
-from fljax.report.page import attached_to, metric_table, note, png, shown, whole_page, write
+from fljax.report.page import attached_to, metric_table, note, png, write
 from fljax.report.style import fonts_for, texts_of
 from fljax.report.tables import summary, title
 from fljax.results import Line, RunState, best_cell, is_running, read_lines, read_state
@@ -56,20 +56,19 @@ def follow(run_folder: pathlib.Path, pause: float = PAUSE) -> pathlib.Path:
 def live_page(folder: pathlib.Path, state: RunState, reload: int | None = None) -> str:
     """The page as HTML; ``reload`` is the number of seconds after which the browser asks for it again, None: never."""
     lines = read_lines(folder) if state.unit == "rounds" else []
-    parts = [f'<p class="note">{html.escape(_words(state))}</p>', _progress(state)]
+    parts: list[str] = [pages.note(_words(state)), _progress(state)]
     if lines:
         metrics = as_dataset(lines, state)
         rows = summary(metrics)
-        parts += [f'<p class="note">{html.escape(note(rows))}</p>']
+        parts += [pages.note(note(rows))]
         words = {each.label: each.diverged for each in state.algorithms}
         names = zip(map(str, metrics["algorithm"].values), dict.fromkeys(line.label for line in lines), strict=False)
         marks = {name: words[label] for name, label in names if words.get(label)}
         parts += [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
         with fonts_for(texts_of(metrics)):
-            drawn = [shown(png(figure, dpi=80), title(name)) for name, figure in curves(metrics).items()]
-        parts += [f'<h2>So far</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""]
-    head = "" if reload is None else f'<meta http-equiv="refresh" content="{reload}">'
-    return whole_page(state.name, parts, attached_to(folder), head)
+            drawn = [pages.image(png(figure, dpi=80), title(name)) for name, figure in curves(metrics).items()]
+        parts += [pages.section("So far", pages.figures(drawn))] if drawn else []
+    return pages.page(state.name, parts, attached_to(folder), reload)
 
 
 def as_dataset(lines: Sequence[Line], state: RunState) -> xr.Dataset:
@@ -109,22 +108,16 @@ def _words(state: RunState) -> str:
 
 
 def _progress(state: RunState) -> str:
-    rows = []
+    unit = state.unit.capitalize()
+    lines: list[tuple[str, ...]] = [("Algorithm", "State", "", unit, f"{unit} per second", "Time left")]
     for each in state.algorithms:
-        share = min(1.0, each.round / each.rounds) if each.rounds else 0.0
-        bar = f'<progress value="{share:.4f}" max="1"></progress>'
+        bar = pages.bar(min(1.0, each.round / each.rounds) if each.rounds else 0.0)
         rate = "–" if each.rate is None else f"{each.rate:.3g}"
         left = "–" if each.left is None or each.state != "training" else duration(each.left)
-        cells = (html.escape(each.label), each.state, bar, f"{each.round} of {each.rounds}", rate, left)
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    unit = state.unit.capitalize()
-    titles = ("Algorithm", "State", "", unit, f"{unit} per second", "Time left")
-    head = "".join(f"<th>{title}</th>" for title in titles)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        lines.append((each.label, each.state, bar, f"{each.round} of {each.rounds}", rate, left))
+    return pages.wide(pages.table(lines))
 
 
 def _replace(path: pathlib.Path, text: str) -> None:
-    """Writes a file that a browser may read at any time."""
-    fresh = path.with_name(f".{path.name}.live")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)
+    """Writes a file that a browser may read at any time, and that the run may write at the same time."""
+    replace(path, text.encode(), ".live")

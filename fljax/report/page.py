@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import xarray as xr
@@ -14,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
+from fljax.core import files
+from fljax.core.texts import pages
 from fljax.report.clients import gains_picture, gains_table
 from fljax.report.drawing import picture
 from fljax.report.kinds.registry import KINDS, Asked, draw_kinds
@@ -28,19 +28,6 @@ from fljax.results.scores import directions, is_lower
 from fljax.results.sweeps import axes_of, best
 
 DPI = 110  # of pictures: 1540 pixels across, where a page is 1180 wide
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1180px;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { margin-top: 2.2rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
-th, td { padding: .45rem .8rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
-th { white-space: normal; vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1rem; }
-img { width: 100%; height: auto; } .wide img { min-width: 900px; }
-pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
-.note { color: #555; } .warning { color: #a33; font-weight: 600; }
-"""
 
 
 class Pictures(NamedTuple):
@@ -89,13 +76,13 @@ def write(
     with fonts_for(texts_of(metrics, heading)):
         drawn = sweep_picture(metrics, heading) if swept else picture(metrics, records, heading)
         content = png(drawn)
-    path.write_bytes(content)
+    files.replace(path, content)
     if swept:
-        text = _sweep_page(heading, metrics, shown(content, title(str(metrics.attrs["metric"]))), attached_to(folder))
+        grid = pages.image(content, title(str(metrics.attrs["metric"])))
+        text = _sweep_page(heading, metrics, grid, attached_to(folder))
     else:
-        figures = "\n".join([*reached, _panels(drawn, content) + _more(more)])
-        text = _page(heading, metrics, figures, attached_to(folder))
-    page.write_text(text, encoding="utf-8")
+        text = _page(heading, metrics, [*reached, _panels(drawn, content), _more(more)], attached_to(folder))
+    files.replace(page, text.encode())
     return path, page
 
 
@@ -114,7 +101,7 @@ def write_page(
     with fonts_for(texts_of(metrics)):
         drawn = picture(metrics, records)
         panels = _panels(drawn, png(drawn))
-    path.write_text(_page(heading, metrics, panels, attached), encoding="utf-8")
+    files.replace(path, _page(heading, metrics, [panels], attached).encode())
 
 
 def attached_to(folder: pathlib.Path) -> dict[str, str]:
@@ -123,15 +110,14 @@ def attached_to(folder: pathlib.Path) -> dict[str, str]:
     return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
 
 
-def _page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, str]) -> str:
+def _page(heading: str, metrics: xr.Dataset, drawn: Sequence[str], attached: Mapping[str, str]) -> str:
     rows = summary(metrics)
     marks = diverged_seeds(metrics)
     tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
-    said = font_note(texts_of(metrics)) if drawn else None
+    said = font_note(texts_of(metrics)) if any(drawn) else None
     told = [note(rows), *(f"{words[0].upper()}{words[1:]}." for words in [directions(metrics)] if words)]
-    parts = [f'<p class="note">{html.escape(" ".join(told))}</p>', *_diverged(metrics), *tables]
-    parts += [f'<p class="note">{html.escape(said)}</p>'] if said else []
-    return whole_page(heading, [*parts, drawn, _clients(metrics)], attached)
+    parts = [pages.note(" ".join(told)), *_diverged(metrics), *tables, *([pages.note(said)] if said else [])]
+    return pages.page(heading, [*parts, *drawn, _clients(metrics)], attached)
 
 
 def _clients(metrics: xr.Dataset) -> str:
@@ -148,53 +134,30 @@ def _clients(metrics: xr.Dataset) -> str:
             "makes no difference to it, in the first cell. A client gains in a cell and seed if it is better "
             "off there than with its standalone model; fljax export --gains has all cells."
         )
-        about = f'<p class="note">{html.escape(told)}</p>'
-    return f'<h2>Clients</h2>{about}<div class="wide">{shown(content, words)}</div>{gains_table(metrics)}'
+        about = pages.note(told)
+    return pages.section("Clients", about, pages.wide(pages.image(content, words)), gains_table(metrics))
 
 
 def _panels(figure: Figure, content: bytes) -> str:
     """The section of a page with the picture of all panels; nothing if there are none."""
     titles = [axes.get_title().replace("\n", ", ").replace(r"\$", "$") for axes in figure.axes]
-    return f'<h2>Picture</h2><div class="wide">{shown(content, "; ".join(titles))}</div>' if titles else ""
+    return pages.section("Picture", pages.wide(pages.image(content, "; ".join(titles)))) if titles else ""
 
 
 def _more(more: Pictures | None) -> str:
     """The section of a page with kinds of figure, and what is missing for others."""
     if more is None:
         return ""
-    images = [shown(content, KINDS[name].sentence) for name, content in more.content.items()]
-    drawn = [f'<div class="wide">{image}</div>' for image in images]
-    missing = [f'<p class="note">{html.escape(sentence)}.</p>' for sentence in more.missing]
-    return f"<h2>Figures</h2>{''.join([*drawn, *missing])}"
+    drawn = [pages.wide(pages.image(content, KINDS[name].sentence)) for name, content in more.content.items()]
+    return pages.section("Figures", *drawn, *(pages.note(f"{sentence}.") for sentence in more.missing))
 
 
 def _sweep_page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, str]) -> str:
     metric = str(metrics.attrs["metric"])
-    head, *rows = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
-    lines = ["".join(f"<td>{html.escape(each)}</td>" for each in row) for row in rows]
-    titles = "".join(f"<th>{html.escape(each)}</th>" for each in head)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
-    note = '<p class="note">At the last evaluation. *: at the edge of the grid; any: makes no difference.</p>'
-    tables = f'<h2>Best cells</h2>{note}<div class="wide">{table}</div>'
-    return whole_page(heading, [tables, f"<h2>Grid</h2>{drawn}", _clients(metrics)], attached)
-
-
-def whole_page(heading: str, parts: list[str], attached: Mapping[str, str], head: str = "") -> str:
-    """A page of its own: a heading, the parts, and the attached texts by title; ``head`` is added to its head."""
-    files = [
-        f"<details><summary>{html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>"
-        for name, text in attached.items()
-    ]
-    whole = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(heading)}</title>',
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>{head}</head><body>',
-        f"<h1>{html.escape(heading)}</h1>",
-        *parts,
-        f"<h2>How it was run</h2>{''.join(files)}" if files else "",
-        "</body></html>\n",
-    ]
-    return "\n".join(part for part in whole if part)
+    table = pages.table(best_rows(best(metrics, metric), metric, diverged_seeds(metrics)))
+    words = pages.note("At the last evaluation. *: at the edge of the grid; any: makes no difference.")
+    parts = [pages.section("Best cells", words, pages.wide(table)), pages.section("Grid", drawn), _clients(metrics)]
+    return pages.page(heading, parts, attached)
 
 
 def note(rows: list[Row]) -> str:
@@ -217,8 +180,7 @@ def _diverged(metrics: xr.Dataset) -> list[str]:
         return in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)
 
     return [
-        f'<p class="warning">{html.escape(str(algorithm))}, seed {seed}: diverged in round {int(round_)}'
-        f"{who(algorithm, seed)}.</p>"
+        pages.note(f"{algorithm}, seed {seed}: diverged in round {int(round_)}{who(algorithm, seed)}.", kind="warning")
         for algorithm in metrics["algorithm"].values
         for seed in metrics["seed"].values
         if (round_ := metrics["diverged"].sel(algorithm=algorithm, seed=seed).item()) >= 0
@@ -241,27 +203,14 @@ def metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str] | No
         lines.append([algorithm, *map(cell, line), *marks])
     if len(lines) - 1 <= len(names):
         lines = [list(column) for column in zip(*lines, strict=True)]
-    first, *others = [[html.escape(text) for text in line] for line in lines]
-    head = "".join(f"<th>{text}</th>" for text in first)
-    body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in others)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<h2>{heading}</h2><div class="wide">{table}</div>'
+    return pages.section(heading, pages.wide(pages.table(lines)))
 
 
 def target_table(rows: list[Row], target: float, lower: bool) -> str:
     """The rounds to a target of each algorithm, as a section of a page."""
-    head, *body = [[html.escape(text) for text in line] for line in target_lines(rows, target, lower=lower)]
-    lines = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in body)
-    titles = "".join(f"<th>{text}</th>" for text in head)
-    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
-    note = "At the first evaluation that reaches the target; mean ± standard deviation over the seeds that do."
-    return f'<h2>Rounds to a target</h2><p class="note">{note}</p><div class="wide">{table}</div>'
-
-
-def shown(content: bytes, words: str) -> str:
-    """A PNG picture as an element of a page; ``words`` say what it shows, for readers who cannot see it."""
-    encoded = base64.b64encode(content).decode("ascii")
-    return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{encoded}">'
+    table = pages.wide(pages.table(target_lines(rows, target, lower=lower)))
+    words = "At the first evaluation that reaches the target; mean ± standard deviation over the seeds that do."
+    return pages.section("Rounds to a target", pages.note(words), table)
 
 
 def png(figure: Figure, dpi: int = DPI) -> bytes:

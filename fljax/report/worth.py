@@ -6,7 +6,6 @@ The datasets are those of ``fljax.games``: ``tables`` has the values and payoffs
 
 from __future__ import annotations
 
-import html
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -17,8 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.core.files import write
+from fljax.core.texts import pages
+from fljax.core.texts.plain import as_csv
 from fljax.report.estimators import estimator_rows, estimator_sentences
-from fljax.report.page import attached_to, png, shown, whole_page
+from fljax.report.page import attached_to, png
 from fljax.report.style import INK, Style, dress, fitted, fonts_for, legend_layout, percent, printable, styles, texts_of
 from fljax.report.tables import NOT_SHARES, title
 
@@ -105,7 +106,7 @@ def worth_table(worths: Mapping[str, xr.Dataset]) -> bytes:
         seeds = dataset["worth"].to_dataframe()["worth"].unstack("seed").add_prefix("seed_").reset_index()
         columns = ["algorithm", "measure", "client"]
         joined = frame[[*columns, "name", "mean", "low", "high"]].merge(seeds, on=columns)
-        frames.append(joined.to_csv(index=False, header=not frames))
+        frames.append(as_csv(joined, header=not frames))
     return "".join(frames).encode()
 
 
@@ -240,19 +241,6 @@ def _as_shares(axes: Axes, datasets: Mapping[str, xr.Dataset]) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
 
-def _table_of(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text, the first of which has headings, as HTML."""
-    head, *body = rows
-    titles = "".join(f"<th>{html.escape(text)}</th>" for text in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in body)
-    return f'<div class="wide"><table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>'
-
-
-def lines_of(sentences: Sequence[str]) -> str:
-    """Sentences as HTML, a line each."""
-    return f'<p class="note">{"<br>".join(map(html.escape, sentences))}</p>'
-
-
 # --- The files of a folder --------------------------------------------------------------------------------------
 
 
@@ -279,13 +267,12 @@ def write_worth(
         content = png(worth_picture(tables, worths, heading))
     path, page = folder / PICTURE, folder / PAGE
     write(path, content)
-    parts = [f'<div class="wide">{shown(content, "What clients are worth, and the values of coalitions")}</div>']
+    parts = [pages.wide(pages.image(content, "What clients are worth, and the values of coalitions"))]
     for label, worth in worths.items():
         said = [*worth_sentences(worth), *notes.get(label, ())]
-        parts.append(f"<h2>{html.escape(label)}</h2>")
-        parts.append(_table_of(worth_rows(worth)) + lines_of(said))
+        parts.append(pages.section(label, pages.wide(pages.table(worth_rows(worth))), pages.note(*said)))
         if label in comparisons:
             compared = comparisons[label]
-            parts.append(_table_of(estimator_rows(compared)) + lines_of(estimator_sentences(compared)))
-    write(page, whole_page(heading, parts, attached_to(folder)).encode())
+            parts += [pages.wide(pages.table(estimator_rows(compared))), pages.note(*estimator_sentences(compared))]
+    write(page, pages.page(heading, parts, attached_to(folder)).encode())
     return path, page

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core import processes
+from fljax.core.files import open_appending
 
 LOG, EVALUATIONS = "log.jsonl", "metrics.jsonl"
 
@@ -95,7 +96,7 @@ def _ignore(_: Event) -> None:
 
 def append_line(path: pathlib.Path, line: str) -> None:
     """Appends a line. An incomplete last line (of a process that died) is ended first."""
-    with open(path, "ab+") as file:
+    with open_appending(path) as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             line = line if file.read(1) == b"\n" else f"\n{line}"

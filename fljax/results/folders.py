@@ -37,8 +37,9 @@ import h5netcdf
 import xarray as xr
 
 from fljax.core import processes
-from fljax.core.files import locked, write
+from fljax.core.files import check_links, locked, write
 from fljax.core.names import file_name
+from fljax.core.texts.plain import as_csv
 from fljax.results import further_rounds, net_cdf
 from fljax.results.endings import Parts, Results
 from fljax.results.events import EVALUATIONS, LOG
@@ -60,7 +61,15 @@ CERTIFICATES = "certificates.nc"
 OF_WORTH, OF_CERTIFY = "worth", "certify"
 # What whole runs leave in a folder.
 _OF_WHOLE_RUNS = (WORTH, CERTIFICATES, *(f"{folder}/{CHECKPOINTS}" for folder in (OF_WORTH, OF_CERTIFY)))
+# What is read, locked or appended, and folders to write in. Everything else is written as a whole, over a link.
+_OWN = (LOCK, CONFIG, COMPARISON, ENVIRONMENT, LOG, EVALUATIONS, RESULTS, WORTH, CERTIFICATES)
+_FOLDERS = (MODELS, "data.npz", RECORDS, PARTS, CHECKPOINTS, OF_WORTH, OF_CERTIFY, "pictures")
 PATIENCE = 60.0  # seconds that parts of a sweep, and who joins them, wait for others that begin in the same folder
+
+
+def check(directory: pathlib.Path) -> None:
+    """Raises a ValueError if something in a run folder is a link, which is not followed; the folder may be one."""
+    check_links(directory, (*_OWN, *_FOLDERS))
 
 
 class OpenFolder(NamedTuple):
@@ -113,6 +122,7 @@ def _claimed(
     if directory is None:
         yield OpenFolder({})
         return
+    check(directory)
     used = is_used(directory)
     # Who joins waits for parts of a sweep that begin in this moment.
     lock = locked(directory / LOCK) if computes else locked(directory / LOCK, PATIENCE)
@@ -269,8 +279,9 @@ def records_of(directory: pathlib.Path, label: str) -> pathlib.Path:
     return directory / RECORDS / file_name(label)
 
 
-def check_origin(directory: pathlib.Path, text: str) -> None:
-    """Raises a ValueError if the folder has results of another config."""
+def check_origin(directory: pathlib.Path) -> None:
+    """Raises a ValueError if the folder has results of another config; nothing that the config names is imported."""
+    text = config_of(directory) or ""
     origin = _read(directory)[1] if (directory / RESULTS).is_file() else None
     if origin is None or added(origin["config"], text):  # a method that was added is not finished
         return
@@ -285,6 +296,7 @@ def config_of(directory: pathlib.Path) -> str | None:
 
 def _text_of(directory: pathlib.Path, name: str) -> str | None:
     with contextlib.suppress(OSError, ValueError):
+        check_links(directory, (name,))
         text = (directory / name).read_text(encoding="utf-8")
         return text if tomllib.loads(text) else None
     return None
@@ -308,7 +320,7 @@ def _table(metrics: xr.Dataset) -> bytes:
         return dims[:1] == ("algorithm",) and dims[-2:] == ("seed", "evaluated_round")
 
     scalars = [str(name) for name, values in metrics.items() if is_scalar(values.dims) or name == "diverged"]
-    return metrics[scalars].to_dataframe().reset_index().to_csv(index=False).encode()
+    return as_csv(metrics[scalars].to_dataframe().reset_index()).encode()
 
 
 def load(directory: pathlib.Path) -> Results:
@@ -322,6 +334,7 @@ def load(directory: pathlib.Path) -> Results:
 
 def _read(directory: pathlib.Path) -> tuple[Results, dict[str, str] | None]:
     """Results and their origin (config and version); None if the file has no origin."""
+    check(directory)
     path = directory / RESULTS
     if not path.is_file():
         raise ValueError(f"expected a run folder with {RESULTS}, got {directory}")
@@ -330,6 +343,7 @@ def _read(directory: pathlib.Path) -> tuple[Results, dict[str, str] | None]:
     except OSError as error:
         raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror}") from None
     try:
+        net_cdf.check_alone(content)
         with h5netcdf.File(io.BytesIO(content), "r") as file:
             is_named = "origin" in file.groups
         groups = (None, "records", *(["origin"] if is_named else []))

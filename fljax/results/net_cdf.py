@@ -9,8 +9,10 @@ import io
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import h5netcdf
+import h5py
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
@@ -35,6 +37,17 @@ def origin(text: str) -> xr.Dataset:
     return xr.Dataset({"config": ((), text), "fljax": ((), __version__)})
 
 
+def check_alone(content: bytes) -> None:
+    """Raises a ValueError if an array of a file has its values in another file, which HDF5 would read."""
+
+    def elsewhere(name: str, entry: Any) -> str | None:
+        return name if isinstance(entry, h5py.Dataset) and (entry.external or entry.is_virtual) else None
+
+    with h5py.File(io.BytesIO(content), "r") as file:
+        if name := file.visititems(elsewhere):
+            raise ValueError(f"expected the values of {name} in the file, got them in another one")
+
+
 def read(path: pathlib.Path, groups: Sequence[str]) -> list[xr.Dataset]:
     """The dataset at the root of a file, and those of its groups."""
     try:
@@ -42,6 +55,7 @@ def read(path: pathlib.Path, groups: Sequence[str]) -> list[xr.Dataset]:
     except OSError as error:
         raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror or error}") from None
     try:
+        check_alone(content)
         datasets = [xr.load_dataset(io.BytesIO(content), engine="h5netcdf", group=group) for group in (None, *groups)]
     except Exception:  # the exception depends on where the file is damaged
         raise ValueError(f"expected {str(path)!r} to be a whole file of fljax, got another or a damaged one") from None

@@ -12,10 +12,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fljax.core.files import is_locked
+from fljax.core.files import check_links, is_locked
 from fljax.metrics import mean
 from fljax.metrics.registry import is_lower_better
-from fljax.results.events import LOG, Event, Line, read_lines
+from fljax.results.events import EVALUATIONS, LOG, Event, Line, read_lines
 from fljax.results.folders import CONFIG, LOCK
 from fljax.results.non_finite import diverged_words
 
@@ -83,6 +83,7 @@ def read_state(folder: pathlib.Path) -> RunState:
     Raises:
       ValueError: if the folder is none of a run.
     """
+    check_links(folder, (CONFIG, LOG, EVALUATIONS, LOCK))
     config, events = _config(folder), _events(folder)
     if config is None or not (folder / LOG).is_file():
         raise ValueError(f"expected the folder of a run, with {CONFIG} and {LOG}, got {str(folder)!r}")

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
 from fljax.core.labels import check_unlabelled
-from fljax.core.names import html_table
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
 from fljax.metrics.summaries import over_seeds
 from fljax.protocol import Labelled
@@ -130,7 +129,9 @@ class Result(NamedTuple):
     def _repr_html_(self) -> str:
         sizes = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in _sizes(self.metrics).items())
         lines = [*_main_values(self.metrics).items(), *([("diverged", self._gone())] if self.diverged else [])]
-        return html_table(("metric", "last evaluation"), lines, f"Result: {sizes}")
+        from fljax.core.texts.pages import table  # imported here, since it takes a template
+
+        return table([("metric", "last evaluation"), *lines], f"Result: {sizes}")
 
     def _gone(self) -> str:
         return ", ".join(f"seed {seed} in round {round}" for seed, round in self.diverged)

@@ -15,7 +15,7 @@ import xarray as xr
 import fljax
 from fljax import algorithms, data
 from fljax.core import names
-from fljax.core.names import describe, html_table, name_of
+from fljax.core.names import describe, name_of
 from fljax.results import Result
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -171,9 +171,8 @@ def test_values_in_a_few_words(value: Any, text: str) -> None:
     assert describe(value) == text
 
 
-def test_names_and_escapes() -> None:
+def test_names_of_functions() -> None:
     assert name_of(functools.partial(functools.partial(len))) == "len"
-    assert "<td>&lt;b&gt;</td>" in html_table(("a",), [("<b>",)])
 
 
 def result(metrics: xr.Dataset, diverged: Any = ()) -> Result:

@@ -30,6 +30,13 @@ def test_folders_are_labels(tmp_path):
     assert made.x[:, 0, 0, 0].tolist() == [10, 20, 0]
 
 
+def test_a_file_of_another_format_is_no_image(tmp_path):
+    """Pillow would give PostScript to another program, whatever the file is called."""
+    write(tmp_path / "a" / "0.png", 1, format="EPS")
+    with pytest.raises(ValueError, match="expected an image"):
+        load(f"{tmp_path}/")
+
+
 def test_train_and_test_and_colours(tmp_path):
     write(tmp_path / "train" / "a" / "0.png", 1)
     write(tmp_path / "train" / "b" / "0.png", 2, mode="RGB")

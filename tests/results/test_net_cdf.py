@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -31,3 +32,13 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
     path.write_bytes(b"no netCDF")
     with pytest.raises(ValueError, match=r"expected .* to be a whole file of fljax"):
         net_cdf.read(path, ())
+
+
+def test_values_in_another_file_are_not_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "secret").write_bytes(np.arange(3.0).tobytes())
+    path = tmp_path / "a.nc"
+    path.write_bytes(net_cdf.encoded(xr.Dataset({"x": ("seed", np.arange(3.0))}), {"inner": xr.Dataset()}))
+    with h5py.File(path, "a") as file:
+        file["inner"].create_dataset("y", (3,), "f8", external=[(str(tmp_path / "secret"), 0, 24)])
+    with pytest.raises(ValueError, match=r"expected .* to be a whole file of fljax"):
+        net_cdf.read(path, ("inner",))

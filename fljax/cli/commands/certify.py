@@ -11,6 +11,7 @@ from rich.table import Table
 from fljax.cli.options import CertifyOptions, ConfigFile, WholeRunOptions
 from fljax.cli.printing import console, print_json
 from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
+from fljax.core.texts.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
             _print(label, dataset, notes[label])
         for label in without:
             console(110).print(*notes[label], highlight=False)
-        print(f"Results: {folder}")
+        tell(f"Results: {folder}")
         for path in written:
-            print(f"Report:  {path}")
+            tell(f"Report:  {path}")
     return 0
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from fljax.cli.commands.results import columns_of
 from fljax.cli.options import Json, Metrics
 from fljax.cli.printing import console, print_json
+from fljax.core.texts.plain import tell
 
 if TYPE_CHECKING:
     from fljax.report.comparison import Compared
@@ -76,7 +77,7 @@ def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: 
         print_json(methods.as_json(found))
         return
     if latex:
-        print(found.latex(), end="")
+        tell(found.latex(), end="")
         return
     heads, lines = methods.lines_of(found)
     table = Table(caption=methods.note(found))
@@ -145,10 +146,10 @@ def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str,
 def _print_changes(changes: Mapping[str, Mapping[str, tuple[str, str]]], first: str) -> None:
     for name, keys in changes.items():
         if not keys:
-            print(f"{name} has the config of {first}.")
+            tell(f"{name} has the config of {first}.")
             continue
-        print(f"The config of {name} differs from that of {first}:")
+        tell(f"The config of {name} differs from that of {first}:")
         for key, (there, here) in list(keys.items())[:MOST_KEYS]:
-            print(f"  {key}: {there} -> {here}")
+            tell(f"  {key}: {there} -> {here}")
         if len(keys) > MOST_KEYS:
-            print(f"  and {', '.join(list(keys)[MOST_KEYS:])}")
+            tell(f"  and {', '.join(list(keys)[MOST_KEYS:])}")

@@ -13,6 +13,7 @@ from rich.table import Table
 from fljax.cli.options import ConfigFile, Json, NoImport, Overrides
 from fljax.cli.printing import console, print_json
 from fljax.cli.running import memory, start_jax
+from fljax.core.texts.plain import tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,7 @@ def prepare(
     found = data.load(name, folder=folder)
     shape = " x ".join(str(length) for length in found.x.shape[1:])
     classes = "" if found.classes is None else f", {found.classes} classes"
-    print(f"{name}: {len(found.y)} examples of {shape}{classes}")
+    tell(f"{name}: {len(found.y)} examples of {shape}{classes}")
 
 
 def status(as_json: Json = False) -> None:
@@ -49,7 +50,7 @@ def status(as_json: Json = False) -> None:
         return
     width = max(len(name) for name in found)
     for name, where in found.items():
-        print(f"{name:<{width}}  {where}")
+        tell(f"{name:<{width}}  {where}")
 
 
 def show_data(
@@ -87,9 +88,9 @@ def show_data(
         console(200).print(table)
     for name, rows in held.items():
         whose = ", on which all clients are tested" if name == "test" and shared else ""
-        print(f"The server has {rows} rows called {name!r}{whose}.")
+        tell(f"The server has {rows} rows called {name!r}{whose}.")
     if out is not None:
-        print(f"Picture: {out}", *filter(None, [said]), sep="\n")
+        tell(f"Picture: {out}", *filter(None, [said]), sep="\n")
 
 
 def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> str | None:
@@ -254,11 +255,11 @@ def doctor(
         return
     for key, value in found.items():
         if isinstance(value, dict):
-            print(f"{key}:")
+            tell(f"{key}:")
             for name, each in value.items():
-                print(f"  {name}: {each}")
+                tell(f"  {name}: {each}")
         else:
-            print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+            tell(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
 
 
 def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_json: bool) -> None:
@@ -286,10 +287,10 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
     console(110).print(table)
     for label, each in found.items():
         if each.devices > 1:
-            print(f"{label}: on each of {each.devices} devices")
+            tell(f"{label}: on each of {each.devices} devices")
         missing = engine.shortage(each)
         if missing is not None:
-            print(f"{label}: {missing}")
+            tell(f"{label}: {missing}")
 
 
 def _seeds(count: int) -> str:

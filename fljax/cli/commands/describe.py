@@ -15,6 +15,7 @@ from rich.text import Text
 from fljax.cli.options import Json
 from fljax.cli.printing import console, print_json
 from fljax.core.names import with_article
+from fljax.core.texts.plain import tell
 
 if TYPE_CHECKING:
     from fljax.cli.catalogue import Description, Parameter
@@ -48,11 +49,11 @@ def list_(
         print_json(lines)
         return
     if not lines:
-        print(f"fljax has no {kind} yet.")
+        tell(f"fljax has no {kind} yet.")
     width = max((len(name) for name in lines), default=0)
     for name, words in lines.items():
         words = docstrings.plain(words)
-        print(_hanging(f"{name:<{width}}", words, _width()))
+        tell(_hanging(f"{name:<{width}}", words, _width()))
 
 
 def show(
@@ -74,7 +75,7 @@ def show(
     terminal = console(WIDEST)
     for place, each in enumerate(found):
         if place:
-            print()
+            tell()
         for line in _lines(each, min(_width() or WIDEST, WIDEST)):
             terminal.print(line, soft_wrap=True)
 
@@ -151,7 +152,7 @@ def cite(name: Annotated[str, typer.Argument(help="An algorithm or a scenario.")
     if not found[name].references:
         cited = ", ".join(each for each, entry in found.items() if entry.references)
         raise ValueError(f"expected an algorithm or a scenario from a paper, got {name}; valid names are {cited}")
-    print(bibtex(found[name].references))
+    tell(bibtex(found[name].references))
 
 
 def init(
@@ -169,4 +170,4 @@ def init(
         raise ValueError(f"expected the path of a file that does not exist yet, got {str(target)!r}") from None
     except OSError as error:
         raise ValueError(f"expected a file to write to, got {str(target)!r} ({error.strerror})") from None
-    print(f"{target} is written; to run it: {shlex.join(['fljax', 'run', str(target)])}")
+    tell(f"{target} is written; to run it: {shlex.join(['fljax', 'run', str(target)])}")

@@ -14,6 +14,7 @@ from fljax.cli import reproducing
 from fljax.cli.options import ReproduceOptions
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, saving_of
+from fljax.core.texts.plain import tell
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,7 +65,7 @@ def reproduce(
     if options.save is not None:
         count = reproducing.save(options.save, compared, places)
         if not options.as_json:
-            print(f"Cells:   {count} in {options.save}")
+            tell(f"Cells:   {count} in {options.save}")
     if run is None and not options.no_run and all(math.isnan(each.mean) for each in compared):
         reasons = "; ".join(dict.fromkeys(each.missing for each in compared if each.missing))
         return fail(f"expected data for {table}, got none of it: {reasons}", 1)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from fljax.cli.options import FigureOptions, Json
 from fljax.cli.pictures import PICTURES, asked_for, report_of, write_figures, write_pictures
 from fljax.cli.printing import console, print_json
 from fljax.cli.stopping import Interrupted
+from fljax.core.texts.plain import as_csv, tell
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -51,7 +51,7 @@ def report_(
     if live:
         if len(runs) != 1 or as_json or asked is not None:
             raise ValueError(f"expected one run, and no --json or --figures, with --live, got {len(runs)} runs")
-        print(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
+        tell(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
         report.follow(runs[0])
         return 0
     written = {str(folder): [str(path) for path in report_of(folder, asked, wanted)] for folder in runs}
@@ -59,7 +59,7 @@ def report_(
         print_json(written)
         return 0
     for paths in written.values():
-        print("\n".join(paths))
+        tell("\n".join(paths))
     return 0
 
 
@@ -105,7 +105,7 @@ def export(
     if leaving:
         from fljax.report import leaving as who_leaves
 
-        text = who_leaves(run).to_csv(index=False, lineterminator="\n")
+        text = as_csv(who_leaves(run))
     else:
         found, records = folders.load(run)
         if pdf:
@@ -118,13 +118,15 @@ def export(
         else:
             text = _table_of(found, latex, chosen.metric or ())
     if out is None:
-        print(text, end="")
+        tell(text, end="")
         return 0
+    from fljax.core.files import replace
+
     try:
-        out.write_text(text, encoding="utf-8")
+        replace(out, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
-    print(out)
+    tell(out)
     return 0
 
 
@@ -166,7 +168,7 @@ def _clients_of(metrics: xr.Dataset) -> str:
     """A line for each algorithm and client; of a sweep, for each cell, too."""
     from fljax.results.clients import gains_frame
 
-    return gains_frame(metrics).to_csv(index=False, lineterminator="\n")
+    return as_csv(gains_frame(metrics))
 
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
@@ -231,7 +233,7 @@ def watch(
     elif once:
         console(130).print(progress_table(state))
     else:
-        terminal = Console(markup=False, emoji=False)
+        terminal = console()
         try:
             with Live(progress_table(state), console=terminal, auto_refresh=False) as live:
                 while state.running:

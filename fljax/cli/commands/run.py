@@ -15,6 +15,7 @@ from fljax.cli.commands.reproduce import check_chosen, print_chosen
 from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, extra_callbacks, folder_of, join, resumable, saving_of, start_jax
+from fljax.core.texts.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
@@ -115,11 +116,11 @@ def _print_places(metrics: xr.Dataset, folder: pathlib.Path, pictures: Sequence[
     """Prints where results and pictures are, and a note if no font has some letters of the pictures."""
     from fljax import report
 
-    print(f"Results: {folder}")
+    tell(f"Results: {folder}")
     for path in pictures:
-        print(f"Report:  {path}")
+        tell(f"Report:  {path}")
     if pictures and (note := report.font_note(report.texts_of(metrics))):
-        print(note)
+        tell(note)
 
 
 def _code(outcome: Outcome, diverged: Sequence[Mapping[str, Any]], folder: pathlib.Path) -> int:
@@ -273,7 +274,7 @@ def _say_part(options: RunOptions, folder: pathlib.Path | None, words: str) -> N
     if options.as_json:
         print_json({"directory": folder and str(folder), "message": words})
     elif not options.quiet:
-        print(words)
+        tell(words)
 
 
 def _check_alone(given: Mapping[str, Any], options: RunOptions, together: Together) -> None:
@@ -302,7 +303,7 @@ def _join(directory: pathlib.Path, options: RunOptions) -> int:
         if options.as_json:
             print_json({"directory": str(directory), "unfinished": unfinished})
         else:
-            print(sweeping.ranges(unfinished))
+            tell(sweeping.ranges(unfinished))
         busy = [each for each in unfinished if is_running(sweeping.folder_of(directory, each, count))]
         now = f"; running now: {sweeping.ranges(busy)}" if busy else ""
         whole = [] if outcome is None else outcome.metrics["algorithm"].values.tolist()

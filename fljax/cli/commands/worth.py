@@ -11,6 +11,7 @@ from rich.table import Table
 from fljax.cli.options import ConfigFile, WholeRunOptions, WorthOptions
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
+from fljax.core.texts.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
                 for sentence in estimator_sentences(compared):
                     shown.print(sentence, highlight=False)
             shown.print()
-        print(f"Results: {folder}")
+        tell(f"Results: {folder}")
         for path in pictures:
-            print(f"Report:  {path}")
+            tell(f"Report:  {path}")
     if gone:
         label, words = next(iter(gone.items()))
         others = f", and runs of {len(gone) - 1} more algorithms" if len(gone) > 1 else ""

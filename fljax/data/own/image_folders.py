@@ -16,6 +16,8 @@ from fljax.data.checks import is_hidden
 from fljax.data.datasets import Dataset
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+# Pillow would ask all its decoders, among them other programs; a file need not be of the format of its name.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 # Parts of the path client/class/image.
 _WITH_CLIENT = 3
 
@@ -175,7 +177,7 @@ def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray
     images: list[np.ndarray] = []
     for path in paths:
         try:
-            with Image.open(path) as image:
+            with Image.open(path, formats=FORMATS) as image:
                 if image.mode.startswith(("I", "F")):
                     raise ValueError(f"more than 8 bits, mode {image.mode}")
                 image = image.convert("L" if image.mode in ("1", "L") else "RGB")

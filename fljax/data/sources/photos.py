@@ -291,7 +291,7 @@ def _jpeg(path: Path) -> np.ndarray:
     except ImportError as error:
         raise ValueError("expected Pillow, which reads JPEG files, got no such package installed") from error
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=("JPEG",)) as image:
             pixels = np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"expected a JPEG image, got none or a damaged one in {path} ({error})") from error

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core import users
+from fljax.core.files import check_links
 from fljax.core.names import file_name
 from fljax.engine.callbacks.contract import Block, Callback, going_on
 from fljax.metrics import mean
@@ -223,6 +224,7 @@ def write_events(
             values.setdefault(whose, []).append((name, value))
         for whose, numbers in values.items():
             if whose not in files:
+                check_links(home, whose.split("/")[:1])
                 files[whose] = _EventFile(classes, home / whose, block.round)
             files[whose].add(block.round, numbers)
 

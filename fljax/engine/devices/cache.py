@@ -10,6 +10,8 @@ import time
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from fljax.core.texts.plain import tell
+
 LIMIT = 2 * 2**30  # bytes of compiled programs; the least recently used are removed first
 LEAST_SECONDS = 0.1  # of compiling; quicker programs are compiled anew
 
@@ -50,7 +52,7 @@ def use_cache(folder: str | os.PathLike[str] | None = None) -> pathlib.Path | No
             words = f"compiled programs are kept in {place}"
         jax.config.update("jax_enable_compilation_cache", place is not None)
     compilation_cache.reset_cache()  # JAX looks for its folder once, when it first compiles
-    print(words)
+    tell(words)
     return place
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fljax import training
 from fljax.core import trees, values
-from fljax.core.names import describe, describe_items, html_table, name_of
+from fljax.core.names import describe, describe_items, name_of
 from fljax.data.checks import check_unchanged
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
@@ -54,9 +54,10 @@ class Plan(NamedTuple):
     def _repr_html_(self) -> str:
         lines = [(name, describe(argument), "") for name, argument in self.arguments.items()]
         lines += [(name, describe(argument), "by seed") for name, argument in self.by_seed.items()]
-        return html_table(
-            ("argument", "value", ""), lines, f"Plan of {name_of(getattr(self.build, 'build', self.build))}"
-        )
+        from fljax.core.texts.pages import table  # imported here, since it takes a template
+
+        head = ("argument", "value", "")
+        return table([head, *lines], f"Plan of {name_of(getattr(self.build, 'build', self.build))}")
 
 
 class Spec(NamedTuple):
