@@ -29,6 +29,8 @@ from fljax.core.errors import attach
 from fljax.core.files import locked
 from fljax.core.labels import check_unlabelled
 from fljax.core.names import shown
+from fljax.core.sameness.codes import codes_of
+from fljax.core.sameness.record import Differences
 from fljax.core.signatures import is_whole
 from fljax.data import stack
 from fljax.engine import Execution, replay
@@ -44,6 +46,7 @@ from fljax.experiments.inputs.requirements import Losses, Requirement, requireme
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, world_of
 from fljax.experiments.progress_bars import listening
 from fljax.experiments.running import ProgressFiles, Saving
+from fljax.experiments.whole_runs import tell
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Federation, Task
@@ -79,6 +82,7 @@ def compare(
     callbacks: Sequence[Callback] = (),
     checkpoint: str | pathlib.Path | None = None,
     stop: StopRequest | None = None,
+    force: bool = False,
     progress: bool | OnEvent = True,
     name: str = "comparison",
 ) -> Comparison:
@@ -124,6 +128,8 @@ def compare(
         standalone models and finished algorithms are read, and the algorithm in progress goes on after its newest
         checkpoint. More algorithms may be added.
       stop: a request to stop after the next checkpoint; it needs ``checkpoint``.
+      force: whether it goes on although JAX's settings, the code of own functions or the data differ from those of the
+        folder; the attribute ``forced`` of its metrics then says what does.
       progress: whether bars show the progress on stderr; or a function that is called with each
         ``fljax.results.events.Event``.
       name: title of the page.
@@ -174,20 +180,23 @@ def compare(
     directory = None if checkpoint is None else pathlib.Path(checkpoint)
     if stop is not None and directory is None:
         raise ValueError("expected a checkpoint with stop, got none")
-    text = ""
+    text, differ = "", Differences()
     if directory is not None:
         processes.agreed(lambda: _check_folder(directory))
-        settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": _fingerprint(task, federation)}
+        settings: dict[str, Any] = {"seeds": list(seeds), "standalone": alone._asdict()}
         settings["standalone_initial"] = standalone_initial
         settings["standalone_stop"] = standalone_stop and standalone_stop._asdict()
         settings["standalone_valid"] = setup.alone["valid"] or None
+        loss = f"JAX {jax.__version__}:{_fingerprint(task, federation)}"
+        settings["code"] = {**codes_of((task, setup.requirement)), "the task's loss": loss}
         text = settings_text(settings)
     with listening(progress) as on_event, contextlib.ExitStack() as opened:
         if directory is not None:
             processes.agreed(lambda: opened.enter_context(locked(directory / LOCK)))
-            processes.agreed(lambda: check_checkpoints(directory, text, None))
+            differ = processes.agreed(lambda: check_checkpoints(directory, text, None, force))
         log = EventLog(None, on_event)
-        files = ProgressFiles(directory, text, None, Saving(stop=stop), log, lasting=True)
+        tell(differ, log)
+        files = ProgressFiles(directory, text, None, Saving(stop=stop, force=force), log, lasting=True)
         told = {COMPARISON: describe_comparison(setup, local)}
         try:
             return Comparison.of(name, run.run_setup(setup, Outputs(log, files), OpenFolder({})), told)

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
+from fljax.core.sameness.record import forced_in
 from fljax.report.clients import gains_picture, gains_table
 from fljax.report.drawing import picture
 from fljax.report.kinds.registry import KINDS, Asked, draw_kinds
@@ -129,9 +130,14 @@ def _page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, 
     tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
     said = font_note(texts_of(metrics)) if drawn else None
     told = [note(rows), *(f"{words[0].upper()}{words[1:]}." for words in [directions(metrics)] if words)]
-    parts = [f'<p class="note">{html.escape(" ".join(told))}</p>', *_diverged(metrics), *tables]
+    parts = [f'<p class="note">{html.escape(" ".join(told))}</p>', *_forced(metrics), *_diverged(metrics), *tables]
     parts += [f'<p class="note">{html.escape(said)}</p>'] if said else []
     return whole_page(heading, [*parts, drawn, _clients(metrics)], attached)
+
+
+def _forced(metrics: xr.Dataset) -> list[str]:
+    """What differed where the run went on by force."""
+    return [f'<p class="warning">The run {html.escape(line)}.</p>' for line in forced_in(metrics).splitlines()]
 
 
 def _clients(metrics: xr.Dataset) -> str:
@@ -177,7 +183,7 @@ def _sweep_page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
     note = '<p class="note">At the last evaluation. *: at the edge of the grid; any: makes no difference.</p>'
     tables = f'<h2>Best cells</h2>{note}<div class="wide">{table}</div>'
-    return whole_page(heading, [tables, f"<h2>Grid</h2>{drawn}", _clients(metrics)], attached)
+    return whole_page(heading, [*_forced(metrics), tables, f"<h2>Grid</h2>{drawn}", _clients(metrics)], attached)
 
 
 def whole_page(heading: str, parts: list[str], attached: Mapping[str, str], head: str = "") -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core import processes
+from fljax.core.sameness.record import WENT_ON, forced_in
 
 LOG, EVALUATIONS = "log.jsonl", "metrics.jsonl"
 
@@ -57,6 +58,8 @@ class EventLog:
       folder: the run folder; None: there is no log.
       on_event: the listener; None: there is none.
       unit: what all events count.
+
+    ``forced`` has the sentences about what differed where the run went on by force; its results say them, too.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class EventLog:
         self._path = None if folder is None else folder / LOG
         self._on_event = _ignore if on_event is None else on_event
         self._began = time.perf_counter()
-        self._unit = unit
+        self._unit, self.forced = unit, ""
 
     def tell(self, stage: str, label: str, round: int, rounds: int, message: str) -> None:
         """Tells one event; the arguments are attributes of ``Event``."""
@@ -82,6 +85,7 @@ class EventLog:
 
     def note(self, words: str, label: str = "", round: int = 0, rounds: int = 0) -> None:
         """A sentence about the run, or about the algorithm ``label`` after so many rounds."""
+        self.forced = forced_in(self.forced, words if words.startswith(WENT_ON) else "")
         self.tell("note", label, round, rounds, words)
 
     def train(self, label: str, round: int, rounds: int, words: str = "") -> None:

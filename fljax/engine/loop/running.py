@@ -14,6 +14,7 @@ import numpy as np
 from fljax import results
 from fljax.core import processes
 from fljax.core.labels import check_unlabelled
+from fljax.core.sameness.record import FORCED
 from fljax.engine.callbacks import contract
 from fljax.engine.callbacks.contract import diverged
 from fljax.engine.checkpoints import Checkpoint
@@ -99,6 +100,7 @@ def run_plans(
                 runs,
                 schedule.rounds,
                 initial,
+                [score.compute for score in scoring.scores],
                 evaluate_every=schedule.evaluate_every,
                 evaluate_at=stops,
                 **best.identity,
@@ -142,7 +144,8 @@ def run_plans(
             rows = slice(place * len(seeds), (place + 1) * len(seeds))
             part_course = course if len(plans) == 1 else course.of(rows)
             result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, features)
-            plan_results.append(result._replace(metrics=scoring.described(result.metrics)))
+            told = {FORCED: keeper.forced} if keeper.forced else {}
+            plan_results.append(result._replace(metrics=scoring.described(result.metrics).assign_attrs(told)))
         if progress.raised is not None:
             raise contract.with_results(progress.raised, plan_results, progress.position.done)
         diagnosis.check_stopped(schedule.non_finite, plan_results)
