@@ -18,6 +18,7 @@ import xarray as xr
 
 from fljax import results
 from fljax.core import errors, processes
+from fljax.core.files import write
 from fljax.core.names import about_algorithm
 from fljax.core.sameness.record import FORCED, WENT_ON, forced_in
 from fljax.engine import Block, Memory, Plan, checksum_of, sentences, standalone_sweep, sweep
@@ -30,7 +31,8 @@ from fljax.results import Reference, Result, Results, further_rounds, judged_by
 from fljax.results.clients import with_common_names, with_names
 from fljax.results.endings import Parts
 from fljax.results.events import EventLog, OnEvent
-from fljax.results.folders import OpenFolder, claim, save
+from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
+from fljax.results.identity import write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
 from fljax.results.sweeps import Axis, Best, axes_of, best, parts_of, unstack_cells, values_of
 
@@ -171,6 +173,11 @@ def conduct(
             raise
         parts[label] = computed.results
         if outputs.folder is not None and processes.is_first():
+            if not (outputs.folder / CONFIG).is_file():
+                log.note(f"{str(outputs.folder)!r} was removed; it is made again without what was in it", label)
+                outputs.folder.mkdir(parents=True, exist_ok=True)
+                write(outputs.folder / CONFIG, outputs.files.text.encode())
+                write_environment(outputs.folder / ENVIRONMENT, resumed=False)
             saved = join(experiment, {**folder.begun, **parts}, rounds_before(folder), log.forced)
             save(outputs.folder, saved, outputs.files.text)
             log.tell("saved", label, rounds, rounds, "")

@@ -166,6 +166,11 @@ def _parsed(text: str) -> Line | None:
         seeds, cells = tuple(raw["seeds"]), tuple(raw["cells"])
         diverged = tuple((seed, round) for seed, round in raw["diverged"])
         others = {name: raw[name] for name in ("label", "round", "rounds", "seconds", "metrics")}
+        numbers = [raw["round"], raw["rounds"], raw["seconds"], *seeds, *cells]
+        numbers += [number for pair in diverged for number in pair]
+        numbers += [value for values in raw["metrics"].values() for value in values if value is not None]
+        if not isinstance(raw["label"], str) or not all(isinstance(number, int | float) for number in numbers):
+            return None
         return Line(**others, seeds=seeds, cells=cells, diverged=diverged)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -134,7 +134,8 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
       without: keys that are not compared.
     """
     first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
-    without = (*without, *(key for key in {**first, **second} if key.startswith("code.")))  # in the record
+    # In the record, or the mark that an older fljax.compare gave a task.
+    without = (*without, "task", *(key for key in {**first, **second} if key.startswith("code.")))
     keys = [key for key in {**first, **second} if key not in without and first.get(key) != second.get(key)]
     return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
 

@@ -33,7 +33,7 @@ from fljax.engine.programs.execution import debug_mode, neighbours, resolve_toge
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes, measure
 from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.keys import ROUNDS, check_below, seeds_of
 from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.states import State, unbound
 from fljax.metrics.registry import COMPUTE
@@ -102,7 +102,7 @@ def run_plans(
                 initial,
                 [score.compute for score in scoring.scores],
                 evaluate_every=schedule.evaluate_every,
-                evaluate_at=stops,
+                evaluate_at=list(stops) if len(stops) <= 2**16 else repr(stops),
                 **best.identity,
                 **scoring.identity,
             ),
@@ -219,7 +219,8 @@ def check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) ->
 
 
 def check_rounds(algorithm: Algorithm, end: int) -> None:
-    """Raises a ValueError if a scenario's table covers fewer rounds than ``end``."""
+    """Raises a ValueError if a scenario's table, or random keys, cover fewer rounds than ``end``."""
+    check_below(ROUNDS, "the number of all rounds", end)
     for name, rounds, _ in algorithm.scenarios:
         if rounds is not None and end > rounds:
             raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
