@@ -101,7 +101,7 @@ def _main(arguments: Sequence[str]) -> int:
             return 2
         if isinstance(error, OSError) and error.errno is None and is_own(error):
             return fail(str(error), 1)
-        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        if "RESOURCE_EXHAUSTED" in str(error) or any(isinstance(e, MemoryError) for e in (error, error.__cause__)):
             return fail(f"expected more memory than there is ({printing.words_of(error)}); what was saved is kept", 1)
         if (absent := printing.absent_platform()) is not None:
             return fail(absent, 2)

@@ -119,7 +119,8 @@ def test_an_error_in_a_builder(run):
 def test_too_little_memory_is_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
-    (tmp_path / "tiny.toml").write_text('rounds = 1\n[data]\ndataset = "x.npy"\nclients = 2\n[model]\nname = "mlp"\n')
+    text = CONFIG.format(module="own", builder="rows").replace("own:rows", "fedavg")
+    (tmp_path / "tiny.toml").write_text(text.replace('dataset = "blobs"', 'dataset = "x.npy"'))
     np.save(tmp_path / "x.npy", np.zeros((4, 2)))
     np.save(tmp_path / "y.npy", np.zeros(4, int))
 

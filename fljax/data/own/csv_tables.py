@@ -51,10 +51,7 @@ class Unpacked(gzip.GzipFile):
         check_memory(self.tell())
         return super().read(size)
 
-    def read1(self, size: int = -1) -> bytes:
-        """As any file."""
-        check_memory(self.tell())
-        return super().read1(size)
+    read1 = read  # through which text is read
 
 
 def read_text(place: Path, columns: Columns, form: TextForm) -> Any:

@@ -43,8 +43,8 @@ PIECE = 5.0
 SHARE = 40
 _STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
 # What a state and a history are made for: nobody goes on with others, by force either.
-_FIXED = ("fljax", "rounds", "seeds", "evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores")
-_FIXED = (*_FIXED, "score_every", "runs", "measure", "checksum of members", "moments", "checksum of initial states")
+_FIXED = {"fljax", "rounds", "seeds", "evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores"}
+_FIXED |= {"score_every", "runs", "measure", "checksum of members", "moments", "checksum of initial states"}
 
 
 class Position(NamedTuple):
@@ -307,7 +307,7 @@ def check_identity(
     if refused:
         first, *others = refused
         more = f", and so do {', '.join(name.removeprefix(_CHECKSUM) for name in others)}" if others else ""
-        helps = "" if set(refused) & set(_FIXED) else "; --force or force=True goes on, and the results say so"
+        helps = "" if _FIXED & refused.keys() else "; --force or force=True goes on, and the results say so"
         raise ValueError(
             f"expected the run of the checkpoints in {str(folder)!r}, got another one: {refused[first]}{more} "
             f"(with another folder a run begins anew{helps})"

@@ -343,8 +343,10 @@ LONGEST_ON_CORES = 31
 
 def check_lengths(rounds: int, evaluate_every: int | None = None) -> None:
     """Checks the numbers of rounds of a run, and between two of its evaluations."""
-    for name, number, least in (("rounds", rounds, 0), ("evaluate_every", evaluate_every, 1)):
-        if (number is not None or name == "rounds") and not (is_whole(number) and least <= number < ROUNDS):
+    given: list[tuple[str, Any, int]] = [("rounds", rounds, 0)]
+    given += [] if evaluate_every is None else [("evaluate_every", evaluate_every, 1)]
+    for name, number, least in given:
+        if not (is_whole(number) and least <= number < ROUNDS):
             raise ValueError(f"expected {name} to be a whole number from {least} to {ROUNDS - 1}, got {shown(number)}")
 
 
