@@ -43,8 +43,10 @@ PIECE = 5.0
 SHARE = 40
 _STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
 # What a state and a history are made for: nobody goes on with others, by force either.
-_FIXED = {"fljax", "rounds", "seeds", "evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores"}
-_FIXED |= {"score_every", "runs", "measure", "checksum of members", "moments", "checksum of initial states"}
+_FIXED = frozenset(
+    ("fljax", "rounds", "seeds", "evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores")
+    + ("score_every", "runs", "measure", "checksum of members", "moments", "checksum of initial states")
+)
 
 
 class Position(NamedTuple):
