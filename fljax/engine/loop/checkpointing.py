@@ -43,10 +43,18 @@ PIECE = 5.0
 SHARE = 40
 _STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
 # What a state and a history are made for: nobody goes on with others, by force either.
-_FIXED = frozenset(
-    ("fljax", "rounds", "seeds", "evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores")
-    + ("score_every", "runs", "measure", "checksum of members", "moments", "checksum of initial states")
+_OF_EVALUATIONS = ("evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores", "score_every")
+_OF_RUNS = (
+    "fljax",
+    "rounds",
+    "seeds",
+    "checksum of initial states",
+    "runs",
+    "measure",
+    "checksum of members",
+    "moments",
 )
+_FIXED = frozenset((*_OF_EVALUATIONS, *_OF_RUNS))
 
 
 class Position(NamedTuple):
