@@ -11,8 +11,9 @@ papers a client sends q. The papers do not print eps; it is 1e-8.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Real
 
@@ -29,6 +30,12 @@ from fljax.training import Local, Optimizer, Stream
 # Scales the sums: tiny weights times small updates would underflow before the division by the sum of weights. A power
 # of two adds no rounding error. Derivatives of the division (``trees.ratio``) do not square it.
 LIFT = 2.0**60
+
+
+def _lift(gap_scale: Any, dtype: Any) -> Array:
+    """``LIFT`` over a power of two near a large ``gap_scale``, with which the weights grow."""
+    scale = jax.lax.stop_gradient(jnp.maximum(jnp.asarray(gap_scale, dtype), 1))
+    return jnp.ldexp(jnp.asarray(LIFT, dtype), -jnp.frexp(scale)[1])
 
 
 class IncflRow(NamedTuple):
@@ -104,10 +111,12 @@ def incfl(
     def contribute(server: PyTree, seat: Seat, up: Sent) -> tuple[Part, IncflRow]:
         loss, gap = up.report.loss, up.report.loss - up.report.threshold
         weight = aggregators.incfl_weights(gap, surrogate=surrogate, gap_scale=gap_scale)
-        return Part(up.update, weight * LIFT), IncflRow(loss, gap, weight)
+        return Part(up.update, weight * _lift(gap_scale, weight.dtype)), IncflRow(loss, gap, weight)
 
     def direction(total: Total, rows: IncflRow, cohort: Cohort) -> tuple[PyTree, Info]:
-        step = divided(total.value, total.weight + jnp.asarray(eps, total.weight.dtype) * LIFT)
+        step = divided(
+            total.value, total.weight + jnp.asarray(eps, total.weight.dtype) * _lift(gap_scale, total.weight.dtype)
+        )
         if normalise == "mean":
             step = trees.scale(step, jnp.sum(cohort.present))
         step = roles.replace_statistics(task, step, mean(total))

@@ -102,6 +102,8 @@ def _main(arguments: Sequence[str]) -> int:
             return 2
         if isinstance(error, OSError) and error.errno is None and is_own(error):
             return fail(str(error), 1)
+        if "RESOURCE_EXHAUSTED" in str(error) or any(isinstance(e, MemoryError) for e in (error, error.__cause__)):
+            return fail(f"expected more memory than there is ({printing.words_of(error)}); what was saved is kept", 1)
         if (absent := printing.absent_platform()) is not None:
             return fail(absent, 2)
         return fail(f"{printing.in_words(error)} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)

@@ -18,6 +18,10 @@ Resume = Annotated[
     bool,
     typer.Option("--resume", help="Go on with --out, or the latest run of this name; if finished, with more rounds."),
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Go on where JAX's settings, own code or data have changed; the results say so."),
+]
 Cache = Annotated[
     bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
 ]
@@ -82,6 +86,7 @@ class RunOptions(NamedTuple):
     no_import: NoImport = False
     checkpoint_every: CheckpointEvery = 30.0
     keep_checkpoints: KeepCheckpoints = 2
+    force: Force = False
 
     @property
     def changes(self) -> list[str]:
@@ -123,6 +128,7 @@ class ReproduceOptions(NamedTuple):
     quiet: Quiet = False
     checkpoint_every: CheckpointEvery = 30.0
     keep_checkpoints: KeepCheckpoints = 2
+    force: Force = False
 
 
 class WholeRunOptions(NamedTuple):
@@ -139,6 +145,7 @@ class WholeRunOptions(NamedTuple):
     quiet: Quiet = False
     no_report: NoReport = False
     no_import: NoImport = False
+    force: Force = False
 
     @property
     def changes(self) -> list[str]:

@@ -122,7 +122,7 @@ def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Data
             directory=source.folder,
             resume=True,
             on_event=listener(progress),
-            saving=saving_of(context, options.checkpoint_every, options.keep_checkpoints),
+            saving=saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force),
         )
     for label, seed, round_ in outcome.diverged:
         fail(f"{label} diverged with seed {seed} in round {round_}; all is saved in {source.folder}", 1)

@@ -184,13 +184,13 @@ class Invocation(NamedTuple):
         return shlex.join(["fljax", *chosen, "--out", str(folder), "--resume"])
 
 
-def saving_of(context: Context, every: float, keep: int) -> Saving:
+def saving_of(context: Context, every: float, keep: int, force: bool) -> Saving:
     """How a command saves checkpoints."""
     from fljax.engine.checkpoints import Checkpoint
     from fljax.experiments.running import Saving
 
     Checkpoint(".", every, keep).check()
-    return Saving(every, keep, context.obj.signals.stop)
+    return Saving(every, keep, context.obj.signals.stop, force)
 
 
 @contextlib.contextmanager

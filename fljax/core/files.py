@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import itertools
+import math
 import os
 import pathlib
 import zipfile
@@ -102,6 +103,33 @@ def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *, compresse
     write(path, buffer.getvalue())
 
 
+def check_unpacked(path: pathlib.Path) -> None:
+    """Raises a ValueError if arrays of an ``.npz`` file say more bytes than it has, or all need more than the memory.
+
+    A BadZipFile is raised as by zipfile.
+    """
+    total = 0
+    with zipfile.ZipFile(path) as file:
+        for entry in file.infolist():
+            total += entry.file_size
+            with file.open(entry) as opened, contextlib.suppress(ValueError):  # of another kind: NumPy will tell
+                version = np.lib.format.read_magic(opened)
+                named = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                shape, _, dtype = named[version](opened) if version in named else ((), True, np.dtype(np.uint8))
+                needed = math.prod(shape) * dtype.itemsize
+                if dtype.kind != "O" and needed > entry.file_size:
+                    raise OSError(f"expected {needed:,} bytes of {entry.filename}, got {entry.file_size:,}")
+    check_memory(total)
+
+
+def check_memory(size: int) -> None:
+    """Raises an OSError if so many bytes are more than this machine's memory."""
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if size > memory:
+            raise OSError(f"expected content that fits into the memory ({memory:,} bytes), got {size:,} bytes unpacked")
+
+
 def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -> dict[str, np.ndarray]:
     """The arrays of a file by name; nothing is unpickled.
 
@@ -111,6 +139,7 @@ def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -
       prefixes: arrays whose names begin otherwise are not read.
     """
     try:
+        check_unpacked(path)
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             return {name: file[name] for name in file.files if name.startswith(prefixes)}
     except OSError as error:

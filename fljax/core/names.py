@@ -14,6 +14,7 @@ import functools
 import hashlib
 import importlib
 import os
+import re
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,6 +61,13 @@ def shown(value: Any) -> str:
     """``repr(value)`` for an error message; a long text is shortened by ``...`` in the middle."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 40]}...{text[-37:]}"
+
+
+def check_text(kind: str, names: Iterable[Any]) -> None:
+    """Raises a ValueError for a name with NUL or half of a surrogate pair, which files of results cannot hold."""
+    for name in names:
+        if isinstance(name, str) and not name.isprintable() and re.search("[\0\ud800-\udfff]", name):
+            raise ValueError(f"expected text without NUL and surrogates in {kind}, got {shown(name)}")
 
 
 def file_name(label: str) -> str:

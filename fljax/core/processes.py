@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from fljax.core.errors import ProcessLost
+from fljax.core.sameness.record import record
 from fljax.core.texts.plain import tell
 
 Value = TypeVar("Value")
@@ -269,13 +270,9 @@ def _check_devices() -> None:
 
 def _settings() -> dict[str, Any]:
     """Settings of this process on which its programs depend."""
-    import jax
-
     from fljax.core.version import __version__
 
-    names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_numpy_dtype_promotion")
-    settings = {name: str(getattr(jax.config, name, None)) for name in names}
-    return settings | {"version of fljax": __version__, "version of JAX": jax.__version__}
+    return record() | {"version of fljax": __version__}
 
 
 @contextlib.contextmanager

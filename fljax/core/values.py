@@ -118,6 +118,9 @@ def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed
     """
     check_unlabelled("arguments by seed", by_seed)
     if not is_checked(build):
+        for name, value in given.items():  # e.g. how clients train, for a builder of one's own
+            if hasattr(value, "_fields") and type(value).__module__.startswith("fljax.training"):
+                _admitted_fields(name, value)
         return
     allowed = allowances(build)
     for name in given.keys() & allowed.keys():
@@ -197,11 +200,22 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
         raise _refused(name, value, allowed)
     if not allowed.bounds.allows(array.astype(float) if kind in "bf" else array):
         raise _refused(name, value, allowed)
+    if kind == "f" and jax.dtypes.canonicalize_dtype(float) == np.float32 and not _is_single(array):
+        raise _refused(name, value, allowed, f" (single precision has numbers from {_LEAST:.2g} to {_MOST:.2g}, and 0)")
     if array.ndim == 0 and (whole or isinstance(value, np.generic | np.ndarray)):
         return array.item()
     value = array if (hasattr(value, "iloc") or hasattr(value, "dims")) and not allowed.labels else value
     is_static = allowed.sequences and allowed.whole_entries
     return tuple(array.tolist()) if is_static and isinstance(value, jax.Array | list | tuple) else value
+
+
+_LEAST, _MOST = (float(number) for number in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+
+
+def _is_single(array: np.ndarray) -> bool:
+    """Whether no number becomes infinite in single precision, and a single one not 0."""
+    size = np.abs(array[np.isfinite(array)].astype(float))
+    return bool((size <= _MOST).all() and (array.ndim or ((size == 0) | (size >= _LEAST)).all()))
 
 
 def _traced_fits(value: Any, allowed: Allowed) -> bool:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from fljax.core.names import shown, with_article
+from fljax.core.names import check_text, shown, with_article
 from fljax.data.checks import check_unchanged, checked_parts
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -64,6 +64,8 @@ def _count_words(rows: int) -> str:
 def as_array(name: str, values: Any) -> np.ndarray:
     """An array of NumPy of what a user gives as features, labels or owners."""
     advice = ""
+    if isinstance(values, list | tuple):  # of which NumPy cuts NUL off
+        check_text(name, values)
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of PyTorch with gradients
@@ -339,6 +341,8 @@ def plain_labels(y: Any, rows: str = "rows") -> np.ndarray:
     if missing:
         raise ValueError(f"expected a label in each row, got none in {missing} of {len(values)} {rows}")
     kinds = sorted({_word(value) for value in values})
+    if kinds == ["text"]:  # of which NumPy cuts NUL off
+        check_text("classes", set(values))
     if len(kinds) > 1 and kinds != ["a number", "a whole number"]:
         raise ValueError(f"expected labels of one kind, got {' and '.join(kinds)}")
     plain = np.asarray(values)

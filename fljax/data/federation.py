@@ -13,7 +13,7 @@ from jaxtyping import Int
 
 from fljax.core import users
 from fljax.core.labels import check_same_labels, is_labelled, names_of_columns, plain
-from fljax.core.names import describe, shown, unknown
+from fljax.core.names import check_text, describe, shown, unknown
 from fljax.core.signatures import arguments_for, is_whole, parameters_of, takes_anything
 from fljax.data.arrays import (
     as_array,
@@ -180,6 +180,8 @@ def federate(
         tables.append(client_lists(store, trains, valids, tests, noise, deployment, later) if len(group) else None)
     lists = {name: held_rows(rows) for name, rows in held.items()}
     names = _names(dataset, made.owner, clients)
+    for kind, given in (*vars(names).items(), ("features", dataset.features.names)):
+        check_text(kind, given or ())
     moments = training_moments(x, [split.train for split in splits[:clients]]) if dataset.standardise else None
     return Federation(Examples(x, y), tables[0], tables[1], lists, names, store.lists(), moments, dataset.features)
 

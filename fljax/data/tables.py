@@ -20,8 +20,16 @@ _PARTS = ("train", "valid", "test", "deployment", "later")
 
 def held_rows(rows: np.ndarray) -> Rows:
     """One index list of the server; it has at least one entry, as reading row 0 of an empty one would be an error."""
-    index = np.asarray(rows, np.int32) if len(rows) else np.zeros(1, np.int32)
+    index = _numbers_of_rows(rows) if len(rows) else np.zeros(1, np.int32)
     return Rows(jnp.asarray(index), jnp.asarray(len(rows), jnp.int32))
+
+
+def _numbers_of_rows(rows: np.ndarray) -> np.ndarray:
+    """As int32, in which larger numbers would wrap to other rows."""
+    rows = np.asarray(rows)
+    if rows.dtype != np.int32 and rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < 2**31:
+        raise ValueError(f"expected numbers of rows from 0 to 2^31 - 1, got {int(rows.min())} to {int(rows.max())}")
+    return rows.astype(np.int32)
 
 
 class ListStore:
@@ -49,7 +57,7 @@ class ListStore:
         place = self._total
         if place + count > np.iinfo(np.int32).max:
             raise ValueError(f"expected fewer than 2^31 rows of all clients, got {place + count}")
-        self._parts.append(np.concatenate(lists).astype(np.int32))
+        self._parts.append(_numbers_of_rows(np.concatenate(lists)))
         self._total += count
         return place
 

@@ -23,6 +23,8 @@ from fljax.contributions.over_seeds import LEAST_SEEDS
 from fljax.core import processes
 from fljax.core.files import write
 from fljax.core.names import about_algorithm, name_of
+from fljax.core.sameness.codes import code_of
+from fljax.core.sameness.record import Differences
 from fljax.engine import Plan, checksum_of
 from fljax.engine.whole_runs.members import by_themselves
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
@@ -30,7 +32,16 @@ from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategie
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import apart, begin, check_blocks, names_of, on_block, reads_standalone
+from fljax.experiments.whole_runs import (
+    apart,
+    begin,
+    check_blocks,
+    check_same_data,
+    names_of,
+    on_block,
+    reads_standalone,
+    tell,
+)
 from fljax.games import (
     Certificate,
     SavedCertificates,
@@ -48,7 +59,7 @@ from fljax.games.strategic.gains import left_out_sentences
 from fljax.games.strategic.playing import check_deviators
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
-from fljax.games.values import algorithm_of, code_of
+from fljax.games.values import algorithm_of
 from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
 from fljax.results.folders import check as check_folder
@@ -145,14 +156,15 @@ def run(
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
     if directory is not None:
         check_folder(directory)
-    _finished(directory, text, asked)  # refuses another config before the folder gets it
-    check_blocks(directory, OF_CERTIFY, text, resume)
+    force = saving is not None and saving.force
+    finished, differ = _finished(directory, text, asked, force)  # refuses another config before the folder gets it
+    differ |= check_blocks(directory, OF_CERTIFY, text, resume, force)
     blocks = None if directory is None else directory / OF_CERTIFY / QUESTION
     if blocks is not None and resume and blocks.is_file() and any(blocks.parent.glob(f"{CHECKPOINTS}/*/*")):
         _check_question(blocks.read_text(), asked, f"saved runs in {str(directory)!r}")
     with opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs") as (outputs, folder):
         outputs = apart(outputs, OF_CERTIFY)
-        finished = _finished(directory, text, asked)
+        tell(differ, outputs.log)
         certificates = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
@@ -163,9 +175,10 @@ def run(
         if not set(labels) <= certificates.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)
             data = "" if directory is None else str(checksum_of(setup.federation))
-            _check_data(finished, folder, data, directory)
+            check_data(folder, int(data) if data else None, outputs.files)
+            check_same_data(finished.data if finished is not None else "", data, "certificates", directory, outputs)
             for label, certificate in _certificates(setup, asked, outputs, folder, dict(certificates)):
-                certificates[label] = certificate
+                certificates[label] = certificate._replace(forced=outputs.log.forced)
                 _save(directory, certificates, text, asked, data)
                 runs = _runs_of(certificate, asked.identities)
                 outputs.log.tell("saved", label, runs, runs, "")
@@ -339,14 +352,17 @@ def in_json(asked: Question) -> str:
     return json.dumps({"deviations": deviations, **utility, **settings})
 
 
-def _finished(directory: pathlib.Path | None, text: str, asked: Question) -> SavedCertificates | None:
-    """The certificates of a folder; None if it has none."""
+def _finished(
+    directory: pathlib.Path | None, text: str, asked: Question, force: bool
+) -> tuple[SavedCertificates | None, Differences]:
+    """The certificates of a folder, None if it has none, and what differs from their run."""
     if directory is None or not (directory / CERTIFICATES).is_file():
-        return None
+        return None, Differences()
     saved = load_certificates(directory / CERTIFICATES)
-    check_same_run(Origin(saved.config, saved.fljax, None), text, None, "certificates", directory)
+    origin = Origin(saved.config, saved.fljax, None, saved.record)
+    differ = check_same_run(origin, text, None, "certificates", directory, force=force)
     _check_question(saved.question, asked, f"certificates in {str(directory)!r}")
-    return saved
+    return saved, differ
 
 
 def _check_question(earlier: str, asked: Question, of_what: str) -> None:
@@ -360,15 +376,3 @@ def _check_question(earlier: str, asked: Question, of_what: str) -> None:
                 f"expected the {name} of the {of_what} to resume them, got {json.dumps(value)} in place of "
                 f"{json.dumps(before[name])}"
             )
-
-
-def _check_data(
-    finished: SavedCertificates | None, folder: OpenFolder, data: str, directory: pathlib.Path | None
-) -> None:
-    """Raises a ValueError if the finished certificates, or those of a run in the folder, are of other data."""
-    check_data(folder, int(data) if data else None)
-    if finished is not None and finished.data not in ("", data):
-        raise ValueError(
-            f"expected the data of the certificates in {str(directory)!r} to resume them, got other data (with "
-            "another folder fljax certify begins anew)"
-        )

@@ -9,18 +9,14 @@ comparison.results["incfl"].predict(3, x)
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import pathlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from fljax import config as configuration
-from fljax import training
 from fljax.algorithms import REGISTRY
 from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
@@ -28,7 +24,9 @@ from fljax.core import processes
 from fljax.core.errors import attach
 from fljax.core.files import locked
 from fljax.core.labels import check_unlabelled
-from fljax.core.names import shown
+from fljax.core.names import check_text, shown
+from fljax.core.sameness.codes import codes_of
+from fljax.core.sameness.record import Differences
 from fljax.core.signatures import is_whole
 from fljax.data import stack
 from fljax.engine import Execution, replay
@@ -39,11 +37,12 @@ from fljax.engine.rounds.standalone import Initial
 from fljax.experiments import run
 from fljax.experiments.comparison import Comparison, check_kinds
 from fljax.experiments.conductor import Outputs
-from fljax.experiments.inputs.entrants import Algorithms, describe_comparison, entrants, settings_text
+from fljax.experiments.inputs.entrants import Algorithms, describe_comparison, entrants, marks_of, settings_text
 from fljax.experiments.inputs.requirements import Losses, Requirement, requirement_of
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, world_of
 from fljax.experiments.progress_bars import listening
 from fljax.experiments.running import ProgressFiles, Saving
+from fljax.experiments.whole_runs import tell
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Federation, Task
@@ -79,6 +78,7 @@ def compare(
     callbacks: Sequence[Callback] = (),
     checkpoint: str | pathlib.Path | None = None,
     stop: StopRequest | None = None,
+    force: bool = False,
     progress: bool | OnEvent = True,
     name: str = "comparison",
 ) -> Comparison:
@@ -124,6 +124,8 @@ def compare(
         standalone models and finished algorithms are read, and the algorithm in progress goes on after its newest
         checkpoint. More algorithms may be added.
       stop: a request to stop after the next checkpoint; it needs ``checkpoint``.
+      force: whether it goes on although JAX's settings, the code of own functions or the data differ from those of the
+        folder; the attribute ``forced`` of its metrics then says what does.
       progress: whether bars show the progress on stderr; or a function that is called with each
         ``fljax.results.events.Event``.
       name: title of the page.
@@ -144,6 +146,7 @@ def compare(
     assert isinstance(federation, Federation)
     _check_counts(rounds=rounds, evaluate_every=evaluate_every, clients_per_round=clients_per_round)
     needs_of(extra_metrics)
+    check_text("comparisons", [name])
     alone = local._replace(steps=100, epochs=None) if standalone is None else standalone
     entries = entrants(algorithms, local, Measure() if contribution is None else contribution)
     setup = Setup(
@@ -174,20 +177,24 @@ def compare(
     directory = None if checkpoint is None else pathlib.Path(checkpoint)
     if stop is not None and directory is None:
         raise ValueError("expected a checkpoint with stop, got none")
-    text = ""
+    text, differ = "", Differences()
     if directory is not None:
         processes.agreed(lambda: _check_folder(directory))
-        settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": _fingerprint(task, federation)}
+        settings: dict[str, Any] = {"seeds": list(seeds), "standalone": alone._asdict()}
         settings["standalone_initial"] = standalone_initial
         settings["standalone_stop"] = standalone_stop and standalone_stop._asdict()
         settings["standalone_valid"] = setup.alone["valid"] or None
+        mark = marks_of(task, federation)
+        loss = f"JAX {mark.get('jax')}:{mark.get('checksum')}"
+        settings["code"] = {**codes_of((task, setup.requirement)), "the task's loss": loss}
         text = settings_text(settings)
     with listening(progress) as on_event, contextlib.ExitStack() as opened:
         if directory is not None:
             processes.agreed(lambda: opened.enter_context(locked(directory / LOCK)))
-            processes.agreed(lambda: check_checkpoints(directory, text, None))
+            differ = processes.agreed(lambda: check_checkpoints(directory, text, None, force))
         log = EventLog(None, on_event)
-        files = ProgressFiles(directory, text, None, Saving(stop=stop), log, lasting=True)
+        tell(differ, log)
+        files = ProgressFiles(directory, text, None, Saving(stop=stop, force=force), log, lasting=True)
         told = {COMPARISON: describe_comparison(setup, local)}
         try:
             return Comparison.of(name, run.run_setup(setup, Outputs(log, files), OpenFolder({})), told)
@@ -294,16 +301,3 @@ def _check_folder(directory: pathlib.Path) -> None:
         raise ValueError(
             f"expected a folder of its own for checkpoints, got {str(directory)!r}, which holds {taken[0]}"
         )
-
-
-def _fingerprint(task: Task, federation: Federation) -> str:
-    """What two tasks must have in common: the shapes of their parameters, and how they compute a loss of one row."""
-    key = jax.random.key(0)
-    model = jax.eval_shape(task.init, key)
-    row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), federation.examples)
-
-    def loss(model: Any, row: Any) -> Any:
-        return task.loss(task.logits(model, training.prepare(task, row.x)), row.y)
-
-    computed = jax.make_jaxpr(loss)(model, row)
-    return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(computed)).encode()).hexdigest()[:16]

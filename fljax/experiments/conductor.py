@@ -18,7 +18,9 @@ import xarray as xr
 
 from fljax import results
 from fljax.core import errors, processes
+from fljax.core.files import write
 from fljax.core.names import about_algorithm
+from fljax.core.sameness.record import FORCED, WENT_ON, forced_in
 from fljax.engine import Block, Memory, Plan, checksum_of, sentences, standalone_sweep, sweep
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup
@@ -29,7 +31,8 @@ from fljax.results import Reference, Result, Results, further_rounds, judged_by
 from fljax.results.clients import with_common_names, with_names
 from fljax.results.endings import Parts, joined_weights
 from fljax.results.events import EventLog, OnEvent
-from fljax.results.folders import OpenFolder, claim, save
+from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
+from fljax.results.identity import write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
 from fljax.results.sweeps import Axis, Best, axes_of, best, parts_of, unstack_cells, values_of
 
@@ -132,7 +135,7 @@ def opened(
 
     ``unit`` is what events count.
     """
-    with claim(directory, text, resume, grid) as folder:
+    with claim(directory, text, resume, grid, force=saving is not None and saving.force) as folder:
         log = EventLog(directory, on_event, unit)
         for words in folder.notes:
             log.note(words)
@@ -170,7 +173,12 @@ def conduct(
             raise
         parts[label] = computed.results
         if outputs.folder is not None and processes.is_first():
-            saved = join(experiment, {**folder.begun, **parts}, rounds_before(folder))
+            if not (outputs.folder / CONFIG).is_file():
+                log.note(f"{str(outputs.folder)!r} was removed; it is made again without what was in it", label)
+                outputs.folder.mkdir(parents=True, exist_ok=True)
+                write(outputs.folder / CONFIG, outputs.files.text.encode())
+                write_environment(outputs.folder / ENVIRONMENT, resumed=False)
+            saved = join(experiment, {**folder.begun, **parts}, rounds_before(folder), log.forced)
             save(outputs.folder, saved, outputs.files.text)
             log.tell("saved", label, rounds, rounds, "")
         if computed.stopped is not None:
@@ -182,20 +190,23 @@ def conduct(
                 outputs.on_result(label, plan, models[label])
         outputs.files.finished(label)
     outputs.files.all_finished()
-    return outcome_of(join(experiment, parts))._replace(models=models)
+    return outcome_of(join(experiment, parts, forced=log.forced))._replace(models=models)
 
 
-def check_data(folder: OpenFolder, data: int | None) -> None:
-    """Raises a ValueError if finished algorithms, beside which others will stand, had other data.
+def check_data(folder: OpenFolder, data: int | None, files: ProgressFiles | None = None) -> None:
+    """Raises a ValueError if finished algorithms, beside which others will stand, had other data, unless by force.
 
     ``data`` is a checksum of the data now, None if it is not known. Results of an older fljax do not say their data.
     """
     for label, part in folder.finished.items():
         earlier = part.metrics.attrs.get(DATA)
         if earlier is not None and data is not None and earlier != str(data):
+            if files is not None and files.saving.force:
+                files.log.note(f"{WENT_ON}the data of {label} were others", label)
+                continue
             raise ValueError(
                 f"expected the data that {label} was run on, to run others beside it, got other data (with another "
-                "folder a run begins anew)"
+                "folder a run begins anew; --force or force=True goes on, and the results say so)"
             )
 
 
@@ -330,18 +341,21 @@ class SweptCells(NamedTuple):
         return [results[place] for place in range(len(self.cells))]
 
 
-def join(experiment: Experiment, parts: Parts, continues: int | None = None) -> Results:
+def join(experiment: Experiment, parts: Parts, continues: int | None = None, forced: str = "") -> Results:
     """The results of the algorithms that are finished, in the order of the experiment, along ``algorithm``.
 
     Args:
       experiment: names them.
       parts: by label.
       continues: the rounds of the run that these results go on from; None: from none.
+      forced: sentences about what differed where the run went on by force; those of the parts are added.
     """
     order = [label for label in experiment.labels if label in parts]
     metrics = results.join(dict(zip(order, with_common_names(parts[label].metrics for label in order), strict=True)))
     records = results.join({label: parts[label].records for label in order})
     attributes: dict[str, Any] = {"name": experiment.name}
+    if told := forced_in(*(parts[label].metrics for label in order), forced):
+        attributes[FORCED] = told
     if experiment.data is not None:
         attributes[DATA] = str(experiment.data)
     if continues is not None:

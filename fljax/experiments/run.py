@@ -126,7 +126,7 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
             keep_beginning(directory, label, rounds)
     decisions = preparation.decision_rounds(setup)
     data = None if outputs.folder is None else checksum_of(setup.federation)
-    check_data(folder, data)
+    check_data(folder, data, outputs.files)
     with debug_mode(setup.execution), Ahead(setup, plans, folder.finished, done) as ahead:
         (reference,) = trained_alone([setup], (), outputs, folder)
         for words in preparation.facts_to_tell(setup):

@@ -24,6 +24,7 @@ import numpy as np
 
 from fljax.core import processes
 from fljax.core.files import read_npz, write_npz
+from fljax.core.sameness.record import WENT_ON
 from fljax.core.signatures import arguments_for
 from fljax.engine import Block, StopEarly, replay
 from fljax.engine.callbacks import scalars_of
@@ -220,11 +221,13 @@ class Saving(NamedTuple):
       every: seconds between two checkpoints of an algorithm; None: no checkpoints.
       keep: number of checkpoints that are kept.
       stop: a request to stop after the block that is computed.
+      force: whether it goes on with results of other settings of JAX, code or data; its own then say what differs.
     """
 
     every: float | None = 30.0
     keep: int = 2
     stop: StopRequest | None = None
+    force: bool = False
 
 
 class ProgressFiles(NamedTuple):
@@ -262,7 +265,7 @@ class ProgressFiles(NamedTuple):
         place = folders.checkpoints_of(self.directory, label).joinpath(*parts)
         note = functools.partial(self.log.note, label=label)
         long = folders.records_of(self.directory, label)
-        return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long)
+        return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long, self.saving.force)
 
     def begin(self) -> None:
         """Makes the folder of checkpoints, which names the config.
@@ -334,10 +337,13 @@ class ProgressFiles(NamedTuple):
         except (ValueError, KeyError, TypeError):
             self.log.note(f"{_STANDALONE} is damaged; standalone models are trained again")
             return None
+        if checksum != data and self.saving.force:
+            self.log.note(f"{WENT_ON}the data differ; standalone models are trained again")
+            return None
         if checksum != data:
             raise ValueError(
                 f"expected the data of the run in {str(self.directory)!r} to resume it, got other data "
-                "(with another folder a run begins anew)"
+                "(with another folder a run begins anew; --force or force=True goes on, and the results say so)"
             )
         return references
 

@@ -22,6 +22,7 @@ from fljax.config.name_resolution import check_metric, resolved_of
 from fljax.config.sweeping import Grid
 from fljax.core import processes
 from fljax.core.files import locked, write
+from fljax.core.sameness.record import Differences, compared
 from fljax.experiments.conductor import (
     DATA,
     Experiment,
@@ -99,7 +100,7 @@ def run(
                 _check_cells(cells, str(experiment.metric))
                 if directory is not None:
                     experiment = experiment._replace(data=checksum_of_cells(cells))
-                    check_data(folder, experiment.data)
+                    check_data(folder, experiment.data, outputs.files)
                 builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
                 ahead = stack.enter_context(AheadOfSweep(cells, folder.finished))
                 references = trained_alone(cells, grid.axes, outputs, folder)
@@ -312,6 +313,21 @@ def _results(part: Part, directory: pathlib.Path) -> Parts:
     return folders.read_finished(directory, dumps(part.grid.config), paths(part.grid))
 
 
+def _same_record(parts: Sequence[pathlib.Path], force: bool) -> tuple[str, str]:
+    """The record that the results of parts have in common, and what differs, which needs ``force``, as a sentence."""
+    first, *others = [folders.record_in(part) for part in parts]
+    changed: dict[str, None] = {}
+    for part, record in zip(parts[1:], others, strict=True):
+        found = compared(json.loads(first or "{}"), json.loads(record or "{}")).changed if first and record else ()
+        if found and not force:
+            raise ValueError(
+                f"expected parts of one experiment, got {part.name} that differs from {parts[0].name}: "
+                f"{' and '.join(found)} (--force joins them, and the results say so)"
+            )
+        changed |= dict.fromkeys(found)
+    return first, Differences(tuple(changed)).sentence
+
+
 class Joined(NamedTuple):
     """What the parts of a sweep have.
 
@@ -326,7 +342,7 @@ class Joined(NamedTuple):
     parts: int
 
 
-def join_parts(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
+def join_parts(grid: Grid, directory: pathlib.Path, count: int, force: bool = False) -> Joined:
     """The results of all algorithms whose parts have ended, also written to the folder of the sweep.
 
     Its ``environment.json`` has the environments of the parts.
@@ -335,6 +351,7 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
       grid: the whole sweep.
       directory: the folder of the sweep.
       count: as for ``split``.
+      force: whether parts are joined that were computed with other settings of JAX or other code.
     """
     parts = dict(enumerate(split(grid, count), 1))
     results = {number: _results(part, folder_of(directory, number, count)) for number, part in parts.items()}
@@ -353,11 +370,12 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
     if not whole:
         return Joined(None, unfinished, len(parts))
     text, experiment = dumps(grid.config), _experiment(grid)
+    record, forced = _same_record([folder_of(directory, number, count) for number in sorted(environments)], force)
     with folders.claim(directory, text, True, experiment.grid, computes=False):
-        joined = join(experiment, whole)
+        joined = join(experiment, whole, forced=forced)
         joined.metrics.attrs.pop(DATA, None)  # that of one part
         join_environments(directory / folders.ENVIRONMENT, dict(sorted(environments.items())))
-        folders.save(directory, joined, text)
+        folders.save(directory, joined, text, record)
     return Joined(outcome_of(joined), unfinished, len(parts))
 
 

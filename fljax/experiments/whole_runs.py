@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable
 
 from fljax.core.names import about_algorithm, duration
+from fljax.core.sameness.record import WENT_ON, Differences
 from fljax.core.signatures import accepts
 from fljax.engine import Plan, RunsDone
 from fljax.experiments.conductor import Outputs
@@ -27,10 +28,30 @@ def apart(outputs: Outputs, folder: str) -> Outputs:
     return outputs._replace(files=files._replace(directory=files.directory / folder))
 
 
-def check_blocks(directory: pathlib.Path | None, folder: str, text: str, resume: bool) -> None:
-    """Raises a ValueError if blocks that would go on are of another config or version."""
+def check_blocks(directory: pathlib.Path | None, folder: str, text: str, resume: bool, force: bool) -> Differences:
+    """Raises a ValueError if blocks that would go on are of another config or version, or not by force."""
     if directory is not None and resume and (directory / folder / CHECKPOINTS / ORIGIN).is_file():
-        check_checkpoints(directory / folder, text, None)
+        return check_checkpoints(directory / folder, text, None, force)
+    return Differences()
+
+
+def check_same_data(earlier: str, data: str, what: str, directory: pathlib.Path | None, outputs: Outputs) -> None:
+    """Raises a ValueError if ``what`` in a folder is of other data, unless it goes on by force; "" is not known."""
+    if earlier in ("", data):
+        return
+    if not outputs.files.saving.force:
+        raise ValueError(
+            f"expected the data of the {what} in {str(directory)!r} to resume them, got other data (with another "
+            "folder the command begins anew; --force or force=True goes on, and the results say so)"
+        )
+    outputs.log.note(f"{WENT_ON}the data of the {what} were others")
+
+
+def tell(differ: Differences, log: EventLog) -> None:
+    """Notes what differs, and what is not compared."""
+    for words in (differ.sentence, *differ.noted):
+        if words:
+            log.note(words)
 
 
 def on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:

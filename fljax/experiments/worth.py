@@ -19,18 +19,29 @@ import xarray as xr
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm
+from fljax.core.sameness.codes import code_of
+from fljax.core.sameness.record import Differences
 from fljax.engine import Plan, checksum_of
 from fljax.engine.whole_runs.members import by_themselves
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import apart, begin, check_blocks, names_of, on_block, reads_standalone
+from fljax.experiments.whole_runs import (
+    apart,
+    begin,
+    check_blocks,
+    check_same_data,
+    names_of,
+    on_block,
+    reads_standalone,
+    tell,
+)
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
 from fljax.games.comparing import Asked
 from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
-from fljax.games.values import Value, algorithm_of, check_value, code_of, metrics_of, name_of_value
+from fljax.games.values import Value, algorithm_of, check_value, metrics_of, name_of_value
 from fljax.results import Reference
 from fljax.results.events import OnEvent
 from fljax.results.folders import OF_WORTH, OpenFolder
@@ -105,12 +116,13 @@ def run(
         raise ValueError(f"expected a folder without results, or --resume, got {where}")
     if directory is not None:
         check_folder(directory)
-    _finished(directory, text)  # refuses another config before the folder gets it
-    check_blocks(directory, OF_WORTH, text, resume)
+    force = saving is not None and saving.force
+    finished, differ = _finished(directory, text, force)  # refuses another config before the folder gets it
+    differ |= check_blocks(directory, OF_WORTH, text, resume, force)
     opening = opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs")
     with opening as (outputs, folder):
         outputs = apart(outputs, OF_WORTH)
-        finished = _finished(directory, text)
+        tell(differ, outputs.log)
         tables = {} if finished is None else dict(finished.tables)
         labels = [entry.label for entry in config.algorithms]
         for label in labels:
@@ -121,10 +133,12 @@ def run(
         if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)
             data = "" if directory is None else str(checksum_of(setup.federation))
-            _check_data(finished, folder, data, directory)
+            check_data(folder, int(data) if data else None, outputs.files)
+            check_same_data(finished.data if finished is not None else "", data, "tables", directory, outputs)
             for label, plan, table in _tables(setup, asked, outputs, folder, tables):
                 if label not in tables:
-                    tables[label] = table
+                    notes = filter(None, dict.fromkeys((table.notes, *outputs.log.forced.splitlines())))
+                    tables[label] = table = table._replace(notes="; ".join(notes))
                     if directory is not None and processes.is_first():
                         save(directory / TABLES, tables, text, data=data, code=code_of(asked.value))
                         outputs.log.tell("saved", label, table.cost.runs, table.cost.runs, "")
@@ -218,23 +232,13 @@ _NONE = np.zeros((1, 1), np.float32)
 _ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
 
 
-def _finished(directory: pathlib.Path | None, text: str) -> SavedTables | None:
-    """The tables of a folder; None if it has none. Raises a ValueError if they are of another config or version."""
+def _finished(directory: pathlib.Path | None, text: str, force: bool) -> tuple[SavedTables | None, Differences]:
+    """The tables of a folder, None if it has none, and what differs; others are refused as by ``check_same_run``."""
     if directory is None or not (directory / TABLES).is_file():
-        return None
+        return None, Differences()
     saved = load(directory / TABLES)
-    check_same_run(Origin(saved.config, saved.fljax, None), text, None, "tables", directory)
-    return saved
-
-
-def _check_data(finished: SavedTables | None, folder: OpenFolder, data: str, directory: pathlib.Path | None) -> None:
-    """Raises a ValueError if the finished tables, or those of a run in the folder, are of other data."""
-    check_data(folder, int(data) if data else None)
-    if finished is not None and finished.data not in ("", data):
-        raise ValueError(
-            f"expected the data of the tables in {str(directory)!r} to resume them, got other data (with another "
-            "folder fljax worth begins anew)"
-        )
+    origin = Origin(saved.config, saved.fljax, None, saved.record)
+    return saved, check_same_run(origin, text, None, "tables", directory, force=force)
 
 
 def _check_asked(finished: SavedTables, label: str, asked: Question, directory: pathlib.Path) -> None:

@@ -16,12 +16,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fljax.contributions.coalitions import LARGEST, members_of
+from fljax.core.sameness.codes import code_of
 from fljax.core.signatures import is_whole
 from fljax.engine import Over, Plan, plan_of, runs
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.costs import estimate, in_words
 from fljax.games.tables import CoalitionTable, Cost, in_braces
-from fljax.games.values import Measured, Measures, Value, algorithm_of, check_value, code_of, measures_of
+from fljax.games.values import Measured, Measures, Value, algorithm_of, check_value, measures_of
 from fljax.protocol import Algorithm, Federation
 from fljax.results import Reference
 

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from fljax.contributions.coalitions import LARGEST
 from fljax.core.files import write
 from fljax.results import net_cdf
+from fljax.results.identity import RECORD
 
 # Codes of more clients do not fit a whole number of 64 bits.
 _MOST_CODED = 62
@@ -201,7 +202,8 @@ class SavedTables(NamedTuple):
       config: the text of the config that they are of; "" without one.
       fljax: the version that wrote them.
       data: a checksum of the data that they are of; "" if it is not known.
-      code: of a value function, ``fljax.games.values.code_of``; "" of a metric, or if it is not known.
+      code: of a value function, ``fljax.core.sameness.codes.code_of``; "" of a metric, or if it is not known.
+      record: of settings and code, as JSON; "" of an older fljax.
     """
 
     tables: dict[str, CoalitionTable]
@@ -209,6 +211,7 @@ class SavedTables(NamedTuple):
     fljax: str
     data: str = ""
     code: str = ""
+    record: str = ""
 
 
 def save(
@@ -240,4 +243,5 @@ def load(path: str | pathlib.Path) -> SavedTables:
     root, datasets = net_cdf.read_by_label(pathlib.Path(path), "tables of coalitions", listed="labels", group="table")
     tables = {label: from_dataset(dataset) for label, dataset in datasets.items()}
     known = {name: str(root.attrs.get(name, "")) for name in ("data", "code")}
-    return SavedTables(tables, str(root["config"].values), str(root["fljax"].values), **known)
+    known |= {name: str(root[name].values) if name in root else "" for name in ("config", "fljax", RECORD)}
+    return SavedTables(tables, **known)

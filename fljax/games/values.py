@@ -7,12 +7,7 @@ makes a new program in every call.
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
-import types
 import warnings
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -64,38 +59,6 @@ def name_of_value(value: Value) -> str:
     The name of a function that holds numbers, in a partial or a closure, ends in a checksum of these.
     """
     return value if isinstance(value, str) else function_name(value).replace("/", "|")
-
-
-def code_of(value: str | Callable[..., Any]) -> str:
-    """What a function of one's own computes: the version of Python, and a checksum of its code; "" of a metric.
-
-    Its name, its place and the words of its docstring do not count. Functions that it calls, and decorators, are not
-    followed. Codes of different versions of Python cannot be compared.
-    """
-    if isinstance(value, str):
-        return ""
-    function: Any = value
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    body = _body(code, function.__doc__) if isinstance(code, types.CodeType) else ""
-    return f"{sys.implementation.cache_tag}:{zlib.crc32(body.encode()):08x}"
-
-
-def _body(code: types.CodeType, docstring: str | None = None) -> str:
-    """Instructions, names and constants, those of functions inside it, too."""
-    constants = code.co_consts
-    if docstring is not None and constants[:1] == (docstring,):
-        constants = (None, *constants[1:])
-    return repr((code.co_code, code.co_names, code.co_freevars, [_constant(value) for value in constants]))
-
-
-def _constant(value: Any) -> str:
-    """A constant of code as text that is the same in each process; sets have no order."""
-    if isinstance(value, types.CodeType):
-        return _body(value)
-    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
 def algorithm_of(plan: Plan) -> Algorithm:

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from fljax.core import trees
+from fljax.core.files import check_unpacked
 from fljax.protocol import Task, roles
 
 
@@ -104,6 +105,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         if path.is_dir():
             return _by_path(_restored(path.absolute()))
         if path.suffix == ".npz":
+            check_unpacked(path)
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
         from flax import serialization

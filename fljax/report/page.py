@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
 from fljax.core import files
+from fljax.core.sameness.record import forced_in
 from fljax.core.texts import pages
 from fljax.report.clients import gains_picture, gains_table
 from fljax.report.drawing import picture
@@ -116,8 +117,19 @@ def _page(heading: str, metrics: xr.Dataset, drawn: Sequence[str], attached: Map
     tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
     said = font_note(texts_of(metrics)) if any(drawn) else None
     told = [note(rows), *(f"{words[0].upper()}{words[1:]}." for words in [directions(metrics)] if words)]
-    parts = [pages.note(" ".join(told)), *_diverged(metrics), *tables, *([pages.note(said)] if said else [])]
+    parts = [
+        pages.note(" ".join(told)),
+        *_forced(metrics),
+        *_diverged(metrics),
+        *tables,
+        *([pages.note(said)] if said else []),
+    ]
     return pages.page(heading, [*parts, *drawn, _clients(metrics)], attached)
+
+
+def _forced(metrics: xr.Dataset) -> list[str]:
+    """What differed where the run went on by force."""
+    return [pages.note(f"The run {line}.", kind="warning") for line in forced_in(metrics).splitlines()]
 
 
 def _clients(metrics: xr.Dataset) -> str:
@@ -156,7 +168,12 @@ def _sweep_page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping
     metric = str(metrics.attrs["metric"])
     table = pages.table(best_rows(best(metrics, metric), metric, diverged_seeds(metrics)))
     words = pages.note("At the last evaluation. *: at the edge of the grid; any: makes no difference.")
-    parts = [pages.section("Best cells", words, pages.wide(table)), pages.section("Grid", drawn), _clients(metrics)]
+    parts = [
+        *_forced(metrics),
+        pages.section("Best cells", words, pages.wide(table)),
+        pages.section("Grid", drawn),
+        _clients(metrics),
+    ]
     return pages.page(heading, parts, attached)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from fljax.core import processes
 from fljax.core.files import open_appending
+from fljax.core.sameness.record import WENT_ON, forced_in
 
 LOG, EVALUATIONS = "log.jsonl", "metrics.jsonl"
 
@@ -58,6 +59,8 @@ class EventLog:
       folder: the run folder; None: there is no log.
       on_event: the listener; None: there is none.
       unit: what all events count.
+
+    ``forced`` has the sentences about what differed where the run went on by force; its results say them, too.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class EventLog:
         self._path = None if folder is None else folder / LOG
         self._on_event = _ignore if on_event is None else on_event
         self._began = time.perf_counter()
-        self._unit = unit
+        self._unit, self.forced = unit, ""
 
     def tell(self, stage: str, label: str, round: int, rounds: int, message: str) -> None:
         """Tells one event; the arguments are attributes of ``Event``."""
@@ -83,6 +86,7 @@ class EventLog:
 
     def note(self, words: str, label: str = "", round: int = 0, rounds: int = 0) -> None:
         """A sentence about the run, or about the algorithm ``label`` after so many rounds."""
+        self.forced = forced_in(self.forced, words if words.startswith(WENT_ON) else "")
         self.tell("note", label, round, rounds, words)
 
     def train(self, label: str, round: int, rounds: int, words: str = "") -> None:
@@ -163,6 +167,11 @@ def _parsed(text: str) -> Line | None:
         seeds, cells = tuple(raw["seeds"]), tuple(raw["cells"])
         diverged = tuple((seed, round) for seed, round in raw["diverged"])
         others = {name: raw[name] for name in ("label", "round", "rounds", "seconds", "metrics")}
+        numbers = [raw["round"], raw["rounds"], raw["seconds"], *seeds, *cells]
+        numbers += [number for pair in diverged for number in pair]
+        numbers += [value for values in raw["metrics"].values() for value in values if value is not None]
+        if not isinstance(raw["label"], str) or not all(isinstance(number, int | float) for number in numbers):
+            return None
         return Line(**others, seeds=seeds, cells=cells, diverged=diverged)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None

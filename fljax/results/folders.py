@@ -39,12 +39,14 @@ import xarray as xr
 from fljax.core import processes
 from fljax.core.files import check_links, locked, write
 from fljax.core.names import file_name
+from fljax.core.sameness.record import Differences
 from fljax.core.texts.plain import as_csv
 from fljax.results import further_rounds, net_cdf
 from fljax.results.endings import Parts, Results
 from fljax.results.events import EVALUATIONS, LOG
 from fljax.results.identity import (
     CHECKPOINTS,
+    RECORD,
     Origin,
     added,
     check_checkpoints,
@@ -88,7 +90,13 @@ class OpenFolder(NamedTuple):
 
 @contextlib.contextmanager
 def claim(
-    directory: pathlib.Path | None, text: str, resume: bool = False, grid: str | None = None, *, computes: bool = True
+    directory: pathlib.Path | None,
+    text: str,
+    resume: bool = False,
+    grid: str | None = None,
+    *,
+    computes: bool = True,
+    force: bool = False,
 ) -> Iterator[OpenFolder]:
     """Locks a run folder for this process, prepares it, and unlocks it at the end; of several processes, 0 does.
 
@@ -101,7 +109,9 @@ def claim(
       resume: whether the folder may have results of this config, of one with fewer rounds, or of one that lacks its
         last algorithms.
       grid: the grid of a sweep, as in the attributes of its results; None for a run.
-      computes: whether this process computes; else ``environment.json`` is not written, for which JAX would start.
+      computes: whether this process computes; else ``environment.json`` is not written, for which JAX would start, and
+        records of settings and code are not compared.
+      force: whether a run goes on where these differ; a note says what does.
 
     Yields:
       The finished algorithms of the folder, and notes.
@@ -112,18 +122,19 @@ def claim(
       OSError: if the disk has no room for the files.
     """
     with contextlib.ExitStack() as opened:
-        yield processes.agreed(lambda: opened.enter_context(_claimed(directory, text, resume, grid, computes)))
+        how = force if computes else None
+        yield processes.agreed(lambda: opened.enter_context(_claimed(directory, text, resume, grid, how)))
 
 
 @contextlib.contextmanager
 def _claimed(
-    directory: pathlib.Path | None, text: str, resume: bool, grid: str | None, computes: bool
+    directory: pathlib.Path | None, text: str, resume: bool, grid: str | None, force: bool | None
 ) -> Iterator[OpenFolder]:
     if directory is None:
         yield OpenFolder({})
         return
     check(directory)
-    used = is_used(directory)
+    used, computes = is_used(directory), force is not None
     # Who joins waits for parts of a sweep that begin in this moment.
     lock = locked(directory / LOCK) if computes else locked(directory / LOCK, PATIENCE)
     with lock, _as_before_if_refused(directory) if resume else contextlib.nullcontext():
@@ -131,13 +142,15 @@ def _claimed(
             check_new(directory, used)
         elif grid is None and (directory / PARTS).is_dir():
             raise ValueError(f"expected the folder of a run, got {str(directory)!r}, which has the parts of a sweep")
-        finished, begun = _resumed(directory, text, grid) if resume else ({}, {})
+        finished, begun, differ = _resumed(directory, text, grid, force) if resume else ({}, {}, Differences())
         written = config_of(directory)
         if written is None or not resume or added(written, text) or added(text, written):
             write(directory / CONFIG, text.encode())
         earlier = bool(finished) or bool(begun)
         earlier = earlier or (resume and any((directory / name).exists() for name in (CHECKPOINTS, *_OF_WHOLE_RUNS)))
-        yield OpenFolder(finished, write_environment(directory / ENVIRONMENT, earlier) if computes else (), begun)
+        notes = write_environment(directory / ENVIRONMENT, earlier) if computes else ()
+        forced = (differ.sentence,) if differ.changed else ()
+        yield OpenFolder(finished, (*forced, *differ.noted, *notes), begun)
 
 
 # What a process writes about itself, before it computes anything.
@@ -184,7 +197,7 @@ def _times_of_others(directory: pathlib.Path) -> dict[str, int]:
 
 def read_finished(directory: pathlib.Path, text: str, grid: str | None = None) -> Parts:
     """The finished algorithms of a run folder, in which a run may go on; raises a ValueError as ``claim`` does."""
-    return by_algorithm(_finished(directory, text, grid, grows=False)[0])
+    return by_algorithm(_finished(directory, text, grid, grows=False, force=None)[0])
 
 
 def is_used(directory: pathlib.Path) -> bool:
@@ -203,16 +216,18 @@ def check_new(directory: pathlib.Path, used: bool, remedy: str = ", or --resume"
         (directory / name).unlink(missing_ok=True)
 
 
-def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> tuple[Parts, Parts]:
-    """Results of a run by label: those that are finished, and those that go on for more rounds."""
-    check_checkpoints(directory, text, grid)
-    results, before = _finished(directory, text, grid, grows=True)
+def _resumed(
+    directory: pathlib.Path, text: str, grid: str | None, force: bool | None
+) -> tuple[Parts, Parts, Differences]:
+    """Results of a run by label, those that are finished, and those that go on for more rounds; and what differs."""
+    differ = Differences() if force is None else check_checkpoints(directory, text, grid, force)
+    results, before, others = _finished(directory, text, grid, grows=True, force=force)
     if results is not None:  # an earlier process may have died after writing the results and before the table
         write(directory / TABLE, _table(results.metrics))
     finished, begun = further_rounds.divided(by_algorithm(results), before)
     models = {label: models_of(directory, label) for label in begun}
     further_rounds.check_models(text, models, {label: records_of(directory, label) for label in begun})
-    return finished, begun
+    return finished, begun, differ | others
 
 
 def by_algorithm(results: Results | None) -> Parts:
@@ -224,12 +239,12 @@ def by_algorithm(results: Results | None) -> Parts:
 
 
 def _finished(
-    directory: pathlib.Path, text: str, grid: str | None, *, grows: bool
-) -> tuple[Results | None, int | None]:
-    """The results, as they were written, and the rounds after which some of them go on; None if there are none.
+    directory: pathlib.Path, text: str, grid: str | None, *, grows: bool, force: bool | None
+) -> tuple[Results | None, int | None, Differences]:
+    """The results, as they were written, and the rounds after which some of them go on, None if there are none.
 
     Nothing is changed. ``grows``: whether the config may ask for more algorithms than the results have, and in a run
-    for more rounds.
+    for more rounds. ``force`` is as for ``check_same_run``, whose result comes last.
     """
     where, written = str(directory), config_of(directory)
     if not (directory / RESULTS).is_file():
@@ -239,15 +254,16 @@ def _finished(
                 f"expected the config of the run in {where!r} to resume it, got a changed one: {changed} "
                 "(nothing is saved there yet, so that it can also be run anew without --resume)"
             )
-        return None, None
+        return None, None, Differences()
     results, origin = _read(directory)
     metrics = results.metrics
     if origin is None:
         raise ValueError(f"expected results in {where!r} that name their config, got those of an older fljax")
     before = further_rounds.rounds_before(metrics, origin["config"], text) if grows and grid is None else None
-    run = Origin(origin["config"], origin["fljax"], metrics.attrs.get("grid"))
+    run = Origin(origin["config"], origin["fljax"], metrics.attrs.get("grid"), origin.get(RECORD, ""))
     grown = grows and bool(added(origin["config"], text))
-    check_same_run(run, text, grid, "results", directory, may_differ=before is not None or grown)
+    may_differ = before is not None or grown
+    differ = check_same_run(run, text, grid, "results", directory, may_differ=may_differ, force=force)
     behind = written is None or further_rounds.is_behind(metrics, origin["config"], written)
     behind = behind or (grows and bool(added(origin["config"], written or "")))
     if not behind and (changed := difference(origin["config"], written or "")) is not None:
@@ -255,7 +271,7 @@ def _finished(
             f"expected {CONFIG} and {RESULTS} in {where!r} to be of one run, got another {CONFIG}: {changed} "
             f"(remove {CONFIG} if the results are the right ones)"
         )
-    return results, before
+    return results, before, differ
 
 
 def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Path:
@@ -302,13 +318,19 @@ def _text_of(directory: pathlib.Path, name: str) -> str | None:
     return None
 
 
-def save(directory: pathlib.Path, results: Results, text: str) -> None:
-    """Writes ``results.nc``, then ``metrics.csv``; ``text`` is the config of the results.
+def record_in(directory: pathlib.Path) -> str:
+    """The record of a folder's results, as JSON; "" if there is none."""
+    return (_read(directory)[1] or {}).get(RECORD, "")
+
+
+def save(directory: pathlib.Path, results: Results, text: str, record: str | None = None) -> None:
+    """Writes ``results.nc``, then ``metrics.csv``; ``text`` is the config of the results, ``record`` that of others.
 
     Raises:
       OSError: if the disk has no room; files saved before are unchanged.
     """
-    content = net_cdf.encoded(results.metrics, {"records": results.records, "origin": net_cdf.origin(text)})
+    origin = net_cdf.origin(text) if record is None else net_cdf.origin(text).assign({RECORD: ((), record)})
+    content = net_cdf.encoded(results.metrics, {"records": results.records, "origin": origin})
     write(directory / RESULTS, content)
     if further_rounds.CONTINUES in results.metrics.attrs:
         write(directory / CONFIG, text.encode())

@@ -2,8 +2,9 @@
 
 Results and checkpoints may go on where the config says the same. ``save_models`` changes no result, so configs that
 differ in it are equal for resuming. A folder of checkpoints names its config, version and, of a sweep, its grid
-(``origin.json``). Versions of other packages and devices, on which a result may depend besides its config, are in
-``environment.json``; a run goes on although they differ, and says so.
+(``origin.json``). Beside them stands the record of ``fljax.core.sameness``: settings of JAX, and the code that the
+config names. A run goes on by force where these or the data differ, and its results say so. Versions of other packages
+and devices are in ``environment.json``; a run goes on although they differ, and says so.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.core.files import write
+from fljax.core.sameness.codes import code_of, named_in
+from fljax.core.sameness.record import FORCED, Differences, compared, record
 
 # Keys that change no result.
 WITHOUT_EFFECT = ("save_models",)
 # Keys with places of files; what is in the files is compared elsewhere.
 _OF_THE_MACHINE = ("data.dataset", "data.folder", "model.initial", "requirement.file")
 LONGEST = 60  # number of characters of a value to show
-CHECKPOINTS, ORIGIN = "checkpoints", "origin.json"
+CHECKPOINTS, ORIGIN, RECORD = "checkpoints", "origin.json", "record"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "xarray", "fljax")
 
 
@@ -37,11 +40,31 @@ class Origin(NamedTuple):
       config: its config, as TOML.
       fljax: the version of fljax.
       grid: of a sweep, as in the attributes of its results; None for a run.
+      record: ``record_of`` the config in the process that wrote it, as JSON; "" of an older fljax.
     """
 
     config: str
     fljax: str
     grid: str | None
+    record: str = ""
+
+
+def record_of(text: str) -> dict[str, str]:
+    """The record of this process, with the codes of what a config names; a comparison has its codes in its text."""
+    settings = tomllib.loads(text)
+    codes = {name: code_of(value) for name, value in named_in(settings).items()}
+    return record(codes | settings.get("code", {}))
+
+
+def changed_record(earlier: str, text: str, what: str, where: pathlib.Path, force: bool) -> Differences:
+    """What differs between a record of ``what`` in the folder ``where`` and that of now; what does needs ``force``."""
+    found = compared(json.loads(earlier or "{}"), record_of(text))
+    if found.changed and not force:
+        raise ValueError(
+            f"expected the settings and the code of the {what} in {str(where)!r} to resume them, got others: "
+            f"{' and '.join(found.changed)} (--force or force=True goes on, and the results say so)"
+        )
+    return Differences(found.changed, tuple(f"{words} ({what})" for words in found.noted if "JAX is" not in words))
 
 
 def check_same_run(
@@ -53,7 +76,8 @@ def check_same_run(
     remedy: str | None = None,
     *,
     may_differ: bool = False,
-) -> None:
+    force: bool | None = False,
+) -> Differences:
     """Raises a ValueError if ``what`` in the folder ``where`` is of another run: its version, config or grid differ.
 
     Args:
@@ -64,6 +88,7 @@ def check_same_run(
       where: the folder.
       remedy: what a user may do if the config differs.
       may_differ: the config is not compared, since the run goes on for more rounds or has more algorithms.
+      force: whether it goes on where records differ; None: they are not compared.
     """
     from fljax.core.version import __version__
 
@@ -78,6 +103,7 @@ def check_same_run(
     if origin.grid != grid:
         commands = {True: "fljax run", False: "fljax sweep"}
         raise ValueError(f"{begin} {commands[grid is None]} {place} another {commands[origin.grid is None]}")
+    return Differences() if force is None else changed_record(origin.record, text, what, where, force)
 
 
 def difference(earlier: str, now: str) -> str | None:
@@ -108,6 +134,8 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
       without: keys that are not compared.
     """
     first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
+    # In the record, or the mark that an older fljax.compare gave a task.
+    without = (*without, "task", *(key for key in {**first, **second} if key.startswith("code.")))
     keys = [key for key in {**first, **second} if key not in without and first.get(key) != second.get(key)]
     return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
 
@@ -177,22 +205,32 @@ def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> N
     path = directory / CHECKPOINTS / ORIGIN
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, json.dumps({"config": text, "fljax": __version__, "grid": grid}).encode())
+        told = {"config": text, "fljax": __version__, "grid": grid, RECORD: json.dumps(record_of(text))}
+        write(path, json.dumps(told).encode())
 
 
-def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
-    """Raises a ValueError if the checkpoints of a folder are of another run; removes those that name none."""
+def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None, force: bool = False) -> Differences:
+    """Raises a ValueError if the checkpoints of a folder are of another run; removes those that name none.
+
+    What goes on by force has the record of now from then on.
+    """
     folder = directory / CHECKPOINTS
     if not folder.is_dir():
-        return
+        return Differences()
     try:
         named = json.loads((folder / ORIGIN).read_bytes())
-        origin = Origin(named["config"], named["fljax"], named["grid"])
+        origin = Origin(named["config"], named["fljax"], named["grid"], named.get(RECORD, ""))
+        forced = tuple(named.get(FORCED, ()))
     except (OSError, ValueError, KeyError, TypeError):
         shutil.rmtree(folder, ignore_errors=True)  # nobody can say what they are of
-        return
-    remedy = f"without the folder {CHECKPOINTS!r} what they have is given up"
-    check_same_run(origin, text, grid, "checkpoints", directory, remedy, may_differ=bool(added(origin.config, text)))
+        return Differences()
+    remedy, grown = f"without the folder {CHECKPOINTS!r} what they have is given up", bool(added(origin.config, text))
+    found = check_same_run(origin, text, grid, "checkpoints", directory, remedy, may_differ=grown, force=force)
+    if found.changed:
+        forced = tuple(dict.fromkeys((*forced, *found.changed)))
+        told = named | {RECORD: json.dumps(record_of(text)), FORCED: forced}
+        write(folder / ORIGIN, json.dumps(told).encode())
+    return Differences(forced, found.noted)
 
 
 def environment() -> dict[str, Any]:
@@ -235,7 +273,7 @@ def write_environment(path: pathlib.Path, resumed: bool) -> tuple[str, ...]:
     if resumed:
         before = read_environment(path)
         earlier = before.pop("earlier", [])
-        changed = {name for name in ("versions", "devices", "platform", "x64") if before.get(name) != now[name]}
+        changed = {name for name in ("versions", "devices", "platform") if before.get(name) != now[name]}
         if before and changed:
             earlier = [*earlier, before]
             notes = (f"{' and '.join(sorted(changed))} are not those of the earlier results, see {path.name}",)

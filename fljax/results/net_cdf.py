@@ -16,6 +16,8 @@ import h5py
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
+from fljax.results.identity import RECORD, record_of
+
 
 def encoded(dataset: xr.Dataset, groups: Mapping[str, xr.Dataset]) -> bytes:
     """The bytes of a file with a dataset at its root, and further ones by the name of their group."""
@@ -28,13 +30,14 @@ def encoded(dataset: xr.Dataset, groups: Mapping[str, xr.Dataset]) -> bytes:
 
 
 def origin(text: str) -> xr.Dataset:
-    """What results are of: the text of their config, and the version of fljax.
+    """What results are of: the text of their config, the version of fljax, and the record of this process.
 
     They are variables, because attributes of HDF5 are limited to 64 kB.
     """
     from fljax.core.version import __version__
 
-    return xr.Dataset({"config": ((), text), "fljax": ((), __version__)})
+    record = json.dumps(record_of(text))
+    return xr.Dataset({"config": ((), text), "fljax": ((), __version__), RECORD: ((), record)})
 
 
 def check_alone(content: bytes) -> None:

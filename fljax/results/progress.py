@@ -145,9 +145,12 @@ def _events(folder: pathlib.Path) -> list[Event]:
     events = []
     for line in text.splitlines():
         try:
-            events.append(Event(**json.loads(line)))
+            event = Event(**json.loads(line))
         except (ValueError, TypeError):  # the last line of a process that died
             continue
+        numbers = "round", "rounds", "seconds"
+        if all(isinstance(each, int | float if name in numbers else str) for name, each in event._asdict().items()):
+            events.append(event)
     return events
 
 

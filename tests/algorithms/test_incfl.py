@@ -54,6 +54,12 @@ def test_a_scaled_gap_is_the_aggregators(scale: float) -> None:
     assert np.abs(found - plain).max() > 0.01
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e30, 1e36])
+def test_a_large_scale_is_finite_as_the_aggregators(scale: float) -> None:
+    found, expected = _step([0.3, -1.0, np.nan, 2.0], surrogate="relu", gap_scale=scale)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-20)
+
+
 def test_a_scale_that_is_not_positive_is_refused() -> None:
     task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
     with pytest.raises(ValueError, match="expected gap_scale to be one finite number above 0, got 0"):

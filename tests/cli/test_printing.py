@@ -6,6 +6,7 @@ import textwrap
 import traceback
 
 import jax
+import numpy as np
 import pytest
 
 from fljax import AlgorithmError, cli
@@ -113,6 +114,25 @@ AGAIN = "(run with FLJAX_TRACEBACK=1 for the traceback)"
 def test_an_error_in_a_builder(run):
     code, words = run("in_builder")
     assert (code, words) == (1, f"fljax: mine: the builder raised KeyError: 'nope' (own.py:7) {AGAIN}\n")
+
+
+def test_too_little_memory_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
+    text = CONFIG.format(module="own", builder="rows").replace("own:rows", "fedavg")
+    (tmp_path / "tiny.toml").write_text(text.replace('dataset = "blobs"', 'dataset = "x.npy"'))
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    np.save(tmp_path / "y.npy", np.zeros(4, int))
+
+    def load(*_, **__):
+        raise MemoryError("Unable to allocate 7.11 PiB")
+
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["data", "show", "tiny.toml"])
+    words = capsys.readouterr().err
+    assert words.startswith("fljax: expected more memory than there is (")
+    assert words.count("\n") == 1
 
 
 def test_an_error_while_a_client_trains(run):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 import pathlib
+import zipfile
 
 import numpy as np
 import pytest
@@ -17,6 +20,20 @@ def test_arrays_come_back(tmp_path: pathlib.Path, compressed: bool) -> None:
     read = read_npz(tmp_path / "x.npz", "models")
     assert {name: array.tolist() for name, array in read.items()} == {"a/b": [0, 1, 2], "text": "é"}
     assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
+
+
+def test_what_unpacks_is_what_the_file_says_and_fits(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_npz(tmp_path / "x.npz", {"a": np.zeros(10**6)}, compressed=True)
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": (10**11,)})
+    with zipfile.ZipFile(tmp_path / "y.npz", "w") as file:
+        file.writestr("a.npy", head.getvalue())
+    with pytest.raises(ValueError, match=r"expected 400,000,000,000 bytes of a\.npy, got 128"):
+        read_npz(tmp_path / "y.npz", "models")
+    assert read_npz(tmp_path / "x.npz", "models")["a"].size == 10**6
+    monkeypatch.setattr(os, "sysconf", lambda name: 1000)
+    with pytest.raises(ValueError, match=r"fits into the memory \(1,000,000 bytes\), got 8,000,128 bytes unpacked"):
+        read_npz(tmp_path / "x.npz", "models")
 
 
 def test_files_that_cannot_be_read_are_one_sentence(tmp_path: pathlib.Path) -> None:

@@ -32,6 +32,7 @@ from fljax.training import Local, named_optimizer
 from tests.drawn import at_most
 from tests.laws.cases import ALGORITHMS, TASK, federation
 
+SINGLE = " (single precision has numbers from 1.2e-38 to 3.4e+38, and 0)"
 LOCAL = Local(0.1, 4, steps=2)
 LABELS = np.arange(60) % 3
 
@@ -318,6 +319,8 @@ def test_what_is_allowed_reaches_the_builder() -> None:
     [
         ({"rate": [0.1, 0.2]}, "expected rate to be one finite number of at least 0, got [0.1, 0.2]"),
         ({"rate": "0.1"}, "expected rate to be one finite number of at least 0, got '0.1'"),
+        ({"rate": 1e39}, f"expected rate to be one finite number of at least 0, got 1e+39{SINGLE}"),
+        ({"rate": 1e-50}, f"expected rate to be one finite number of at least 0, got 1e-50{SINGLE}"),
         ({"rate": np.float32(-1)}, "expected rate to be one finite number of at least 0, got np.float32(-1.0)"),
         ({"share": 1.5}, "expected share to be one number from 0 to 1 or all, got 1.5"),
         ({"share": "al"}, "expected share to be one number from 0 to 1 or all, got 'al' (did you mean 'all'?)"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import gzip
+import os
+import pstats
 import sys
 
 import numpy as np
@@ -13,7 +16,7 @@ from fljax import cli
 from fljax.config import ConfigError
 from fljax.config import load as load_config
 from fljax.core.names import resolve
-from fljax.data import federate, load
+from fljax.data import federate, from_clients, from_frame, load
 from fljax.data.own.files import is_medmnist
 from fljax.data.registry import absolute, find_source, is_path
 from fljax.experiments.inputs.setup import build_world, resolve_setup
@@ -32,6 +35,44 @@ def test_tables_are_read(tmp_path):
         assert (made.standardise, made.mean, made.std, made.features.names) == (True, 0.0, 1.0, ("age",))
     plain = load(str(tmp_path / "mine.csv"), label="ill", client="site", standardise=False)
     assert (plain.standardise, plain.mean, plain.std) == (False, 0.0, 1.0)
+
+
+def test_files_that_unpack_to_more_than_the_memory_are_refused(tmp_path, monkeypatch):
+    pandas.concat([FRAME] * 10**5).to_csv(tmp_path / "mine.csv.gz", index=False)
+    np.savez_compressed(tmp_path / "mine.npz", x=np.zeros((10**5, 2)), y=np.zeros(10**5, int))
+    monkeypatch.setattr(os, "sysconf", lambda name: 1000)
+    for name, options in (("mine.csv.gz", {"label": "ill"}), ("mine.npz", {})):
+        with pytest.raises(ValueError, match="fits into the memory"):
+            load(str(tmp_path / name), **options)
+
+
+@pytest.mark.parametrize("name", ["a\0", "\ud800b"])
+def test_names_that_results_cannot_hold_are_refused(name):
+    columns = {"age": [1.0, 2.0] * 2, "ill": ["no", "yes"] * 2, "site": ["b", "a"] * 2}
+    makes = [
+        lambda: from_frame(columns | {"ill": [name, "b"] * 2}, label="ill", client="site"),
+        lambda: from_frame(columns | {"site": [name, "b"] * 2}, label="ill", client="site"),
+        lambda: from_frame(columns | {name: [1.0, 2.0] * 2}, label="ill", client="site"),
+        lambda: from_clients(dict.fromkeys([name, "b"], (np.ones((4, 2)), [0, 1] * 2))),
+        lambda: from_clients(dict.fromkeys(["a", "b"], (np.ones((4, 2)), [name, "b"] * 2))),
+    ]
+    for make in makes:
+        with pytest.raises(ValueError, match="expected text without NUL and surrogates in"):
+            make()
+
+
+def test_wide_tables_call_pandas_once_for_all_columns(tmp_path):
+    """Of pandas: none for each column."""
+    calls = []
+    for width in (3, 300):
+        pandas.DataFrame(np.ones((4, width))).add_prefix("f").assign(y=list("abab")).to_csv(
+            tmp_path / "x.csv", index=False
+        )
+        profile = cProfile.Profile()
+        profile.runcall(load, str(tmp_path / "x.csv"), label="y")
+        seen = pstats.Stats(profile).stats.items()
+        calls.append(sum(count for (_, _, name), (_, count, *_) in seen if name in ("isna", "__getitem__")))
+    assert calls[1] < calls[0] + 300
 
 
 def test_row_numbers_that_pandas_writes_are_no_feature(tmp_path):

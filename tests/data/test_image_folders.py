@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import numpy as np
@@ -55,6 +56,13 @@ def test_clients_have_folders(tmp_path):
     made = load(f"{tmp_path}/", client=True)
     federation = federate(made, "natural")
     assert (federation.names.clients, federation.names.classes) == (("north", "south"), ("a", "b"))
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
+    (tmp_path / "cat").mkdir()
+    os.mkfifo(tmp_path / "cat" / "1.png")
+    with pytest.raises(ValueError, match=r"expected an image, got .*1\.png' \(which is no regular file\)"):
+        load(f"{tmp_path}/")
 
 
 def test_images_of_several_sizes(tmp_path):

@@ -11,12 +11,19 @@ import pytest
 
 from fljax import data
 from fljax.core import trees
-from fljax.data.tables import ListStore
+from fljax.data.tables import ListStore, held_rows
 from fljax.engine.rounds.federations import same_tests
 from fljax.protocol import IndexList, Rows, Spans
 from fljax.protocol.lists import choose_list
 
 LISTS = jnp.asarray([0, 5, 3, 9, 7, 2], jnp.int32)
+
+
+@pytest.mark.parametrize("number", [2**31, 2**32 + 1, -1])
+@pytest.mark.parametrize("make", [held_rows, lambda rows: ListStore().add([rows])])
+def test_numbers_of_rows_do_not_wrap(make: Any, number: int) -> None:
+    with pytest.raises(ValueError, match=r"expected numbers of rows from 0 to 2\^31 - 1, got"):
+        make(np.array([0, number]))
 
 
 @pytest.mark.in_turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import shutil
 from types import FunctionType
 from typing import Any
@@ -359,6 +360,45 @@ def test_numbers_that_functions_hold_tell_runs_apart(federation: Federation, tmp
     with pytest.raises(ValueError, match="numbers in the algorithm's functions differ"):
         _simulate(federation, own(0.01), checkpoint=tmp_path)
     _assert_equal(_simulate(federation, own(0.1), checkpoint=tmp_path), expected)
+
+
+def _own(shift: float) -> Any:
+    def aggregate(*given: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf + 0.0, inner.aggregate(*given))
+
+    def kept(*given: Any) -> Any:
+        return inner.aggregate(*given)
+
+    inner = fedavg(TASK, LOCAL, clients_per_round=3)
+    return inner._replace(aggregate=aggregate if shift else kept)
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("what", ["jax_random_seed_offset", "jax_threefry_partitionable", "code", "data"])
+def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pathlib.Path, what: str) -> None:
+    """Also after another interruption; without force it is refused."""
+    settings, notes = Checkpoint(tmp_path, every=0, force=True), list[str]()
+    with pytest.raises(_Killed):
+        _simulate(federation, _own(0), checkpoint=settings, callbacks=[_kill_at(3)])
+    before, plan, words = getattr(jax.config, what, None), _own(what == "code"), f"{what} is {{}} there and"
+    words = {"code": "the code of .*_own.*aggregate", "data": "the data differ"}.get(what, words.format(before))
+    if what == "data":
+        sizes = federation.clients.train.size
+        train = federation.clients.train._replace(size=sizes.at[0].add(-1))
+        federation = federation._replace(clients=federation.clients._replace(train=train))
+    try:
+        if isinstance(before, int):
+            jax.config.update(what, not before if isinstance(before, bool) else 7)
+        with pytest.raises(ValueError, match=f"got another one: .*{words}.*force=True"):
+            _simulate(federation, plan, checkpoint=tmp_path)
+        with pytest.raises(_Killed):
+            _simulate(federation, plan, checkpoint=settings._replace(note=notes.append), callbacks=[_kill_at(6)])
+        found = _simulate(federation, plan, checkpoint=tmp_path)
+    finally:
+        if isinstance(before, int):
+            jax.config.update(what, before)
+    assert re.match(f"went on by force, although .*{words}", found.metrics.attrs["forced"])
+    assert found.metrics.attrs["forced"] in notes
 
 
 @pytest.mark.in_turn

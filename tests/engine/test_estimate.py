@@ -192,7 +192,7 @@ def test_a_shortage_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_estimate_refuses_what_simulate_refuses() -> None:
     with pytest.raises(ValueError, match="distinct"):
         engine.estimate(scaffold(TASK, LOCAL), tiny_federation(), Schedule(1, (1, 1)))
-    with pytest.raises(ValueError, match="expected rounds to be zero or more, got -1"):
+    with pytest.raises(ValueError, match="expected rounds to be a whole number from 0 to 134217727, got -1"):
         engine.estimate(scaffold(TASK, LOCAL), tiny_federation(), Schedule(-1))
 
 

@@ -225,9 +225,14 @@ own = local._replace(optimizer=lambda rate: optax.adam(rate))
 found["own"] = refused(None, lambda: fljax.compare(["fedavg"], federation, noisy, own, rounds=2, progress=False))
 names = ["fedavg", "incfl"] if first else ["fedavg"]
 found["labels"] = refused(None, lambda: fljax.compare(names, federation, net(), local, rounds=2, progress=False))
-jax.config.update("jax_enable_x64", first)
-found["precision"] = refused(net())
-jax.config.update("jax_enable_x64", False)
+for name in ("jax_enable_x64", "jax_threefry_partitionable", "jax_random_seed_offset"):
+    before = getattr(jax.config, name)
+    jax.config.update(name, (not before if isinstance(before, bool) else 7) if first else before)
+    found[name] = refused(net())
+    jax.config.update(name, before)
+def wrap(build):  # the code of own functions
+    return (lambda *given: build(*given)) if first else (lambda *given: build(*given[:]))
+found["code"] = refused(net()._replace(logits=wrap(net().logits)))
 found["same"] = refused(net())
 give(found)
 """
@@ -240,7 +245,8 @@ def test_calls_that_differ_in_their_programs_are_refused(tmp_path: pathlib.Path)
     assert {name: words and words.removeprefix(same) for name, words in first.items()} == {
         **dict.fromkeys(("dropout", "dtype", "start", "standalone"), "model or algorithm"),
         "labels": "labels",
-        "precision": "jax_enable_x64",
+        **{name: name for name in ("jax_enable_x64", "jax_threefry_partitionable", "jax_random_seed_offset")},
+        "code": "code of __main__.wrap.<locals>.<lambda>",
         **dict.fromkeys(("own", "same")),
     }
 

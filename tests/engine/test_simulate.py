@@ -212,11 +212,19 @@ def test_an_initial_state_can_be_used_twice(federation: Federation) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rounds": -1}, "expected rounds to be zero or more, got -1"),
+        ({"rounds": -1}, "expected rounds to be a whole number from 0 to 134217727, got -1"),
+        *(
+            ({"rounds": rounds}, "expected rounds to be a whole number from 0")
+            for rounds in (1.5, None, "2", True, 2**31)
+        ),
+        *(
+            ({"evaluate_every": each}, "expected evaluate_every to be a whole number from 1")
+            for each in (1.5, "2", True)
+        ),
         ({"seeds": (1, 1)}, "expected seeds to be distinct"),
         ({"seeds": ()}, "expected seeds to be distinct"),
         ({"seeds": (-1, 0)}, "expected seeds to be distinct"),
-        ({"evaluate_every": 0}, "expected evaluate_every to be positive, got 0"),
+        ({"evaluate_every": 0}, "expected evaluate_every to be a whole number from 1 to 134217727, got 0"),
         ({"plan": "fedavg"}, "expected an Algorithm or a Plan, got str"),
         ({"execution": engine.Execution(clients=0)}, "expected execution.clients to be auto, trial"),
     ],

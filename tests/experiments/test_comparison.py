@@ -212,6 +212,18 @@ def test_another_jax_writes_other_programs(folder: pathlib.Path, tmp_path: pathl
 
 
 @pytest.mark.in_turn
+@pytest.mark.unchecked
+def test_models_of_another_precision_are_loaded(folder: pathlib.Path) -> None:
+    expected = fljax.load(folder, **GIVEN).predict("iafl", 0, X)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        found = fljax.load(folder, **GIVEN).predict("iafl", 0, X)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.in_turn
 def test_what_is_missing_is_one_sentence(folder: pathlib.Path) -> None:
     run = fljax.load(folder)
     with pytest.raises(ValueError, match=r"a folder has no code, as in fljax.load\(folder, algorithms=\.\.\., task="):

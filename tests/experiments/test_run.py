@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+import fljax
 from fljax import config as configuration
 from fljax.core import trees
 from fljax.engine import Plan, groups
@@ -109,6 +111,20 @@ def test_the_gap_is_the_reported_loss_minus_the_threshold_of_that_client(finishe
         ids = records["cohort_id"].values[seed].astype(int)
         gap = records["loss"].values[seed] - threshold[seed][ids]
         np.testing.assert_allclose(records["gap"].values[seed], gap, rtol=1e-6)
+
+
+@pytest.mark.in_turn
+def test_a_folder_that_is_removed_while_the_run_goes_on_is_made_again_as_a_whole(tmp_path):
+    events: list[Event] = []
+
+    def remove(event: Event) -> None:
+        if not any(each.stage == "train" for each in events) and event.stage == "train":
+            shutil.rmtree(tmp_path / "run")
+        events.append(event)
+
+    run.run(build(algorithms=[{"name": "fedavg"}]), directory=tmp_path / "run", on_event=remove)
+    assert any("was removed; it is made again" in event.message for event in events)
+    assert fljax.load(tmp_path / "run").metrics.sizes["client"] == 6
 
 
 @pytest.mark.in_turn

@@ -11,10 +11,11 @@ import pytest
 from fljax import games
 from fljax.config import Config, dumps, parse
 from fljax.contributions import ESTIMATORS
+from fljax.core.sameness.codes import code_of
 from fljax.engine import RunsDone
 from fljax.experiments import worth
 from fljax.experiments.worth import TABLES, Question
-from fljax.games.values import code_of, name_of_value
+from fljax.games.values import name_of_value
 from fljax.report.estimators import estimator_sentences
 from fljax.results.events import Event
 from fljax.results.folders import claim

@@ -123,6 +123,18 @@ def test_a_run_that_ended(folder: pathlib.Path):
     assert headline(state) == "tiny: finished"
 
 
+@pytest.mark.parametrize("name", ["round", "rounds", "seconds", "label", "message"])
+def test_events_and_lines_of_another_kind_are_left_out(folder: pathlib.Path, name: str):
+    before, lines, page = read_state(folder), read_lines(folder), live_page(folder, read_state(folder))
+    for file in ("log.jsonl", "metrics.jsonl"):
+        last = json.loads((folder / file).read_text().splitlines()[-1])
+        with open(folder / file, "a") as log:
+            log.write(json.dumps({**last, name: 1 if isinstance(last.get(name), str) else "a"}) + "\n")
+    assert read_state(folder).algorithms == before.algorithms
+    assert read_lines(folder) == lines
+    assert live_page(folder, read_state(folder)) == page
+
+
 def test_before_training(tmp_path: pathlib.Path):
     with folders.claim(tmp_path, TEXT):
         write_log(tmp_path, ("standalone", "", 0, 100, 0.2, "training 8 standalone models per seed"))

@@ -31,7 +31,7 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
     from fljax import games
     from fljax.experiments import certify as experiment
 
-    question, saving = _question(options, imports=not runs.no_import), saving_of(context, 30.0, 2)
+    question, saving = _question(options, imports=not runs.no_import), saving_of(context, 30.0, 2, runs.force)
     folder = folder_of(chosen, runs.out, runs.resume)
     with resumable(folder, context):
         with progress_bars(runs.quiet) as progress:
@@ -139,7 +139,7 @@ def _notes(label: str, certificate: Certificate) -> list[str]:
 
     words = diverged_cells(certificate.gains)
     notes = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in left_out_sentences(label, certificate.left_out)]
-    notes += [] if words is None else [f"{words}."]
+    notes += [f"{line}." for line in (words or "", *certificate.forced.splitlines()) if line]
     if label != CONTROL:
         return notes
     is_flagged = certificate.verdict == "VIOLATED"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -132,7 +133,7 @@ def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
 
 
 def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str, str]]]:
-    """The keys in which the config of each other run differs from that of the first, with both values."""
+    """Where config, settings and code of each other run differ from those of the first, with both values, by key."""
     from fljax.results import folders
     from fljax.results.identity import WITHOUT_EFFECT, differences
 
@@ -140,7 +141,12 @@ def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str,
     (_, there), *others = texts.items()
     if there is None:
         return {}
-    return {name: differences(there, text, (*WITHOUT_EFFECT, "name")) for name, text in others if text is not None}
+    changes = {name: differences(there, text, (*WITHOUT_EFFECT, "name")) for name, text in others if text is not None}
+    first, *records = [json.loads(folders.record_in(folder) or "{}") for folder in runs.values()]
+    for (name, _), record in zip(others, records, strict=True):
+        both = {key: (first[key], record[key]) for key in first if key in record}  # an older fljax has none
+        changes.get(name, {}).update({key: pair for key, pair in both.items() if pair[0] != pair[1]})
+    return changes
 
 
 def _print_changes(changes: Mapping[str, Mapping[str, tuple[str, str]]], first: str) -> None:

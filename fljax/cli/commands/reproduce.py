@@ -55,7 +55,8 @@ def reproduce(
         compared = beside(folders.load(run)[0], rows)
         places = {cell_of(each.published): run for each in compared}
     else:
-        saving_of(context, options.checkpoint_every, options.keep_checkpoints)  # before anything is computed
+        # Before anything is computed.
+        saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
         sources = reproducing.sources_of(table, rows, options)
         compared, places = reproducing.numbers_of(context, rows, sources, options)
     if options.as_json:

@@ -49,7 +49,7 @@ def run(
     from fljax.experiments import run as experiment
     from fljax.experiments.saved_models import ModelFiles
 
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
+    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
     first = processes.is_first()  # which writes and prints
     folder = processes.agreed(lambda: folder_of(chosen, options.out, options.resume))
     with resumable(folder, context):
@@ -206,7 +206,7 @@ def sweep(
     from fljax.experiments import sweep as sweeping
 
     sweeping.check(chosen)
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
+    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
     first = processes.is_first()  # which writes and prints
     folder = processes.agreed(lambda: _folder_of(chosen, options))
     with resumable(folder, context):
@@ -250,7 +250,7 @@ def _run_part(chosen: Grid, number: int, count: int, context: Context, options: 
 
     if options.out is None:
         raise ValueError("expected --out DIR with --part, the folder that all parts share, got none")
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
+    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
     part = sweeping.begin_part(chosen, options.out, number, count)
     if part is None:
         parts = len(sweeping.split(chosen, count))
@@ -298,7 +298,7 @@ def _join(directory: pathlib.Path, options: RunOptions) -> int:
             f"expected the folder of a sweep in parts (fljax sweep CONFIG --out DIR --part I/N), got {str(directory)!r}"
         )
     grid = load_grid(directory / CONFIG, imports=not options.no_import)
-    outcome, unfinished, parts = sweeping.join_parts(grid, directory, count)
+    outcome, unfinished, parts = sweeping.join_parts(grid, directory, count, options.force)
     if unfinished:
         if options.as_json:
             print_json({"directory": str(directory), "unfinished": unfinished})

@@ -33,7 +33,7 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
     from fljax import games
     from fljax.experiments import worth as experiment
 
-    saving = saving_of(context, 30.0, 2)
+    saving = saving_of(context, 30.0, 2, runs.force)
     folder = folder_of(chosen, runs.out, runs.resume)
     with resumable(folder, context):
         with progress_bars(runs.quiet) as progress:

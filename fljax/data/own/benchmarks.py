@@ -20,7 +20,7 @@ import numpy as np
 
 from fljax.core.names import shown
 from fljax.data.assembly import Piece, assemble
-from fljax.data.checks import is_hidden
+from fljax.data.checks import existing_file, is_hidden
 from fljax.data.datasets import Dataset
 from fljax.data.own.image_folders import ENDINGS, read_images
 from fljax.data.own.pickled_arrays import ArrayOfObjects, array_of, read_pickle
@@ -346,7 +346,7 @@ def _content(file: Path, name: str) -> Any:
     """What the array ``data`` of a file holds, with records in the place of arrays."""
     expected = f"expected a pickled dictionary of arrays in {name}"
     try:
-        with zipfile.ZipFile(file) as archive, archive.open("data.npy") as stream:
+        with zipfile.ZipFile(existing_file(file)) as archive, archive.open("data.npy") as stream:
             version = np.lib.format.read_magic(stream)
             if version not in ((1, 0), (2, 0)):
                 raise ValueError(f"version {version} of numpy's format")

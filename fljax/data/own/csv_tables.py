@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fljax.core.files import check_memory
 from fljax.core.names import shown
 from fljax.data.own.frames import Columns, label_columns
 
@@ -42,6 +43,17 @@ class TextForm(NamedTuple):
     decimal: str = "."
 
 
+class Unpacked(gzip.GzipFile):
+    """A compressed file that may not unpack to more than the memory."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As any file."""
+        check_memory(self.tell())
+        return super().read(size)
+
+    read1 = read  # through which text is read
+
+
 def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
     """The table in a file, also a compressed one (``.gz``), whose first line has the names of columns.
 
@@ -59,7 +71,7 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)
             table = pandas.read_csv(
-                place,
+                Unpacked(place) if place.suffix.lower() == ".gz" else place,
                 encoding=encoding,
                 sep=separator,
                 decimal=decimal,
@@ -90,14 +102,15 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
     last = table.iloc[:, -1]
     table = _named_columns(table, _line_of_names(place, form, checked=bool((last.isna() | (last == _MARK)).any())))
     _check_separator(list(table.columns), list(kinds), separator)
+    made: dict[str, Any] = {}
     for name, kind in kinds.items():
         if name in table.columns:
             texts = [text.removeprefix(_MARK) for text in table[name].tolist()]
             if kind != "text":  # blanks at the ends, and accents apart from their letters, make no other value
                 texts = [unicodedata.normalize("NFC", text).strip() for text in texts]
             texts = [text or None for text in texts]
-            table = table.assign(**{name: pandas.Series(texts, table.index, object)})
-    return table
+            made[name] = pandas.Series(texts, table.index, object)
+    return table.assign(**made)
 
 
 def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, decimal: str = ".") -> list[Any]:
@@ -108,7 +121,7 @@ def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, 
     """
     import pandas
 
-    made = list(tables)
+    made, changed = list(tables), [dict[Any, Any]() for _ in tables]
     for name, kind in _kinds(columns).items():
         having = [place for place, table in enumerate(made) if name in table.columns]
         if not having:
@@ -123,9 +136,9 @@ def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, 
         start = 0
         for place in having:
             end = start + len(made[place])
-            made[place] = made[place].assign(**{name: joined.iloc[start:end]})
+            changed[place][name] = joined.iloc[start:end]
             start = end
-    return made
+    return [table.assign(**each) if each else table for table, each in zip(made, changed, strict=True)]
 
 
 def _check_forms(parts: Sequence[Any], files: Sequence[str], name: Any, decimal: str) -> None:
@@ -194,10 +207,14 @@ def _named_columns(table: Any, written: Sequence[str]) -> Any:
     if twice is not None:
         raise ValueError(f"expected different names of columns, got {twice!r} twice")
     named = [not str(name).startswith("Unnamed: ") for name in table.columns]
+    if all(named):
+        return table
     for place, (name, text) in enumerate(itertools.zip_longest(table.columns, written, fillvalue="")):
+        if place >= len(named) or named[place]:
+            continue
         # pandas calls columns of row numbers so when it reads and writes a table again.
         numbers = place == 0 or (text and not any(named[:place]))
-        if place < len(named) and not named[place] and not numbers and table[name].notna().any():
+        if not numbers and table[name].notna().any():
             raise ValueError(
                 f"expected a name for each column but the first one, got none for column {place + 1} of {len(named)}, "
                 f"which stands after {str(table.columns[place - 1])!r}"

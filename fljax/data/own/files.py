@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fljax.core.files import check_unpacked
 from fljax.core.names import shown, unknown
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.checks import check_unchanged, existing_file, with_home
@@ -208,6 +209,7 @@ def opened_npz(place: Path) -> Iterator[Mapping[str, np.ndarray]]:
     if not zipfile.is_zipfile(place):
         raise ValueError("expected arrays of numpy.savez, got a file of another kind")
     try:
+        check_unpacked(place)
         with np.load(place, allow_pickle=False) as file:
             yield file
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:

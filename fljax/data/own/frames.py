@@ -256,7 +256,10 @@ def as_frame(frame: Any) -> Any:
     lengths = {name: len(values) for name, values in flat.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"expected columns of equal lengths, got {lengths}")
-    return as_frame(pandas.DataFrame(flat))
+    try:
+        return as_frame(pandas.DataFrame(flat))
+    except UnicodeEncodeError as error:
+        raise ValueError(f"expected text without NUL and surrogates in a table, got {error.object!r}") from None
 
 
 def _named(option: str, chosen: Any) -> Any:
@@ -287,10 +290,17 @@ def _listed(names: Sequence[Any]) -> str:
 def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vocabulary: int | None) -> np.ndarray:
     import pandas
 
+    known = set(table.columns)
     for column in chosen:
-        check_column(table, column)
-        check_complete(table[column], column)
-        kind = table[column].dtype.kind
+        if column not in known:
+            check_column(table, column)
+    part = table[list(chosen)]
+    x = part.to_numpy()
+    lacking = (x != x if x.dtype.kind == "f" else part.isna().to_numpy()).any(axis=0)
+    for column, dtype, lacks in zip(chosen, part.dtypes, lacking, strict=True):
+        kind = dtype.kind
+        if lacks or kind == "O":
+            check_complete(table[column], column)
         if kind not in "biuf":
             got = {"M": "dates", "m": "times", "c": "complex numbers"}.get(kind, "text")
             cells: Any = table[column].astype(object)
@@ -300,7 +310,6 @@ def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vo
                 f"expected numbers in the columns of features, got {got} in {column!r}, {shown(cells.iloc[place])} in "
                 f"row {place}, counted from 0; choose columns with features=, or make numbers of it"
             )
-    x = table[list(chosen)].to_numpy()
     if x.dtype == object:  # bools beside numbers, or nullable numbers
         x = x.astype(np.float64)
     whole = x.dtype.kind in "iu"

@@ -12,7 +12,7 @@ import numpy as np
 from fljax.core.names import shown
 from fljax.core.signatures import is_whole
 from fljax.data.assembly import PARTS, Piece, assemble
-from fljax.data.checks import is_hidden
+from fljax.data.checks import is_file, is_hidden
 from fljax.data.datasets import Dataset
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
@@ -177,6 +177,8 @@ def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray
     images: list[np.ndarray] = []
     for path in paths:
         try:
+            if not is_file(path):
+                raise ValueError("which is no regular file" if path.exists() else "No such file or directory")
             with Image.open(path, formats=FORMATS) as image:
                 if image.mode.startswith(("I", "F")):
                     raise ValueError(f"more than 8 bits, mode {image.mode}")

@@ -81,6 +81,8 @@ class Checkpoint(NamedTuple):
       records: where records of more than 256 MB are at the end, as a zarr store, from which ``Result.records`` reads
         what is asked for; None: ``records.zarr`` in the folder. A store that is there is replaced. It must stay there
         as long as the Result is used.
+      force: whether a run goes on although JAX's settings, the code of own functions, the data or the numbers of the
+        algorithm differ; the attribute ``forced`` of its metrics then says what does.
     """
 
     folder: str | pathlib.Path
@@ -89,6 +91,7 @@ class Checkpoint(NamedTuple):
     note: Callable[[str], Any] | None = None
     stop: StopRequest | None = None
     records: str | pathlib.Path | None = None
+    force: bool = False
 
     def check(self) -> Checkpoint:
         """Raises a ValueError if a number is out of range; returns the settings."""

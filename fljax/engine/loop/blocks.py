@@ -8,6 +8,7 @@ bit.
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -157,8 +158,8 @@ class Loop(NamedTuple):
                 at = at._replace(ended=True)
             while at.done < end and not at.ended:
                 began = time.perf_counter()
-                target = next(stop for stop in self.stops if stop > at.done)
-                before = max((stop for stop in self.stops if stop <= at.done), default=at.first)
+                place = bisect.bisect_right(self.stops, at.done)
+                target, before = self.stops[place], self.stops[place - 1] if place else at.first
                 while at.done < target:
                     count = keeper.pace(min(target - at.done, run.capacity), run.layout)
                     state, block = run.rounds(state, at.done, count)

@@ -3,7 +3,7 @@
 - A checkpoint has the state, how far the run is, and its records and evaluations so far. The layout is stored, too: the
   same ``Execution`` gets it again ("trial" is not timed again), so results are the same bits.
 - A run goes on only after checkpoints with its ``identity_of``: version, rounds, seeds, names and plain options of the
-  plan, checksums of data and numbers, also those in closures. What functions compute is not compared.
+  plan, checksums of data and numbers, also those in closures, and the record of ``fljax.core.sameness``.
 - A checkpoint that cannot be written stops nothing. The reason is noted once, and the next one is tried at its time.
 """
 
@@ -25,6 +25,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import processes, trees
+from fljax.core.sameness.codes import codes_of
+from fljax.core.sameness.record import FORCED, Differences, compared, forced_in, is_recorded, record
 from fljax.data.checks import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
@@ -40,6 +42,19 @@ PIECE = 5.0
 # A run waits for its checkpoints at most one part in so many of its time.
 SHARE = 40
 _STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
+# What a state and a history are made for: nobody goes on with others, by force either.
+_OF_EVALUATIONS = ("evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores", "score_every")
+_OF_RUNS = (
+    "fljax",
+    "rounds",
+    "seeds",
+    "checksum of initial states",
+    "runs",
+    "measure",
+    "checksum of members",
+    "moments",
+)
+_FIXED = frozenset((*_OF_EVALUATIONS, *_OF_RUNS))
 
 
 class Position(NamedTuple):
@@ -69,6 +84,7 @@ class Resumed(NamedTuple):
       history: records and evaluations.
       layout: of the earlier run, if it was asked for in the same way and this machine has its devices; else None.
       best: the arrays of ``BestSoFar.saved``; empty if the best models were not kept.
+      forced: sentences about what differed, where it went on by force.
     """
 
     position: Position
@@ -76,6 +92,7 @@ class Resumed(NamedTuple):
     history: History
     layout: Layout | None
     best: dict[str, np.ndarray]
+    forced: str = ""
 
 
 class CheckpointKeeper:
@@ -103,6 +120,7 @@ class CheckpointKeeper:
         self._execution = _plain(execution._asdict())
         self._lengths = rounds, evaluations
         self.must_stop = False  # whether the run was asked to stop when it last looked
+        self.forced = ""
         self._pace = 1
         processes.check_same(lambda: {"checkpoint": settings is not None, **identity()})
         if settings is None:
@@ -137,25 +155,29 @@ class CheckpointKeeper:
 
     def newest(self, platform: str) -> Resumed | None:
         """The newest checkpoint of this run; None if there is none."""
-        return None if self._settings is None else processes.agreed(lambda: self._newest(platform))
+        resumed = None if self._settings is None else processes.agreed(lambda: self._newest(platform))
+        self.forced = "" if resumed is None else resumed.forced
+        return resumed
 
     def _newest(self, platform: str) -> Resumed | None:
         assert self._store is not None
-        histories: list[History] = []
+        assert self._settings is not None
+        histories, force = list[History](), self._settings.force
 
         def usable(saved: Saved) -> None:
-            if saved.about["identity"] == self._identity:  # else the refusal comes below
+            if not _refused(saved.about["identity"], self._identity, force):  # else the refusal comes below
                 histories.append(History.resume(self._folder, *self._lengths, saved.arrays, saved.about["history"]))
 
         saved = self._store.newest(usable)
         self._store.close()  # whatever happens before the first checkpoint is saved
         if saved is None:
             return None
-        check_identity(saved.about["identity"], self._identity, self._folder)
+        differ = check_identity(saved.about["identity"], self._identity, self._folder, self.note, force)
         position = Position(**saved.about["position"])
         state, best = (_within(kind, saved.arrays) for kind in (_STATE, _BEST))
         self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
-        return Resumed(position, state, histories[-1], self._layout(saved.about, platform), best)
+        forced = forced_in(saved.about.get(FORCED, ""), differ)
+        return Resumed(position, state, histories[-1], self._layout(saved.about, platform), best, forced)
 
     def _layout(self, about: Mapping[str, Any], platform: str) -> Layout | None:
         layout = Layout(**about["layout"])
@@ -224,6 +246,7 @@ class CheckpointKeeper:
             "history": about,
             "layout": layout._asdict(),
             "execution": self._execution,
+            FORCED: self.forced,
         }
         self._store.save(position.done, arrays | recorded, told)
         now = time.perf_counter()
@@ -256,9 +279,18 @@ class CheckpointKeeper:
 
 
 def identity_of(
-    spec: Spec, inputs: Inputs, seeds: Sequence[int], rounds: int, initial: State | None, **numbers: Any
+    spec: Spec,
+    inputs: Inputs,
+    seeds: Sequence[int],
+    rounds: int,
+    initial: State | None,
+    functions: Any = (),
+    **numbers: Any,
 ) -> dict[str, Any]:
-    """What two runs must have in common, so that one may go on after a checkpoint of the other."""
+    """What two runs must have in common, so that one may go on after a checkpoint of the other.
+
+    ``functions``: further ones, whose code counts.
+    """
     from fljax.core.version import __version__
 
     identity = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
@@ -270,24 +302,44 @@ def identity_of(
     identity[f"{_CHECKSUM}the data"] = checksum_of((inputs.federation, _capacities(inputs.federation)))
     identity[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
     identity[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
-    return _plain(identity)
+    return _plain(identity | record(codes_of((spec.build, spec.static, functions))))
 
 
-def check_identity(there: Mapping[str, Any], here: Mapping[str, Any], folder: pathlib.Path) -> None:
-    """Raises a ValueError with the first difference unless what was saved in a folder is of the same run."""
-    changed = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    if not changed:
-        return
-    name = changed[0]
-    told = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
-    if name.startswith(_CHECKSUM):
-        told = f"{name.removeprefix(_CHECKSUM)} differ"
-    others = [each.removeprefix(_CHECKSUM) for each in changed[1:]]
-    more = f", and so do {', '.join(others)}" if others else ""
-    raise ValueError(
-        f"expected the run of the checkpoints in {str(folder)!r}, got another one: {told}{more} "
-        "(with another folder a run begins anew)"
-    )
+def check_identity(
+    there: Mapping[str, Any], here: Mapping[str, Any], folder: pathlib.Path, note: Callable[[str], Any], force: bool
+) -> str:
+    """What differs between a saved run and this one, if it goes on by force, as a sentence; "" if nothing does.
+
+    Raises:
+      ValueError: with the first difference, if there is one and ``force`` is False, or no force helps.
+    """
+    refused = _refused(there, here, force)
+    if refused:
+        first, *others = refused
+        more = f", and so do {', '.join(name.removeprefix(_CHECKSUM) for name in others)}" if others else ""
+        helps = "" if _FIXED & refused.keys() else "; --force or force=True goes on, and the results say so"
+        raise ValueError(
+            f"expected the run of the checkpoints in {str(folder)!r}, got another one: {refused[first]}{more} "
+            f"(with another folder a run begins anew{helps})"
+        )
+    phrases = _refused(there, here, False)
+    differ = Differences(tuple(phrases.values()), compared(there, here).noted)
+    for words in (*differ.noted, differ.sentence):
+        if words:
+            note(words)
+    return differ.sentence
+
+
+def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> dict[str, str]:
+    """Phrases about all by which a run is refused, by name."""
+    found = dict[str, str]()
+    for name in {**there, **here}:
+        if is_recorded(name) or there.get(name) == here.get(name) or (force and name not in _FIXED):
+            continue
+        found[name] = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
+        if name.startswith(_CHECKSUM):
+            found[name] = f"{name.removeprefix(_CHECKSUM)} differ"
+    return found | ({} if force else {words: words for words in compared(there, here).changed})
 
 
 def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:

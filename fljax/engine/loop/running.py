@@ -14,6 +14,7 @@ import numpy as np
 from fljax import results
 from fljax.core import processes
 from fljax.core.labels import check_unlabelled
+from fljax.core.sameness.record import FORCED
 from fljax.engine.callbacks import contract
 from fljax.engine.callbacks.contract import diverged
 from fljax.engine.checkpoints import Checkpoint
@@ -32,7 +33,7 @@ from fljax.engine.programs.execution import debug_mode, neighbours, resolve_toge
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes, measure
 from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.keys import ROUNDS, check_below, seeds_of
 from fljax.engine.rounds.objective import GRADIENT_NORM
 from fljax.engine.rounds.states import State, unbound
 from fljax.metrics.registry import COMPUTE
@@ -99,8 +100,9 @@ def run_plans(
                 runs,
                 schedule.rounds,
                 initial,
+                [score.compute for score in scoring.scores],
                 evaluate_every=schedule.evaluate_every,
-                evaluate_at=stops,
+                evaluate_at=list(stops) if len(stops) <= 2**16 else repr(stops),
                 **best.identity,
                 **scoring.identity,
             ),
@@ -142,7 +144,8 @@ def run_plans(
             rows = slice(place * len(seeds), (place + 1) * len(seeds))
             part_course = course if len(plans) == 1 else course.of(rows)
             result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, features)
-            plan_results.append(result._replace(metrics=scoring.described(result.metrics)))
+            told = {FORCED: keeper.forced} if keeper.forced else {}
+            plan_results.append(result._replace(metrics=scoring.described(result.metrics).assign_attrs(told)))
         if progress.raised is not None:
             raise contract.with_results(progress.raised, plan_results, progress.position.done)
         diagnosis.check_stopped(schedule.non_finite, plan_results)
@@ -216,7 +219,8 @@ def check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) ->
 
 
 def check_rounds(algorithm: Algorithm, end: int) -> None:
-    """Raises a ValueError if a scenario's table covers fewer rounds than ``end``."""
+    """Raises a ValueError if a scenario's table, or random keys, cover fewer rounds than ``end``."""
+    check_below(ROUNDS, "the number of all rounds", end)
     for name, rounds, _ in algorithm.scenarios:
         if rounds is not None and end > rounds:
             raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")

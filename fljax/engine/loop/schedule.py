@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +21,27 @@ from fljax.results.non_finite import NonFinite
 
 OnMemory = Callable[[Memory], Any]
 OnEvaluated = Callable[[int, State], Any]
+
+
+class Stops(Sequence[int]):
+    """Ascending numbers: those of a range, which takes no memory since a run may stop early, and some more."""
+
+    def __init__(self, usual: range, more: Iterable[int]) -> None:
+        self._usual = usual
+        # By their place among all.
+        others = sorted({number for number in more if number not in usual})
+        below = (bisect.bisect_left(usual, number) for number in others)
+        self._more = {count + place: number for place, (count, number) in enumerate(zip(below, others, strict=True))}
+
+    def __len__(self) -> int:
+        return len(self._usual) + len(self._more)
+
+    def __getitem__(self, place: Any) -> Any:
+        place = range(len(self))[place]
+        return self._more[place] if place in self._more else self._usual[place - sum(at < place for at in self._more)]
+
+    def __repr__(self) -> str:
+        return f"{self._usual} and {self._more}"
 
 
 class Schedule(NamedTuple):
@@ -47,16 +69,15 @@ class Schedule(NamedTuple):
             raise ValueError(f"expected clients with validation rows for {about}, got none (valid_fraction keeps some)")
         return needs
 
-    def evaluations(self, first: int) -> list[int]:
+    def evaluations(self, first: int) -> Sequence[int]:
         """The rounds done after which a run from round ``first`` is evaluated, its first evaluation left out."""
         given: Any = self.evaluate_at  # a user may give anything
         chosen = [*given] if isinstance(given, Iterable) else [given]
         if not isinstance(given, Iterable) or not all(map(is_whole, chosen)):
             raise ValueError(f"expected evaluate_at to be a list of whole numbers, got {shown(given)}")
         end = first + self.rounds
-        usual = range(first + self.evaluate_every, end, self.evaluate_every) if self.evaluate_every else ()
-        last = [end] if end > first else []
-        return sorted({*usual, *(done for done in chosen if first < done < end), *last})
+        usual = range(first + self.evaluate_every, end, self.evaluate_every) if self.evaluate_every else range(0)
+        return Stops(usual, [done for done in (*chosen, end) if first < done <= end])
 
 
 class Hooks(NamedTuple):

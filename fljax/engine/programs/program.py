@@ -12,7 +12,8 @@ from jaxtyping import Array, Int, PyTree
 
 from fljax import training
 from fljax.core import trees, values
-from fljax.core.names import describe, describe_items, name_of
+from fljax.core.names import describe, describe_items, name_of, shown
+from fljax.core.signatures import is_whole
 from fljax.data.checks import check_unchanged
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
@@ -22,6 +23,7 @@ from fljax.engine.programs.declared import TRACED, FixedBuilder, as_declared, sh
 from fljax.engine.rounds import errors
 from fljax.engine.rounds import evaluate as evaluation
 from fljax.engine.rounds.federations import as_vectors, by_id, same_tests, with_least, with_shared, without_shared
+from fljax.engine.rounds.keys import CLIENTS, ROUNDS, check_below
 from fljax.engine.rounds.objective import gradient_norm
 from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import State, initial_state
@@ -118,7 +120,8 @@ def is_stacked(federation: Federation) -> bool:
 
 
 def check_seeds(seeds: Sequence[int], federation: Federation) -> None:
-    """Raises a ValueError if a stacked federation has not one partition for each seed."""
+    """Raises a ValueError if a stacked federation has not one partition for each seed, or if clients share keys."""
+    check_below(CLIENTS + 1, "the number of clients", federation.clients.id.shape[-1])
     if is_stacked(federation) and federation.clients.id.shape[0] != len(seeds):
         stacked = federation.clients.id.shape[0]
         raise ValueError(f"expected one federation per seed ({len(seeds)}), got {stacked} stacked federations")
@@ -341,10 +344,11 @@ LONGEST_ON_CORES = 31
 
 def check_lengths(rounds: int, evaluate_every: int | None = None) -> None:
     """Checks the numbers of rounds of a run, and between two of its evaluations."""
-    if rounds < 0:
-        raise ValueError(f"expected rounds to be zero or more, got {rounds}")
-    if evaluate_every is not None and evaluate_every < 1:
-        raise ValueError(f"expected evaluate_every to be positive, got {evaluate_every}")
+    given: list[tuple[str, Any, int]] = [("rounds", rounds, 0)]
+    given += [] if evaluate_every is None else [("evaluate_every", evaluate_every, 1)]
+    for name, number, least in given:
+        if not (is_whole(number) and least <= number < ROUNDS):
+            raise ValueError(f"expected {name} to be a whole number from {least} to {ROUNDS - 1}, got {shown(number)}")
 
 
 def capacity_of(rounds: int, evaluate_every: int | None, layout: Layout) -> int:

@@ -179,6 +179,8 @@ def _leaf(name: str, array: np.ndarray, expected: Any, on_host: bool) -> Any:
         return jax.random.wrap_key_data(jnp.asarray(array), impl=str(jax.random.key_impl(expected)))
     if array.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
         array = array.view(expected.dtype)
+    if array.dtype.kind == np.dtype(expected.dtype).kind and {array.itemsize, expected.dtype.itemsize} == {4, 8}:
+        array = array.astype(expected.dtype)  # of another jax_enable_x64
     if array.shape != expected.shape or array.dtype != expected.dtype:
         raise ValueError(
             f"expected {name} to be {expected.dtype}{list(expected.shape)}, got {array.dtype}{list(array.shape)}"

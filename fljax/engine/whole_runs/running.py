@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from fljax.core import processes
 from fljax.core.errors import attach
+from fljax.core.sameness.record import FORCED
 from fljax.core.signatures import argument_of, is_whole
 from fljax.data.datasets import as_read
 from fljax.engine.checkpoints import Checkpoint, Stopped
@@ -152,9 +153,10 @@ def runs(
     _check_number(call, max_runs, kinds, steps)
     table = empty_table(kinds, call.runs)
     settings = _settings(checkpoint)
-    folder = None if settings is None else _folder(settings, call)
+    folder, forced = None if settings is None else _folder(settings, call), ""
     if folder is not None:
-        for earlier in finished(folder, {name: kind.shape for name, kind in kinds.items()}, call.runs):
+        blocks, forced = finished(folder, {name: kind.shape for name, kind in kinds.items()}, call.runs)
+        for earlier in blocks:
             enter(table, earlier)
         if not table.left.all():
             folder.note(f"goes on with {int(table.left.sum()):,} of {call.runs:,} runs")
@@ -177,8 +179,9 @@ def runs(
                 raise Stopped(count, call.runs, count, "runs")
     about: dict[str, Any] = {f"execution_{name}": value for name, value in call.layout._asdict().items()}
     about |= {"execution_runs_apart": int(call.layout.runs_apart), "rounds": rounds, "jax": jax.__version__}
-    if notes.sentences:
-        about["notes"] = "; ".join(notes.sentences)
+    if notes.sentences or forced:
+        about["notes"] = "; ".join((*notes.sentences, *forced.splitlines()))
+    about |= {FORCED: forced} if forced else {}
     return labelled_table(table, kinds, call.seeds, call.varied.member).assign_attrs(about)
 
 
@@ -333,6 +336,7 @@ def _folder(settings: Checkpoint, call: _Call) -> RunFolder:
         call.seeds,
         call.rounds,
         None,
+        call.measure,
         runs=varied.runs,
         measure=function_name(call.measure),
         jax=jax.__version__,
@@ -343,7 +347,8 @@ def _folder(settings: Checkpoint, call: _Call) -> RunFolder:
         **{"checksum of members": 0 if varied.member is None else checksum_of(varied.member)},
         **({} if call.scales is None else {"moments": "of members"}),
     )
-    return RunFolder(pathlib.Path(settings.folder), identity, settings.note or (lambda words: None))
+    note = settings.note or (lambda words: None)
+    return RunFolder(pathlib.Path(settings.folder), identity, note, settings.force)
 
 
 def _blocks(call: _Call, left: np.ndarray, block: int | None) -> Iterator[tuple[FinishedRuns, float]]:

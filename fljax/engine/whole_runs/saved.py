@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.files import read_npz, write, write_npz
+from fljax.core.sameness.record import FORCED, forced_in
 from fljax.engine.loop.checkpointing import check_identity
 
-_IDENTITY, _PLACE, _DIVERGED, _MEASURE = "runs.json", "place", "diverged", "measure/"
+_IDENTITY, _PLACE, _DIVERGED, _MEASURE, _MARKS = "runs.json", "place", "diverged", "measure/", "marks"
 
 
 class FinishedRuns(NamedTuple):
@@ -41,20 +42,28 @@ class RunFolder(NamedTuple):
       path: of the folder.
       identity: what the runs are of, as in JSON.
       note: called with sentences for the user.
+      force: as for ``Checkpoint``.
     """
 
     path: pathlib.Path
     identity: dict[str, Any]
     note: Callable[[str], Any]
+    force: bool = False
 
     @property
     def mark(self) -> int:
         """The checksum of the identity."""
-        return zlib.crc32(json.dumps(self.identity, sort_keys=True).encode())
+        return _mark(self.identity)
 
 
-def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int) -> list[FinishedRuns]:
-    """The blocks that a folder has. Files that are damaged, or of other runs, are noted, and their runs computed anew.
+def _mark(identity: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(identity, sort_keys=True).encode())
+
+
+def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int) -> tuple[list[FinishedRuns], str]:
+    """The blocks that a folder has, and what differs, if they are used by force.
+
+    Files that are damaged, or of other runs, are noted, and their runs computed anew.
 
     Args:
       folder: of the runs; made if it does not exist.
@@ -74,26 +83,29 @@ def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int
     except ValueError:
         folder.note(f"{_IDENTITY} is damaged; the runs begin anew")
         there = None
-    if there is None:
-        write(described, json.dumps(folder.identity).encode())
-    else:
-        check_identity(there, folder.identity, folder.path)
+    marks, forced = {folder.mark}, ""
+    if there is not None:
+        before, forced = there.pop(_MARKS, []), there.pop(FORCED, "")
+        differ = check_identity(there, folder.identity, folder.path, folder.note, folder.force)
+        marks, forced = {*marks, *before, _mark(there)}, forced_in(forced, differ)
+    if there != folder.identity:
+        write(described, json.dumps(folder.identity | {_MARKS: sorted(marks), FORCED: forced}).encode())
     found = []
     for path in sorted(folder.path.glob("runs-*.npz")):
         try:
-            found.append(_read(path, folder.mark, shapes, runs))
+            found.append(_read(path, marks, shapes, runs))
         except ValueError:
             folder.note(f"{path.name} is damaged or of other runs; its runs are computed anew")
             path.unlink(missing_ok=True)
-    return found
+    return found, forced
 
 
-def _read(path: pathlib.Path, mark: int, shapes: Mapping[str, tuple[int, ...]], runs: int) -> FinishedRuns:
+def _read(path: pathlib.Path, marks: set[int], shapes: Mapping[str, tuple[int, ...]], runs: int) -> FinishedRuns:
     arrays = read_npz(path, "finished runs")
     place, diverged = arrays.get(_PLACE), arrays.get(_DIVERGED)
     measures = {name: arrays.get(_MEASURE + name) for name in shapes}
     whole = [array for array in measures.values() if array is not None]
-    if place is None or diverged is None or len(whole) < len(measures) or arrays.get("mark") != mark:
+    if place is None or diverged is None or len(whole) < len(measures) or int(arrays.get("mark", -1)) not in marks:
         raise ValueError(f"expected runs of this call in {path.name}")
     alike = all(array.shape == (len(place), *shapes[name]) for name, array in measures.items() if array is not None)
     if not alike or len(diverged) != len(place) or np.any((place < 0) | (place >= runs)):

@@ -14,7 +14,7 @@ from fljax import scenarios as wrapping
 from fljax import training
 from fljax.contributions import Contribution, RoundMeasure
 from fljax.contributions.estimators.in_rounds import as_round_measure
-from fljax.core.names import about_algorithm, describe, name_of, resolve, shown, unknown
+from fljax.core.names import about_algorithm, check_text, describe, name_of, resolve, shown, unknown
 from fljax.core.signatures import parameters_of, takes_anything
 from fljax.engine import Plan, plan_of
 from fljax.engine.programs.checks import checksum_of_programs
@@ -29,6 +29,7 @@ Builder = Callable[..., Algorithm]
 Entrant = str | Builder | tuple[Any, ...] | Plan | Algorithm | AlgorithmSetup
 Algorithms = Sequence[Entrant] | Mapping[str, Entrant]
 
+DOUBLE = ", double precision"  # of the JAX that traced a task
 _FORMS = "a name, a builder, (name or builder, options), (name or builder, options, scenarios), a Plan or an Algorithm"
 _SCENARIO_FORMS = "a scenario as a name, a wrapper or (name or wrapper, options)"
 # Parameters of builders that an experiment gives; options cannot.
@@ -80,6 +81,7 @@ def _is_pair(entrant: Any) -> bool:
 
 
 def _entry(label: str, entrant: Entrant, local: Local, contribution: Contribution) -> AlgorithmSetup:
+    check_text("algorithms", [label])
     with about_algorithm(label):
         if isinstance(entrant, AlgorithmSetup):
             return entrant._replace(label=label)
@@ -185,7 +187,9 @@ def marks_of(task: Task, federation: Federation) -> dict[str, Any]:
 
     try:
         traced = jax.jit(loss).trace(jax.eval_shape(task.init, key), row)
-        return {"checksum": checksum_of_programs([traced]), "jax": f"{jax.__version__}, {jax.default_backend()}"}
+        double = DOUBLE if jax.dtypes.canonicalize_dtype(float) == np.float64 else ""
+        told = f"{jax.__version__}, {jax.default_backend()}{double}"
+        return {"checksum": checksum_of_programs([traced]), "jax": told}
     except Exception:  # a user's function may raise anything
         return {}
 

@@ -10,6 +10,7 @@ import xarray as xr
 
 from fljax.contributions import Bounds, simultaneous_bounds
 from fljax.core.files import write
+from fljax.core.sameness.record import FORCED, forced_in
 from fljax.games.strategic.equilibria import BestResponseGraph
 from fljax.games.strategic.gains import Attack, Certificate, Control, Gains, concluded, ex_post
 from fljax.results import net_cdf
@@ -85,7 +86,7 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
         "deviator": ("cell", gains.clients),
         "deviation": ("cell", np.asarray(gains.deviations, dtype=str)),
     }
-    return xr.Dataset(variables, coordinates)
+    return xr.Dataset(variables, coordinates, {FORCED: certificate.forced} if certificate.forced else {})
 
 
 def _bounds_of_others(certificate: Certificate) -> dict[str, Any]:
@@ -150,6 +151,7 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
         attack=_attack_of(arrays),
         controls=_controls_of(arrays),
     )
+    result = result._replace(forced=forced_in(dataset))
     if "left_out_name" not in arrays:
         return result
     columns = (map(str, arrays[f"left_out_{part}"].values.tolist()) for part in ("name", "reason"))
@@ -212,6 +214,7 @@ class SavedCertificates(NamedTuple):
       fljax: the version that wrote them.
       question: what was asked, as text; "" if it is not known.
       data: a checksum of the data that they are of; "" if it is not known.
+      record: of settings and code, as JSON; "" of an older fljax.
     """
 
     certificates: dict[str, Certificate]
@@ -219,6 +222,7 @@ class SavedCertificates(NamedTuple):
     fljax: str
     question: str = ""
     data: str = ""
+    record: str = ""
 
 
 def save_certificates(
@@ -263,5 +267,5 @@ def load_certificates(path: str | pathlib.Path) -> SavedCertificates:
     """
     root, datasets = net_cdf.read_by_label(pathlib.Path(path), "certificates", **_IN_FILE)
     certificates = {label: certificate_of(dataset) for label, dataset in datasets.items()}
-    texts = {name: str(root[name].values) if name in root else "" for name in ("config", "fljax", "question", "data")}
+    texts = {name: str(root[name].values) if name in root else "" for name in SavedCertificates._fields[1:]}
     return SavedCertificates(certificates, **texts)

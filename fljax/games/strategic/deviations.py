@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax.core import trees
+from fljax.core.sameness.codes import code_of
 from fljax.core.values import as_number
 from fljax.engine import Plan, as_declared
 from fljax.engine.programs.program import partition_plan
@@ -23,7 +24,6 @@ from fljax.engine.rounds.federations import as_vectors
 from fljax.engine.rounds.round import train_one
 from fljax.engine.rounds.states import initial_state
 from fljax.games.strategic.utilities import tokens_of
-from fljax.games.values import code_of
 from fljax.protocol import Algorithm, Federation, Seat
 from fljax.protocol.messages import Report, changed_reports
 from fljax.scenarios import ByReport, Deviation, Strategy

@@ -204,6 +204,7 @@ class Certificate(NamedTuple):
       attack: the best of many strategies of one client; None: none was searched for.
       controls: what the same functions say where the answer is known; empty: there are none.
       left_out: deviations that were asked for and not played, with a clause that says why.
+      forced: what differed from earlier runs, where they went on by force; "" if nothing did.
     """
 
     gains: Gains
@@ -222,6 +223,7 @@ class Certificate(NamedTuple):
     attack: Attack | None = None
     controls: tuple[Control, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
+    forced: str = ""
 
     @property
     def harmful(self) -> Harmful | None:

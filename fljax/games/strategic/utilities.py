@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, PyTree
 
 from fljax.core import users
 from fljax.core.labels import check_unlabelled
+from fljax.core.sameness.codes import code_of
 from fljax.core.values import as_number
 from fljax.engine import Plan, State
 from fljax.engine.whole_runs.over import local_of, steps_of
 from fljax.games.strategic.payoff_tables import as_precise_as
-from fljax.games.values import code_of
 from fljax.protocol import Algorithm, Federation, Labelled
 from fljax.scenarios import Strategy
 from fljax.scenarios.effort import rows_used

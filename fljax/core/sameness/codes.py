@@ -1,0 +1,210 @@
+"""The code of one's own functions as a checksum: those that are neither of fljax, nor of Python, nor installed.
+
+Code is bytecode, so comments, docstrings, names and places do not count. What a function calls of one's own modules
+counts with it, and so do the constants of modules that it reads: those that may change, such as lists, as they are
+written. Checksums name the version of Python, since those of two versions cannot be compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import inspect
+import pathlib
+import re
+import sys
+import types
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+_MOST = 2**20  # numbers of an array that are read
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, np.generic, np.dtype)
+_FIXED = (*_PLAIN, tuple, frozenset, functools.partial, types.FunctionType, type)
+
+
+def codes_of(value: Any) -> dict[str, str]:
+    """The codes of one's own functions, classes and objects that a value holds, by name."""
+    found: dict[str, list[str]] = {}
+    for part in _own_in(value, {}):
+        found.setdefault(_name(part), []).extend(_words(part, {}, True))
+    return {name: _checksum(words) for name, words in found.items()}
+
+
+def code_of(value: Any) -> str:
+    """The code of a function of one's own and all of its own that it reaches; "" of a name."""
+    found = list(codes_of(value).values())
+    return "" if isinstance(value, str) else found[0] if len(found) == 1 else _checksum(sorted(found))
+
+
+def named_in(settings: Any) -> dict[str, Any]:
+    """The objects that settings name as ``module:object``, if their modules are imported."""
+    if isinstance(settings, Mapping | list):
+        parts = settings.values() if isinstance(settings, Mapping) else settings
+        return {name: found for part in parts for name, found in named_in(part).items()}
+    if not isinstance(settings, str) or not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", settings):
+        return {}
+    module, _, path = settings.partition(":")
+    found = functools.reduce(lambda at, name: getattr(at, name, None), path.split("."), sys.modules.get(module))
+    return {} if found is None else {settings: found}
+
+
+def _checksum(words: list[str]) -> str:
+    return f"{sys.implementation.cache_tag}:{zlib.crc32(repr(words).encode('utf-8', 'surrogatepass')):08x}"
+
+
+def _order(value: Any) -> str:
+    return repr(value) if isinstance(value, _PLAIN) else _name(value)
+
+
+def _name(value: Any) -> str:
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@functools.cache
+def _is_own(module: str | None) -> bool:
+    """Whether a module is neither of fljax nor of Python nor of an installed package."""
+    top = (module or "").partition(".")[0]
+    if top in ("fljax", *sys.stdlib_module_names):
+        return top == "__main__"
+    there: Any = sys.modules.get(top)
+    places = [*getattr(there, "__path__", ()), getattr(there, "__file__", None) or ""]
+    return not any({"site-packages", "dist-packages"} & set(pathlib.Path(place).parts) for place in places)
+
+
+def _is_code(value: Any) -> bool:
+    """Whether a value is a function or a class of one's own, an object of such a class, or a model of layers."""
+    if isinstance(value, types.FunctionType):  # not the name that functools.wraps gives
+        return _is_own(value.__globals__.get("__name__"))
+    if isinstance(value, tuple | list | dict | types.ModuleType | functools.partial) or (
+        hasattr(value, "__wrapped__") and not isinstance(value, type)
+    ):
+        return False
+    kind = value if isinstance(value, type) else type(value)
+    return _is_own(kind.__module__) or (dataclasses.is_dataclass(value) and not kind.__module__.startswith("fljax."))
+
+
+def _own_in(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """The outermost of one's own functions, classes and objects in a value."""
+    if isinstance(value, _PLAIN) or id(value) in seen:
+        return
+    seen[id(value)] = value
+    if _is_code(value):
+        yield value
+        return
+    for part in _inside(value)[1]:
+        yield from _own_in(part, seen)
+
+
+def _words(value: Any, seen: dict[int, Any], counts: bool) -> Iterator[str]:
+    """A value and all that it reaches, in a fixed order; ``counts``: whether numbers and texts do."""
+    if isinstance(value, _PLAIN):
+        yield from (repr(value),) if counts else ()
+        return
+    if id(value) in seen:
+        return
+    seen[id(value)] = value
+    said, parts = _inside(value)
+    yield from (said,) if counts or callable(value) else ()
+    if isinstance(value, types.FunctionType | type):
+        counts = _is_code(value)
+    for part in parts:
+        yield from _words(part, seen, counts)
+
+
+def _inside(value: Any) -> tuple[str, list[Any]]:
+    """What is said of a value, and the values in it."""
+    if isinstance(value, functools.partial):
+        return "", [value.func, *value.args, *value.keywords.items()]
+    if isinstance(value, types.FunctionType):
+        parts = [getattr(value, "__wrapped__", None), *map(_content, value.__closure__ or ())]
+        if not _is_code(value):
+            return _name(value), parts
+        return _body(value.__code__, value.__doc__), [*parts, value.__defaults__, value.__kwdefaults__, *_read(value)]
+    if isinstance(value, types.MethodType | property | staticmethod | classmethod):
+        return "", [getattr(value, name, None) for name in ("__func__", "__self__", "fget")]
+    if isinstance(value, type):
+        own = {name: each for name, each in vars(value).items() if callable(each) or not name.startswith("__")}
+        return ("class", [*value.__bases__, *sorted(own.items())]) if _is_code(value) else (_name(value), [])
+    if isinstance(value, dict | set | frozenset | tuple | list):
+        parts = value.items() if isinstance(value, dict) else value
+        return "", sorted(parts, key=_order) if isinstance(value, set | frozenset) else list(parts)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return _array(value), []
+    held = dict(getattr(value, "__dict__", {}))
+    if hasattr(value, "__wrapped__"):  # jax.jit, jax.custom_vjp, functools.cache
+        return "", [value.__wrapped__, *(part for part in held.values() if callable(part))]
+    if dataclasses.is_dataclass(value):  # a layer of flax also has a state
+        held = {field.name: held.get(field.name) for field in dataclasses.fields(value) if field.name != "parent"}
+    elif not _is_own(type(value).__module__):
+        kinds = tuple | list | dict
+        return _name(value) if callable(value) else "", [
+            v for v in held.values() if callable(v) or isinstance(v, kinds)
+        ]
+    return "object", [type(value), held]
+
+
+def _array(value: Any) -> str:
+    told = f"{value.dtype}{value.shape}"
+    with contextlib.suppress(Exception):  # random keys, tracers and shapes have no numbers
+        numbers = np.asarray(value).reshape(-1)
+        if numbers.dtype != object:  # whose bytes are addresses
+            told += str(zlib.crc32(numbers[:: max(1, numbers.size // _MOST)].tobytes()))
+    return told
+
+
+def _content(cell: types.CellType) -> Any:
+    with contextlib.suppress(ValueError):  # still empty
+        return cell.cell_contents
+
+
+def _body(code: types.CodeType, docstring: str | None = None) -> str:
+    """Instructions, names and constants, those of functions inside it, too."""
+    constants = code.co_consts
+    if docstring is not None and constants[:1] == (docstring,):
+        constants = (None, *constants[1:])
+    return repr((code.co_code, code.co_names, code.co_freevars, [_constant(value) for value in constants]))
+
+
+def _constant(value: Any) -> str:
+    """A constant of code as text that is the same in each process; sets have no order."""
+    if isinstance(value, types.CodeType):
+        return _body(value)
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _read(function: types.FunctionType) -> Iterator[Any]:
+    """What a function of one's own reads of its module, and of other modules of one's own."""
+    names, modules = sorted(_names(function.__code__)), [function.__globals__]
+    for there in modules:  # which grows
+        for name in names:
+            value = there.get(name, sys.modules.get(name) if there is modules[0] else None)
+            if isinstance(value, types.ModuleType):
+                if _is_own(value.__name__) and all(value.__dict__ is not other for other in modules):
+                    modules.append(vars(value))
+            elif name in there and name != "__builtins__":
+                yield from _constant_of(there, name, value)
+
+
+def _constant_of(there: Mapping[str, Any], name: str, value: Any) -> tuple[Any, ...]:
+    """A constant of a module; one that may change as it is written, with the functions in it."""
+    text = None
+    if not (isinstance(value, _FIXED) or hasattr(value, "dtype")):
+        with contextlib.suppress(Exception):  # a notebook, or a file that is gone
+            body = ast.parse(inspect.getsource(sys.modules[there["__name__"]])).body
+            lines = [ast.unparse(line) for line in body if isinstance(line, ast.Assign | ast.AnnAssign | ast.AugAssign)]
+            text = "\n".join(line for line in lines if re.search(rf"\b{name}\b", line))
+    if not text:
+        return name, value
+    held = getattr(value, "__dict__", {}).values() or _inside(value)[1]
+    return name, text, *(part for part in (type(value), *held) if callable(part))
