@@ -5,7 +5,6 @@ Source: Sun et al., "Can you really backdoor federated learning?" (2019), norm t
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -95,7 +94,7 @@ def clip(updates: PyTree, bound: float | Array, *, present: Bool[Array, " S"] | 
       The updates, in their shapes and dtypes. ``axis_name`` is not needed: each row is clipped by itself.
 
     Raises:
-      ValueError: if ``bound`` is a number that is not finite and above 0, or ``present`` has another shape.
+      ValueError: if ``bound`` is known and not finite and above 0, or ``bound`` or ``present`` has another shape.
 
     Source: Abadi et al., "Deep learning with differential privacy" (2016); McMahan et al. (2018), of users.
     """
@@ -104,11 +103,17 @@ def clip(updates: PyTree, bound: float | Array, *, present: Bool[Array, " S"] | 
     if _is_empty(updates):
         return updates
     present, norms = _norms_of(updates, present)
+    if jnp.shape(bound) not in ((), norms.shape):
+        raise ValueError(f"expected bound to be a number or of shape {list(norms.shape)}, got {list(jnp.shape(bound))}")
     return _shortened(updates, norms, present, jnp.asarray(bound, norms.dtype))
 
 
 def _check(name: str, value: Any) -> None:
-    if isinstance(value, int | float | np.number) and not 0 < value < math.inf:
+    try:
+        known = np.asarray(value)
+    except (jax.errors.TracerArrayConversionError, RuntimeError):  # traced, or not all on this process
+        return
+    if not np.all((known > 0) & np.isfinite(known)):
         raise ValueError(f"expected {name} to be a finite number above 0, got {value}")
 
 

@@ -87,7 +87,8 @@ def assemble(
     order = np.argsort(end, kind="stable")
     # One piece is taken as it is, since it may be a mapped file.
     x = pieces[0].x if len(pieces) == 1 else np.concatenate([piece.x for piece in pieces])
-    standardise = standardise and x.ndim == 2 and x.dtype.kind in "fb"
+    standardise = standardise and x.ndim == 2 and (x.dtype.kind in "fb" or x.dtype == np.uint8)
+    x = x.astype(np.float32) if standardise and x.dtype == np.uint8 else x  # vectors are no images
     x, shift = centred(x) if standardise else (x, None)
     made = dataset(
         x[order] if end.any() else x,

@@ -43,7 +43,7 @@ class Dataset(NamedTuple):
       train_size: the first ``train_size`` rows are upstream's training part, and the other rows its test part; n if
         upstream has no test part.
       mean: what the model of a config subtracts from features, of images after division by 255. It is declared, not
-        learnt from the clients' rows: of images in SOURCES it is the mean of upstream's training part, of others .5.
+        learnt from the clients' rows: images in SOURCES have the mean of upstream's training part, other images .5.
       std: by what the rest is divided: the standard deviation of the same part, and .5.
       owner: natural owner of each row, -1 for none; None if the data set has no owners. Rows of upstream's test part
         may have owners who have no training rows; ``federate`` can make unseen clients of them.

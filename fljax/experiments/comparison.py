@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import pathlib
 import tomllib
 import warnings
@@ -39,7 +40,7 @@ from fljax.experiments.programs import check
 from fljax.protocol import AbsentRows, Federation, Task
 from fljax.results import Result, Results, folders
 from fljax.results.clients import gains_frame
-from fljax.results.endings import at_end
+from fljax.results.endings import at_end, weights_in_words
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
 from fljax.results.identity import differences, environment
 from fljax.results.non_finite import InfiniteLoss, diverged_seeds
@@ -102,15 +103,8 @@ class Comparison(NamedTuple):
         """
         import pandas as pd
 
-        from fljax import report
-
-        if axes_of(self.metrics):
-            metric = str(self.metrics.attrs["metric"])
-            head, *rows = report.best_rows(best(self.metrics, metric), metric, diverged_seeds(self.metrics))
-            return pd.DataFrame(rows, columns=pd.Index(head)).set_index("algorithm")
-        overview = self._overview()
-        index = pd.Index(list(overview.lines), name="algorithm")
-        return pd.DataFrame(list(overview.lines.values()), index=index, columns=list(overview.columns))
+        head, *lines = self._lines()[2]
+        return pd.DataFrame(lines, columns=pd.Index(head)).set_index("algorithm")
 
     def summary(self) -> pd.DataFrame:
         """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` says which seeds did.
@@ -180,26 +174,33 @@ class Comparison(NamedTuple):
         return _save(self, _free(pathlib.Path(folder), overwrite), models)
 
     def __repr__(self) -> str:
-        overview = self._overview()
-        lines = []
-        for label, cells in overview.lines.items():
-            pairs = [f"{column} {cell}" for column, cell in zip(overview.columns, cells, strict=True) if cell]
-            lines.append(f"  {label}: {', '.join(pairs)}")
-        return plain("\n".join([f"Comparison of {len(lines)} algorithms. {overview.title}", *lines]))
+        title, _, (head, *lines) = self._lines()
+        words = [f"Comparison of {len(self.labels)} algorithms. {title}"]
+        for label, *cells in lines:
+            told = (f"{column} {cell}" for column, cell in zip(head[1:], cells, strict=True) if cell)
+            words.append(f"  {label}: {', '.join(told)}")
+        return plain("\n".join(words))
 
     def _repr_html_(self) -> str:
         from fljax.core.texts.pages import table  # imported here, since it takes a template
 
-        overview = self._overview()
-        lines = [(label, *cells) for label, cells in overview.lines.items()]
-        return table([("algorithm", *overview.columns), *lines], f"{overview.title}. {overview.caption}.")
+        title, caption, lines = self._lines()
+        return table(lines, f"{title}. {caption}.")
 
-    def _overview(self) -> Any:
+    def _lines(self) -> tuple[str, str, list[tuple[str, ...]]]:
+        """Title, caption and lines of the table, of which the first has the headings; of a sweep its best cells."""
         from fljax import report
 
-        seeds = self.metrics.sizes["seed"]
-        marks, told = diverged_seeds(self.metrics), directions(self.metrics)
-        return report.overview(report.summary(self.metrics), seeds, marks, told)
+        marks = diverged_seeds(self.metrics)
+        if axes_of(self.metrics):
+            metric = str(self.metrics.attrs["metric"])
+            rows = report.best_rows(best(self.metrics, metric), metric, marks)
+            told = "; ".join(filter(None, ["*: at the edge of the grid", weights_in_words(self.metrics)]))
+            return "Best cells at the last evaluation", told, [tuple(row) for row in rows]
+        rows, seeds = report.summary(self.metrics), self.metrics.sizes["seed"]
+        shown = report.overview(rows, seeds, marks, directions(self.metrics))
+        lines = [(label, *cells) for label, cells in shown.lines.items()]
+        return shown.title, shown.caption, [("algorithm", *shown.columns), *lines]
 
 
 def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> pathlib.Path:
@@ -335,7 +336,8 @@ def _free(folder: pathlib.Path, overwrite: bool) -> pathlib.Path:
         raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")
     if overwrite or not _is_taken(folder):
         return folder
-    beside = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    whole = pathlib.Path(os.path.abspath(folder))
+    beside = (whole.with_name(f"{whole.name}-{number}") for number in itertools.count(2))
     free = next(each for each in beside if not _is_taken(each))
     warnings.warn(
         f"{str(folder)!r} has results already, so these go to {str(free)!r}; overwrite=True replaces them", stacklevel=3

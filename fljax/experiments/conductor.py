@@ -23,7 +23,7 @@ from fljax.core.names import about_algorithm
 from fljax.core.sameness.record import FORCED, WENT_ON, forced_in
 from fljax.engine import Block, Memory, Plan, checksum_of, sentences, standalone_sweep, sweep
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup
+from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, weights_of
 from fljax.experiments.programs import AheadOfSweep, alike, grouped, world_key
 from fljax.experiments.running import CallbackBuilder, ProgressFiles, Saving
 from fljax.experiments.saved_models import ModelFiles
@@ -289,8 +289,9 @@ class SweptCells(NamedTuple):
         with about_algorithm(label):
             of_cells = self._in_cells(label)
         metrics, records = zip(*of_cells, strict=True)
-        metrics = with_common_names(metrics)
-        return Computed(Results(unstack_cells(metrics, self.axes), unstack_cells(records, self.axes)))
+        joined = unstack_cells(with_common_names(metrics), self.axes)
+        attributes = weights_of([cell.algorithms[cell.labels.index(label)] for cell in self.cells])
+        return Computed(Results(joined.assign_attrs(attributes), unstack_cells(records, self.axes)))
 
     def _in_cells(self, label: str) -> list[Results]:
         programs = grouped(self.cells, self.cells[0].labels.index(label), self.references)

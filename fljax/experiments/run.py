@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ from fljax import results
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm
-from fljax.core.signatures import argument_of
 from fljax.engine import Block, Memory, Plan, checksum_of, estimate, estimate_standalone, progress_of, simulate
 from fljax.engine.programs.execution import debug_mode
 from fljax.experiments import outlines
@@ -32,14 +30,14 @@ from fljax.experiments.conductor import (
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.pooling import OfPooled, result_by_client, setup_of, with_pool
 from fljax.experiments.inputs.preparation import build_plan
-from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup
+from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup, weights_of
 from fljax.experiments.programs import Ahead
 from fljax.experiments.programs import check as check
 from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.experiments.saved_models import ModelFiles, keep_beginning, state_of
 from fljax.results import Reference, Result, Results, further_rounds, stores
 from fljax.results.clients import with_names
-from fljax.results.endings import WEIGHTS, Parts
+from fljax.results.endings import Parts
 from fljax.results.events import OnEvent
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import flat
@@ -181,8 +179,7 @@ class _Computation(NamedTuple):
             result = result._replace(records=further_rounds.with_records(begun.records, result.records))
         if setup.world is not None:
             metrics = with_names(metrics, setup.world.names)
-        weights = argument_of(entry.build, entry.options, "weights", None)
-        metrics = metrics.assign_attrs({WEIGHTS: json.dumps({label: weights})} if isinstance(weights, str) else {})
+        metrics = metrics.assign_attrs(weights_of([entry]))
         result = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
         short = self._short(label, result)
         log.note(_cost_in_words(metrics), label, rounds, rounds)

@@ -22,7 +22,7 @@ from fljax.report.kinds.sources import Source, read
 from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, best_rows, cell, pivot, summary, target_lines, title, to_target, when
-from fljax.results.endings import Results
+from fljax.results.endings import Results, weights_in_words
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.scores import directions, is_lower
@@ -72,19 +72,18 @@ def write(
         target_table(to_target(metrics, name, value), value, is_lower(metrics[name]))
         for name, value in (targets or {}).items()
     ]
-    swept = bool(axes_of(metrics))
-    path, page = folder / ("sweep.png" if swept else "report.png"), folder / "report.html"
+    path, page = folder / ("sweep.png" if axes_of(metrics) else "report.png"), folder / "report.html"
     with fonts_for(texts_of(metrics, heading)):
-        drawn = sweep_picture(metrics, heading) if swept else picture(metrics, records, heading)
+        drawn = _picture(metrics, records, heading)
         content = png(drawn)
     files.replace(path, content)
-    if swept:
-        grid = pages.image(content, title(str(metrics.attrs["metric"])))
-        text = _sweep_page(heading, metrics, grid, attached_to(folder))
-    else:
-        text = _page(heading, metrics, [*reached, _panels(drawn, content), _more(more)], attached_to(folder))
+    text = _page(heading, metrics, [*reached, _panels(drawn, content, metrics), _more(more)], attached_to(folder))
     files.replace(page, text.encode())
     return path, page
+
+
+def _picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figure:
+    return sweep_picture(metrics, heading) if axes_of(metrics) else picture(metrics, records, heading)
 
 
 def write_page(
@@ -100,8 +99,8 @@ def write_page(
       attached: texts at the end of the page, by title.
     """
     with fonts_for(texts_of(metrics)):
-        drawn = picture(metrics, records)
-        panels = _panels(drawn, png(drawn))
+        drawn = _picture(metrics, records)
+        panels = _panels(drawn, png(drawn), metrics)
     files.replace(path, _page(heading, metrics, [panels], attached).encode())
 
 
@@ -112,19 +111,27 @@ def attached_to(folder: pathlib.Path) -> dict[str, str]:
 
 
 def _page(heading: str, metrics: xr.Dataset, drawn: Sequence[str], attached: Mapping[str, str]) -> str:
-    rows = summary(metrics)
-    marks = diverged_seeds(metrics)
-    tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
+    tables = _best_cells(metrics) if axes_of(metrics) else _tables(metrics)
     said = font_note(texts_of(metrics)) if any(drawn) else None
+    parts = [*_forced(metrics), *tables, *([pages.note(said)] if said else []), *drawn, _clients(metrics)]
+    return pages.page(heading, parts, attached)
+
+
+def _tables(metrics: xr.Dataset) -> list[str]:
+    """What the numbers of a run are, who diverged, and the tables of seen and unseen clients."""
+    rows, marks = summary(metrics), diverged_seeds(metrics)
     told = [note(rows), *(f"{words[0].upper()}{words[1:]}." for words in [directions(metrics)] if words)]
-    parts = [
-        pages.note(" ".join(told)),
-        *_forced(metrics),
-        *_diverged(metrics),
-        *tables,
-        *([pages.note(said)] if said else []),
-    ]
-    return pages.page(heading, [*parts, *drawn, _clients(metrics)], attached)
+    tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
+    return [pages.note(" ".join(told)), *_diverged(metrics), *tables]
+
+
+def _best_cells(metrics: xr.Dataset) -> list[str]:
+    """The best cells of a sweep."""
+    metric = str(metrics.attrs["metric"])
+    table = pages.table(best_rows(best(metrics, metric), metric, diverged_seeds(metrics)))
+    told = ["At the last evaluation. *: at the edge of the grid; any: makes no difference", weights_in_words(metrics)]
+    words = pages.note(f"{'; '.join(filter(None, told))}.")
+    return [pages.section("Best cells", words, pages.wide(table))]
 
 
 def _forced(metrics: xr.Dataset) -> list[str]:
@@ -150,8 +157,10 @@ def _clients(metrics: xr.Dataset) -> str:
     return pages.section("Clients", about, pages.wide(pages.image(content, words)), gains_table(metrics))
 
 
-def _panels(figure: Figure, content: bytes) -> str:
-    """The section of a page with the picture of all panels; nothing if there are none."""
+def _panels(figure: Figure, content: bytes, metrics: xr.Dataset) -> str:
+    """The section of a page with the picture of all panels, or of the grid of a sweep; nothing if there are none."""
+    if axes_of(metrics):
+        return pages.section("Grid", pages.image(content, title(str(metrics.attrs["metric"]))))
     titles = [axes.get_title().replace("\n", ", ").replace(r"\$", "$") for axes in figure.axes]
     return pages.section("Picture", pages.wide(pages.image(content, "; ".join(titles)))) if titles else ""
 
@@ -162,19 +171,6 @@ def _more(more: Pictures | None) -> str:
         return ""
     drawn = [pages.wide(pages.image(content, KINDS[name].sentence)) for name, content in more.content.items()]
     return pages.section("Figures", *drawn, *(pages.note(f"{sentence}.") for sentence in more.missing))
-
-
-def _sweep_page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, str]) -> str:
-    metric = str(metrics.attrs["metric"])
-    table = pages.table(best_rows(best(metrics, metric), metric, diverged_seeds(metrics)))
-    words = pages.note("At the last evaluation. *: at the edge of the grid; any: makes no difference.")
-    parts = [
-        *_forced(metrics),
-        pages.section("Best cells", words, pages.wide(table)),
-        pages.section("Grid", drawn),
-        _clients(metrics),
-    ]
-    return pages.page(heading, parts, attached)
 
 
 def note(rows: list[Row]) -> str:

@@ -176,7 +176,7 @@ def _maps(
     finite = np.concatenate([mean[np.isfinite(mean)] for mean in means.values()] or [np.zeros(1)])
     low, high = float(finite.min()), float(finite.max())
     image: Any = None
-    panels, marked = [], False
+    panels, marked, framed = [], False, not set(drawn) <= set(problem_axes(metrics))
     for place, (label, mean) in enumerate(means.items()):
         axes = figure.add_subplot(rows, columns, place + 1)
         panels.append(axes)
@@ -193,13 +193,14 @@ def _maps(
             bright = mean[row, column] > (low + high) / 2
             text = _text(float(mean[row, column]), metric) + "†" * bool(gone[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
-        for choice in chosen[label]:
+        for choice in chosen[label] if framed else []:
             row, column = (_places(metrics, choice)[name] for name in drawn)
             corner = (float(column) - 0.47, float(row) - 0.47)
             axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
     if image is not None:
-        said, gap = ("frame: best; †: a seed diverged", "\n") if marked else ("frame: best", " ")
-        bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)}{gap}({said})")
+        marks = ["frame: best"] * framed + ["†: a seed diverged"] * marked
+        said = f"{chr(10) if marked else ' '}({'; '.join(marks)})" if marks else ""
+        bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)}{said}")
         bar.outline.set_visible(False)  # type: ignore[operator]
         _as_shares(bar.ax.yaxis, metric)
     return figure

@@ -223,11 +223,11 @@ def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | 
 # --- Rounds to a target --------------------------------------------------------------------------------------
 
 
-def to_target(metrics: xr.Dataset, name: str, target: float) -> list[Row]:
+def to_target(metrics: Any, name: str, target: float) -> list[Row]:
     """After how many rounds the evaluations of each algorithm first reach a target, as ``rounds_to_target`` says.
 
     Args:
-      metrics: of a run, over algorithm, seed and evaluated_round; of a sweep, in each algorithm's best cells.
+      metrics: as for ``summary``. A sweep has a line for the best cells of each algorithm.
       name: a metric with one number for each evaluation.
       target: the value to reach: from above, if lower is better.
 
@@ -238,6 +238,7 @@ def to_target(metrics: xr.Dataset, name: str, target: float) -> list[Row]:
     Raises:
       ValueError: if there is no such metric, or if the target is no number.
     """
+    metrics = getattr(metrics, "metrics", metrics)
     by_seed = cost_to_target(metrics, name, target)["rounds"]
     if axes_of(metrics):
         return [
@@ -262,7 +263,8 @@ def cost_to_target(run: Any, name: str, target: float) -> xr.Dataset:
       target: the value to reach: from above, if lower is better.
 
     Returns:
-      ``rounds``; ``bytes``, sent and received by all clients until then; ``seconds``, their share of the seconds of all
+      ``rounds``; ``bytes``, sent and received by all clients until then, which mean nothing for a pooled baseline;
+      ``seconds``, their share of the seconds of all
       rounds of all seeds, without compiling and evaluations.
 
     Raises:

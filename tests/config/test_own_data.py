@@ -88,6 +88,22 @@ def test_the_folder_of_files_is_relative_to_the_config(tmp_path, monkeypatch, tm
     assert load(tmp_path / "mine.toml").data.folder == str(tmp_path / "idx")
 
 
+@pytest.mark.parametrize(("shape", "most"), [((40, 2, 2, 1), 1), ((40, 2, 2), 16), ((40, 4), 1), ((40, 2, 2, 1), 255)])
+def test_pixels_of_a_small_part_of_the_scale_are_refused(tmp_path, shape, most):
+    """Vectors of whole numbers are no images: they are standardised by the moments of the members."""
+    x = np.random.default_rng(0).integers(0, most + 1, shape).astype(np.uint8)
+    np.savez(tmp_path / "rows.npz", x=x, y=np.arange(40) % 2, who=np.arange(40) % 4)
+    text = TEXT.replace("patients.csv", "rows.npz").replace('label = "ill"\nclient = "hospital"', 'client = "who"')
+    (tmp_path / "mine.toml").write_text(text)
+    if len(shape) > 2 and most < 128:
+        with pytest.raises(
+            ValueError, match=f"expected pixels from 0 to 255, got a largest value of {most}; store them"
+        ):
+            resolve_setup(load(tmp_path / "mine.toml"))
+    else:
+        assert (resolve_setup(load(tmp_path / "mine.toml")).federation.moments is None) == (len(shape) > 2)
+
+
 def test_what_is_written_is_read_again(config, tmp_path_factory):
     found = load(config)
     copy = tmp_path_factory.mktemp("run") / "config.toml"

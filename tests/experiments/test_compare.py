@@ -138,13 +138,13 @@ def test_the_page_holds_everything(comparison: fljax.Comparison, tmp_path: Any) 
     text = path.read_text(encoding="utf-8")
     assert path == tmp_path / "report.html"
     assert "data:image/png" in text
-    assert "made_by = &quot;fljax.compare&quot;" in text
+    assert "made_by = &#34;fljax.compare&#34;" in text
     with pytest.raises(ValueError, match="expected a file to write the page to"):
         comparison.report(tmp_path / "none" / "page.html")
 
 
 @pytest.mark.in_turn
-def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp_path: Any) -> None:
+def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp_path: Any, monkeypatch: Any) -> None:
     folder = comparison.save(tmp_path / "run")
     run = fljax.load(folder)
     assert run.labels == comparison.labels
@@ -165,6 +165,10 @@ def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp
         with pytest.warns(UserWarning, match=f"has results already, so these go to '.*run-{number}'"):
             assert fljax.load(comparison.save(folder)).metrics.identical(comparison.metrics)
     assert comparison.save(folder, overwrite=True) == folder
+    monkeypatch.chdir(folder)
+    for relative in (".", "../run"):
+        with pytest.warns(UserWarning, match="has results already"):
+            assert comparison.save(relative).resolve().parent == tmp_path
 
 
 @pytest.mark.thorough

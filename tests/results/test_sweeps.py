@@ -56,6 +56,8 @@ def test_the_best_cells_are_those_of_each_problem_alone(seed: int, paths: list[s
 def test_a_picture_has_a_frame_in_each_problem() -> None:
     made = sweep(np.random.default_rng(0).random(tuple(SHAPE.values())), ["data.alpha", "local.rate"])
     assert [len(axes.patches) for axes in sweep_picture(made).axes[:2]] == [2, 2]
+    apart = made.assign_attrs(grid=json.dumps({"a": "data.alpha", "b": "model.width"}))
+    assert [len(axes.patches) for axes in sweep_picture(apart).axes[:2]] == [0, 0]  # nothing was chosen
     third = xr.concat([made, made], "c").assign_coords(c=[4, 8])
     wider = third.assign_attrs(grid=json.dumps({"a": "local.rate", "b": "local.steps", "c": "model.width"}))
     assert sweep_picture(wider).get_suptitle() == "c = 4"

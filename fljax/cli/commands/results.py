@@ -175,12 +175,13 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.metrics.scores import score_name
     from fljax.report import best_rows, exporting, summary
     from fljax.report.tables import best_cell_rows, title
+    from fljax.results.endings import weights_in_words
     from fljax.results.non_finite import diverged_seeds
     from fljax.results.scores import directions, is_lower
     from fljax.results.sweeps import VALIDATION, axes_of, best, problem_axes
 
     def about_scores(columns: Mapping[str, str]) -> str:
-        return directions(metrics) if any(score_name(name) for name in columns) else ""
+        return directions(metrics) if any(score_name(name) for name in columns) else weights_in_words(metrics)
 
     if axes_of(metrics):
         if not latex:

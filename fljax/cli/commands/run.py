@@ -333,6 +333,7 @@ def _tell(
     options: RunOptions,
 ) -> None:
     """Prints what a whole sweep has found."""
+    from fljax.results.endings import weights_in_words
     from fljax.results.non_finite import diverged_seeds
 
     if options.as_json:
@@ -342,7 +343,9 @@ def _tell(
     elif not options.quiet:
         metrics = outcome.metrics
         metric, marks = str(metrics.attrs["metric"]), diverged_seeds(metrics)
-        console(110).print(_best_cells(outcome.best, metric, metrics.sizes["seed"], marks))
+        table = _best_cells(outcome.best, metric, metrics.sizes["seed"], marks)
+        table.caption = "; ".join(filter(None, [str(table.caption), weights_in_words(metrics)]))
+        console(110).print(table)
         _print_places(metrics, folder, pictures)
 
 

@@ -7,6 +7,7 @@ config's names. ``fljax.experiments.run`` and ``fljax.experiments.sweep`` read o
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from fljax.config.forms import Call
 from fljax.config.name_resolution import resolved_of
 from fljax.contributions import Contribution, Measure
 from fljax.core.names import unknown
-from fljax.core.signatures import accepts, arguments_for, is_required, parameters_of
+from fljax.core.signatures import accepts, argument_of, arguments_for, is_required, parameters_of
 from fljax.engine import Execution, Plan, Schedule, StopEarly, stop_early
 from fljax.engine.callbacks.contract import Callback
 from fljax.engine.rounds.standalone import Initial
@@ -30,6 +31,7 @@ from fljax.experiments.inputs.requirements import Requirement, needs_validation,
 from fljax.metrics.registry import OF_LOSSES, OF_ONE_EVALUATION, ON_REQUEST, needs_of
 from fljax.metrics.scores import Score
 from fljax.protocol import Algorithm, Federation, Names, Task
+from fljax.results.endings import WEIGHTS
 from fljax.results.events import EventLog
 from fljax.results.non_finite import NonFinite
 from fljax.training import Local, StopAlone
@@ -303,6 +305,7 @@ def build_world(config: Config, log: EventLog | None = None) -> World:
         if which not in datasets:
             # Placed once, so that the federations of all seeds share one copy.
             loaded = data.load(source, folder=config.data.folder, **arguments_for(source, offered, options))
+            _check_pixels(loaded)
             datasets[which] = data.place(loaded, config.execution.examples)
             if log is not None:
                 found = datasets[which]
@@ -324,6 +327,23 @@ def build_world(config: Config, log: EventLog | None = None) -> World:
             )
         )
     return World(data.stack(federations), datasets[config.seeds[0]], tuple(each.names for each in federations))
+
+
+def _check_pixels(dataset: data.Dataset) -> None:
+    """Raises a ValueError if a user's images, whose scale is not learnt from rows, use a small part of it."""
+    x = dataset.x
+    if x.dtype == np.uint8 and (dataset.mean, dataset.std) == (0.5, 0.5) and (most := x.max()) < 128:
+        raise ValueError(
+            f"data.dataset: expected pixels from 0 to 255, got a largest value of {most}; store them as floats such as "
+            f"x / {max(most, 1)}, since the scale of images is not learnt from clients' rows"
+        )
+
+
+def weights_of(cells: Sequence[AlgorithmSetup]) -> dict[str, str]:
+    """The attribute ``WEIGHTS`` of an algorithm's metrics; empty if it has no such option, or cells differ in it."""
+    kinds = {None if each.pooled else argument_of(each.build, each.options, "weights", None) for each in cells}
+    kind = kinds.pop()
+    return {WEIGHTS: json.dumps({cells[0].label: kind})} if isinstance(kind, str) and not kinds else {}
 
 
 def world_of(federation: Federation, names: Sequence[Names]) -> World:
