@@ -264,8 +264,7 @@ def cost_to_target(run: Any, name: str, target: float) -> xr.Dataset:
 
     Returns:
       ``rounds``; ``bytes``, sent and received by all clients until then, which mean nothing for a pooled baseline;
-      ``seconds``, their share of the seconds of all
-      rounds of all seeds, without compiling and evaluations.
+      ``seconds``, their share of the seconds of all rounds of all seeds, without compiling and evaluations.
 
     Raises:
       ValueError: if there is no such metric, or if the target is no number.
