@@ -73,7 +73,8 @@ def test_an_update_without_a_direction_is_not_made_finite() -> None:
     assert np.isnan(found[0, 1])
     assert not found[0, [0, 2]].any()
     np.testing.assert_allclose(found[1, :2], [0.6, 0.8], rtol=1e-6)
-    for wrong in (0, -1.0, np.inf, np.nan, jnp.array(-1.0), np.array([1, np.inf])):
+    wrongs: tuple[Any, ...] = (0, -1.0, np.inf, np.nan, jnp.array(-1.0), np.array([1, np.inf]))
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="expected bound to be a finite number above 0, got"):
             clip(stacked(np.ones((2, 6))), wrong)
     with pytest.raises(ValueError, match=r"expected bound to be a number or of shape \[2\], got \[3\]"):

@@ -7,6 +7,7 @@ import gzip
 import os
 import pstats
 import sys
+from typing import Any
 
 import numpy as np
 import pandas
@@ -70,7 +71,8 @@ def test_wide_tables_call_pandas_once_for_all_columns(tmp_path):
         )
         profile = cProfile.Profile()
         profile.runcall(load, str(tmp_path / "x.csv"), label="y")
-        seen = pstats.Stats(profile).stats.items()
+        stats: Any = pstats.Stats(profile)
+        seen = stats.stats.items()
         calls.append(sum(count for (_, _, name), (_, count, *_) in seen if name in ("isna", "__getitem__")))
     assert calls[1] < calls[0] + 300
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import tracemalloc
+from typing import Any, cast
 
 import hypothesis
 import hypothesis.strategies as st
@@ -45,9 +46,9 @@ def test_a_run_takes_the_memory_of_what_it_does(tmp_path: pathlib.Path, saved: b
 @pytest.mark.parametrize(
     "make",
     [
-        lambda key: client_key(key, CLIENTS),
+        lambda key: client_key(key, cast(Any, CLIENTS)),
         lambda key: client_key(key, jax.numpy.uint32(CLIENTS)),
-        lambda key: client_key(key, 0, SLOTS),
+        lambda key: client_key(key, cast(Any, 0), SLOTS),
         lambda key: round_key(jax.numpy.uint32(0), Purpose.TRAIN, ROUNDS),
     ],
 )

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -89,7 +89,7 @@ def other(name: str) -> Any:
     now: Any = getattr(jax.config, name)
     if name in OTHER:
         return OTHER[name]
-    return not now if isinstance(now, bool) else next(each for each in type(now) if each != now)
+    return not now if isinstance(now, bool) else next(each for each in cast(Any, type(now)) if each != now)
 
 
 @contextlib.contextmanager
@@ -211,7 +211,7 @@ def test_comparisons_go_on_by_force_alone(tmp_path: pathlib.Path, what: str) -> 
         changed = what if how.pop("changed", False) else ""
         rows = data.load("blobs")
         rows = rows._replace(x=rows.x + 1) if changed == "data" else rows
-        plain = models.logistic_regression(rows.x.shape[1:], rows.classes)
+        plain = models.logistic_regression(rows.x.shape[1:], rows.classes or 2)
         judge, aggregate = (lambda *given: plain.loss(*given)), (lambda *given: inner.aggregate(*given))
         if changed == "task":
             judge = lambda *given: plain.loss(*given[:])  # noqa: E731

@@ -165,7 +165,7 @@ def test_other_rows_of_a_config_change_no_bit(tmp_path_factory: Any, write: Call
         federation, task = build_federation(
             parse(CONFIG | {"data": rows, "algorithms": [{"name": "fedavg"}]}, name="rows")
         )
-        found.append(losses(federation, PLAN._replace(arguments=PLAN.arguments | {"task": task}), [0]))
+        found.append(losses(federation, PLAN._replace(arguments={**PLAN.arguments, "task": task}), [0]))
     np.testing.assert_array_equal(found[0], found[1])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import h5py
 import numpy as np
@@ -39,6 +40,7 @@ def test_values_in_another_file_are_not_read(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.nc"
     path.write_bytes(net_cdf.encoded(xr.Dataset({"x": ("seed", np.arange(3.0))}), {"inner": xr.Dataset()}))
     with h5py.File(path, "a") as file:
-        file["inner"].create_dataset("y", (3,), "f8", external=[(str(tmp_path / "secret"), 0, 24)])
+        inner: Any = file["inner"]
+        inner.create_dataset("y", (3,), "f8", external=[(str(tmp_path / "secret"), 0, 24)])
     with pytest.raises(ValueError, match=r"expected .* to be a whole file of fljax"):
         net_cdf.read(path, ("inner",))
