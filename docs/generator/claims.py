@@ -60,9 +60,11 @@ Take the difference of our mean and the printed one, and two standard errors of 
 difference minus the errors is more than one unit of the last printed decimal. It *agrees* if the difference plus the
 errors is at most two printed standard deviations (where one more run of the paper would lie), or one unit. Else it is
 *undecided*, and so is a number of one seed, and one without a printed spread over seeds. IAFL prints standard errors
-over 10 seeds (3 in Tables 8 to 10), INCFL and MaxFL standard deviations over 3. IP-FL prints standard deviations over
-clients, which say nothing of seeds. Kendall's τ compares the printed order of algorithms with ours: 1 is the same
-order, -1 the opposite. Columns of which nothing was run are left out.
+over 10 seeds (3 in Tables 8 to 10), INCFL standard deviations over 3. MaxFL does not say what it prints: it is assumed
+to be the same as INCFL's, whose numbers its Tables 3 and 4 repeat. With any number of seeds from 2 to 5 the verdicts on
+its numbers are the same. IP-FL prints standard deviations over clients, which say nothing of seeds. Kendall's τ
+compares the printed order of algorithms with ours: 1 is the same order, -1 the opposite. Columns of which nothing was
+run are left out.
 """
 
 
@@ -76,7 +78,7 @@ fljax reproduce incfl_table1_unseen --dataset FMNIST
 The first command says what each table needs and costs. The second runs what is missing, or goes on with it, and prints
 our numbers beside the printed ones, with a verdict for each number and each claim. `--quick` only shows that everything
 runs. `--save FILE.csv` writes our numbers in the form of the committed ones. `fljax reproduce TABLE FOLDER` takes the
-numbers of a run that is there.
+numbers of a run that is there. A claim that compares two tables is not run there, since it needs the numbers of both.
 """
 
 

@@ -96,8 +96,8 @@ class Bidding(NamedTuple):
         pay); later its model stays as it is. "always": in every round; 0: never. In round 0 all clusters are filled at
         random.
       least_gain: the tokens that a client must have gained by a cluster for each time that it trained its model, to bid
-        for it again, or to be drawn for it: a decision by past rewards (the paper's section 4.1, without a rule). They
-        are from ``-price`` on. A client that never trained the model bids. None: past rewards are not looked at.
+        for it again, or to be drawn for it: a decision by past rewards (the paper's section 4.1, without a rule). The
+        least is ``-price``. A client that never trained the model bids. None: past rewards are not looked at.
     """
 
     rule: Literal["threshold", "argmax", "random"] = "threshold"

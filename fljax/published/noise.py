@@ -50,9 +50,10 @@ def verdict_on_excess(excess: float, error: float, strict: bool = False) -> str:
 def verdict_on_number(printed: Sample, ours: Sample, digit: float = 0.0) -> str:
     """Whether our mean is the printed one.
 
-    With ``d`` the absolute difference and ``e`` the standard error of both sides together,
-    ``e^2 = printed.error^2 + ours.error^2``: "differs" if ``d - 2 e > digit``; else "agrees" if
-    ``d + 2 e <= max(2 printed.deviation, digit)``, where one more run of the paper would lie; else "undecided".
+    The limit of agreement is two printed deviations, where one more run of the paper would lie, or one digit if that is
+    more: ``max(2 printed.deviation, digit)``. With ``d`` the absolute difference and ``e`` the standard error of both
+    sides together, ``e^2 = printed.error^2 + ours.error^2``: "differs" if ``d - 2 e > digit``; else "agrees" if
+    ``d + 2 e <= limit``; else "undecided".
 
     Args:
       printed: the paper's number.

@@ -38,6 +38,7 @@ DEVIATION_OVER_CLIENTS = "standard deviation over clients"  # averaged over seed
 SPREADS = {"IAFL": STANDARD_ERROR, "IP-FL": DEVIATION_OVER_CLIENTS}
 
 # The number of seeds behind a printed number, by paper, and where a table has another number. IP-FL does not print it.
+# Nor does MaxFL, nor what its "±" is: both are assumed to be INCFL's, whose numbers two of its tables repeat.
 SEEDS = {"IAFL": 10, "INCFL": 3, "MaxFL": 3}
 SEEDS_OF_TABLES = {("IAFL", f"Table{number}"): 3 for number in (8, 9, 10)}
 
@@ -47,7 +48,7 @@ class Verdict(NamedTuple):
 
     Attributes:
       word: "agrees", "differs", "undecided" or "not run".
-      missing: what is missing, if it was not run or has no standard error; else "".
+      missing: what is missing, if it was not run or has no standard error, or the counts of many settings; else "".
     """
 
     word: str
@@ -350,6 +351,9 @@ def _claim(raw: Mapping[str, Any], number: int) -> Claim:
     if options.get("in_print", AGREES) not in (AGREES, DIFFERS, NOT_RUN):
         valid = f"{AGREES}, {DIFFERS} or {NOT_RUN}"
         raise ValueError(f"expected in_print to be {valid} in {where}, got {options['in_print']!r}")
+    ways = [key for key in ("best_in", "beside", "instead") if key in options]
+    if len(ways) > 1:
+        raise ValueError(f"expected at most one of best_in, beside and instead in {where}, got {', '.join(ways)}")
     if "instead" in options:
         if set(options["instead"]) != set(Instead._fields):
             raise ValueError(f"expected instead with dataset and partition in {where}, got {options['instead']!r}")

@@ -16,6 +16,7 @@ from fljax.experiments import run as experiment
 from fljax.published import runs as table_runs
 from fljax.published.runs import TableRun, load_run, rows_of
 from fljax.published.tables import cell_of, read, read_cells, tables
+from fljax.published.verdicts import claims_of
 from fljax.results import folders
 
 CONFIG = """
@@ -200,6 +201,13 @@ def test_without_running(tiny, capsys):
     assert not tiny.exists()
     code, printed, _ = call(capsys, "incfl_table1_unseen", "--dataset", "FMNIST", "--no-run", "--out", tiny, "--json")
     assert {each["verdict"]["word"] for each in json.loads(printed)["cells"]} == {"not run"}
+
+
+@pytest.mark.parametrize("table", ["iafl_table1_IPR_accu", "iafl_table2_pearson_rho", "maxfl_table2_byzantine"])
+def test_all_claims_about_a_table_are_shown(tmp_path, capsys, table):
+    code, printed, _ = call(capsys, table, "--no-run", "--json", "--out", tmp_path)
+    assert code == 0
+    assert [each["name"] for each in json.loads(printed)["claims"]] == [each.name for each in claims_of(table)]
 
 
 def test_whether_data_are_here():

@@ -11,7 +11,7 @@ import pytest
 
 from fljax.published import verdicts
 from fljax.published.noise import Sample
-from fljax.published.tables import Published, plain_label, read, read_folder
+from fljax.published.tables import Published, cell_of, plain_label, read, read_folder
 from fljax.published.verdicts import Claim, Instead, judge, parse_claims, published_numbers, read_claims
 
 
@@ -227,6 +227,15 @@ greater_than = ["FedAvg"]
             ('statement = "s"', 'statement = "s"\ninstead = {dataset = "d"}'),
             "expected instead with dataset and partition",
         ),
+        *(
+            (
+                ('statement = "s"', "\n".join(('statement = "s"', *two))),
+                "expected at most one of best_in, beside and instead in claim a, got (best|bes)",
+            )
+            for two in itertools.combinations(
+                ("best_in = 2", 'beside = ["Table2", "p"]', 'instead = {dataset = "d", partition = "q"}'), 2
+            )
+        ),
         (("[[claims]]", "[[claims]"), "expected claims in TOML"),
     ],
 )
@@ -281,6 +290,16 @@ def test_a_claim_about_how_many_settings():
             place = counted._replace(dataset=dataset, partition=partition).cell
             ours |= {place("FedAvg"): Sample(0.5, 0.0, 3)} | ({place("INCFL"): own} if own else {})
         assert judge(counted, ours).verdict.word == word, three
+
+
+@pytest.mark.parametrize("seeds", [2, 4, 5])
+def test_no_verdict_rests_on_the_seeds_that_are_assumed_of_maxfl(monkeypatch, seeds):
+    ours = {each.cell: each.sample for each in read_folder(CELLS)}
+    rows = [row for name in verdicts.tables() for row in read(name) if row.paper == "MaxFL"]
+    pairs = [(row, ours[cell_of(row)]) for row in rows if cell_of(row) in ours]
+    words = [verdicts.judge_number(*pair) for pair in pairs]
+    monkeypatch.setitem(verdicts.SEEDS, "MaxFL", seeds)
+    assert [verdicts.judge_number(*pair) for pair in pairs] == words
 
 
 def test_all_papers_have_claims():

@@ -206,9 +206,9 @@ def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_
 
 
 def _is_about(claim: Any, compared: Sequence[Compared]) -> bool:
-    """Whether the rows have the claim's data set and partition."""
+    """Whether the rows have the claim's data set and partition, or the claim is about many."""
     settings = {(row.published.dataset, row.published.partition) for row in compared}
-    return (claim.dataset, claim.partition) in settings
+    return claim.best_in is not None or (claim.dataset, claim.partition) in settings
 
 
 def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mapping[str, Any]:

@@ -61,9 +61,10 @@ class RoundMeasure(NamedTuple):
       measure: a name in ``ROUND_MEASURES``; or a function ``(updates, weights, present) -> [S]`` of the S rows of a
         cohort: leaves ``[S, ...]``, each new minus old, ``[S]`` and ``[S]``. Absent rows are zeros, and their scores
         are not read. It is traced. One that asks for ``ids`` gets the rows' client ids, too. One that asks for ``kept``
-        has a memory of its own and returns ``(scores, kept)``: it gets what it kept last, arrays of fixed shapes. The
-        default of ``kept`` is a function of the number of clients that makes the first, as ``jnp.zeros`` does.
-      memory: alpha, from 0 to 1; 0: the contribution is the score of the client's last round.
+        returns ``(scores, kept)``. Its parameter ``kept`` is what it returned last round, arrays of fixed shapes and
+        types. Before the first round it is ``default(clients)``, so the default is a function, e.g. ``jnp.zeros``.
+      memory: alpha, from 0 to 1; 0: the contribution is the score of the client's last round. None: 1 if contributions
+        are accumulated, else 0.
       filter_below: a client whose contribution is below this share of the mean leaves for good: its update is in no
         mean, it gets no reward and is not selected any more. The mean is over clients that have taken part and did not
         leave; while it is not positive, nobody leaves. None: nobody leaves.
@@ -71,11 +72,11 @@ class RoundMeasure(NamedTuple):
       rows: the server's rows for estimators that judge models, a name in ``federation.held``.
       judged_by: by what they judge them: "accuracy", or "loss" (its negative).
       options: further arguments of the estimator or the function.
-      accumulated: whether scores add up; with a ``memory`` of 1 to their plain sum.
+      accumulated: whether scores add up; with the ``memory`` of 1 to their plain sum.
     """
 
     measure: str | Callable[..., Any] = "cosine"
-    memory: Share = 0.0
+    memory: Share | None = None
     filter_below: Share | None = None
     filter_after: CountOrZero = 0
     rows: str = "validation"
@@ -153,9 +154,18 @@ def _of_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Es
     kind, form, asked = "the measure", "(updates, weights, present, ...)", parameters_of(function)
     keeps = "kept" in asked and "kept" not in options
 
+    first: Any = asked["kept"].default if keeps and not is_required(function, "kept") else None
+    if keeps and not callable(first):
+        raise ValueError(
+            f"expected the default of kept of {kind} {name_of(function)} to be a function of the number of clients, "
+            f"e.g. jnp.zeros, got {first!r}"
+        )
+
+    def arrays(kept: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), kept)  # no weak types
+
     def start(model: PyTree, clients: int, rounds: int) -> Any:
-        first = users.call("the default of kept,", "(clients)", asked["kept"].default, clients)
-        return jax.tree.map(jnp.asarray, first)
+        return arrays(users.call("the default of kept,", "(clients)", first, clients))
 
     def row_of(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
         facts = {"ids": seen.ids, "kept": memory}
@@ -164,13 +174,14 @@ def _of_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Es
         if keeps:
             if not isinstance(found, tuple) or len(found) != 2:
                 raise users.refused(kind, function, "scores and what it keeps", found)
-            found, kept = found[0], jax.tree.map(jnp.asarray, found[1])
-            before, after = (jax.tree.map(jnp.shape, each) for each in (memory, kept))
+            found, kept = found[0], arrays(found[1])
+            after, before = (jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", each) for each in (kept, memory))
             if before != after:
                 raise ValueError(
-                    f"expected {kind} {name_of(function)} to keep arrays of the same shapes, got {after} after {before}"
+                    f"expected {kind} {name_of(function)} to keep arrays of the same shapes and types, got {after} "
+                    f"after {before}"
                 )
-            memory = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), kept, memory)
+            memory = kept
         wanted = f"one score for each of {seen.present.shape[0]} rows"
         return memory, users.numbers(kind, function, wanted, found, seen.present.shape), Cost()
 
@@ -209,7 +220,8 @@ def observe_contributions(
     here = trees.set_rows(jnp.zeros_like(before.filtered), seen.ids, seen.present, True)
     scored = here & jnp.isfinite(score)
     score = jnp.where(scored, score, 0)
-    memory = jnp.asarray(chosen.memory, score.dtype)
+    alpha = float(chosen.accumulated) if chosen.memory is None else chosen.memory
+    memory = jnp.asarray(alpha, score.dtype)
     share = jnp.ones_like(memory) if chosen.accumulated else 1 - memory
     contribution = jnp.where(scored, memory * before.contribution + share * score, before.contribution)
     rounds = before.rounds + here

@@ -234,14 +234,15 @@ def completed_shapley_so_far(
     utility: Utility,
     rounds: Count,
     rank: int = 3,
-    penalty: NonNegative = 1e-3,
+    penalty: Positive = 1e-3,
     sweeps: int = 100,
     starts: Count = 8,
     batch_size: int | None = 256,
 ) -> Estimator:
     """ComFedSV inside a run: after each round ``completed_shapley`` of the rounds so far, the last ``rounds`` of them.
 
-    NaN while some coalition of the members is known in none of them. Clients that left are in no coalition.
+    All members must take part in one of these rounds; else some coalition is known in none, and the score is NaN.
+    Clients that left are in no coalition. Cohorts with fewer rows than clients are a ValueError.
     """
     whole = completed_shapley(
         utility=utility, rank=rank, penalty=penalty, sweeps=sweeps, starts=starts, batch_size=batch_size
@@ -251,6 +252,9 @@ def completed_shapley_so_far(
         return whole.start(model, clients, rounds)
 
     def observe(memory: Any, seen: Observation, round: Array) -> tuple[Any, Array, Cost]:
+        rows, clients = seen.present.shape[0], memory[0].shape[1].bit_length() - 1
+        if rows < clients:
+            raise ValueError(f"expected cohorts of all {clients} clients for completed_shapley, got cohorts of {rows}")
         place = round % rounds
         memory, _, cost = whole.observe((memory[0].at[place].set(0), memory[1].at[place].set(False)), seen, place)
         codes = jnp.arange(memory[0].shape[1])

@@ -125,7 +125,8 @@ def block_mixture(
     the rest evenly from the other blocks. The share of the j-th of m clients of a block is ``(j + 1/2) / m`` with the
     pattern "linear", the larger of both percentages with "p:q", and ``U(0, 1)`` with "random". (The paper does not
     state whether j counts inside the block or over all clients, nor what "p:q" is with more than two distributions:
-    these are reconstructions. With two blocks "p:q" is that of ``mixture``.)
+    these are reconstructions. Two blocks with "p:q" are a ``mixture`` with the larger percentage first: "10:90" is
+    "90:10" there.) ``group`` is the block to which a client was assigned, also if most of its rows are of others.
 
     Args:
       labels: ``[n]``.

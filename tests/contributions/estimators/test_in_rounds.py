@@ -58,7 +58,7 @@ def program(memory, below, updates, present, accumulated):
 def play(memory=0.6, below=0.0, accumulated=False, present=PRESENT):
     whole = moves()
     tree = {"a": whole[..., :2], "b": whole[..., 2:].reshape(*IDS.shape, 2, 2)}
-    numbers = jnp.asarray(memory, float), jnp.asarray(below, float)
+    numbers = None if memory is None else jnp.asarray(memory, float), jnp.asarray(below, float)
     arrays = jax.tree.map(jnp.asarray, tree), jnp.asarray(present)
     return jax.tree.map(np.asarray, program(*numbers, *arrays, accumulated))
 
@@ -99,6 +99,8 @@ def test_memory_of_0_and_of_1(rounds):
     last = np.where(np.isnan(score[0]), 0, score[0])
     np.testing.assert_array_equal(found.contribution[0], last)
     assert not rounds(1.0, 0.0)[0].contribution.any()
+    for given, same in (({}, 0.0), ({"accumulated": True}, 1.0)):  # what it is if it is not given
+        np.testing.assert_array_equal(play(memory=None, **given)[0].contribution, play(same, **given)[0].contribution)
 
 
 def test_a_round_of_nobody_changes_nothing():
@@ -186,9 +188,38 @@ def test_a_function_with_a_memory_of_its_own():
         ValueError, match="expected the measure <lambda> to return scores and what it keeps, got an arr"
     ):
         observed(np.eye(2), alone)
-    other = RoundMeasure(lambda updates, weights, present, kept=jnp.zeros: (weights, (kept, kept)))
-    with pytest.raises(ValueError, match="expected the measure <lambda> to keep arrays of the same shapes, got"):
-        observed(np.eye(2), other)
+
+
+@pytest.mark.parametrize(
+    ("first", "after", "got"),
+    [
+        (jnp.zeros, lambda kept: (kept, kept), r"\('float..\[2\]', 'float..\[2\]'\) after float..\[2\]"),
+        (jnp.zeros, lambda kept: kept[:1], r"float..\[1\] after float..\[2\]"),
+        (lambda clients: jnp.zeros(clients, int), lambda kept: kept + 0.5, r"float..\[2\] after int..\[2\]"),
+        (lambda clients: {"a": 0}, lambda kept: {"a": 0.5}, r"{'a': 'float..\[\]'} after {'a': 'int..\[\]'}"),
+        (lambda clients: jnp.zeros(clients, bool), lambda kept: kept + 1, r"int..\[2\] after bool\[2\]"),
+    ],
+)
+def test_a_memory_of_ones_own_keeps_its_form(first, after, got):
+    changing = RoundMeasure(lambda updates, weights, present, kept=first: (weights, after(kept)))
+    with pytest.raises(ValueError, match=f"<lambda> to keep arrays of the same shapes and types, got {got}"):
+        observed(np.eye(2), changing)
+    same = RoundMeasure(lambda updates, weights, present, kept=first: (weights, kept))
+    np.testing.assert_array_equal(observed(np.eye(2), same)[1], 1)
+
+
+@pytest.mark.parametrize(
+    ("measure", "got"),
+    [
+        (lambda updates, weights, present, *, kept: (weights, kept), "None"),
+        (lambda updates, weights, present, kept=None: (weights, kept), "None"),
+        (lambda updates, weights, present, kept=0.5: (weights, kept), "0.5"),
+    ],
+)
+def test_the_default_of_kept_is_a_function(measure, got):
+    message = f"expected the default of kept of the measure <lambda> to be a function of the .*zeros, got {got}$"
+    with pytest.raises(ValueError, match=message):
+        estimator_of(RoundMeasure(measure), {})
 
 
 def test_a_score_that_is_not_finite_changes_nothing():

@@ -202,8 +202,10 @@ def test_completed_values_inside_a_run_are_those_of_the_rounds_so_far():
     def play(members):
         known, scores = begin_contributions(estimator, jnp.zeros(4), len(members)), []
         for t in range(4):
-            ids, here = jnp.arange(3), record.present[t]
-            seen = Observation(record.models[t], record.updates[t], record.weights[t], here, ids)
+            rows = (record.updates[t], record.weights[t], record.present[t])
+            rows = (jnp.resize(leaf, (len(members), *leaf.shape[1:])) for leaf in rows)
+            rows = [leaf.at[3:].set(0) for leaf in rows]  # who left is absent
+            seen = Observation(record.models[t], *rows, jnp.arange(len(members)))
             known, score = observe_contributions(chosen, estimator, known, seen, jnp.asarray(members))
             scores.append(np.asarray(score)[:3])
         return np.stack(scores)
@@ -215,6 +217,16 @@ def test_completed_values_inside_a_run_are_those_of_the_rounds_so_far():
         np.testing.assert_allclose(scores[t], np.where(record.present[t], expected, np.nan), atol=1e-6)
     assert np.isnan(scores[3]).all()
     np.testing.assert_allclose(play([True] * 3 + [False]), scores, atol=1e-6)  # who left is in no coalition
+
+
+@pytest.mark.parametrize("members", [None, [True] * 4])
+def test_cohorts_that_never_hold_everybody_are_refused(members):
+    chosen = RoundMeasure("completed_shapley", options={"rounds": 3})
+    estimator = estimator_of(chosen, {"utility": jnp.sum})
+    seen = Observation(jnp.zeros(4), jnp.eye(3, 4), jnp.ones(3), jnp.ones(3, bool), jnp.arange(3))
+    known = begin_contributions(estimator, jnp.zeros(4), 4)
+    with pytest.raises(ValueError, match=r"expected cohorts of all 4 clients for completed_shapley, got cohorts of 3"):
+        observe_contributions(chosen, estimator, known, seen, members if members is None else jnp.asarray(members))
 
 
 @pytest.mark.thorough
