@@ -27,7 +27,6 @@ from fljax.results.non_finite import diverged_seeds
 from fljax.results.scores import better
 from fljax.results.sweeps import axes_of
 
-BOLD = r"\mathbf"
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -118,10 +117,16 @@ def _cell(row: Row | None, best: str | None = None) -> str:
     if row is None:
         return "--"
     digits = digits_of(row.metric)
-    spread = "" if math.isnan(row.std) else f" \\pm {row.std:.{digits}f}"
+    spread = "" if math.isnan(row.std) else f"{row.std:.{digits}f}"
     missing = "" if row.seeds == row.of else f"\\,({row.seeds}/{row.of})"  # seeds with a value
     mean = f"{row.mean:.{digits}f}"
-    return f"${f'{BOLD}{{{mean}}}' if mean == best else mean}{spread}{missing}$"
+    return latex_cell(mean, spread, mean == best, missing)
+
+
+def latex_cell(mean: str, spread: str, best: bool, more: str = "") -> str:
+    """A mean, its spread unless that is "", and more, as mathematics of LaTeX; the best mean is bold."""
+    first, second = rf"\mathbf{{{mean}}}" if best else mean, rf" \pm {spread}" if spread else ""
+    return f"${first}{second}{more}$"
 
 
 def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:

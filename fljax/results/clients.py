@@ -15,7 +15,7 @@ import xarray as xr
 from fljax.metrics.summaries import over_seeds
 from fljax.protocol import Names
 from fljax.results.endings import at_end
-from fljax.results.sweeps import axes_of, best, by_problem, label_of, problem_axes
+from fljax.results.sweeps import axes_of, best, by_problem, label_of, places_of, problem_axes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,13 +129,9 @@ def gains_at_best(metrics: xr.Dataset) -> list[ClientGain]:
     metric, lines = str(metrics.attrs["metric"]), list[ClientGain]()
     for choice in best(metrics, metric) if _has_clients(metrics) else ():
         if choice.criterion == metric:
-            at = {
-                name: 0 if value is None else metrics[name].values.tolist().index(value)
-                for name, value in choice.cell.items()
-            }
             label = label_of(choice.algorithm, {name: choice.cell[name] for name in problem_axes(metrics)})
-            of_cell = [line for line in gains(metrics.isel(at)) if line.algorithm == choice.algorithm]
-            lines += [line._replace(algorithm=label) for line in of_cell]
+            of_cell = gains(metrics.isel(places_of(metrics, choice.cell)))
+            lines += [line._replace(algorithm=label) for line in of_cell if line.algorithm == choice.algorithm]
     return lines
 
 

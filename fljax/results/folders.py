@@ -149,8 +149,7 @@ def _claimed(
         earlier = bool(finished) or bool(begun)
         earlier = earlier or (resume and any((directory / name).exists() for name in (CHECKPOINTS, *_OF_WHOLE_RUNS)))
         notes = write_environment(directory / ENVIRONMENT, earlier) if computes else ()
-        forced = (differ.sentence,) if differ.changed else ()
-        yield OpenFolder(finished, (*forced, *differ.noted, *notes), begun)
+        yield OpenFolder(finished, (*differ.sentences, *notes), begun)
 
 
 # What a process writes about itself, before it computes anything.

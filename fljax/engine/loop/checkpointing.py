@@ -324,9 +324,8 @@ def check_identity(
         )
     phrases = _refused(there, here, False)
     differ = Differences(tuple(phrases.values()), compared(there, here).noted)
-    for words in (*differ.noted, differ.sentence):
-        if words:
-            note(words)
+    for words in differ.sentences:
+        note(words)
     return differ.sentence
 
 
