@@ -113,15 +113,8 @@ def state_of(
 ) -> PyTree:
     """The state in an algorithm's models after the last round, from which ``simulate`` goes on; process 0 reads it.
 
-    The copy of ``keep_beginning`` is read first.
-
-    Args:
-      directory: the run folder.
-      label: of the algorithm.
-      plan: of the algorithm.
-      setup: of the run.
-      rounds: the number of rounds done.
-      trial: whether the plan has placeholders; its contributions are then not compared.
+    The copy of ``keep_beginning`` is read first. ``trial``: whether the plan has placeholders; its contributions are
+    then not compared.
     """
     copied, path = folders.checkpoints_of(directory, label) / BEGIN, path_of(directory, label)
 

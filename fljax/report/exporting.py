@@ -132,11 +132,8 @@ def latex_cell(mean: str, spread: str, best: bool, more: str = "") -> str:
 def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
     """One line for each algorithm and metric: mean, standard deviation, seeds, round, and which seeds diverged.
 
-    The last column says whether lower or higher values are better.
-
-    Args:
-      metrics: of a run.
-      rows: of ``summary``, as many as are to be written.
+    The last column says whether lower or higher values are better. ``rows`` of ``summary`` are as many as are to be
+    written.
     """
     head, marks = (
         ("algorithm", "metric", "mean", "std", "seeds", "round", "diverged", "better"),
@@ -149,9 +146,7 @@ def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
 def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
     """All metrics of every cell of a sweep as CSV, unrounded: a line for each algorithm, cell and metric.
 
-    Args:
-      metrics: of a sweep.
-      chosen: the metrics; all of them if empty.
+    ``chosen`` are the metrics; all of them if empty.
     """
     axes, body, known = axes_of(metrics), list[list[object]](), set[str]()
     for place in np.ndindex(*(metrics.sizes[name] for name in axes)):

@@ -337,11 +337,8 @@ def best_cell_rows(metrics: xr.Dataset, shown: Collection[str] = ()) -> tuple[li
     The second result says by label which seeds diverged there (``fljax.results.non_finite.diverged_seeds``).
 
     The cell is the best one by validation rows, if clients have some, or else by the sweep's metric. Along an axis that
-    makes no difference to these it is the first one, and the label names it if another metric differs.
-
-    Args:
-      metrics: of a sweep.
-      shown: the metrics that are read of the rows; none: all of them.
+    makes no difference to these it is the first one, and the label names it if another metric differs. ``shown`` are
+    the metrics that are read of the rows; none: all of them.
     """
     last, rows, diverged = at_end(metrics), list[Row](), dict[str, str]()
     for choice, cell_of_label in _best_cells(metrics):

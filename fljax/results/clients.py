@@ -56,9 +56,7 @@ class ClientGain(NamedTuple):
 def with_names(metrics: xr.Dataset, names: Sequence[Names]) -> xr.Dataset:
     """Metrics whose clients have their names as coordinates ``client_name`` and ``unseen_name``.
 
-    Args:
-      metrics: over client and unseen.
-      names: of each seed; a population whose names differ between seeds, or that has none, gets none.
+    ``names`` are of each seed; a population whose names differ between seeds, or that has none, gets none.
     """
     for dimension, field in (("client", "clients"), ("unseen", "unseen")):
         of_seeds = {getattr(of_seed, field) for of_seed in names}
@@ -156,8 +154,7 @@ class GainShare(NamedTuple):
 def gain_shares(metrics: xr.Dataset) -> list[GainShare]:
     """In which share of the cells and seeds every client gains, by algorithm, seen clients first.
 
-    Args:
-      metrics: of a sweep, or of a run, whose seeds are counted alone.
+    Of a run, seeds are counted alone.
     """
     return [
         line._replace(algorithm=label_of(line.algorithm, values))

@@ -33,10 +33,7 @@ _AT_ONCE = 1000  # rounds of long records that are in memory
 def rounds_before(metrics: xr.Dataset, old_text: str, text: str) -> int | None:
     """The rounds after which the results of a folder go on; None: they do not, or not with this config.
 
-    Args:
-      metrics: of the folder.
-      old_text: the config of the results, as TOML.
-      text: the config of the run that is asked for.
+    ``old_text`` is the config of the results, and ``text`` that of the run that is asked for.
     """
     asked, changed = tomllib.loads(text), differences(old_text, text)
     if not changed:
@@ -86,10 +83,8 @@ def divided(parts: Parts, before: int | None) -> tuple[Parts, Parts]:
 def check_models(text: str, models: Mapping[str, pathlib.Path], stores: Mapping[str, pathlib.Path]) -> None:
     """Raises a ValueError if there is nothing from which algorithms could go on.
 
-    Args:
-      text: the config of the run that is asked for, as TOML.
-      models: the file of the last round's models, by label of each algorithm that goes on.
-      stores: the place of its records, if they are too long for the results.
+    By label of each algorithm that goes on, ``models`` are the files of its last models, and ``stores`` the places of
+    its records, if they are too long for the results.
     """
     saved = tomllib.loads(text).get("save_models")
     if models and saved != "last":

@@ -80,15 +80,8 @@ def check_same_run(
 ) -> Differences:
     """Raises a ValueError if ``what`` in the folder ``where`` is of another run: its version, config or grid differ.
 
-    Args:
-      origin: the run that it is of.
-      text: the config of the run that would go on.
-      grid: its grid.
-      what: "results" or "checkpoints".
-      where: the folder.
-      remedy: what a user may do if the config differs.
-      may_differ: the config is not compared, since the run goes on for more rounds or has more algorithms.
-      force: whether it goes on where records differ; None: they are not compared.
+    ``remedy`` is what a user may do if the config differs. With ``may_differ`` configs are not compared, since the run
+    goes on for more rounds or has more algorithms; with ``force`` None, records are not.
     """
     from fljax.core.version import __version__
 
@@ -261,12 +254,8 @@ def environment() -> dict[str, Any]:
 def write_environment(path: pathlib.Path, resumed: bool) -> tuple[str, ...]:
     """Writes the environment of this process, which starts JAX.
 
-    Args:
-      path: the file.
-      resumed: whether results of an earlier process go on; if its environment was another one, "earlier" keeps it.
-
-    Returns:
-      Sentences for the user.
+    If an earlier process, whose results go on (``resumed``), had another one, "earlier" keeps it. Returns
+    sentences for the user.
     """
     now = environment()
     notes: tuple[str, ...] = ()
@@ -286,11 +275,7 @@ def join_environments(path: pathlib.Path, parts: Mapping[int, pathlib.Path]) -> 
     """Writes the environments of parts that ran apart, each different one once; JAX is not started.
 
     The file has that of the first part, with the numbers of the parts that it is of, and "others" lists the others.
-    Times are not compared.
-
-    Args:
-      path: the file.
-      parts: by number of the part the file of its environment.
+    Times are not compared. ``parts`` has the file of each by its number.
     """
     different: list[dict[str, Any]] = []
     for number, file in parts.items():

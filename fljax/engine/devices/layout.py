@@ -174,10 +174,7 @@ def of_this_process(tree: PyTree) -> PyTree:
 def shardings(state: Any, devices: int, lead: int) -> Any:
     """How devices hold a state: tables with one row per client are divided (``division``), all else is replicated.
 
-    Args:
-      state: a State of arrays or shapes, with ``lead - 1`` axes in front.
-      devices: more than one.
-      lead: the number of axes in front of one client's arrays: 1, or 2 with an axis of runs.
+    ``lead`` axes are in front of one client's arrays: 1, or 2 with an axis of runs.
     """
     everywhere = NamedSharding(mesh(devices), PartitionSpec())
 

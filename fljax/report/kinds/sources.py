@@ -162,10 +162,7 @@ def of_rows(records: xr.Dataset, name: str) -> np.ndarray | None:
 def of_clients(records: xr.Dataset, name: str, count: int) -> np.ndarray | None:
     """``[seed, round, client]`` of a record by client; None if there is none. ``participation`` is 1 where it trained.
 
-    Args:
-      records: of one algorithm. Participation in many rounds is not recorded by client, and is derived from cohorts.
-      name: of the record.
-      count: number of seen clients.
+    Participation in many rounds is not recorded by client, and is derived from cohorts.
     """
     if name == "participation" and name not in records and "cohort_id" in records:
         cohorts = records[["cohort_id", "cohort_present"]]
