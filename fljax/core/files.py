@@ -40,10 +40,7 @@ def write(path: pathlib.Path, content: bytes) -> None:
 def replace(path: pathlib.Path, content: bytes, mark: str = "") -> None:
     """Writes a file as ``write``, whose sentence is about results; a link in its place is replaced, not followed.
 
-    Args:
-      path: the file.
-      content: its bytes.
-      mark: ends the temporary name, where two processes may write the file.
+    ``mark`` ends the temporary name, where two processes may write the file.
 
     Raises:
       OSError: of the system.

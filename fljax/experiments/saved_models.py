@@ -313,12 +313,7 @@ def restored(
 ) -> Models:
     """The models in a file.
 
-    Args:
-      setup: of the run.
-      plan: of the algorithm, with placeholders in place of arguments by seed; the stored arguments replace them.
-      label: of the algorithm.
-      stored: the arrays of the file.
-      rows: as for ``fljax.engine.restore``.
+    The arrays ``stored`` in it replace placeholders of the plan in place of arguments by seed.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
     names = [GIVEN + jax.tree_util.keystr(path) for path, _ in paths]

@@ -101,15 +101,11 @@ def claim(
     The folder is created if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
     rewritten from existing results. If who goes on is refused before it computes anything, these files are as before.
 
-    Args:
-      directory: the run folder; None: nothing is saved or locked.
-      text: the config of the run with every default, as TOML.
-      resume: whether the folder may have results of this config, of one with fewer rounds, or of one that lacks its
-        last algorithms.
-      grid: the grid of a sweep, as in the attributes of its results; None for a run.
-      computes: whether this process computes; else ``environment.json`` is not written, for which JAX would start, and
-        records of settings and code are not compared.
-      force: whether a run goes on where these differ; a note says what does.
+    The folder may have results if ``resume``: of this config, of one with fewer rounds, or of one that lacks its last
+    algorithms. ``grid`` is that of a sweep, as in the attributes of its results. Unless a process ``computes``,
+    ``environment.json`` is not written, for which JAX would start, and records of settings and code are not compared.
+    With ``force`` a run goes on where these differ, and a note says what does. With no ``directory``, nothing is saved
+    or locked.
 
     Yields:
       The finished algorithms of the folder, and notes.

@@ -151,11 +151,8 @@ def with_records(before: xr.Dataset, after: xr.Dataset) -> xr.Dataset:
 def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:
     """Metrics (along ``evaluated_round``) or records (along ``round``) of a run and of its further rounds.
 
-    Args:
-      before: of the first rounds; of results that were joined with those of algorithms with more rounds, what is NaN
-        after the end is left out.
-      after: of the further rounds. An evaluation after the last of the rounds before is that of ``before``.
-      along: the dimension.
+    Of results that were joined with those of algorithms with more rounds, what is NaN after the end is left out. An
+    evaluation after the last of the rounds before is that of ``before``.
 
     Variables of each evaluation or round are joined. Of others, seconds are added, and the rest is as ``after`` has it.
     """

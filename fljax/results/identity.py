@@ -102,12 +102,8 @@ def check_same_run(
 def difference(earlier: str, now: str) -> str | None:
     """A phrase about the first key in which two configs differ.
 
-    Args:
-      earlier: the config of earlier results, as TOML.
-      now: the current config, as TOML. Keys that change no result are not compared.
-
-    Returns:
-      For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal.
+    For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal. Keys that change
+    no result are not compared.
     """
     changed = differences(earlier, now)
     if not changed:
@@ -121,10 +117,7 @@ def difference(earlier: str, now: str) -> str | None:
 def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT) -> dict[str, tuple[str, str]]:
     """The two values of every key in which two configs differ, as short texts, by the key's path.
 
-    Args:
-      earlier: a config as TOML.
-      now: another.
-      without: keys that are not compared.
+    Keys in ``without`` are not compared.
     """
     first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
     # In the record, or the mark that an older fljax.compare gave a task.
@@ -136,12 +129,7 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
 def added(earlier: str, now: str) -> list[str]:
     """The labels of the algorithms that a config has after all of those of an earlier one.
 
-    Args:
-      earlier: the config of earlier results, as TOML.
-      now: the current config.
-
-    Returns:
-      The labels; empty if the configs are equal, or differ in anything else that changes results.
+    Empty if the configs are equal, or differ in anything else that changes results.
     """
     first, second = (tomllib.loads(text).get("algorithms", []) for text in (earlier, now))
     count = len(first)

@@ -107,11 +107,7 @@ def division(leaf: Any, devices: int, lead: int) -> PartitionSpec:
 
     That is an axis of one client's array, not the axis of clients. So any number of clients can be divided, and sums
     over clients and a choice of clients need no communication. Arrays without such an axis are held by every device.
-
-    Args:
-      leaf: an array or a shape.
-      devices: the number of devices.
-      lead: the number of axes in front that are not divided: runs and clients.
+    ``lead`` axes in front, of runs and clients, are not divided.
     """
     sizes = leaf.shape[lead:]
     fit = [axis for axis, size in enumerate(sizes) if size and size % devices == 0]
