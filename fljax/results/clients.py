@@ -86,11 +86,7 @@ def with_common_names(datasets: Iterable[xr.Dataset]) -> list[xr.Dataset]:
 
 
 def gains(metrics: xr.Dataset) -> list[ClientGain]:
-    """The gain of every client by every algorithm, seen clients first; empty without metrics by client.
-
-    Args:
-      metrics: of a run, over algorithm, seed, evaluated_round, client and unseen.
-    """
+    """The gain of every client by every algorithm, seen clients first; empty without metrics by client."""
     if not _has_clients(metrics):
         return []
     last, lines = at_end(metrics), list[ClientGain]()

@@ -66,9 +66,8 @@ Source = HasResults | Material | str | pathlib.Path
 def read(source: Source, algorithms: Sequence[str] | None = None) -> Material:
     """The results of a source.
 
-    Args:
-      source: a ``Result``, a ``Comparison``, a run that ``fljax.load`` opened, or the path of a run folder.
-      algorithms: labels; None: all of them.
+    It is a ``Result``, a ``Comparison``, a run that ``fljax.load`` opened, or the path of a run folder. ``algorithms``
+    are labels; None: all of them.
 
     Raises:
       ValueError: if a folder has no results, if they are of a sweep, or if a label is unknown.
