@@ -200,12 +200,8 @@ def without_errors(
 ) -> tuple[Config | None, frozenset[str]]:
     """The config without its faulty tables, for further checks, and the names of the tables that were replaced.
 
-    An algorithm, scenario or callback with an error is left out, and the others stay.
-
-    Args:
-      raw: the config.
-      error: what pydantic says of it.
-      broken: tables of which errors are known already.
+    An algorithm, scenario or callback with an error is left out, and the others stay. Errors of the tables ``broken``
+    are known already.
 
     Returns:
       The config, or None if the rest cannot be checked alone; and the names of the replaced tables.

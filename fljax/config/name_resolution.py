@@ -87,11 +87,8 @@ def with_resolved_names(
 ) -> Config:
     """The config with typed options and its ``resolved`` names, checked against the builders' signatures.
 
-    Args:
-      config: its values are checked, its names and options are not.
-      imports: False accepts names in registries only.
-      needs_data: False does not look for the data set.
-      broken: tables with errors. What depends on them is not checked, and names are not resolved.
+    ``imports`` False accepts names in registries only; ``needs_data`` False does not look for the data set. What
+    depends on ``broken`` tables, which have errors, is not checked, and names are then not resolved.
     """
     names, errors = registries()._replace(imports=imports), list[ConfigError]()
 

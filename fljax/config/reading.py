@@ -222,11 +222,7 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 def find_config(config: str | pathlib.Path) -> pathlib.Path:
     """The file of a config: the given path if there is such a file, else the shipped config of this name.
 
-    Args:
-      config: a path, or a name with or without ``.toml``.
-
-    Returns:
-      The path; the given one if neither exists, so that reading it says what is missing.
+    A name may lack ``.toml``. The given path, if neither exists, so that reading it says what is missing.
     """
     path = pathlib.Path(config)
     try:

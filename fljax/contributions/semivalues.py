@@ -145,9 +145,8 @@ def leave_one_out(values: Numbers) -> Worth:
 def marginals_along(values: Any, place: Any) -> Any:
     """``[..., N]`` by client: what each one adds in an order of arrival.
 
-    Args:
-      values: ``[..., N + 1]``, the values of nobody, of the first client, of the first two, ..., of all.
-      place: ``[..., N]``, the place of each client in the order, from 0.
+    ``values`` ``[..., N + 1]`` are those of nobody, of the first client, of the first two, ..., of all; ``place`` is
+    the place of each client in the order, from 0.
     """
     library: Any = jnp if isinstance(values, jax.Array) else np
     return library.take_along_axis(library.diff(values, axis=-1), place, axis=-1)

@@ -85,9 +85,7 @@ class ProcessLost(Exception):
 def during(function: str, **about: Any) -> Generator[None, None, None]:
     """Turns an exception inside into an ``AlgorithmError``; fljax's own sentences on bad input stay as they are.
 
-    Args:
-      function: see ``AlgorithmError``. The innermost ``during`` counts.
-      **about: other attributes of ``AlgorithmError``; arrays and None are allowed.
+    The innermost ``function`` counts. ``about`` are other attributes of the error; arrays and None are allowed.
     """
     try:
         yield

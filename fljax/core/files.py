@@ -40,10 +40,7 @@ def write(path: pathlib.Path, content: bytes) -> None:
 def replace(path: pathlib.Path, content: bytes, mark: str = "") -> None:
     """Writes a file as ``write``, whose sentence is about results; a link in its place is replaced, not followed.
 
-    Args:
-      path: the file.
-      content: its bytes.
-      mark: ends the temporary name, where two processes may write the file.
+    ``mark`` ends the temporary name, where two processes may write the file.
 
     Raises:
       OSError: of the system.
@@ -133,10 +130,7 @@ def check_memory(size: int) -> None:
 def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -> dict[str, np.ndarray]:
     """The arrays of a file by name; nothing is unpickled.
 
-    Args:
-      path: the file.
-      what: is in the file, for the sentences of errors: "models".
-      prefixes: arrays whose names begin otherwise are not read.
+    ``what`` is in the file, for errors. Arrays whose names do not begin with one of ``prefixes`` are not read.
     """
     try:
         check_unpacked(path)
@@ -156,9 +150,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 def locked(path: pathlib.Path, patience: float = 0.2) -> Iterator[None]:
     """Makes the folder of a lock if there is none, and holds the lock.
 
-    Args:
-      path: the file of the lock.
-      patience: seconds to wait for the lock; the default is for those who watch a run, and take it for an instant.
+    ``patience`` is in seconds; the default is for those who watch a run, and take the lock for an instant.
 
     Raises:
       ValueError: if another process holds the lock, or the folder cannot be written or locked.

@@ -13,12 +13,8 @@ def cycles_of(
 ) -> tuple[tuple[int, ...], ...]:
     """A shortest cycle through the first node of each strongly connected part that has an edge inside.
 
-    A walk that goes round for ever does so in one of these parts.
-
-    Args:
-      source: ``[E]``, where each edge begins.
-      target: ``[E]``, where each edge ends.
-      count: number of nodes, which are 0 to ``count - 1``.
+    A walk that goes round for ever does so in one of these parts. Edges go from ``source`` to ``target``, both ``[E]``;
+    nodes are 0 to ``count - 1``.
 
     Returns:
       Cycles as nodes in their order, without the return to the first one.

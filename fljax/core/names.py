@@ -108,14 +108,10 @@ def has_separator(name: str) -> bool:
 def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool = True) -> Any:
     """The entry of a registry, or the object at an import path.
 
-    This is the only function of fljax that imports modules named in a config. Importing a module runs its code.
-
-    Args:
-      name: a key of ``registry``, or ``"module:object"`` (``"package.module:object.attribute"`` works too);
-        modules in the current directory can be imported.
-      registry: the entries of fljax of this kind, by name.
-      kind: the kind of object, in the singular, for the error message.
-      imports: False refuses import paths. The environment variable FLJAX_NO_IMPORT refuses them in any case.
+    This is the only function of fljax that imports modules named in a config. Importing a module runs its code. An
+    import path is ``"module:object"``, ``"package.module:object.attribute"`` works too, and modules in the current
+    directory can be imported. ``imports`` False refuses it, and the environment variable FLJAX_NO_IMPORT does in any
+    case. ``kind`` is that of the object, in the singular, for the error message.
 
     Returns:
       The registry's entry, or the imported object.

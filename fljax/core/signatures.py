@@ -125,9 +125,7 @@ _ARRAYS = ("Array", "Bool", "Float", "Inexact", "Int", "Integer", "Num", "Real",
 def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict[str, Any]:
     """The annotations of a builder's parameters; Any for an annotation that cannot be resolved.
 
-    Args:
-      builder: a function, or the class of a NamedTuple.
-      extras: whether ``Annotated`` is kept.
+    ``extras``: whether ``Annotated`` is kept.
     """
     if is_definition(builder):
         try:

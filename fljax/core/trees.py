@@ -257,10 +257,7 @@ def any_new_nonfinite(new: PyTree, old: PyTree) -> Bool[Array, ""]:
 def difference(expected: PyTree, found: PyTree, *, exact: bool = True) -> str | None:
     """How ``found`` differs in structure, shapes or dtypes, as "expected ..., got ..."; None if it does not.
 
-    Args:
-      expected: any tree.
-      found: the tree that shall be like it.
-      exact: whether dtypes must be equal; else floats may have another precision.
+    ``exact``: whether dtypes must be equal; else floats may have another precision.
     """
     first, second = jax.tree.structure(expected), jax.tree.structure(found)
     if first != second:

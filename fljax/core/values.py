@@ -111,10 +111,7 @@ def allowances(build: Callable[..., Any]) -> dict[str, Allowed]:
 def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed: Mapping[str, Any]) -> None:
     """Checks values before they are traced: a ``checked`` builder that is called in a program sees no numbers.
 
-    Args:
-      build: any builder.
-      given: its arguments by name.
-      by_seed: arguments that have one row for each seed.
+    Those of ``by_seed`` have one row for each seed.
     """
     check_unlabelled("arguments by seed", by_seed)
     if not is_checked(build):
@@ -134,13 +131,7 @@ def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed
 
 
 def admitted(name: str, value: Any, allowed: Allowed) -> Any:
-    """The value as a builder gets it.
-
-    Args:
-      name: that of the parameter, for the error.
-      value: what the user gave.
-      allowed: what the parameter allows.
-    """
+    """The value as a builder gets it. ``name`` is that of the parameter, for the error."""
     if isinstance(value, allowed.records):
         return _admitted_fields(name, value)
     if not allowed.labels:

@@ -26,10 +26,7 @@ _NAMED = 3
 def check_finite(name: str, values: Any, owner: Any = None) -> None:
     """Raises a ValueError if floats include NaN, infinity, or numbers beyond the range of float32.
 
-    Args:
-      name: name of the values in the error message.
-      values: ``[n, ...]``, on the host or on a device; whole numbers are not checked.
-      owner: owner of each row, ``[n]`` numbers or names; None: unknown.
+    ``name`` and the ``owner`` of each row are for the message; whole numbers are not checked.
     """
     if not jnp.issubdtype(values.dtype, jnp.floating) or values.size == 0:
         return
@@ -183,8 +180,7 @@ def check_classes(y: Any, classes: int | None) -> int | None:
 def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
     """Numbers owners from 0 in sorted order, as int32; negative owners become -1, which means no owner.
 
-    Args:
-      owners: ``[n]`` numbers of any width, or anything that can be sorted.
+    Owners are numbers of any width, or anything that can be sorted.
     """
     numeric = jnp.issubdtype(owners.dtype, jnp.floating) or np.issubdtype(owners.dtype, np.integer)
     if owners.dtype == object:  # e.g. of a list, or nullable whole numbers from a data frame

@@ -138,9 +138,6 @@ def check_unchanged(*arrays: Any) -> None:
 
     ``np.load(..., mmap_mode="r")`` and ``np.memmap`` map files; views of such arrays belong to the same file. Other
     arrays, and mapped files without a name, are not looked at.
-
-    Args:
-      arrays: arrays of any kind.
     """
     for array in arrays:
         file = mapped_file(array)

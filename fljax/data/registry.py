@@ -124,11 +124,7 @@ def find_source(
 ) -> Callable[..., Dataset]:
     """The function that makes the data set of this name in a config; its keywords are the data set's options.
 
-    Args:
-      name: a name in SOURCES, the path of a file or folder of one's own, ``"tfds:NAME"``, ``"hf:NAME"``, or an import
-        path ``"module:name"``.
-      registry: the sources by name.
-      imports: as for ``fljax.core.names.resolve``.
+    ``imports`` is as for ``fljax.core.names.resolve``.
     """
     source = own_source(name)
     if source is not None:

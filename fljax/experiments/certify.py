@@ -24,27 +24,16 @@ from fljax.core import processes
 from fljax.core.files import write
 from fljax.core.names import about_algorithm, name_of
 from fljax.core.sameness.codes import code_of
-from fljax.core.sameness.record import Differences
-from fljax.engine import Plan, checksum_of
+from fljax.engine import Plan
 from fljax.engine.whole_runs.members import by_themselves
-from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
+from fljax.experiments.conductor import Outputs, trained_alone
 from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
 from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import (
-    apart,
-    begin,
-    check_blocks,
-    check_same_data,
-    names_of,
-    on_block,
-    reads_standalone,
-    tell,
-)
+from fljax.experiments.whole_runs import Kept, begin, names_of, on_block, reads_standalone
 from fljax.games import (
     Certificate,
-    SavedCertificates,
     Utility,
     certify,
     diverged_cells,
@@ -62,12 +51,12 @@ from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of
 from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
-from fljax.results.folders import check as check_folder
-from fljax.results.identity import CHECKPOINTS, Origin, check_same_run
+from fljax.results.identity import CHECKPOINTS
 from fljax.scenarios import ByReport, Deviation, Strategy
 
 CONTROL = "fedavg by size (control)"
 QUESTION = "question.json"  # beside the blocks of runs: what they are for
+_KEPT = Kept("certificates", CERTIFICATES, load_certificates, OF_CERTIFY)
 _INFLATED = {"size times 10": Strategy(factor=ByReport(size=10.0))}
 
 
@@ -151,21 +140,16 @@ def run(
     if any(entry.label == CONTROL for entry in config.algorithms):
         raise ValueError(f"expected labels other than {CONTROL!r}, which is that of the control, got it")
     text = "" if directory is None else dumps(config)
-    if directory is not None and not resume and (directory / CERTIFICATES).exists():
-        where = f"{str(directory)!r}, which holds {CERTIFICATES}"
-        raise ValueError(f"expected a folder without results, or --resume, got {where}")
-    if directory is not None:
-        check_folder(directory)
     force = saving is not None and saving.force
-    finished, differ = _finished(directory, text, asked, force)  # refuses another config before the folder gets it
-    differ |= check_blocks(directory, OF_CERTIFY, text, resume, force)
+    finished, differ = _KEPT.earlier(directory, text, resume, force)  # refuses another config before the folder gets it
+    if finished is not None:
+        _check_question(finished.question, asked, f"certificates in {str(directory)!r}")
     blocks = None if directory is None else directory / OF_CERTIFY / QUESTION
     if blocks is not None and resume and blocks.is_file() and any(blocks.parent.glob(f"{CHECKPOINTS}/*/*")):
         _check_question(blocks.read_text(), asked, f"saved runs in {str(directory)!r}")
-    with opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs") as (outputs, folder):
-        outputs = apart(outputs, OF_CERTIFY)
-        tell(differ, outputs.log)
-        certificates = {} if finished is None else dict(finished.certificates)
+    opening = _KEPT.opened(directory, text, differ, resume=resume, on_event=on_event, saving=saving)
+    with opening as (outputs, folder):
+        certificates: dict[str, Certificate] = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
         for label in [label for label in labels if label in certificates]:
@@ -174,9 +158,7 @@ def run(
                 certificates[label] = judged(certificates[label], asked.tolerance)
         if not set(labels) <= certificates.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)
-            data = "" if directory is None else str(checksum_of(setup.federation))
-            check_data(folder, int(data) if data else None, outputs.files)
-            check_same_data(finished.data if finished is not None else "", data, "certificates", directory, outputs)
+            data = _KEPT.data_of(setup, finished, outputs, folder)
             for label, certificate in _certificates(setup, asked, outputs, folder, dict(certificates)):
                 certificates[label] = certificate._replace(forced=outputs.log.forced)
                 _save(directory, certificates, text, asked, data)
@@ -350,19 +332,6 @@ def in_json(asked: Question) -> str:
     settings = {name: getattr(asked, name) for name in names}
     settings["deviators"] = None if asked.deviators is None else sorted(map(int, asked.deviators))
     return json.dumps({"deviations": deviations, **utility, **settings})
-
-
-def _finished(
-    directory: pathlib.Path | None, text: str, asked: Question, force: bool
-) -> tuple[SavedCertificates | None, Differences]:
-    """The certificates of a folder, None if it has none, and what differs from their run."""
-    if directory is None or not (directory / CERTIFICATES).is_file():
-        return None, Differences()
-    saved = load_certificates(directory / CERTIFICATES)
-    origin = Origin(saved.config, saved.fljax, None, saved.record)
-    differ = check_same_run(origin, text, None, "certificates", directory, force=force)
-    _check_question(saved.question, asked, f"certificates in {str(directory)!r}")
-    return saved, differ
 
 
 def _check_question(earlier: str, asked: Question, of_what: str) -> None:

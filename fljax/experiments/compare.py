@@ -42,7 +42,6 @@ from fljax.experiments.inputs.requirements import Losses, Requirement, requireme
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, world_of
 from fljax.experiments.progress_bars import listening
 from fljax.experiments.running import ProgressFiles, Saving
-from fljax.experiments.whole_runs import tell
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Federation, Task
@@ -193,7 +192,8 @@ def compare(
             processes.agreed(lambda: opened.enter_context(locked(directory / LOCK)))
             differ = processes.agreed(lambda: check_checkpoints(directory, text, None, force))
         log = EventLog(None, on_event)
-        tell(differ, log)
+        for words in differ.sentences:
+            log.note(words)
         files = ProgressFiles(directory, text, None, Saving(stop=stop, force=force), log, lasting=True)
         told = {COMPARISON: describe_comparison(setup, local)}
         try:

@@ -147,12 +147,7 @@ def conduct(
 ) -> Outcome:
     """Runs every algorithm that the folder has no results of, and saves after each.
 
-    Args:
-      experiment: names the results.
-      outputs: where events and results go.
-      folder: what earlier processes have computed.
-      compute: ``(label, parts) -> Computed`` runs an algorithm; ``parts`` are the results of those before it. None: all
-        algorithms are finished.
+    ``compute(label, parts)`` runs an algorithm; ``parts`` are the results of those before it. None: all are finished.
 
     Raises:
       NotFinite: if an algorithm was stopped. What there is of it is saved.
@@ -225,11 +220,8 @@ def trained_alone(
 ) -> list[Reference]:
     """The standalone models of every cell, trained or of an earlier process, with what clients require.
 
-    Args:
-      cells: the cells of a sweep; a run is one.
-      axes: of the sweep; of a run there are none, and it is told how much memory standalone models take.
-      outputs: where events and scores go.
-      folder: what earlier processes have computed; of other requirements it is refused.
+    A run has one cell and no ``axes``, and it is told how much memory the models take. A folder of other requirements
+    is refused.
     """
     data = checksum_of_cells(cells) if outputs.files.is_on else 0
     alone = outputs.files.references(data, lambda: _train_alone(cells, outputs.log, noted=not axes))

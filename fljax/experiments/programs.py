@@ -38,10 +38,8 @@ from fljax.results import Reference
 def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str, Plan]:
     """Builds every algorithm once, so that errors are raised before anything is computed.
 
-    Args:
-      setup: the experiment.
-      rehearsed: whether to also trace one round of each algorithm, which takes a second or two.
-      swept: whether the setup is a cell of a sweep; scenarios then have no baseline from the first algorithm.
+    ``rehearsed`` also traces one round of each algorithm, which takes a second or two. If the setup is a cell of a
+    sweep (``swept``), scenarios have no baseline from the first algorithm.
 
     Returns:
       Plans by label, with 0.5 in place of all values from standalone models.

@@ -99,11 +99,8 @@ def run(
 def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     """Runs every algorithm of a setup on its federation, with standalone models that are trained once.
 
-    Args:
-      setup: the experiment.
-      outputs: where events and results go.
-      folder: the results of algorithms that are not repeated, and of those that go on from their saved models
-        (``fljax.results.further_rounds``).
+    ``folder`` has the results of algorithms that are not repeated, and of those that go on from their saved models
+    (``fljax.results.further_rounds``).
 
     Raises:
       Stopped, ValueError, OSError, NotFinite: as ``run``.

@@ -82,11 +82,8 @@ class CallbackBuilder:
     def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Callbacks:
         """The callback of one algorithm.
 
-        Args:
-          label: of the algorithm.
-          parts: results of the algorithms that are finished. The first one is the baseline of the metrics that compare
-            with another algorithm; None: there are no such metrics.
-          cells: numbers of the cells of a sweep that run together.
+        ``parts`` are the results of the algorithms that are finished, of which the first is the baseline of metrics
+        that compare with another one; None: there are no such metrics. ``cells`` of a sweep run together.
         """
 
         def record(block: Block) -> None:
@@ -279,9 +276,7 @@ class ProgressFiles(NamedTuple):
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
         """The scores of standalone models: those of an earlier process, or of ``make``, which are then saved.
 
-        Args:
-          data: a checksum of the data that the models are of.
-          make: trains the models.
+        ``data`` is a checksum of the data that the models are of.
         """
         if self.directory is None or self.saving.every is None:
             return list(make())

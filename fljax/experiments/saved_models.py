@@ -113,15 +113,8 @@ def state_of(
 ) -> PyTree:
     """The state in an algorithm's models after the last round, from which ``simulate`` goes on; process 0 reads it.
 
-    The copy of ``keep_beginning`` is read first.
-
-    Args:
-      directory: the run folder.
-      label: of the algorithm.
-      plan: of the algorithm.
-      setup: of the run.
-      rounds: the number of rounds done.
-      trial: whether the plan has placeholders; its contributions are then not compared.
+    The copy of ``keep_beginning`` is read first. ``trial``: whether the plan has placeholders; its contributions are
+    then not compared.
     """
     copied, path = folders.checkpoints_of(directory, label) / BEGIN, path_of(directory, label)
 
@@ -320,12 +313,7 @@ def restored(
 ) -> Models:
     """The models in a file.
 
-    Args:
-      setup: of the run.
-      plan: of the algorithm, with placeholders in place of arguments by seed; the stored arguments replace them.
-      label: of the algorithm.
-      stored: the arrays of the file.
-      rows: as for ``fljax.engine.restore``.
+    The arrays ``stored`` in it replace placeholders of the plan in place of arguments by seed.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
     names = [GIVEN + jax.tree_util.keystr(path) for path, _ in paths]

@@ -247,15 +247,7 @@ def begin_part(grid: Grid, directory: pathlib.Path, number: int, count: int) -> 
     """Makes the folder of the sweep, with its config, and that of a part.
 
     Parts may begin in the same instant: each waits for the others. JAX does not start, here and in ``join_parts``.
-
-    Args:
-      grid: the whole sweep.
-      directory: its folder.
-      number: of the part, from 1.
-      count: as for ``split``.
-
-    Returns:
-      The part; None if the sweep is divided into fewer than ``number`` parts.
+    Parts are numbered from 1. The result is None if the sweep is divided into fewer than ``number`` parts.
     """
     check(grid)
     folders.check(directory)
@@ -345,13 +337,8 @@ class Joined(NamedTuple):
 def join_parts(grid: Grid, directory: pathlib.Path, count: int, force: bool = False) -> Joined:
     """The results of all algorithms whose parts have ended, also written to the folder of the sweep.
 
-    Its ``environment.json`` has the environments of the parts.
-
-    Args:
-      grid: the whole sweep.
-      directory: the folder of the sweep.
-      count: as for ``split``.
-      force: whether parts are joined that were computed with other settings of JAX or other code.
+    Its ``environment.json`` has the environments of the parts. ``force``: whether parts are joined that were computed
+    with other settings of JAX or other code.
     """
     parts = dict(enumerate(split(grid, count), 1))
     results = {number: _results(part, folder_of(directory, number, count)) for number, part in parts.items()}

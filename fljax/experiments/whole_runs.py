@@ -5,53 +5,80 @@ Their checkpoints are in a folder of their own, since a run in the same run fold
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from fljax.core.names import about_algorithm, duration
 from fljax.core.sameness.record import WENT_ON, Differences
 from fljax.core.signatures import accepts
-from fljax.engine import Plan, RunsDone
-from fljax.experiments.conductor import Outputs
+from fljax.engine import Plan, RunsDone, checksum_of
+from fljax.experiments.conductor import Outputs, check_data, opened
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.experiments.programs import check
 from fljax.results.events import EventLog
-from fljax.results.identity import CHECKPOINTS, ORIGIN, check_checkpoints
+from fljax.results.folders import OpenFolder
+from fljax.results.folders import check as check_folder
+from fljax.results.identity import CHECKPOINTS, ORIGIN, Origin, check_checkpoints, check_same_run
 
 
-def apart(outputs: Outputs, folder: str) -> Outputs:
-    """With checkpoints in a folder of this name in the run folder."""
-    files = outputs.files
-    if files.directory is None:
-        return outputs
-    return outputs._replace(files=files._replace(directory=files.directory / folder))
+class Kept(NamedTuple):
+    """What a command keeps in a run folder: ``what`` in the file ``name``, which ``load`` reads, and blocks of runs."""
 
+    what: str
+    name: str
+    load: Callable[[pathlib.Path], Any]
+    blocks: str
 
-def check_blocks(directory: pathlib.Path | None, folder: str, text: str, resume: bool, force: bool) -> Differences:
-    """Raises a ValueError if blocks that would go on are of another config or version, or not by force."""
-    if directory is not None and resume and (directory / folder / CHECKPOINTS / ORIGIN).is_file():
-        return check_checkpoints(directory / folder, text, None, force)
-    return Differences()
+    def earlier(self, directory: pathlib.Path | None, text: str, resume: bool, force: bool) -> tuple[Any, Differences]:
+        """What a folder has, None if nothing, and what differs from its run.
 
+        Raises:
+          ValueError: if it is there and does not go on, or is of another config or version, or not by force.
+        """
+        found, differ = None, Differences()
+        if directory is None:
+            return found, differ
+        if not resume and (directory / self.name).exists():
+            where = f"{str(directory)!r}, which holds {self.name}"
+            raise ValueError(f"expected a folder without results, or --resume, got {where}")
+        check_folder(directory)
+        if (directory / self.name).is_file():
+            found = self.load(directory / self.name)
+            origin = Origin(found.config, found.fljax, None, found.record)
+            differ = check_same_run(origin, text, None, self.what, directory, force=force)
+        if resume and (directory / self.blocks / CHECKPOINTS / ORIGIN).is_file():
+            differ |= check_checkpoints(directory / self.blocks, text, None, force)
+        return found, differ
 
-def check_same_data(earlier: str, data: str, what: str, directory: pathlib.Path | None, outputs: Outputs) -> None:
-    """Raises a ValueError if ``what`` in a folder is of other data, unless it goes on by force; "" is not known."""
-    if earlier in ("", data):
-        return
-    if not outputs.files.saving.force:
-        raise ValueError(
-            f"expected the data of the {what} in {str(directory)!r} to resume them, got other data (with another "
-            "folder the command begins anew; --force or force=True goes on, and the results say so)"
-        )
-    outputs.log.note(f"{WENT_ON}the data of the {what} were others")
+    @contextlib.contextmanager
+    def opened(
+        self, directory: pathlib.Path | None, text: str, differ: Differences, **how: Any
+    ) -> Iterator[tuple[Outputs, OpenFolder]]:
+        """As ``opened`` of a run, with checkpoints in a folder of their own; what differs is told."""
+        with opened(directory, text, unit="runs", **how) as (outputs, folder):
+            for words in differ.sentences:
+                outputs.log.note(words)
+            place = None if directory is None else directory / self.blocks
+            yield outputs._replace(files=outputs.files._replace(directory=place)), folder
 
-
-def tell(differ: Differences, log: EventLog) -> None:
-    """Notes what differs, and what is not compared."""
-    for words in (differ.sentence, *differ.noted):
-        if words:
-            log.note(words)
+    def data_of(self, setup: Setup, found: Any, outputs: Outputs, folder: OpenFolder) -> str:
+        """A checksum of the data, "" if nothing is saved; others than those of what is there need ``force``."""
+        if outputs.folder is None:
+            return ""
+        data = checksum_of(setup.federation)
+        check_data(folder, data, outputs.files)
+        if found is not None and found.data not in ("", str(data)):
+            if not outputs.files.saving.force:
+                raise ValueError(
+                    f"expected the data of the {self.what} in {str(outputs.folder)!r} to resume them, got other data "
+                    "(with another folder the command begins anew; --force or force=True goes on, and the results say "
+                    "so)"
+                )
+            outputs.log.note(f"{WENT_ON}the data of the {self.what} were others")
+        return str(data)
 
 
 def on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
@@ -67,12 +94,7 @@ def on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
 def begin(setup: Setup, log: EventLog, *, purpose: str, run: str, lost: str) -> dict[str, Plan]:
     """The plans of all algorithms by label, after what can be checked and told before anything is computed.
 
-    Args:
-      setup: the experiment.
-      log: gets the notes.
-      purpose: what the runs are for, in the plural.
-      run: what a run is called.
-      lost: what becomes of one that diverges.
+    ``purpose`` says what the runs are for, ``run`` what one is called, and ``lost`` what becomes of one that diverges.
 
     Raises:
       ValueError: if the clients have no test rows, or an algorithm cannot be built or be run on some clients alone.
@@ -101,12 +123,7 @@ def reads_standalone(entry: AlgorithmSetup) -> bool:
 
 
 def _check_start(entry: AlgorithmSetup, purpose: str) -> None:
-    """Raises a ValueError for an algorithm without clients, or with models of all clients before it starts.
-
-    Args:
-      entry: the algorithm.
-      purpose: what the runs are for, in the plural.
-    """
+    """Raises a ValueError for an algorithm without clients, or with models of all clients before it starts."""
     if entry.pooled:
         raise ValueError(
             f"expected algorithms whose clients train for {purpose}, got {entry.label} with pooled = true, which "
@@ -120,14 +137,7 @@ def _check_start(entry: AlgorithmSetup, purpose: str) -> None:
 
 
 def _tell_what_is_left_out(setup: Setup, log: EventLog, run: str, lost: str) -> None:
-    """Notes what whole runs do not use of a config.
-
-    Args:
-      setup: the experiment.
-      log: gets the notes.
-      run: what a run is called.
-      lost: what becomes of one that diverges.
-    """
+    """Notes what whole runs do not use of a config."""
     left_out = [name for name, asked in (("callbacks", setup.callbacks), ("early stopping", setup.stop)) if asked]
     if left_out:
         log.note(f"without {' and '.join(left_out)} of the config: every {run} runs to its end")

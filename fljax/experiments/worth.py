@@ -20,23 +20,13 @@ from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm
 from fljax.core.sameness.codes import code_of
-from fljax.core.sameness.record import Differences
-from fljax.engine import Plan, checksum_of
+from fljax.engine import Plan
 from fljax.engine.whole_runs.members import by_themselves
-from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
+from fljax.experiments.conductor import Outputs, trained_alone
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
 from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import (
-    apart,
-    begin,
-    check_blocks,
-    check_same_data,
-    names_of,
-    on_block,
-    reads_standalone,
-    tell,
-)
+from fljax.experiments.whole_runs import Kept, begin, names_of, on_block, reads_standalone
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
 from fljax.games.comparing import Asked
 from fljax.games.costs import in_words
@@ -46,8 +36,8 @@ from fljax.results import Reference
 from fljax.results.events import OnEvent
 from fljax.results.folders import OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
-from fljax.results.folders import check as check_folder
-from fljax.results.identity import Origin, check_same_run
+
+_KEPT = Kept("tables", TABLES, load, OF_WORTH)
 
 
 class Question(NamedTuple):
@@ -111,19 +101,11 @@ def run(
     """
     asked = Question() if question is None else question
     text = "" if directory is None else dumps(config)
-    if directory is not None and not resume and (directory / TABLES).exists():
-        where = f"{str(directory)!r}, which holds {TABLES}"
-        raise ValueError(f"expected a folder without results, or --resume, got {where}")
-    if directory is not None:
-        check_folder(directory)
     force = saving is not None and saving.force
-    finished, differ = _finished(directory, text, force)  # refuses another config before the folder gets it
-    differ |= check_blocks(directory, OF_WORTH, text, resume, force)
-    opening = opened(directory, text, resume=resume, on_event=on_event, saving=saving, unit="runs")
+    finished, differ = _KEPT.earlier(directory, text, resume, force)  # refuses another config before the folder gets it
+    opening = _KEPT.opened(directory, text, differ, resume=resume, on_event=on_event, saving=saving)
     with opening as (outputs, folder):
-        outputs = apart(outputs, OF_WORTH)
-        tell(differ, outputs.log)
-        tables = {} if finished is None else dict(finished.tables)
+        tables: dict[str, CoalitionTable] = {} if finished is None else dict(finished.tables)
         labels = [entry.label for entry in config.algorithms]
         for label in labels:
             if finished is not None and directory is not None and label in tables:
@@ -132,9 +114,7 @@ def run(
         compared: dict[str, xr.Dataset] = {}
         if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)
-            data = "" if directory is None else str(checksum_of(setup.federation))
-            check_data(folder, int(data) if data else None, outputs.files)
-            check_same_data(finished.data if finished is not None else "", data, "tables", directory, outputs)
+            data = _KEPT.data_of(setup, finished, outputs, folder)
             for label, plan, table in _tables(setup, asked, outputs, folder, tables):
                 if label not in tables:
                     notes = filter(None, dict.fromkeys((table.notes, *outputs.log.forced.splitlines())))
@@ -230,15 +210,6 @@ def _needs_standalone(plan: Plan, entry: AlgorithmSetup, value: Value, setup: Se
 # Of which only the names of its numbers are read.
 _NONE = np.zeros((1, 1), np.float32)
 _ANY = Reference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
-
-
-def _finished(directory: pathlib.Path | None, text: str, force: bool) -> tuple[SavedTables | None, Differences]:
-    """The tables of a folder, None if it has none, and what differs; others are refused as by ``check_same_run``."""
-    if directory is None or not (directory / TABLES).is_file():
-        return None, Differences()
-    saved = load(directory / TABLES)
-    origin = Origin(saved.config, saved.fljax, None, saved.record)
-    return saved, check_same_run(origin, text, None, "tables", directory, force=force)
 
 
 def _check_asked(finished: SavedTables, label: str, asked: Question, directory: pathlib.Path) -> None:

@@ -149,10 +149,7 @@ class Measures(NamedTuple):
 def measures_of(measured: xr.Dataset, value: Value, reference: Reference | None) -> Measures:
     """The values of runs, and what each client has of them.
 
-    Args:
-      measured: over ``run``, ``seed`` and others, of ``Measured``, with ``diverged``.
-      value: the metric or function.
-      reference: standalone models, ``[R, ...]``.
+    ``measured`` is over ``run``, ``seed`` and others, of ``Measured``, with ``diverged``.
     """
     runs, seeds = measured.sizes["run"], measured.sizes["seed"]
 

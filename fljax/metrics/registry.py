@@ -344,8 +344,7 @@ def needs_of(names: Sequence[str]) -> tuple[str, ...]:
 def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
     """All metrics whose variables exist, ``[...]`` by name.
 
-    Args:
-      variables: arrays ``[..., client]`` by name; their leading axes are broadcast.
+    ``variables`` are ``[..., client]``, and their leading axes are broadcast.
     """
     scalars = {}
     for name, metric in OVER_CLIENTS.items():

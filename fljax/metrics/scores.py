@@ -172,8 +172,7 @@ class Predicted(NamedTuple):
 def rare_class(predicted: Sequence[Predicted]) -> int | None:
     """The class with the fewest real rows (at least one), of equal ones the last; None without rows.
 
-    Args:
-      predicted: of several groups of clients, ``[*runs, N, n]`` with labels that are whole numbers from 0.
+    ``predicted`` is of several groups of clients, ``[*runs, N, n]``, with labels that are whole numbers from 0.
     """
     real = [part.labels[np.arange(part.labels.shape[-1]) < part.size[..., None]] for part in predicted]
     classes, counts = np.unique(np.concatenate(real), return_counts=True)
@@ -250,13 +249,8 @@ def scores_of_clients(
 ) -> dict[str, Any]:
     """All scores of some clients: ``score_NAME`` ``[N]``, ``average_score_NAME`` and ``pooled_score_NAME``.
 
-    Args:
-      scores: those that are asked for.
-      predicted: of one run.
-      rare: the rare class.
-      classes: whether the task has classes, so that outputs are logits.
-      failed: called with a score's name, a client's position (None: all rows) and what a function of one's own did in
-        place of a value, which is then NaN.
+    ``classes``: whether the task has classes, so that outputs are logits. ``failed`` is called with a score's name, a
+    client's position (None: all rows) and what a function of one's own did in place of a value, which is then NaN.
     """
     real = [slice(0, int(size) if counts else 0) for size, counts in zip(predicted.size, predicted.counts, strict=True)]
     labels = [predicted.labels[client, rows] for client, rows in enumerate(real)]

@@ -49,11 +49,9 @@ class Compared(NamedTuple):
 def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
     """Every metric of several runs, at each algorithm's own last evaluation, with differences from the first run.
 
-    A difference is from the algorithm of the same label in the first run; if there is none, from the first algorithm
-    of the first run. Where both have the same seeds it is taken seed by seed.
-
-    Args:
-      runs: ``metrics`` of each run, by a name for tables.
+    A difference is from the algorithm of the same label in the first run; if there is none, from the first algorithm of
+    the first run. Where both have the same seeds it is taken seed by seed. ``runs`` has the ``metrics`` of each run, by
+    a name for tables.
     """
     for name, metrics in runs.items():
         if axes_of(metrics):

@@ -97,11 +97,7 @@ def figures(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Figure]:
 
 
 def curves(metrics: xr.Dataset) -> dict[str, Figure]:
-    """One figure over rounds for each metric of the table that has numbers; of unseen clients, the main ones.
-
-    Args:
-      metrics: variables over algorithm, seed and evaluated_round.
-    """
+    """One figure over rounds for each metric of the table that has numbers; of unseen clients, the main ones."""
     looks = styles([str(name) for name in metrics["algorithm"].values])
     names = [*TITLES, "average_loss", *(f"unseen_{name}" for name in MAIN)]
     drawn = {}

@@ -27,7 +27,6 @@ from fljax.results.non_finite import diverged_seeds
 from fljax.results.scores import better
 from fljax.results.sweeps import axes_of
 
-BOLD = r"\mathbf"
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -118,20 +117,23 @@ def _cell(row: Row | None, best: str | None = None) -> str:
     if row is None:
         return "--"
     digits = digits_of(row.metric)
-    spread = "" if math.isnan(row.std) else f" \\pm {row.std:.{digits}f}"
+    spread = "" if math.isnan(row.std) else f"{row.std:.{digits}f}"
     missing = "" if row.seeds == row.of else f"\\,({row.seeds}/{row.of})"  # seeds with a value
     mean = f"{row.mean:.{digits}f}"
-    return f"${f'{BOLD}{{{mean}}}' if mean == best else mean}{spread}{missing}$"
+    return latex_cell(mean, spread, mean == best, missing)
+
+
+def latex_cell(mean: str, spread: str, best: bool, more: str = "") -> str:
+    """A mean, its spread unless that is "", and more, as mathematics of LaTeX; the best mean is bold."""
+    first, second = rf"\mathbf{{{mean}}}" if best else mean, rf" \pm {spread}" if spread else ""
+    return f"${first}{second}{more}$"
 
 
 def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
     """One line for each algorithm and metric: mean, standard deviation, seeds, round, and which seeds diverged.
 
-    The last column says whether lower or higher values are better.
-
-    Args:
-      metrics: of a run.
-      rows: of ``summary``, as many as are to be written.
+    The last column says whether lower or higher values are better. ``rows`` of ``summary`` are as many as are to be
+    written.
     """
     head, marks = (
         ("algorithm", "metric", "mean", "std", "seeds", "round", "diverged", "better"),
@@ -144,9 +146,7 @@ def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
 def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
     """All metrics of every cell of a sweep as CSV, unrounded: a line for each algorithm, cell and metric.
 
-    Args:
-      metrics: of a sweep.
-      chosen: the metrics; all of them if empty.
+    ``chosen`` are the metrics; all of them if empty.
     """
     axes, body, known = axes_of(metrics), list[list[object]](), set[str]()
     for place in np.ndindex(*(metrics.sizes[name] for name in axes)):

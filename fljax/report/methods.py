@@ -17,7 +17,7 @@ import xarray as xr
 from fljax.core.names import unknown
 from fljax.metrics.ranks import Ranking, alike, ranking
 from fljax.metrics.summaries import over_seeds
-from fljax.report.exporting import BOLD, escape, latex_lines
+from fljax.report.exporting import escape, latex_cell, latex_lines
 from fljax.report.tables import digits_of, last_values, title
 from fljax.results.scores import is_lower
 from fljax.results.sweeps import axes_of, best, by_problem, number
@@ -60,7 +60,7 @@ class MethodTable(NamedTuple):
 
     def latex(self) -> str:
         """The table with the rules of booktabs; the best of a block is bold. The first line says what it is."""
-        heads, lines = lines_of(self, _latex_cell)
+        heads, lines = lines_of(self, latex_cell)
         heads = ["Method", *heads[1:-2], "Average rank", "Seconds"]
         escaped = [[escape(label), *(text.replace("–", "--") for text in texts)] for label, *texts in lines]
         told = note(self).replace("*: best", "bold: best")
@@ -135,25 +135,20 @@ def _text_cell(mean: str, spread: str, best: bool) -> str:
     return f"{mean}{spread and f' ± {spread}'}{'*' * best}"
 
 
-def _latex_cell(mean: str, spread: str, best: bool) -> str:
-    return f"${f'{BOLD}{{{mean}}}' if best else mean}{spread and f' {chr(92)}pm {spread}'}$"
-
-
 def lines_of(
     table: MethodTable, cell: Callable[[str, str, bool], str] = _text_cell
 ) -> tuple[list[str], list[list[str]]]:
     """The headings and a line for each method: values by block, average rank, seconds; ``cell`` marks the best."""
     digits = digits_of(table.metric)
-    signed = table.mean if table.lower else -table.mean
-    signed = np.where(np.isfinite(signed), signed, np.inf)  # the least is the best
+    # As they are printed: equal ones are the best alike.
+    printed = [[f"{mean:.{digits}f}" if math.isfinite(mean) else None for mean in line] for line in table.mean]
+    best = [(min if table.lower else max)((text for text in line if text), key=float, default=None) for line in printed]
     lines = []
     for place, label in enumerate(table.methods):
         cells = [label]
-        for block in range(len(table.blocks)):
-            mean, std = table.mean[block, place], table.std[block, place]
-            spread = f"{std:.{digits}f}" if math.isfinite(std) else ""
-            leads = bool(signed[block, place] == signed[block].min())
-            cells.append(cell(f"{mean:.{digits}f}", spread, leads) if math.isfinite(mean) else "–")
+        for texts, stds, top in zip(printed, table.std, best, strict=True):
+            mean, spread = texts[place], f"{stds[place]:.{digits}f}" if math.isfinite(stds[place]) else ""
+            cells.append("–" if mean is None else cell(mean, spread, mean == top))
         rank = table.ranking.average[table.ranked.index(place)] if table.ranking and place in table.ranked else None
         lines.append([*cells, "–" if rank is None else f"{rank:.2f}", f"{table.seconds[place]:.1f}"])
     return ["method", *table.blocks, "average rank", "seconds"], lines

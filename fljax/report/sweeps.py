@@ -16,7 +16,7 @@ from fljax.metrics import over_seeds
 from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
 from fljax.report.tables import is_share, title
 from fljax.results.endings import at_end
-from fljax.results.sweeps import Best, axes_of, best, number, problem_axes
+from fljax.results.sweeps import Best, axes_of, best, number, places_of, problem_axes
 
 
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
@@ -83,9 +83,9 @@ def _at_best(
     values, problems = values.sel(algorithm=label), problem_axes(metrics)
     found = np.full([*(metrics.sizes[name] for name in drawn), metrics.sizes["seed"]], np.nan)
     for choice in chosen:
-        at = {name: 0 if name in drawn else place for name, place in _places(metrics, choice).items()}
-        at |= {name: slice(None) for name in drawn}
-        where = tuple(_places(metrics, choice)[name] if name in problems else slice(None) for name in drawn)
+        at = places_of(metrics, choice.cell)
+        where = tuple(at[name] if name in problems else slice(None) for name in drawn)
+        at |= dict.fromkeys(drawn, slice(None))
         found[where] = np.asarray(values.isel(at).transpose(*drawn, "seed").values, float)[where]
     return found
 
@@ -147,7 +147,7 @@ def _lines(
             axes.plot(place[gone], mean[gone], marker="x", markersize=11, linestyle="none", color=look.colour, zorder=4)
             crossed = True
         for choice in [] if name in problem_axes(metrics) else chosen[label]:
-            at, starred = _places(metrics, choice)[name], True
+            at, starred = places_of(metrics, choice.cell)[name], True
             axes.plot(
                 place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5
             )
@@ -194,7 +194,7 @@ def _maps(
             text = _text(float(mean[row, column]), metric) + "†" * bool(gone[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
         for choice in chosen[label] if framed else []:
-            row, column = (_places(metrics, choice)[name] for name in drawn)
+            row, column = (places_of(metrics, choice.cell)[name] for name in drawn)
             corner = (float(column) - 0.47, float(row) - 0.47)
             axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
     if image is not None:
@@ -204,12 +204,6 @@ def _maps(
         bar.outline.set_visible(False)  # type: ignore[operator]
         _as_shares(bar.ax.yaxis, metric)
     return figure
-
-
-def _places(metrics: xr.Dataset, choice: Best) -> dict[str, int]:
-    """Positions of the best cell by axis; 0 on an axis that makes no difference."""
-    known = {name: metrics[name].values.tolist() for name in choice.cell}
-    return {name: 0 if value is None else known[name].index(value) for name, value in choice.cell.items()}
 
 
 def _text(value: float, metric: str) -> str:

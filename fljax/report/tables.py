@@ -17,7 +17,7 @@ from fljax.metrics.summaries import main_columns, over_seeds
 from fljax.results.endings import at_end, end_of
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.scores import is_lower
-from fljax.results.sweeps import VALIDATION, Best, axes_of, best, label_of, number, problem_axes
+from fljax.results.sweeps import VALIDATION, Best, axes_of, best, label_of, number, places_of, problem_axes
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.
@@ -338,11 +338,8 @@ def best_cell_rows(metrics: xr.Dataset, shown: Collection[str] = ()) -> tuple[li
     The second result says by label which seeds diverged there (``fljax.results.non_finite.diverged_seeds``).
 
     The cell is the best one by validation rows, if clients have some, or else by the sweep's metric. Along an axis that
-    makes no difference to these it is the first one, and the label names it if another metric differs.
-
-    Args:
-      metrics: of a sweep.
-      shown: the metrics that are read of the rows; none: all of them.
+    makes no difference to these it is the first one, and the label names it if another metric differs. ``shown`` are
+    the metrics that are read of the rows; none: all of them.
     """
     last, rows, diverged = at_end(metrics), list[Row](), dict[str, str]()
     for choice, cell_of_label in _best_cells(metrics):
@@ -362,14 +359,8 @@ def _best_cells(metrics: xr.Dataset) -> list[tuple[Best, xr.Dataset]]:
     """The best cell of each algorithm, by validation rows if clients have some; first values where none matters."""
     problems, found = problem_axes(metrics), best(metrics, str(metrics.attrs["metric"]))
     chosen = {(choice.algorithm, *(choice.cell[name] for name in problems)): choice for choice in found}
-    cells = []
-    for choice in chosen.values():
-        at = {
-            name: 0 if value is None else metrics[name].values.tolist().index(value)
-            for name, value in choice.cell.items()
-        }
-        cells.append((choice, metrics.isel(at).assign_attrs(grid="{}")))
-    return cells
+    one = metrics.assign_attrs(grid="{}")
+    return [(choice, one.isel(places_of(metrics, choice.cell))) for choice in chosen.values()]
 
 
 def _differs(values: xr.DataArray, axis: str) -> bool:

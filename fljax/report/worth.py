@@ -254,13 +254,8 @@ def write_worth(
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes ``worth.png`` and ``worth.html`` into a folder; returns their paths.
 
-    Args:
-      folder: of the run.
-      tables: by label.
-      worths: by label.
-      heading: of picture and page.
-      notes: further sentences by label: what it cost, what diverged.
-      comparisons: of estimators with retraining, by label; may be empty.
+    By label, ``notes`` are further sentences (what it cost, what diverged), ``comparisons`` those of estimators with
+    retraining.
     """
     names = [str(name) for table in tables.values() for name in table["name"].values]
     with fonts_for([*names, *tables, *texts_of(xr.Dataset(), heading)]):

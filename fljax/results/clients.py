@@ -15,7 +15,7 @@ import xarray as xr
 from fljax.metrics.summaries import over_seeds
 from fljax.protocol import Names
 from fljax.results.endings import at_end
-from fljax.results.sweeps import axes_of, best, by_problem, label_of, problem_axes
+from fljax.results.sweeps import axes_of, best, by_problem, label_of, places_of, problem_axes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,9 +56,7 @@ class ClientGain(NamedTuple):
 def with_names(metrics: xr.Dataset, names: Sequence[Names]) -> xr.Dataset:
     """Metrics whose clients have their names as coordinates ``client_name`` and ``unseen_name``.
 
-    Args:
-      metrics: over client and unseen.
-      names: of each seed; a population whose names differ between seeds, or that has none, gets none.
+    ``names`` are of each seed; a population whose names differ between seeds, or that has none, gets none.
     """
     for dimension, field in (("client", "clients"), ("unseen", "unseen")):
         of_seeds = {getattr(of_seed, field) for of_seed in names}
@@ -88,11 +86,7 @@ def with_common_names(datasets: Iterable[xr.Dataset]) -> list[xr.Dataset]:
 
 
 def gains(metrics: xr.Dataset) -> list[ClientGain]:
-    """The gain of every client by every algorithm, seen clients first; empty without metrics by client.
-
-    Args:
-      metrics: of a run, over algorithm, seed, evaluated_round, client and unseen.
-    """
+    """The gain of every client by every algorithm, seen clients first; empty without metrics by client."""
     if not _has_clients(metrics):
         return []
     last, lines = at_end(metrics), list[ClientGain]()
@@ -129,13 +123,9 @@ def gains_at_best(metrics: xr.Dataset) -> list[ClientGain]:
     metric, lines = str(metrics.attrs["metric"]), list[ClientGain]()
     for choice in best(metrics, metric) if _has_clients(metrics) else ():
         if choice.criterion == metric:
-            at = {
-                name: 0 if value is None else metrics[name].values.tolist().index(value)
-                for name, value in choice.cell.items()
-            }
             label = label_of(choice.algorithm, {name: choice.cell[name] for name in problem_axes(metrics)})
-            of_cell = [line for line in gains(metrics.isel(at)) if line.algorithm == choice.algorithm]
-            lines += [line._replace(algorithm=label) for line in of_cell]
+            of_cell = gains(metrics.isel(places_of(metrics, choice.cell)))
+            lines += [line._replace(algorithm=label) for line in of_cell if line.algorithm == choice.algorithm]
     return lines
 
 
@@ -160,8 +150,7 @@ class GainShare(NamedTuple):
 def gain_shares(metrics: xr.Dataset) -> list[GainShare]:
     """In which share of the cells and seeds every client gains, by algorithm, seen clients first.
 
-    Args:
-      metrics: of a sweep, or of a run, whose seeds are counted alone.
+    Of a run, seeds are counted alone.
     """
     return [
         line._replace(algorithm=label_of(line.algorithm, values))

@@ -81,9 +81,7 @@ def at_end(metrics: xr.Dataset) -> xr.Dataset:
 def held_after_end(values: xr.DataArray, place: xr.DataArray) -> np.ndarray:
     """``[..., evaluated_round, x]``: the values, and after the end of a run those at its end.
 
-    Args:
-      values: over ``..., evaluated_round, x``.
-      place: from ``ends``, over dimensions of ``values``.
+    ``place`` is from ``ends``.
     """
     count = values.sizes["evaluated_round"]
     end = place.broadcast_like(values.isel(dict.fromkeys(values.dims[-2:], 0)))

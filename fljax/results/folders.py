@@ -26,14 +26,12 @@ temporary name, flushed to the disk and then renamed, so a process that dies lea
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pathlib
 import tomllib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import h5netcdf
 import xarray as xr
 
 from fljax.core import processes
@@ -103,15 +101,11 @@ def claim(
     The folder is created if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
     rewritten from existing results. If who goes on is refused before it computes anything, these files are as before.
 
-    Args:
-      directory: the run folder; None: nothing is saved or locked.
-      text: the config of the run with every default, as TOML.
-      resume: whether the folder may have results of this config, of one with fewer rounds, or of one that lacks its
-        last algorithms.
-      grid: the grid of a sweep, as in the attributes of its results; None for a run.
-      computes: whether this process computes; else ``environment.json`` is not written, for which JAX would start, and
-        records of settings and code are not compared.
-      force: whether a run goes on where these differ; a note says what does.
+    The folder may have results if ``resume``: of this config, of one with fewer rounds, or of one that lacks its last
+    algorithms. ``grid`` is that of a sweep, as in the attributes of its results. Unless a process ``computes``,
+    ``environment.json`` is not written, for which JAX would start, and records of settings and code are not compared.
+    With ``force`` a run goes on where these differ, and a note says what does. With no ``directory``, nothing is saved
+    or locked.
 
     Yields:
       The finished algorithms of the folder, and notes.
@@ -149,8 +143,7 @@ def _claimed(
         earlier = bool(finished) or bool(begun)
         earlier = earlier or (resume and any((directory / name).exists() for name in (CHECKPOINTS, *_OF_WHOLE_RUNS)))
         notes = write_environment(directory / ENVIRONMENT, earlier) if computes else ()
-        forced = (differ.sentence,) if differ.changed else ()
-        yield OpenFolder(finished, (*forced, *differ.noted, *notes), begun)
+        yield OpenFolder(finished, (*differ.sentences, *notes), begun)
 
 
 # What a process writes about itself, before it computes anything.
@@ -360,22 +353,9 @@ def _read(directory: pathlib.Path) -> tuple[Results, dict[str, str] | None]:
     path = directory / RESULTS
     if not path.is_file():
         raise ValueError(f"expected a run folder with {RESULTS}, got {directory}")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror}") from None
-    try:
-        net_cdf.check_alone(content)
-        with h5netcdf.File(io.BytesIO(content), "r") as file:
-            is_named = "origin" in file.groups
-        groups = (None, "records", *(["origin"] if is_named else []))
-        read = [xr.load_dataset(io.BytesIO(content), engine="h5netcdf", group=group) for group in groups]
-        # With its encoding, a later save would cast to the file's dtypes, e.g. NaN to whole numbers.
-        results = Results(read[0].drop_encoding(), read[1].drop_encoding())
-        origin = {str(name): str(text.values) for name, text in read[2].items()} if is_named else None
-    except Exception:  # the exception depends on where the file is damaged
-        raise ValueError(
-            f"expected {str(path)!r} to be a whole file, got a damaged one: "
-            "put back a copy of it, or remove it and run all of its algorithms again with --resume"
-        ) from None
-    return results, origin
+    remedy = "put back a copy of it, or remove it and run all of its algorithms again with --resume"
+    metrics, records, *origins = net_cdf.read(
+        path, ["records"], ["origin"], f"a whole file, got a damaged one: {remedy}"
+    )
+    origin = {str(name): str(text.values) for name, text in origins[0].items()} if origins else None
+    return Results(metrics, records), origin

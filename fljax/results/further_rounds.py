@@ -33,10 +33,7 @@ _AT_ONCE = 1000  # rounds of long records that are in memory
 def rounds_before(metrics: xr.Dataset, old_text: str, text: str) -> int | None:
     """The rounds after which the results of a folder go on; None: they do not, or not with this config.
 
-    Args:
-      metrics: of the folder.
-      old_text: the config of the results, as TOML.
-      text: the config of the run that is asked for.
+    ``old_text`` is the config of the results, and ``text`` that of the run that is asked for.
     """
     asked, changed = tomllib.loads(text), differences(old_text, text)
     if not changed:
@@ -86,10 +83,8 @@ def divided(parts: Parts, before: int | None) -> tuple[Parts, Parts]:
 def check_models(text: str, models: Mapping[str, pathlib.Path], stores: Mapping[str, pathlib.Path]) -> None:
     """Raises a ValueError if there is nothing from which algorithms could go on.
 
-    Args:
-      text: the config of the run that is asked for, as TOML.
-      models: the file of the last round's models, by label of each algorithm that goes on.
-      stores: the place of its records, if they are too long for the results.
+    By label of each algorithm that goes on, ``models`` are the files of its last models, and ``stores`` the places of
+    its records, if they are too long for the results.
     """
     saved = tomllib.loads(text).get("save_models")
     if models and saved != "last":
@@ -156,11 +151,8 @@ def with_records(before: xr.Dataset, after: xr.Dataset) -> xr.Dataset:
 def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:
     """Metrics (along ``evaluated_round``) or records (along ``round``) of a run and of its further rounds.
 
-    Args:
-      before: of the first rounds; of results that were joined with those of algorithms with more rounds, what is NaN
-        after the end is left out.
-      after: of the further rounds. An evaluation after the last of the rounds before is that of ``before``.
-      along: the dimension.
+    Of results that were joined with those of algorithms with more rounds, what is NaN after the end is left out. An
+    evaluation after the last of the rounds before is that of ``before``.
 
     Variables of each evaluation or round are joined. Of others, seconds are added, and the rest is as ``after`` has it.
     """

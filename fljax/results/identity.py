@@ -80,15 +80,8 @@ def check_same_run(
 ) -> Differences:
     """Raises a ValueError if ``what`` in the folder ``where`` is of another run: its version, config or grid differ.
 
-    Args:
-      origin: the run that it is of.
-      text: the config of the run that would go on.
-      grid: its grid.
-      what: "results" or "checkpoints".
-      where: the folder.
-      remedy: what a user may do if the config differs.
-      may_differ: the config is not compared, since the run goes on for more rounds or has more algorithms.
-      force: whether it goes on where records differ; None: they are not compared.
+    ``remedy`` is what a user may do if the config differs. With ``may_differ`` configs are not compared, since the run
+    goes on for more rounds or has more algorithms; with ``force`` None, records are not.
     """
     from fljax.core.version import __version__
 
@@ -109,12 +102,8 @@ def check_same_run(
 def difference(earlier: str, now: str) -> str | None:
     """A phrase about the first key in which two configs differ.
 
-    Args:
-      earlier: the config of earlier results, as TOML.
-      now: the current config, as TOML. Keys that change no result are not compared.
-
-    Returns:
-      For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal.
+    For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal. Keys that change
+    no result are not compared.
     """
     changed = differences(earlier, now)
     if not changed:
@@ -128,10 +117,7 @@ def difference(earlier: str, now: str) -> str | None:
 def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT) -> dict[str, tuple[str, str]]:
     """The two values of every key in which two configs differ, as short texts, by the key's path.
 
-    Args:
-      earlier: a config as TOML.
-      now: another.
-      without: keys that are not compared.
+    Keys in ``without`` are not compared.
     """
     first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
     # In the record, or the mark that an older fljax.compare gave a task.
@@ -143,12 +129,7 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
 def added(earlier: str, now: str) -> list[str]:
     """The labels of the algorithms that a config has after all of those of an earlier one.
 
-    Args:
-      earlier: the config of earlier results, as TOML.
-      now: the current config.
-
-    Returns:
-      The labels; empty if the configs are equal, or differ in anything else that changes results.
+    Empty if the configs are equal, or differ in anything else that changes results.
     """
     first, second = (tomllib.loads(text).get("algorithms", []) for text in (earlier, now))
     count = len(first)
@@ -261,12 +242,8 @@ def environment() -> dict[str, Any]:
 def write_environment(path: pathlib.Path, resumed: bool) -> tuple[str, ...]:
     """Writes the environment of this process, which starts JAX.
 
-    Args:
-      path: the file.
-      resumed: whether results of an earlier process go on; if its environment was another one, "earlier" keeps it.
-
-    Returns:
-      Sentences for the user.
+    If an earlier process, whose results go on (``resumed``), had another one, "earlier" keeps it. Returns
+    sentences for the user.
     """
     now = environment()
     notes: tuple[str, ...] = ()
@@ -286,11 +263,7 @@ def join_environments(path: pathlib.Path, parts: Mapping[int, pathlib.Path]) -> 
     """Writes the environments of parts that ran apart, each different one once; JAX is not started.
 
     The file has that of the first part, with the numbers of the parts that it is of, and "others" lists the others.
-    Times are not compared.
-
-    Args:
-      path: the file.
-      parts: by number of the part the file of its environment.
+    Times are not compared. ``parts`` has the file of each by its number.
     """
     different: list[dict[str, Any]] = []
     for number, file in parts.items():

@@ -51,29 +51,32 @@ def check_alone(content: bytes) -> None:
             raise ValueError(f"expected the values of {name} in the file, got them in another one")
 
 
-def read(path: pathlib.Path, groups: Sequence[str]) -> list[xr.Dataset]:
-    """The dataset at the root of a file, and those of its groups."""
+_WHOLE = "a whole file of fljax, got another or a damaged one"
+
+
+def read(
+    path: pathlib.Path, groups: Sequence[str], optional: Sequence[str] = (), expected: str = _WHOLE
+) -> list[xr.Dataset]:
+    """The dataset at the root of a file, those of its groups, and of optional ones if they are there."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"expected {str(path)!r} to be readable, got: {error.strerror or error}") from None
     try:
         check_alone(content)
-        datasets = [xr.load_dataset(io.BytesIO(content), engine="h5netcdf", group=group) for group in (None, *groups)]
+        with h5netcdf.File(io.BytesIO(content), "r") as file:
+            named = (None, *groups, *(group for group in optional if group in file.groups))
+        datasets = [xr.load_dataset(io.BytesIO(content), engine="h5netcdf", group=group) for group in named]
     except Exception:  # the exception depends on where the file is damaged
-        raise ValueError(f"expected {str(path)!r} to be a whole file of fljax, got another or a damaged one") from None
-    # With its encoding, a later save would cast to the file's dtypes.
+        raise ValueError(f"expected {str(path)!r} to be {expected}") from None
+    # With its encoding, a later save would cast to the file's dtypes, e.g. NaN to whole numbers.
     return [dataset.drop_encoding() for dataset in datasets]
 
 
 def encoded_by_label(root: xr.Dataset, datasets: Mapping[str, xr.Dataset], *, listed: str, group: str) -> bytes:
     """The bytes of a file with a dataset at its root, and others by any label.
 
-    Args:
-      root: gets the variable ``listed``.
-      datasets: by label, each in a group ``GROUP_0``, ``GROUP_1``, ...
-      listed: the variable that lists the labels.
-      group: how the names of groups begin.
+    The variable ``listed`` of the root lists the labels; groups are called ``GROUP_0``, ``GROUP_1`` and so on.
     """
     groups = {f"{group}_{place}": dataset for place, dataset in enumerate(datasets.values())}
     return encoded(root.assign({listed: ((), json.dumps(list(datasets)))}), groups)

@@ -110,12 +110,6 @@ def with_anomalies(
 ) -> xr.Dataset:
     """Adds who was not finite to the metrics of one run.
 
-    Args:
-      metrics: over ``seed, evaluated_round``.
-      records: of the same run, over ``seed, round``.
-      divergences: of the frozen seeds.
-      clients: number of seen clients.
-
     Returns:
       The Dataset with ``diverged_by`` over ``seed, client``: whether the client's message or new state was not finite
       in the round in which the seed diverged; and, if messages are dropped, ``dropped_messages`` over
@@ -137,9 +131,7 @@ def with_anomalies(
 def senders_of(metrics: xr.Dataset, run: Mapping[str, Any]) -> tuple[int, ...]:
     """Ids of the clients that were not finite in the round in which a run diverged; empty if it is not known.
 
-    Args:
-      metrics: of several runs.
-      run: coordinates of one run: algorithm, seed, axes of a sweep.
+    ``run`` has the coordinates of one run: algorithm, seed, axes of a sweep.
     """
     if "diverged_by" not in metrics:
         return ()
@@ -164,13 +156,7 @@ def diverged_seeds(metrics: xr.Dataset) -> dict[str, str]:
 
 
 def diverged_words(rounds: Sequence[int], runs: int, kind: str = "seed") -> str:
-    """``2 of 3 seeds, from round 14``, or nothing.
-
-    Args:
-      rounds: the round of each run that diverged.
-      runs: the number of all runs.
-      kind: what a run is called.
-    """
+    """``2 of 3 seeds, from round 14``, or nothing. ``kind`` is what a run is called."""
     if not rounds:
         return ""
     first = f"{'from ' if len(set(rounds)) > 1 else ''}round {int(min(rounds))}"
@@ -226,9 +212,6 @@ def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
     """Runs in which a model's loss is infinite, although no parameter is NaN or infinite.
 
     A loss is also infinite if it cannot be computed, e.g. because a client's examples have NaN.
-
-    Args:
-      metrics: of one run, or joined over algorithms and the axes of a sweep.
 
     Returns:
       For each algorithm, cell and seed, the first evaluation with infinite losses; of several metrics, the one with the

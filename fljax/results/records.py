@@ -87,10 +87,6 @@ def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
     """``participation`` and the other tables over ``client`` of ``dataset``, derived from the rows of cohorts.
 
     For records that leave them out, since they are large: choose rounds first, by ``records.isel(round=...)``.
-
-    Args:
-      records: over ``seed`` and ``round``.
-      population: number of seen clients.
     """
     names = [name for name in ("cohort_id", "cohort_present", "weight", "dropped") if name in records]
     dims = ("seed", "round", "row")
@@ -105,10 +101,7 @@ def with_compute(
 ) -> xr.Dataset:
     """Adds what clients have computed in local training until each evaluation.
 
-    Args:
-      metrics: of one run, over ``seed, evaluated_round``.
-      records: of the same run, over ``seed, round``; their cohorts say who trained.
-      counts: of one local training of each client, by name.
+    ``counts`` are of one local training of each client, by name.
 
     Returns:
       The Dataset with each name over ``seed, evaluated_round``, of all clients, and ``client_`` before the name over

@@ -39,11 +39,7 @@ def directions(metrics: xr.Dataset) -> str:
 
 
 def without_value(metrics: xr.Dataset) -> list[str]:
-    """A sentence for each score that some client lacks at the last evaluation although it has test rows.
-
-    Args:
-      metrics: of one algorithm, over seed, evaluated_round and client or unseen.
-    """
+    """A sentence for each score that some client lacks at the last evaluation although it has test rows."""
     told, one_class = [], "their test rows have one class only"
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
         losses = f"{prefix}test_loss"

@@ -120,19 +120,23 @@ class Best(NamedTuple):
 
 def axes_of(metrics: xr.Dataset) -> list[str]:
     """Names of the axes of a sweep's results; empty for results of a run."""
-    return list(json.loads(metrics.attrs.get("grid", "{}")))
+    return list(_paths(metrics))
 
 
 def problem_axes(metrics: xr.Dataset) -> list[str]:
     """Names of the axes that change the data or the model: cells that differ in them are not compared."""
-    grid: dict[str, str] = json.loads(metrics.attrs.get("grid", "{}"))
-    return [axis for axis, path in grid.items() if path.split(".")[0].strip() in _OF_THE_PROBLEM]
+    return [axis for axis, path in _paths(metrics).items() if path.split(".")[0].strip() in _OF_THE_PROBLEM]
+
+
+def _paths(metrics: xr.Dataset) -> dict[str, str]:
+    """The paths of a sweep's axes in the config, by name."""
+    return json.loads(metrics.attrs.get("grid", "{}"))
 
 
 def by_problem(metrics: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:
     """The values of the axes of the problem, and the cells with these, for each combination of values."""
     axes = problem_axes(metrics)
-    rest = {axis: path for axis, path in json.loads(metrics.attrs.get("grid", "{}")).items() if axis not in axes}
+    rest = {axis: path for axis, path in _paths(metrics).items() if axis not in axes}
     whole = metrics.assign_attrs(grid=json.dumps(rest)) if axes else metrics
     return [
         (
@@ -141,6 +145,12 @@ def by_problem(metrics: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:
         )
         for place in itertools.product(*(range(metrics.sizes[axis]) for axis in axes))
     ]
+
+
+def places_of(metrics: xr.Dataset, cell: Mapping[str, Any]) -> dict[str, int]:
+    """The position of a cell along each axis, from its values; 0 where None stands for all."""
+    known = {name: metrics[name].values.tolist() for name in cell}
+    return {name: 0 if value is None else known[name].index(value) for name, value in cell.items()}
 
 
 def number(value: Any) -> str:

@@ -66,8 +66,10 @@ def write_folder(folder: pathlib.Path, words: str, places: tuple[str, ...]) -> N
     raw |= {"data": BASE["data"] | {"dataset": said("config", "blobs")}}
     groups = {
         "records": records.assign_coords({name: changes[name] for name in ("algorithm", "seed") if name in changes}),
-        "origin": net_cdf.origin(said("origin", tomli_w.dumps(raw))),
+        "origin": net_cdf.origin(tomli_w.dumps(raw)),
     }
+    if "origin" in places:
+        groups["origin"] = groups["origin"].assign(config=((), words))
     (folder / "results.nc").write_bytes(net_cdf.encoded(metrics.assign_coords(changes), groups))
     (folder / "config.toml").write_bytes(tomli_w.dumps(raw).encode())
     (folder / "environment.json").write_text(json.dumps({"versions": {said("environment", "jax"): words}}))

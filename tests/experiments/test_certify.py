@@ -11,7 +11,7 @@ import pytest
 from fljax import games
 from fljax.config import Config, dumps, parse
 from fljax.engine import RunsDone
-from fljax.experiments import certify
+from fljax.experiments import certify, whole_runs
 from fljax.experiments.certify import CONTROL, Question
 from fljax.games import Utility
 from fljax.games.strategic.deviations import Messages
@@ -146,7 +146,7 @@ def test_other_data_are_refused_where_certificates_are_missing(
 ) -> None:
     certify.run(config(), directory=tmp_path, question=Question(control=False))
     saved = games.load_certificates(tmp_path / CERTIFICATES)
-    monkeypatch.setattr(certify, "checksum_of", lambda _: int(saved.data) + 1)
+    monkeypatch.setattr(whole_runs, "checksum_of", lambda _: int(saved.data) + 1)
     with pytest.raises(ValueError, match=r"expected the data of the certificates in .* got other data"):
         certify.run(config(), directory=tmp_path, resume=True)  # the control is missing
     certify.run(config(), Question(control=False), directory=tmp_path, resume=True)
@@ -164,8 +164,8 @@ def test_what_is_refused_leaves_a_run_as_it_was(
 
     before = contents()
     with monkeypatch.context() as others:
-        others.setattr(certify, "checksum_of", lambda _: 1)
-        others.setattr(certify, "check_data", refuse)
+        others.setattr(whole_runs, "checksum_of", lambda _: 1)
+        others.setattr(whole_runs, "check_data", refuse)
         with pytest.raises(ValueError, match="other data"):
             certify.run(two, directory=tmp_path, resume=True)
     assert contents() == before

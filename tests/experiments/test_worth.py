@@ -13,7 +13,7 @@ from fljax.config import Config, dumps, parse
 from fljax.contributions import ESTIMATORS
 from fljax.core.sameness.codes import code_of
 from fljax.engine import RunsDone
-from fljax.experiments import worth
+from fljax.experiments import whole_runs, worth
 from fljax.experiments.worth import TABLES, Question
 from fljax.games.values import name_of_value
 from fljax.report.estimators import estimator_sentences
@@ -162,7 +162,7 @@ def test_other_data_are_refused_where_tables_are_missing(
     tables = worth.run(config(), directory=tmp_path).tables
     saved = games.load(tmp_path / TABLES)
     games.save(tmp_path / TABLES, {"fedavg": tables["fedavg"]}, saved.config, data=saved.data)
-    monkeypatch.setattr(worth, "checksum_of", lambda _: int(saved.data) + 1)
+    monkeypatch.setattr(whole_runs, "checksum_of", lambda _: int(saved.data) + 1)
     with pytest.raises(ValueError, match=r"expected the data of the tables in .* to resume them, got other data"):
         worth.run(config(), directory=tmp_path, resume=True)
     assert len(retrained) == 2

@@ -10,7 +10,9 @@ import pytest
 import xarray as xr
 
 from fljax.metrics.ranks import critical_difference
+from fljax.report.exporting import latex_table
 from fljax.report.methods import as_json, lines_of, method_table, note
+from fljax.report.tables import summary
 
 SCALAR = ("algorithm", "seed", "evaluated_round")
 
@@ -68,6 +70,16 @@ def test_cells_of_a_sweep_are_blocks_where_they_are_another_problem() -> None:
     assert "qffl & -- & -- &" in table.latex()
     assert lines_of(table)[1][2] == ["qffl", "–", "–", "0.300 ± 0.014", "–", "4.0"]
     np.testing.assert_allclose(table.seconds, [4 + 2, 4 + 3, 4])
+
+
+def test_equal_as_printed_are_the_best_alike() -> None:
+    """And so they are in the table of one run."""
+    values = run([0.80001, 0.80004, 0.8016], metric="average_loss")
+    table = method_table(values, "average_loss")
+    assert [line[1].endswith("*") for line in lines_of(table)[1]] == [True, True, False]
+    columns = {"average_loss": "Average loss"}
+    for text in (table.latex(), latex_table(summary(values), columns, lower={"average_loss": True})):
+        assert [r"\mathbf" in line for line in text.splitlines() if "0.80" in line] == [True, True, False]
 
 
 def test_lower_is_better_for_losses() -> None:

@@ -72,9 +72,7 @@ def line(entry: Any) -> str:
 def find(name: str, *, imports: bool = True) -> dict[str, Any]:
     """The entries with this name by kind, a key of ``KINDS``; of an import path the algorithm's builder.
 
-    Args:
-      name: of an entry, or ``"module:name"``.
-      imports: as for ``fljax.core.names.resolve``.
+    ``imports`` is as for ``fljax.core.names.resolve``.
     """
     every = {kind: entries(kind) for kind in KINDS}
     names = (name, f"{name.partition(':')[0]}:NAME")  # such as "tfds:NAME"

@@ -37,8 +37,7 @@ def codes_of(value: Any) -> dict[str, str]:
 
 def code_of(value: Any) -> str:
     """The code of a function of one's own and all of its own that it reaches; "" of a name."""
-    found = list(codes_of(value).values())
-    return "" if isinstance(value, str) else found[0] if len(found) == 1 else _checksum(sorted(found))
+    return "" if isinstance(value, str) else _checksum(sorted(codes_of(value).values()))
 
 
 def named_in(settings: Any) -> dict[str, Any]:
@@ -55,10 +54,6 @@ def named_in(settings: Any) -> dict[str, Any]:
 
 def _checksum(words: list[str]) -> str:
     return f"{sys.implementation.cache_tag}:{zlib.crc32(repr(words).encode('utf-8', 'surrogatepass')):08x}"
-
-
-def _order(value: Any) -> str:
-    return repr(value) if isinstance(value, _PLAIN) else _name(value)
 
 
 def _name(value: Any) -> str:
@@ -132,8 +127,9 @@ def _inside(value: Any) -> tuple[str, list[Any]]:
         own = {name: each for name, each in vars(value).items() if callable(each) or not name.startswith("__")}
         return ("class", [*value.__bases__, *sorted(own.items())]) if _is_code(value) else (_name(value), [])
     if isinstance(value, dict | set | frozenset | tuple | list):
-        parts = value.items() if isinstance(value, dict) else value
-        return "", sorted(parts, key=_order) if isinstance(value, set | frozenset) else list(parts)
+        if isinstance(value, set | frozenset):
+            return "", sorted(value, key=lambda part: repr(part) if isinstance(part, _PLAIN) else _name(part))
+        return "", list(value.items() if isinstance(value, dict) else value)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _array(value), []
     held = dict(getattr(value, "__dict__", {}))

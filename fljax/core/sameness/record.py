@@ -43,6 +43,11 @@ class Differences(NamedTuple):
         """What results say that went on by force; "" if nothing differs."""
         return f"{WENT_ON}{' and '.join(self.changed)}" if self.changed else ""
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What a user is told: by what numbers differ, and what else."""
+        return (*filter(None, [self.sentence]), *self.noted)
+
 
 def record(codes: Mapping[str, str] | None = None) -> dict[str, str]:
     """The settings and the JAX of this process, and codes by name."""

@@ -242,14 +242,9 @@ def read_arrays(
 ) -> list[Piece]:
     """The rows of an ``.npz`` file.
 
-    Args:
-      place: the file.
-      features: the name of the array of features.
-      label: the name of the array of labels.
-      client: the name of the array of owners; a part of test or validation rows may lack it.
-      whole: whether all rows are of one part. Otherwise arrays whose names end in ``_train``, ``_val`` and ``_test``
-        are parts.
-      test: whether the rows of the file are test rows.
+    A part of test or validation rows may lack the array ``client``, the owners. Unless the rows are of one part
+    (``whole``), arrays whose names end in ``_train``, ``_val`` and ``_test`` are parts. ``test``: whether they are test
+    rows.
     """
     with opened_npz(place) as stored:
         ends = {} if whole or features in stored else _ENDS

@@ -140,12 +140,8 @@ def read_columns(
 ) -> Dataset:
     """As ``dataset_from_frame``, of the columns as one value.
 
-    Args:
-      frame: one row for each example.
-      columns: what the columns are.
-      standardise: as for ``dataset_from_frame``.
-      pixels: the images ``[n, height, width, channels]`` whose paths ``columns.images`` has.
-      rows: what the files of the table say of its rows; the column of clients is then not read.
+    ``pixels`` are the images ``[n, height, width, channels]`` whose paths ``columns.images`` has. With ``rows``, which
+    say what the files of the table do, the column of clients is not read.
     """
     columns = Columns(*map(_named, Columns._fields, columns))
     label, client, features, part, classes, regression, shape, vocabulary, images = columns

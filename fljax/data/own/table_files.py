@@ -85,15 +85,9 @@ def read_files(
     """The rows of some files as one data set, in the order of the files.
 
     Files must have the same columns by name, in any order, and one kind of values in each column. Texts of a column of
-    CSV files become numbers if they do in all files.
-
-    Args:
-      name: what error messages call the whole.
-      files: at least one with training rows. Either all have a client or none. Test files of a client may be empty.
-      columns: what the columns are. Test files need no column of clients; their rows are then of nobody.
-      form: how CSV files are written.
-      pictures: how images are read, if there is a column of them.
-      standardise: whether models see each float feature with mean 0 and standard deviation 1.
+    CSV files become numbers if they do in all files. Some file has training rows, and either all have a client or none.
+    Test files of a client may be empty, and need no column of clients: their rows are then of nobody. ``name`` is what
+    error messages call the whole.
     """
     tables = [_read(file, columns, form) for file in files]
     split = any(file.test for file in files)

@@ -70,13 +70,9 @@ def _are_tests(dataset: Dataset) -> np.ndarray:
 def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
     """The numbers of the owners that are unseen clients, in ascending order.
 
-    Args:
-      owners: of the data set.
-      unseen: a number of clients, a list of owners by name, or "test": all owners without training rows. Where no name
-        is equal to an entry, the texts of both are compared; owners without names are chosen by number.
-
-    Returns:
-      The numbers; None if ``unseen`` is a number of clients, which a partition draws.
+    None if ``unseen`` is a number of clients, which a partition draws; else it is a list of owners by name, or "test":
+    all owners without training rows. Where no name is equal to an entry, the texts of both are compared; owners without
+    names are chosen by number.
 
     Raises:
       ValueError: if an owner does not exist or is named twice, or no owner is chosen.

@@ -109,7 +109,7 @@ def _parse_mnist(folder: Path) -> Dataset:
         images.append(x)
         labels.append(y)
     size = len(labels[0])
-    return with_moments(dataset(np.concatenate(images)[..., None], np.concatenate(labels), classes=10, train_size=size))
+    return dataset(np.concatenate(images)[..., None], np.concatenate(labels), classes=10, train_size=size)
 
 
 def _find(folder: Path, stem: str, kind: str) -> Path:

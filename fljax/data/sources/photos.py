@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax.data.datasets import Dataset, dataset, with_moments
+from fljax.data.datasets import Dataset, dataset
 from fljax.data.sources.upstream import Source
 
 _PIXELS = 3 * 32 * 32
@@ -174,7 +174,7 @@ def _joined(family: _Cifar, files: Mapping[str, bytes], place: Path) -> Dataset:
     x = np.concatenate(images).reshape(-1, 3, 32, 32)
     # The files are channels-first; fljax stores images channels-last.
     upright = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    return with_moments(dataset(upright, np.concatenate(labels), classes=family.classes, train_size=sum(sizes[:-1])))
+    return dataset(upright, np.concatenate(labels), classes=family.classes, train_size=sum(sizes[:-1]))
 
 
 def _records(family: _Cifar, content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -217,7 +217,7 @@ CIFAR100 = _source(
 def _parse_svhn(folder: Path) -> Dataset:
     parts = [_read_svhn(folder / name) for name in _SVHN_FILES]
     images, labels = zip(*parts, strict=True)
-    return with_moments(dataset(np.concatenate(images), np.concatenate(labels), classes=10, train_size=len(labels[0])))
+    return dataset(np.concatenate(images), np.concatenate(labels), classes=10, train_size=len(labels[0]))
 
 
 def _read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -274,9 +274,7 @@ def _parse_tiny_imagenet(folder: Path) -> Dataset:
     x = np.empty((len(files), _TINY_SIZE, _TINY_SIZE, 3), np.uint8)
     for row, (path, _) in enumerate(files):
         x[row] = _jpeg(path)
-    return with_moments(
-        dataset(x, np.array([label for _, label in files], np.int32), classes=len(names), train_size=size)
-    )
+    return dataset(x, np.array([label for _, label in files], np.int32), classes=len(names), train_size=size)
 
 
 def _text_lines(path: Path) -> list[str]:

@@ -67,7 +67,9 @@ class Source(NamedTuple):
         Raises:
           ValueError: if the files cannot be found or fetched, or are damaged.
         """
-        store = cache_folder(cache)
+        return with_moments(self._load(folder, cache_folder(cache)))
+
+    def _load(self, folder: str | Path | None, store: Path) -> Dataset:
         if folder is not None:
             made = self.parse(Path(folder).expanduser())
             if not self.fetched:
@@ -76,7 +78,7 @@ class Source(NamedTuple):
         arrays = read_cached(self.name, store)
         if arrays is not None and {"x", "y", "train_size", *self.saved} <= arrays.keys():
             numbers: dict[str, Any] = {name: int(arrays[name]) for name in ("train_size", *self.saved)}
-            return with_moments(dataset(arrays["x"], arrays["y"], **{"classes": self.classes, **numbers}))
+            return dataset(arrays["x"], arrays["y"], **{"classes": self.classes, **numbers})
         if not self.fetched:
             raise ValueError(f"expected {self.name} on this machine, got nothing; {self.advice}")
         installed = self._installed()

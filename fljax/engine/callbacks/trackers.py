@@ -58,10 +58,8 @@ class Scalars(NamedTuple):
     ) -> Iterator[tuple[str, str, float]]:
         """``(whose, metric, value)`` of every finite mean over seeds and of every finite value.
 
-        Args:
-          label: of the algorithm.
-          cells: numbers of the cells of a sweep; if empty, several are numbered from 0.
-          by_seed: whether to give the values of single seeds too.
+        Without numbers in ``cells``, several cells of a sweep are numbered from 0. ``by_seed`` also gives the values of
+        single seeds.
 
         Yields:
           ``whose`` is ``incfl/mean`` or ``incfl/seed_0``, and ``incfl/cell_3/mean`` in a sweep; without a label it

@@ -66,13 +66,8 @@ class Series:
     ) -> Series:
         """The series of a checkpoint; rows that were written after it are forgotten.
 
-        Args:
-          folder: of the arrays.
-          length: the largest number of rows.
-          written: the attribute, as it was at the checkpoint.
-          chunk: likewise.
-          checksums: likewise.
-          rest: the rows after those that are written.
+        ``length`` is the largest number of rows. ``written``, ``chunk`` and ``checksums`` are as they were at the
+        checkpoint, and ``rest`` the rows after those that are written.
 
         Raises:
           OSError, ValueError, KeyError: if the folder does not have the rows, or other ones.

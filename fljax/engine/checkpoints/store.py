@@ -158,8 +158,7 @@ class Store:
     def newest(self, usable: Callable[[Saved], None] = lambda saved: None) -> Saved | None:
         """The newest whole checkpoint; damaged ones are noted and removed.
 
-        Args:
-          usable: raises an OSError, KeyError or ValueError if something that the checkpoint needs is damaged.
+        ``usable`` raises an OSError, KeyError or ValueError if something that the checkpoint needs is damaged.
         """
         damaged: list[int] = []
         for step in sorted(self._steps(), reverse=True):

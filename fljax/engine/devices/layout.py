@@ -107,11 +107,7 @@ def division(leaf: Any, devices: int, lead: int) -> PartitionSpec:
 
     That is an axis of one client's array, not the axis of clients. So any number of clients can be divided, and sums
     over clients and a choice of clients need no communication. Arrays without such an axis are held by every device.
-
-    Args:
-      leaf: an array or a shape.
-      devices: the number of devices.
-      lead: the number of axes in front that are not divided: runs and clients.
+    ``lead`` axes in front, of runs and clients, are not divided.
     """
     sizes = leaf.shape[lead:]
     fit = [axis for axis, size in enumerate(sizes) if size and size % devices == 0]
@@ -174,10 +170,7 @@ def of_this_process(tree: PyTree) -> PyTree:
 def shardings(state: Any, devices: int, lead: int) -> Any:
     """How devices hold a state: tables with one row per client are divided (``division``), all else is replicated.
 
-    Args:
-      state: a State of arrays or shapes, with ``lead - 1`` axes in front.
-      devices: more than one.
-      lead: the number of axes in front of one client's arrays: 1, or 2 with an axis of runs.
+    ``lead`` axes are in front of one client's arrays: 1, or 2 with an axis of runs.
     """
     everywhere = NamedSharding(mesh(devices), PartitionSpec())
 

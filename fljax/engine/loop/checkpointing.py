@@ -43,18 +43,9 @@ PIECE = 5.0
 SHARE = 40
 _STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
 # What a state and a history are made for: nobody goes on with others, by force either.
-_OF_EVALUATIONS = ("evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores", "score_every")
-_OF_RUNS = (
-    "fljax",
-    "rounds",
-    "seeds",
-    "checksum of initial states",
-    "runs",
-    "measure",
-    "checksum of members",
-    "moments",
-)
-_FIXED = frozenset((*_OF_EVALUATIONS, *_OF_RUNS))
+_EVALUATIONS = ("evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores", "score_every")
+_RUNS = ("fljax", "rounds", "seeds", "checksum of initial states", "runs", "measure", "checksum of members", "moments")
+_FIXED = frozenset((*_EVALUATIONS, *_RUNS))
 
 
 class Position(NamedTuple):
@@ -279,18 +270,9 @@ class CheckpointKeeper:
 
 
 def identity_of(
-    spec: Spec,
-    inputs: Inputs,
-    seeds: Sequence[int],
-    rounds: int,
-    initial: State | None,
-    functions: Any = (),
-    **numbers: Any,
+    spec: Spec, inputs: Inputs, seeds: Sequence[int], rounds: int, initial: State | None, functions: Any, **numbers: Any
 ) -> dict[str, Any]:
-    """What two runs must have in common, so that one may go on after a checkpoint of the other.
-
-    ``functions``: further ones, whose code counts.
-    """
+    """What two runs must have in common, so that one may go on after the other; the code of ``functions`` counts."""
     from fljax.core.version import __version__
 
     identity = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
@@ -324,9 +306,8 @@ def check_identity(
         )
     phrases = _refused(there, here, False)
     differ = Differences(tuple(phrases.values()), compared(there, here).noted)
-    for words in (*differ.noted, differ.sentence):
-        if words:
-            note(words)
+    for words in differ.sentences:
+        note(words)
     return differ.sentence
 
 

@@ -117,14 +117,8 @@ def compile_all(
 ) -> list[Any]:
     """Compiles start, rounds and evaluation in parallel; later calls with the same shapes reuse them.
 
-    Args:
-      spec: the static part of a plan.
-      layout: how clients and runs map to devices.
-      capacity: rounds of the longest block.
-      inputs: the traced part of a plan.
-      seeds: ``[runs]``.
-      quick: whether the programs are compiled for their memory only (``fljax.engine.devices.layout``); later calls do
-        not reuse them.
+    ``capacity`` is the length of the longest block. ``quick``: whether the programs are compiled for their memory only
+    (``fljax.engine.devices.layout``); later calls do not reuse them.
 
     Returns:
       The programs (``jax.stages.Compiled``) in this order; none where ``jax.jit`` is off.

@@ -38,12 +38,7 @@ def of_one_training(
 ) -> dict[str, Int[np.ndarray, "seeds N"]]:
     """Gradients and inference passes by client of one local training; 0 for clients without training rows.
 
-    Args:
-      spec: of the plan.
-      inputs: of the plan.
-      state: of all seeds.
-      seeds: their number.
-      apart: whether clients with as many training rows may differ.
+    ``apart``: whether clients with as many training rows may differ.
     """
     inputs, state = jax.device_put((inputs, state), jax.local_devices()[0])
     size = np.asarray(inputs.federation.clients.train.size)

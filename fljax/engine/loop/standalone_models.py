@@ -188,7 +188,7 @@ def standalone_sweep(
 def _check_same(spec: Spec, inputs: Inputs, seeds: Array, keep_models: bool, execution: Execution) -> None:
     """Raises a ValueError unless all processes train the same standalone models."""
     settings = {"keep_models": keep_models, "execution": repr(execution)}
-    processes.check_same(lambda: identity_of(spec, inputs, np.asarray(seeds).tolist(), 0, None, **settings))
+    processes.check_same(lambda: identity_of(spec, inputs, np.asarray(seeds).tolist(), 0, None, (), **settings))
     check_programs(lambda: [_run.trace(spec, Layout(1, 1, 1), keep_models, inputs, seeds)])
 
 

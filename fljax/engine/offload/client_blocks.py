@@ -41,13 +41,7 @@ class SplitsRead(NamedTuple):
 
 
 def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
-    """The parts that each function reads, by abstract evaluation.
-
-    Args:
-      spec: the static part of a plan.
-      inputs: the traced part; only shapes of the federation are read.
-      state: of one run, as shapes.
-    """
+    """The parts that each function reads, by abstract evaluation. ``state`` is of one run, as shapes."""
     layout, zero = Layout(1, 1, 1), jnp.zeros((), jnp.int32)
     federation = inputs.federation
 
@@ -197,15 +191,9 @@ def block_size(
 ) -> BlockSize:
     """Blocks of ``count`` clients: as many as fit ``BLOCK``, a multiple of those that the devices compute at a time.
 
-    A block has at most half of all clients, so that one half moves while the other is computed.
-
-    Args:
-      parts: the parts of their data that are read.
-      people: the clients; None: their examples are on the devices.
-      count: the number of clients.
-      at_once: clients that the devices compute at a time.
-      row: bytes of an example.
-      kept: bytes of a client's state on the host; 0 if it is not moved.
+    A block has at most half of all clients, so that one half moves while the other is computed. ``parts`` of their data
+    are read; ``people`` None: their examples are on the devices. ``row`` and ``kept`` are bytes: of an example, and of
+    a client's state on the host, 0 if it is not moved.
     """
     at_once = max(1, min(count, at_once))
     times = 1

@@ -80,14 +80,9 @@ class HostData(NamedTuple):
     ) -> Federation:
         """Some clients as a federation of their own, whose examples are their rows in some parts; arrays of NumPy.
 
-        Rows of other parts must not be read.
-
-        Args:
-          population: ``self.seen`` or ``self.unseen``.
-          place: of the federation among stacked ones.
-          clients: ``[B]``, places in the population; they may repeat.
-          parts: the parts that are read.
-          capacity: at least ``population.most(parts, B)``, which decides about the shapes.
+        Rows of other parts must not be read. ``population`` is ``self.seen`` or ``self.unseen``, and ``place`` that of
+        the federation among stacked ones. ``clients`` are places in the population, and may repeat. ``capacity``, at
+        least ``population.most(parts, B)``, decides about the shapes.
         """
         chosen, spans, total = [np.zeros(0, np.int32)], {}, 0
         for part, lists in population.lists.items():

@@ -332,10 +332,7 @@ def _write(table: PyTree, run: int, place: np.ndarray, rows: PyTree) -> None:
 def memory(run: OffloadRun, shapes: Shapes, quick: bool = False) -> Memory:
     """Compiles the programs of a round and of an evaluation; later calls with the same shapes reuse them.
 
-    Args:
-      run: the run.
-      shapes: of the run.
-      quick: whether they are compiled for their memory only.
+    ``quick``: whether they are compiled for their memory only.
     """
     with ThreadPoolExecutor(3) as pool:
         jobs = [pool.submit(program.lower().compile, QUICK if quick else None) for program in _traced(run)]

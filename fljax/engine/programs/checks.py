@@ -26,10 +26,6 @@ def check_labels(task: Task, federation: Federation) -> None:
     """Raises a ValueError unless the task has a class for every label of a client or of the server.
 
     Labels of rows without an owner are not checked. A task without ``classes`` is not checked.
-
-    Args:
-      task: gives ``classes``.
-      federation: one, or several stacked.
     """
     y = federation.examples.y
     check_wide("labels", y)

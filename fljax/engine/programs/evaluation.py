@@ -67,12 +67,7 @@ def global_model_of(
 ) -> GlobalModel | None:
     """Where the Server has the model that all clients use; None if it has none, or more than this model is judged.
 
-    Args:
-      task: of the plan's arguments; None: unknown.
-      algorithm: what the plan's builder makes of them.
-      server: arrays or shapes.
-      initial: a model of the task. One of another structure may hold functions, and these the algorithm's numbers.
-      unseen: whether there are unseen clients.
+    ``initial`` is a model of the task; one of another structure may hold functions, and these the algorithm's numbers.
     """
     common = algorithm.common
     if common is None or algorithm.personal is not None or algorithm.models is not None:

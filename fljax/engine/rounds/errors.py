@@ -30,10 +30,7 @@ _OF_ONE_CLIENT = ("send", "peers", "contribute", "counts")
 def named(build: Callable[[], Any], algorithm: str | None = None, seed: Any = None) -> Any:
     """The result of ``build()``; errors of the builder, and of an Algorithm's functions, become ``AlgorithmError``.
 
-    Args:
-      build: makes an Algorithm, or anything else.
-      algorithm: its name; None: unknown.
-      seed: of the run, ``[]``; None: unknown.
+    An ``algorithm`` or ``seed`` of None is unknown.
     """
     with within("the builder", algorithm, seed=seed):
         built = build()
@@ -94,11 +91,8 @@ def within(
 ) -> Generator[None, None, None]:
     """``fljax.core.errors.during``; where ``jax_debug_nans`` holds op by op, NaN inside raises.
 
-    Args:
-      function: as for ``fljax.core.errors.during``.
-      algorithm: its name; None: unknown.
-      checked: whether NaN may raise.
-      **where: client, round and so on. They are left out while a program is traced, once for all clients and rounds.
+    ``checked``: whether NaN may raise. ``where`` (client, round and so on) is left out while a program is traced, once
+    for all clients and rounds.
     """
     where = where if eager.is_on() else {}
     try:

@@ -33,15 +33,8 @@ def gradient_norm(
     """``||(1/M) sum_k s_k (1 - s_k) grad F_k(w)||`` with ``s_k = sigma(F_k(w) - rho_k)``: 0 at stationary points.
 
     ``w`` is the global model, ``F_k`` the loss on all training rows of client k, and M the number of seen clients that
-    count. Statistics of a model (BatchNorm) are constants.
-
-    Args:
-      algorithm: any value of the protocol.
-      federation: stored by id.
-      layout: how many clients run side by side.
-      state: the state whose global model is meant.
-      round: equals ``state.round``.
-      required: ``rho_k`` by client id; a client without (NaN) does not count.
+    count. Statistics of a model (BatchNorm) are constants. ``required`` has ``rho_k`` by client id; a client without
+    (NaN) does not count.
 
     Returns:
       Info: ``objective_gradient_norm`` []; NaN if no client counts, absent if there is no global model.

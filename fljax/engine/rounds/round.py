@@ -222,15 +222,7 @@ def close(
 ) -> tuple[State, Bool[Array, " S"], Info]:
     """The server's step at the end of a round.
 
-    Args:
-      algorithm: any value of the protocol.
-      held: the server's own examples by name.
-      state: the state before the round.
-      round: equals ``state.round``.
-      ballots: of this round.
-      chosen: the cohort.
-      trained: what its training gave; the new Clients are not read.
-      non_finite: as for ``one_round``.
+    ``trained`` is what the training of the cohort ``chosen`` gave; the new Clients are not read.
 
     Returns:
       The state after the round, with the clients before it; which rows of the cohort have a new Client ``[S]``; Info.

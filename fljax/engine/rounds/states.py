@@ -98,14 +98,8 @@ def own_server(
 ) -> tuple[Any, Callable[[Any], PyTree]]:
     """What each client needs of parts with one row per client, and the Server made of one client's share.
 
-    Several devices get the rows of the clients that they compute; one device reads them in its table.
-
-    Args:
-      algorithm: names the peers of a client.
-      server: the whole Server.
-      devices: their number.
-      seats: of the clients, stacked: one round, id and slot ``[clients]``.
-      whole: whether these are all clients, by id.
+    Several devices get the rows of the clients that they compute; one device reads them in its table. ``seats`` are
+    stacked; ``whole``: whether they are those of all clients, by id.
     """
     if devices == 1:
         return (), lambda row: server

@@ -89,16 +89,9 @@ def client_steps(
 ) -> float | None:
     """Local steps of all clients in one round of all runs: ``sum_S min(rows, |S|) mean_{i in S} tau_i``.
 
-    An algorithm that trains in a way of its own makes others.
-
-    Args:
-      plan: its argument ``local`` says the steps ``tau_i`` of a client; of the plan of a config, the builder's.
-      federation: gives the clients' numbers of training rows; of several, the mean of their steps.
-      member: who belongs to each run; clients without rows train in none.
-      rows: of a cohort.
-
-    Returns:
-      The number; None where the plan has no argument ``local``.
+    An algorithm that trains in a way of its own makes others. The steps ``tau_i`` are those of the plan's argument
+    ``local``; without one the result is None. Of several federations it is the mean. Clients without rows train in no
+    run, and those that are no ``member`` not in this one.
     """
     local = local_of(plan)
     if local is None:

@@ -63,12 +63,8 @@ def _mark(identity: Mapping[str, Any]) -> int:
 def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int) -> tuple[list[FinishedRuns], str]:
     """The blocks that a folder has, and what differs, if they are used by force.
 
-    Files that are damaged, or of other runs, are noted, and their runs computed anew.
-
-    Args:
-      folder: of the runs; made if it does not exist.
-      shapes: of the measures of one run.
-      runs: their number.
+    Files that are damaged, or of other runs, are noted, and their runs computed anew. ``shapes`` are those of the
+    measures of one run. The folder is made if it does not exist.
 
     Raises:
       ValueError: if the folder is of other runs.

@@ -170,11 +170,7 @@ def f1_scores(
 ) -> Float[Array, " K"]:
     """``2 TP / (2 TP + FP + FN)`` of each class against all others; 0 for a class without true or predicted rows.
 
-    Args:
-      predicted: ``[n]`` predicted classes.
-      y: ``[n]`` true classes.
-      real: ``[n]``, False for padding.
-      classes: K.
+    ``predicted`` and ``y`` are classes ``[n]``; ``real`` is False for padding.
     """
     said = (predicted[:, None] == jnp.arange(classes)[None, :]) & real[:, None]
     true = (y[:, None] == jnp.arange(classes)[None, :]) & real[:, None]

@@ -37,13 +37,7 @@ _GIVEN = ("task", "algorithm")
 
 
 def entrants(algorithms: Algorithms, local: Local, contribution: Contribution) -> tuple[AlgorithmSetup, ...]:
-    """The entries of a Setup.
-
-    Args:
-      algorithms: a list of entries, or entries by label, as for ``fljax.compare``.
-      local: how clients train, unless the options have ``local``.
-      contribution: as for ``fljax.contributions.measure``, unless the options have ``contribution``.
-    """
+    """The entries of a Setup. ``local`` and ``contribution`` are for entries whose options have none."""
     single = isinstance(algorithms, str | Algorithm | Plan | AlgorithmSetup) or callable(algorithms)
     if single or not isinstance(algorithms, Mapping | Sequence) or not algorithms:
         raise ValueError(f"expected a list of algorithms, or algorithms by label, got {describe(algorithms)}")

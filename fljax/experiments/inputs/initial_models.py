@@ -29,10 +29,8 @@ COMMON, SEEDS = "common/", "seeds"
 def with_initial(task: Task, initial: str | None, seed: int | None = None) -> Task:
     """The task that starts from what a config names; the task itself for None.
 
-    Args:
-      task: the model of the config.
-      initial: ``RUN:LABEL``, or the path of a file or folder of parameters.
-      seed: one of the seeds of ``RUN``; None: its only seed.
+    ``initial`` is ``RUN:LABEL``, or the path of a file or folder of parameters; ``seed`` one of the seeds of ``RUN``,
+    None its only one.
     """
     if initial is None:
         if seed is not None:

@@ -140,11 +140,7 @@ def _averages(plain: str, numbers: np.ndarray, clients: int, unseen: int) -> dic
 def metrics_by_client(metrics: xr.Dataset, reference: Reference | None, clients: int, unseen: int) -> xr.Dataset:
     """The metrics of a pooled run in the form of all others, with ``reference`` the standalone models of all clients.
 
-    Args:
-      metrics: of a run on ``pooled(federation)``.
-      reference: of the clients of ``federation``.
-      clients: the number of seen clients of ``federation``.
-      unseen: that of its unseen clients.
+    ``metrics`` are of a run on ``pooled(federation)``, which has so many ``clients``, and ``unseen`` ones.
     """
     rounds = metrics["evaluated_round"].values.tolist()
     evaluations = []

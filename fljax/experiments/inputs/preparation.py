@@ -118,12 +118,7 @@ def facts_to_tell(setup: Setup) -> list[str]:
 def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Reference:
     """The reference with what the clients of an experiment require, the same for all of its algorithms.
 
-    Validation losses are left out unless a metric reads them.
-
-    Args:
-      setup: the experiment.
-      reference: standalone models.
-      trial: whether the reference has placeholders.
+    Validation losses are left out unless a metric reads them. ``trial``: whether the reference has placeholders.
     """
     names = [setup.federation.names] if setup.world is None else setup.world.names
     clients = clients_of(setup.federation, names, len(setup.seeds))
@@ -282,13 +277,9 @@ def build_plan(
 ) -> Plan:
     """The plan of one algorithm: its builder receives arguments by the names of its parameters.
 
-    Args:
-      setup: the experiment.
-      entry: the algorithm, one of ``setup.algorithms``.
-      reference: metrics of standalone models, with what clients require.
-      baselines: the accuracies ``[seeds, rounds, N]`` that the first algorithm has after every number of rounds, by the
-        rows on which they are measured.
-      trial: uses a placeholder for initial clusters, which are otherwise found by training.
+    ``baselines`` are the accuracies ``[seeds, rounds, N]`` that the first algorithm has after every number of rounds,
+    by the rows on which they are measured. ``trial`` uses a placeholder for initial clusters, which are otherwise found
+    by training.
     """
     if entry.plan is not None:
         return entry.plan

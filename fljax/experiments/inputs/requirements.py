@@ -83,8 +83,7 @@ class Given(NamedTuple):
 def requirement_of(given: Any) -> Requirement | None:
     """The requirement that a user gives, checked, with the content of its file as ``value``.
 
-    Args:
-      given: a Requirement; or its ``value`` or ``function`` alone; or None.
+    Its ``value`` or ``function`` may be given alone.
     """
     if given is None:
         return None
@@ -194,13 +193,7 @@ def needs_validation(requirement: Requirement | None, federation: Federation) ->
 
 
 def clients_of(federation: Federation, names: Sequence[Names], seeds: int) -> Clients:
-    """The clients of a federation, by id.
-
-    Args:
-      federation: of all seeds.
-      names: of each seed, or of all.
-      seeds: their number.
-    """
+    """The clients of a federation, by id. ``names`` are of each seed, or of all."""
     clients = federation.clients
     size = np.take_along_axis(np.asarray(clients.train.size), np.argsort(np.asarray(clients.id), axis=-1), axis=-1)
     trains = np.broadcast_to(size > 0, (seeds, size.shape[-1]))
@@ -217,14 +210,10 @@ def with_requirement(
 ) -> Reference:
     """The reference with what clients require: ``required`` and ``unseen_required``.
 
-    Args:
-      reference: standalone models.
-      requirement: of the comparison, from ``requirement_of``; None: the threshold that is given, or else the training
-        losses of standalone models.
-      given: thresholds that algorithms and scenarios were given. They must be equal, and equal to the requirement.
-        Values of another form than numbers are ignored.
-      clients: who requires something.
-      trial: whether ``reference`` has placeholders; no function is called then.
+    ``requirement`` is from ``requirement_of``; None: the threshold that is given, or else the training losses of
+    standalone models. The thresholds ``given`` to algorithms and scenarios must be equal, and equal to the requirement;
+    values of another form than numbers are ignored. ``trial``: whether ``reference`` has placeholders; no function is
+    called then.
     """
     bare = reference._replace(required=None, unseen_required=None)
     found = [(each, results.with_threshold(bare, each.threshold)) for each in given]

@@ -173,9 +173,7 @@ class Setup(NamedTuple):
 def resolve_setup(config: Config, log: EventLog | None = None) -> Setup:
     """Reads the data and builds the model of a config.
 
-    Args:
-      config: validated.
-      log: gets the data set that was read, and notes on the model.
+    ``log`` gets the data set that was read, and notes on the model.
     """
     world = build_world(config, log)
     return assemble(config, world.federation, build_task(config, world.dataset, log))._replace(world=world)
@@ -349,9 +347,7 @@ def weights_of(cells: Sequence[AlgorithmSetup]) -> dict[str, str]:
 def world_of(federation: Federation, names: Sequence[Names]) -> World:
     """A federation that no config made, as a World: its data set has the federation's own rows and no moments.
 
-    Args:
-      federation: of all seeds.
-      names: of classes and clients, of each seed.
+    ``names`` are of each seed.
     """
     x, y = federation.examples[:2]
     return World(federation, data.Dataset(x, y, None, x.shape[0], 0.0, 1.0), tuple(names))  # type: ignore[arg-type]

@@ -66,9 +66,8 @@ Source = HasResults | Material | str | pathlib.Path
 def read(source: Source, algorithms: Sequence[str] | None = None) -> Material:
     """The results of a source.
 
-    Args:
-      source: a ``Result``, a ``Comparison``, a run that ``fljax.load`` opened, or the path of a run folder.
-      algorithms: labels; None: all of them.
+    It is a ``Result``, a ``Comparison``, a run that ``fljax.load`` opened, or the path of a run folder. ``algorithms``
+    are labels; None: all of them.
 
     Raises:
       ValueError: if a folder has no results, if they are of a sweep, or if a label is unknown.
@@ -162,10 +161,7 @@ def of_rows(records: xr.Dataset, name: str) -> np.ndarray | None:
 def of_clients(records: xr.Dataset, name: str, count: int) -> np.ndarray | None:
     """``[seed, round, client]`` of a record by client; None if there is none. ``participation`` is 1 where it trained.
 
-    Args:
-      records: of one algorithm. Participation in many rounds is not recorded by client, and is derived from cohorts.
-      name: of the record.
-      count: number of seen clients.
+    Participation in many rounds is not recorded by client, and is derived from cohorts.
     """
     if name == "participation" and name not in records and "cohort_id" in records:
         cohorts = records[["cohort_id", "cohort_present"]]
