@@ -252,7 +252,7 @@ def swept(tmp_path: pathlib.Path) -> pathlib.Path:
             "seed": [0, 1],
             "evaluated_round": [4],
         },
-        {"grid": json.dumps({"local.learning_rate": ["local.learning_rate"]}), "metric": "average_accuracy"},
+        {"grid": json.dumps({"local.learning_rate": "local.learning_rate"}), "metric": "average_accuracy"},
     )
     metrics["diverged"][1, 0, 1] = 3
     folder = tmp_path / "swept"
