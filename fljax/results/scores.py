@@ -28,7 +28,7 @@ def names_of(metrics: xr.Dataset) -> list[str]:
 
 
 def directions(metrics: xr.Dataset) -> str:
-    """``scores: auroc and f1, higher is better``, then weights that differ between algorithms; empty if there is neither."""
+    """``scores: auroc and f1, higher is better``, then weights that differ; empty if there is neither."""
     told = []
     for lower, words in ((False, "higher is better"), (True, "lower is better")):
         names = [name for name in names_of(metrics) if is_lower(metrics[f"pooled_score_{name}"]) == lower]
