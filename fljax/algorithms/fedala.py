@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import training
@@ -119,7 +120,7 @@ def fedala(
         limit = jnp.where(jnp.all(same), 0, jnp.where(client.learned, 1, most_epochs))
         some = _some(training.stream(key, Stream.BATCHES), subset, sample)
         away = trees.subtract(tops(received), tops(client.model))
-        dtype = jnp.promote_types(jax.tree.leaves(received)[0].dtype, jnp.float32)
+        dtype = np.promote_types(jax.tree.leaves(received)[0].dtype, np.float32)
 
         def step(carry: PyTree, position: Array, mask: Array, step_key: Key[Array, ""]) -> PyTree:
             weights, total = carry

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -75,7 +76,7 @@ def convolution(
 
     if not handled:
         return plain(lhs, rhs)
-    dtype = jnp.promote_types(lhs.dtype, rhs.dtype)
+    dtype = np.promote_types(lhs.dtype, rhs.dtype)
     lhs, rhs = lhs.astype(dtype), rhs.astype(dtype)
     dilation = (1, 1) if rhs_dilation is None else tuple(rhs_dilation)
 

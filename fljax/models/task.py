@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import errors
 from jaxtyping import Array, Float, Int, Key, PyTree
@@ -178,7 +179,7 @@ def _build(arguments: _Arguments) -> Task:
     else:
         raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
 
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = np.promote_types(dtype, np.float32)
 
     def init(key: Key[Array, ""]) -> PyTree:
         params = functions.init(key)  # a running average changes by less than half precision resolves

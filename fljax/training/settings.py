@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -68,7 +69,7 @@ class Local(NamedTuple):
 
 def rate(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> Float[Array, ""]:
     """The learning rate of a round, ``learning_rate * decay**round``, computed in float32 or wider."""
-    wide = jnp.promote_types(dtype, jnp.float32)  # .999 is 1 in bfloat16
+    wide = np.promote_types(dtype, np.float32)  # .999 is 1 in bfloat16
     decay = jnp.asarray(local.decay, wide) ** jnp.asarray(round).astype(wide)
     return (jnp.asarray(local.learning_rate, wide) * decay).astype(dtype)
 
