@@ -63,7 +63,7 @@ def folder(tmp_path):
         np.savez(tmp_path / "arrays" / f"{client}.npz", x=np.ones((10, 3)), y=np.arange(10) % 2)
     rows = []
     for place in range(20):
-        Image.fromarray(np.full((6, 5), place, np.uint8)).save(tmp_path / "scans" / "images" / f"{place}.png")
+        Image.fromarray(np.full((6, 5), 13 * place, np.uint8)).save(tmp_path / "scans" / "images" / f"{place}.png")
         rows.append((f"images/{place}.png", place % 2, f"h{place // 2 % 2}"))
     pandas.DataFrame(rows, columns=["file", "ill", "site"]).to_csv(tmp_path / "scans" / "labels.csv", index=False)
     for name, text in DATA.items():
