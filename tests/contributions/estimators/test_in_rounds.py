@@ -55,7 +55,7 @@ def program(memory, below, updates, present, accumulated):
     return jax.lax.scan(one, start, (updates, jnp.asarray(IDS), present))[1]
 
 
-def play(memory=0.6, below=0.0, accumulated=False, present=PRESENT):
+def play(memory: float | None = 0.6, below=0.0, accumulated=False, present=PRESENT):
     whole = moves()
     tree = {"a": whole[..., :2], "b": whole[..., 2:].reshape(*IDS.shape, 2, 2)}
     numbers = None if memory is None else jnp.asarray(memory, float), jnp.asarray(below, float)
@@ -99,8 +99,9 @@ def test_memory_of_0_and_of_1(rounds):
     last = np.where(np.isnan(score[0]), 0, score[0])
     np.testing.assert_array_equal(found.contribution[0], last)
     assert not rounds(1.0, 0.0)[0].contribution.any()
-    for given, same in (({}, 0.0), ({"accumulated": True}, 1.0)):  # what it is if it is not given
-        np.testing.assert_array_equal(play(memory=None, **given)[0].contribution, play(same, **given)[0].contribution)
+    for accumulated, same in ((False, 0.0), (True, 1.0)):  # what it is if it is not given
+        usual, asked = (play(each, accumulated=accumulated)[0].contribution for each in (None, same))
+        np.testing.assert_array_equal(usual, asked)
 
 
 def test_a_round_of_nobody_changes_nothing():

@@ -205,7 +205,7 @@ def test_completed_values_inside_a_run_are_those_of_the_rounds_so_far():
             rows = (record.updates[t], record.weights[t], record.present[t])
             rows = (jnp.resize(leaf, (len(members), *leaf.shape[1:])) for leaf in rows)
             rows = [leaf.at[3:].set(jnp.zeros((), leaf.dtype)) for leaf in rows]  # who left is absent
-            seen = Observation(record.models[t], *rows, jnp.arange(len(members)))
+            seen = Observation(record.models[t], rows[0], rows[1], rows[2], jnp.arange(len(members)))
             known, score = observe_contributions(chosen, estimator, known, seen, jnp.asarray(members))
             scores.append(np.asarray(score)[:3])
         return np.stack(scores)
