@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Any, TextIO
+from typing import Any
 
 # Categories of characters that end a line, control a terminal or change the direction of text. Two joiners are
 # allowed, as scripts and emoji need them.
@@ -28,7 +28,7 @@ def plain(text: str) -> str:
     return _UNUSUAL.sub(lambda found: repr(found[0])[1:-1] if _is_control(found[0]) else found[0], text)
 
 
-def tell(*values: object, end: str = "\n", sep: str = " ", file: TextIO | None = None, flush: bool = False) -> None:
+def tell(*values: object, end: str = "\n", sep: str = " ", file: Any = None, flush: bool = False) -> None:
     """``print`` of plain texts."""
     print(*(plain(str(value)) for value in values), sep=sep, end=end, file=file, flush=flush)
 
