@@ -384,13 +384,13 @@ def test_parts_of_several_kinds_are_not_joined():
         join_labels([np.array(["x"]), np.array([1])], ["a", "b"])
 
 
-LABELS_KINDS = st.sampled_from([st.text(max_size=3), st.booleans(), st.integers(-5, 5), st.integers(0, 2**63)])
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=3)  # others are refused
+LABELS_KINDS = st.sampled_from([WORDS, st.booleans(), st.integers(-5, 5), st.integers(0, 2**63)])
 
 
 @at_most(100)
 @given(labels=LABELS_KINDS.flatmap(lambda kind: st.lists(kind, min_size=1, max_size=8)))
 def test_names_give_the_labels_back(labels):
-    labels = [each.rstrip("\0") if isinstance(each, str) else each for each in labels]  # NumPy drops these at the end
     made = number_labels(labels)
     names = range(made.classes or 0) if made.names is None else made.names
     assert [names[number] for number in made.y.tolist()] == labels
