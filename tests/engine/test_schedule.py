@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import tracemalloc
-from typing import Any, cast
 
 import hypothesis
 import hypothesis.strategies as st
@@ -46,9 +45,9 @@ def test_a_run_takes_the_memory_of_what_it_does(tmp_path: pathlib.Path, saved: b
 @pytest.mark.parametrize(
     "make",
     [
-        lambda key: client_key(key, cast(Any, CLIENTS)),
+        lambda key: client_key(key, jax.numpy.int32(CLIENTS)),
         lambda key: client_key(key, jax.numpy.uint32(CLIENTS)),
-        lambda key: client_key(key, cast(Any, 0), SLOTS),
+        lambda key: client_key(key, jax.numpy.int32(0), SLOTS),
         lambda key: round_key(jax.numpy.uint32(0), Purpose.TRAIN, ROUNDS),
     ],
 )
