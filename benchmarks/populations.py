@@ -100,7 +100,7 @@ def measure(clients: int, algorithm: str, form: str, place: str, rounds: int, so
     # The cores of this machine are shared, so the quickest of three blocks of rounds counts.
     seconds, state = [], None
     for _ in range(3):
-        result = fljax.simulate(chosen, data, rounds=rounds, initial=state, **how)
+        result = fljax.simulate(chosen, data, rounds=rounds, evaluate_every=rounds, initial=state, **how)
         seconds.append(float(result.metrics["seconds_train"]) / rounds)
         state = result.state
     tables = held - trees.bytes_of(data.examples)

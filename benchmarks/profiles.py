@@ -40,7 +40,7 @@ def main() -> None:
     execution = engine.Execution(devices="all")
 
     began = time.perf_counter()
-    found = engine.sweep(plans, federation, rounds=options.rounds, execution=execution)
+    found = engine.sweep(plans, federation, rounds=options.rounds, evaluate_every=options.rounds, execution=execution)
     seconds = time.perf_counter() - began
     programs = len(jit.STORE)
     spent = {name: sum(float(result.metrics[f"seconds_{name}"]) for result in found) for name in ("compile", "train")}

@@ -55,7 +55,12 @@ class Run:
     def seconds_per_step(self, rounds: int) -> float:
         """Of ``rounds`` more rounds."""
         result = fljax.simulate(
-            self.algorithm, self.federation, rounds=rounds, initial=self.state, execution=self.execution
+            self.algorithm,
+            self.federation,
+            rounds=rounds,
+            evaluate_every=rounds,
+            initial=self.state,
+            execution=self.execution,
         )
         self.state, self.clients = result.state, int(result.metrics["execution_clients"])
         return float(result.metrics["seconds_train"]) / rounds / self.steps

@@ -57,7 +57,7 @@ class Run:
             seeds=[meta["seed"]],
             initial=self.state,
             execution=self.execution,
-            evaluate_every=1 if evaluated else None,
+            evaluate_every=1 if evaluated else rounds,
         )
         if result.diverged:
             raise FloatingPointError(f"diverged: {result.diverged}")

@@ -51,6 +51,7 @@ def run(meta: dict[str, Any]) -> dict[str, Any]:
             algorithm,
             data,
             rounds=ROUNDS,
+            evaluate_every=ROUNDS,
             seeds=range(meta["seeds"]),
             execution=fljax.Execution(devices=1),
             on_memory=told.append,

@@ -82,7 +82,12 @@ class Run:
 
         began = time.perf_counter()
         result = fljax.simulate(
-            self.algorithm, self.federation, rounds=rounds, initial=self.state, execution=self.execution
+            self.algorithm,
+            self.federation,
+            rounds=rounds,
+            evaluate_every=rounds,
+            initial=self.state,
+            execution=self.execution,
         )
         whole = time.perf_counter() - began
         if result.diverged:

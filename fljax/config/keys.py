@@ -34,6 +34,7 @@ from fljax.config.forms import (
     different_values,
 )
 from fljax.core.names import shown
+from fljax.engine.loop.schedule import usual_spacing
 
 
 class Data(Table):
@@ -420,7 +421,7 @@ class Config(Resolvable):
         rounds, data = raw.get("rounds"), raw.get("data")
         filled = dict(raw)
         if type(rounds) is int and rounds >= 0:
-            filled.setdefault("evaluate_every", max(1, rounds // 10))
+            filled.setdefault("evaluate_every", usual_spacing(rounds))
         clients = data.get("clients") if isinstance(data, Mapping) else getattr(data, "clients", None)
         if type(clients) is int and clients > 0:
             filled.setdefault("participation", {"clients_per_round": clients})

@@ -32,6 +32,7 @@ from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks.contract import Callback, checked
 from fljax.engine.checkpoints import StopRequest
+from fljax.engine.loop.schedule import usual_spacing
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.standalone import Initial
 from fljax.experiments import run
@@ -157,7 +158,7 @@ def compare(
         clients_per_round=federation.clients.id.shape[-1] if clients_per_round is None else clients_per_round,
         rounds=rounds,
         seeds=tuple(seeds),
-        evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
+        evaluate_every=usual_spacing(rounds) if evaluate_every is None else evaluate_every,
         execution=execution or Execution(),
         non_finite=non_finite,
         callbacks=tuple(CallbackSetup(_again(callback)) for callback in checked(callbacks)),

@@ -237,7 +237,7 @@ def _prepared(plans: Sequence[Algorithm | Plan], federation: Federation, schedul
     shapes = measure(spec, inputs, len(runs))
     spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
     layout = resolve_together(schedule.execution, shapes.sizes)
-    capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every, layout)
+    capacity = program.capacity_of(schedule.rounds, schedule.spacing, layout)
     return PreparedRun(spec, layout, capacity, inputs, jnp.asarray(runs, jnp.uint32), shapes)
 
 

@@ -101,7 +101,7 @@ def run_plans(
                 schedule.rounds,
                 initial,
                 [score.compute for score in scoring.scores],
-                evaluate_every=schedule.evaluate_every,
+                evaluate_every=schedule.spacing,
                 evaluate_at=list(stops) if len(stops) <= 2**16 else repr(stops),
                 **best.identity,
                 **scoring.identity,
@@ -123,7 +123,7 @@ def run_plans(
         layout = resolve_together(execution, shapes.sizes) if layout is None else layout
         if counts:
             compute.check_counted(layout.is_offloaded)
-        capacity = program.capacity_of(schedule.rounds, schedule.evaluate_every, layout)
+        capacity = program.capacity_of(schedule.rounds, schedule.spacing, layout)
         prepared = PreparedRun(spec, layout, capacity, inputs, numbers, shapes)
         if execution.clients == "trial" and not layout.is_offloaded and not is_known:
             prepared = prepared._replace(inputs=on_devices(inputs, layout))

@@ -23,6 +23,11 @@ OnMemory = Callable[[Memory], Any]
 OnEvaluated = Callable[[int, State], Any]
 
 
+def usual_spacing(rounds: int) -> int:
+    """Rounds between two evaluations where nobody chooses them: a tenth of all."""
+    return max(1, rounds // 10)
+
+
 class Stops(Sequence[int]):
     """Ascending numbers: those of a range, which takes no memory since a run may stop early, and some more."""
 
@@ -57,6 +62,11 @@ class Schedule(NamedTuple):
     scores: tuple[Score, ...] = ()
     score_every: int | None = None
 
+    @property
+    def spacing(self) -> int:
+        """Rounds between two evaluations."""
+        return usual_spacing(self.rounds) if self.evaluate_every is None else self.evaluate_every
+
     def needs(self, valid: bool) -> tuple[str, ...]:
         """What evaluations judge for ``extra_metrics``; ``valid``: whether some client has validation rows.
 
@@ -76,7 +86,7 @@ class Schedule(NamedTuple):
         if not isinstance(given, Iterable) or not all(map(is_whole, chosen)):
             raise ValueError(f"expected evaluate_at to be a list of whole numbers, got {shown(given)}")
         end = first + self.rounds
-        usual = range(first + self.evaluate_every, end, self.evaluate_every) if self.evaluate_every else range(0)
+        usual = range(first + self.spacing, end, self.spacing)
         return Stops(usual, [done for done in (*chosen, end) if first < done <= end])
 
 

@@ -114,7 +114,7 @@ class Scoring(NamedTuple):
         if every is not None and every < 1:
             raise ValueError(f"expected score_every to be a positive number of evaluations, got {every}")
         check_scores(schedule.scores, task, federation)
-        rounds = None if every is None or schedule.evaluate_every is None else every * schedule.evaluate_every
+        rounds = None if every is None else every * schedule.spacing
         sizes = {"client": federation.clients.id.shape[-1]}
         if federation.unseen is not None:
             sizes["unseen"] = federation.unseen.id.shape[-1]

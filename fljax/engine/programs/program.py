@@ -351,10 +351,10 @@ def check_lengths(rounds: int, evaluate_every: int | None = None) -> None:
             raise ValueError(f"expected {name} to be a whole number from {least} to {ROUNDS - 1}, got {shown(number)}")
 
 
-def capacity_of(rounds: int, evaluate_every: int | None, layout: Layout) -> int:
+def capacity_of(rounds: int, evaluate_every: int, layout: Layout) -> int:
     """Rounds of the longest program of a run. A longer block between two evaluations takes several calls of it."""
     longest = LONGEST_ON_CORES if is_on_cores(layout) else LONGEST
-    return max(1, min(rounds, evaluate_every or rounds, longest))
+    return max(1, min(rounds, evaluate_every, longest))
 
 
 def is_on_cores(layout: Layout) -> bool:

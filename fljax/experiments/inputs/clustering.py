@@ -94,7 +94,7 @@ def by_f1(
     training.check_classes(task, "clustering by F1")
     trace = ~late_clients(federation, late, seeds)[:, None]
     plan = Plan(_remembering, {"task": task, "local": local}, {"trace": trace})
-    result = simulate(plan, federation, rounds=rounds, seeds=seeds, execution=execution)
+    result = simulate(plan, federation, rounds=rounds, seeds=seeds, evaluate_every=max(rounds, 1), execution=execution)
     members, models = [], []
     for place, seed in enumerate(seeds):
         found = jax.tree.map(lambda leaf, place=place: leaf[place], result.state.server)
