@@ -30,7 +30,7 @@ from fljax.experiments.saved_models import ModelFiles
 from fljax.results import Reference, Result, Results, further_rounds, judged_by
 from fljax.results.clients import with_common_names, with_names
 from fljax.results.endings import Parts, joined_weights
-from fljax.results.events import EventLog, OnEvent
+from fljax.results.events import DONE, EventLog, OnEvent
 from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
 from fljax.results.identity import write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
@@ -157,7 +157,7 @@ def conduct(
     parts, models = dict(folder.finished), dict[str, Result]()
     for label in experiment.labels:
         if label in parts:
-            log.note("already in the results, not repeated", label, rounds, rounds)
+            log.note(f"{DONE}, not repeated", label, rounds, rounds)
             continue
         assert compute is not None, f"{label} is not finished"
         try:

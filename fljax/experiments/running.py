@@ -34,7 +34,7 @@ from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup
 from fljax.metrics.registry import of_gains
 from fljax.results import Reference, folders
 from fljax.results.endings import Parts
-from fljax.results.events import EventLog, Line, append
+from fljax.results.events import STOPPED, EventLog, Line, append
 from fljax.results.identity import begin_checkpoints
 
 _STANDALONE = "standalone.npz"
@@ -187,7 +187,7 @@ class EarlyStop:
             return False
         if not self._stop(block) or block.round >= block.rounds:
             return False
-        words = f"stopped after round {block.round} of {block.rounds}: {self._stop.reason}"
+        words = f"{STOPPED} {block.round} of {block.rounds}: {self._stop.reason}"
         self._log.note(words, self._label, block.round, block.rounds)
         return True
 

@@ -33,7 +33,7 @@ from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, metrics_of, name_of_value
 from fljax.results import Reference
-from fljax.results.events import OnEvent
+from fljax.results.events import DONE, OnEvent
 from fljax.results.folders import OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
 
@@ -110,7 +110,7 @@ def run(
         for label in labels:
             if finished is not None and directory is not None and label in tables:
                 _check_asked(finished, label, asked, directory)
-                outputs.log.note("already in the results, not repeated", label)
+                outputs.log.note(f"{DONE}, not repeated", label)
         compared: dict[str, xr.Dataset] = {}
         if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)
