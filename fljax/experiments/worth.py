@@ -79,18 +79,8 @@ def run(
 
     Estimators are compared once all coalitions of an algorithm are there. This is not saved, and computed again when
     a finished folder is resumed. Callbacks and early stopping of the config are not used: every run goes to its end,
-    and is judged there.
-
-    Args:
-      config: validated.
-      question: what is asked; None: the defaults.
-      directory: the folder of the results, locked against other processes; None: nothing is saved.
-      resume: go on after the blocks and algorithms that the folder has. If False, it must not have results.
-      on_event: called with an ``Event`` for each step; rounds are runs there.
-      saving: as for ``fljax run``; its numbers of checkpoints do not count here.
-
-    Returns:
-      ``Answer``.
+    and is judged there. The other arguments are as for ``fljax.experiments.run.run``: with ``resume``, blocks and
+    algorithms of the folder are not repeated; rounds of events are runs; numbers of checkpoints do not count.
 
     Raises:
       ValueError: as ``fljax.games.coalitions`` and ``compare_estimators``; if the folder has tables of another config
