@@ -16,10 +16,9 @@ Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.agg
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fljax.core.version import __version__ as __version__
+from fljax.core.lazy import at_first_use
 
 if TYPE_CHECKING:
     from fljax import aggregators as aggregators
@@ -27,16 +26,21 @@ if TYPE_CHECKING:
     from fljax import config as config
     from fljax import contributions as contributions
     from fljax import data as data
+    from fljax import engine as engine
     from fljax import games as games
     from fljax import metrics as metrics
     from fljax import models as models
+    from fljax import protocol as protocol
     from fljax import report as report
+    from fljax import results as results
     from fljax import scenarios as scenarios
     from fljax import testing as testing
     from fljax import theory as theory
     from fljax import training as training
+    from fljax.core import trees as trees
     from fljax.core.errors import AlgorithmError as AlgorithmError
     from fljax.core.processes import distributed as distributed
+    from fljax.core.version import __version__ as __version__
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
     from fljax.engine import Over as Over
@@ -70,72 +74,4 @@ if TYPE_CHECKING:
     from fljax.results import Result as Result
     from fljax.training import Local as Local
 
-_HOME = {
-    "compare": "experiments.compare",
-    "run_config": "experiments.compare",
-    "Comparison": "experiments.comparison",
-    "simulate": "engine",
-    "evaluate_clients": "engine",
-    "rollout": "engine",
-    "runs": "engine",
-    "standalone": "engine",
-    "use_cache": "engine",
-    "use_cores": "engine",
-    "print_progress": "engine",
-    "log_to": "engine",
-    "stop_early": "engine",
-    "stop_when": "engine",
-    "Over": "engine",
-    "Plan": "engine",
-    "Execution": "engine",
-    "Block": "engine",
-    "Checkpoint": "engine.checkpoints",
-    "Stopped": "engine.checkpoints",
-    "StopRequest": "engine.checkpoints",
-    "load": "experiments.load",
-    "distributed": "core.processes",
-    "Local": "training",
-    "Requirement": "experiments.inputs.requirements",
-    "Result": "results",
-    "Reference": "results",
-    "Algorithm": "protocol",
-    "AlgorithmError": "core.errors",
-    "Federation": "protocol",
-    "Task": "protocol",
-}
-_PACKAGES = (
-    "aggregators",
-    "algorithms",
-    "config",
-    "contributions",
-    "data",
-    "engine",
-    "games",
-    "metrics",
-    "models",
-    "protocol",
-    "report",
-    "results",
-    "scenarios",
-    "testing",
-    "theory",
-    "training",
-)
-_MODULES = {
-    "clustering": "experiments.inputs.clustering",
-    "experiment": "experiments.run",
-    "saved_models": "experiments.saved_models",
-    "trees": "core.trees",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"fljax.{_HOME[name]}"), name)
-    if name in _PACKAGES or name in _MODULES:
-        return importlib.import_module(f"fljax.{_MODULES.get(name, name)}")
-    raise AttributeError(f"module 'fljax' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(["__version__", *_HOME, *_MODULES, *_PACKAGES])
+__getattr__, __dir__ = at_first_use("fljax")

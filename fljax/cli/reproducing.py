@@ -25,19 +25,12 @@ OUT, QUICK = "reproduced", "quick"
 
 
 class Source(NamedTuple):
-    """A setting of a table: its run, and whether its numbers can be had.
-
-    Attributes:
-      config: the run's config.
-      folder: of its results.
-      rows: the rows of the table that it is about.
-      data: what to do to get the data set; "" if it is there.
-    """
+    """A setting of a table: its run, and whether its numbers can be had."""
 
     config: Config
     folder: pathlib.Path
-    rows: list[Published]
-    data: str
+    rows: list[Published]  # of the table
+    data: str  # what to do to get the data set; "" if it is there
 
 
 def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions) -> list[Source]:
@@ -130,15 +123,7 @@ def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Data
 
 
 def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
-    """Writes our numbers as measured cells (``fljax.published.tables``), with the dates of their results.
-
-    Args:
-      path: a CSV file; numbers of the same places are replaced.
-      compared: our numbers.
-      places: the run folder of each number.
-
-    Returns:
-      How many numbers were written.
+    """Writes our numbers as measured cells (``fljax.published.tables``), with their dates; returns how many.
 
     Raises:
       ValueError: if the file has other content, or cannot be written.
@@ -162,27 +147,16 @@ def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell,
 
 
 class Cost(NamedTuple):
-    """What a table needs for one data set.
-
-    Attributes:
-      table: name of the table.
-      dataset: the data set of the configs.
-      data: "here", or the command that gets it.
-      is_here: whether the data are on this machine.
-      settings: number of runs.
-      local_runs: methods x seeds x rounds x clients per round, summed over runs.
-      minutes: on 2 cores, as far as they were measured; NaN if no run was.
-      measured: number of runs behind ``minutes``.
-    """
+    """What a table needs for one data set."""
 
     table: str
     dataset: str
-    data: str
+    data: str  # "here", or the command that gets it
     is_here: bool
     settings: int
-    local_runs: int
-    minutes: float
-    measured: int
+    local_runs: int  # methods x seeds x rounds x clients per round, summed over runs
+    minutes: float  # on 2 cores, as far as they were measured; NaN if no run was
+    measured: int  # number of runs behind ``minutes``
 
 
 def costs(names: Sequence[str]) -> list[Cost]:

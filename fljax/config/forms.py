@@ -129,19 +129,14 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 < value <= LARGEST_INTEGER
 
 
-def _strategy(value: Any) -> Any:
-    if value in ("auto", "vmap", "scan") or _is_count(value):
+def _strategy(value: Any, *, names: tuple[str, ...] = ("auto", "vmap", "scan")) -> Any:
+    if value in names or _is_count(value):
         return value
-    raise ValueError(f"expected 'auto', 'vmap', 'scan' or a positive chunk size, got {shown(value)}")
+    raise ValueError(f"expected {', '.join(map(repr, names))} or a positive chunk size, got {shown(value)}")
 
 
 def _client_strategy(value: Any) -> Any:
-    if value in ("trial", "debug"):
-        return value
-    try:
-        return _strategy(value)
-    except ValueError as error:
-        raise ValueError(str(error).replace("'auto', ", "'auto', 'trial', 'debug', ")) from None
+    return _strategy(value, names=("auto", "trial", "debug", "vmap", "scan"))
 
 
 def _devices(value: Any) -> Any:

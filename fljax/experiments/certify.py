@@ -49,7 +49,7 @@ from fljax.games.strategic.playing import check_deviators
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of
-from fljax.results.events import OnEvent
+from fljax.results.events import DONE, OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
 from fljax.results.identity import CHECKPOINTS
 from fljax.scenarios import ByReport, Deviation, Strategy
@@ -63,32 +63,20 @@ _INFLATED = {"size times 10": Strategy(factor=ByReport(size=10.0))}
 class Question(NamedTuple):
     """What is asked, as for ``fljax.games.certify``.
 
-    Attributes:
-      tolerance: gains up to it do not count.
-      deviations: names of usual ones, strategies by name, or None for all usual ones that an algorithm reads. What an
-        algorithm never reads is left out of its certificate; what no algorithm of the config reads is refused.
-      utility: what a client gets. A price of tokens counts for algorithms whose server keeps tokens.
-      confidence: of bounds.
-      method: of bounds.
-      identities: as how many each client also joins; 1: no client splits. An algorithm with an argument of one number
-        for each client plays no splits.
-      candidates: strategies that an attacker tries; 0: there is no attack.
-      control: whether FedAvg by size is certified beside the algorithms.
-      max_runs: of one algorithm; more are refused.
-      deviators: ids of the clients that deviate; None: each in turn. Splits and the control take the same.
-      outside: what clients get if they do not join: "standalone" of the config's standalone models, "mechanism" of the
-        algorithm with one member; None: it is not known.
+    A deviation that an algorithm never reads is left out of its certificate, and one that no algorithm of the config
+    reads is refused. An algorithm with an argument of one number for each client plays no splits. Splits and the
+    control have the same deviators as the algorithms.
     """
 
     tolerance: float = 0.01
-    deviations: Deviations = None
-    utility: Utility = Utility()
+    deviations: Deviations = None  # None: all usual ones that an algorithm reads
+    utility: Utility = Utility()  # a price of tokens counts for algorithms whose server keeps tokens
     confidence: float = 0.95
     method: str = "bonferroni"
     identities: int = 1
     candidates: int = 50
-    control: bool = True
-    max_runs: int = 20_000
+    control: bool = True  # whether FedAvg by size is certified beside the algorithms
+    max_runs: int = 20_000  # of one algorithm
     deviators: tuple[int, ...] | None = None
     outside: Literal["standalone", "mechanism"] | None = "standalone"
 
@@ -114,19 +102,9 @@ def run(
 ) -> dict[str, Certificate]:
     """Certifies every algorithm of a config, and saves after each block of runs and each algorithm.
 
-    Callbacks and early stopping of the config are not used: every run goes to its end, and is judged there.
-
-    Args:
-      config: validated; with at least 5 seeds.
-      question: what is asked; None: the defaults.
-      directory: the folder of the results, locked against other processes; None: nothing is saved.
-      resume: go on after the blocks and algorithms that the folder has. If False, it must not have results.
-      on_event: called with an ``Event`` for each step; rounds are runs there.
-      saving: as for ``fljax run``; its numbers of checkpoints do not count here.
-
-    Returns:
-      Certificates by label of the algorithm, and behind them that of the control. An algorithm that reads none of the
-      deviations that were asked for has none.
+    The config has at least 5 seeds; the other arguments are as for ``fljax.experiments.worth.run``. Certificates are by
+    label of the algorithms that read a deviation, and behind them is that of the control. Callbacks and early stopping
+    are not used: every run goes to its end, and is judged there.
 
     Raises:
       ValueError: as ``fljax.games.certify``; if the folder has certificates of another config or question, or, where
@@ -153,7 +131,7 @@ def run(
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
         for label in [label for label in labels if label in certificates]:
-            outputs.log.note("already in the results, not repeated", label)
+            outputs.log.note(f"{DONE}, not repeated", label)
             if certificates[label].tolerance != asked.tolerance:
                 certificates[label] = judged(certificates[label], asked.tolerance)
         if not set(labels) <= certificates.keys():  # else the data are not read

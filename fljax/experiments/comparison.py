@@ -242,19 +242,12 @@ def check_kinds(arguments: Mapping[str, tuple[Any, type]]) -> None:
 
 
 class Arguments(NamedTuple):
-    """What models of a comparison need again: arguments of ``fljax.compare``.
-
-    Attributes:
-      algorithms: the entries of a Setup.
-      task: model and loss.
-      local: how clients train.
-      federation: for models that depend on their client's rows when they are used; None: for the others.
-    """
+    """What models of a comparison need again: arguments of ``fljax.compare``."""
 
     algorithms: tuple[AlgorithmSetup, ...]
     task: Task
     local: Local
-    federation: Federation | None
+    federation: Federation | None  # for models that depend on their client's rows when they are used
 
 
 def arguments_of(algorithms: Any, task: Any, local: Any, federation: Any) -> Arguments:
@@ -272,14 +265,7 @@ def arguments_of(algorithms: Any, task: Any, local: Any, federation: Any) -> Arg
 
 
 def load(folder: pathlib.Path, label: str, which: str, round: int | None, arguments: Arguments | None) -> Models:
-    """The models of one algorithm of a comparison.
-
-    Args:
-      folder: of ``Comparison.save``.
-      label: one of the comparison's labels.
-      which: must be "last".
-      round: must be None.
-      arguments: what ``fljax.compare`` was given.
+    """The models of one algorithm of a comparison, after its last round.
 
     Raises:
       ValueError: if there are no models, or if what is given is not there, or is not what made them.

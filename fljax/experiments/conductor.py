@@ -30,7 +30,7 @@ from fljax.experiments.saved_models import ModelFiles
 from fljax.results import Reference, Result, Results, further_rounds, judged_by
 from fljax.results.clients import with_common_names, with_names
 from fljax.results.endings import Parts, joined_weights
-from fljax.results.events import EventLog, OnEvent
+from fljax.results.events import DONE, EventLog, OnEvent
 from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
 from fljax.results.identity import write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
@@ -41,45 +41,26 @@ DATA = "data"
 
 
 class Experiment(NamedTuple):
-    """What the results of all algorithms have in common.
-
-    Attributes:
-      name: of the experiment.
-      labels: of the algorithms, in order.
-      rounds: of every run.
-      opt_out_threshold: IP-FL's delta in metrics.
-      grid: of a sweep, the paths of its axes by name, as JSON; None for a run.
-      metric: of a sweep, by which its best cells are chosen.
-      data: a checksum of the data; None: it is not known.
-    """
+    """What the results of all algorithms have in common."""
 
     name: str
     labels: tuple[str, ...]
     rounds: int
     opt_out_threshold: OptOut = 0.0
-    grid: str | None = None
-    metric: str | None = None
-    data: int | None = None
+    grid: str | None = None  # of a sweep, the paths of its axes by name, as JSON
+    metric: str | None = None  # of a sweep, by which its best cells are chosen
+    data: int | None = None  # a checksum; None: it is not known
 
 
 class Outputs(NamedTuple):
-    """Where the events and results of an experiment go.
-
-    Attributes:
-      log: is told each step.
-      files: checkpoints and scores of standalone models.
-      folder: the run folder, which gets results and evaluations; None: they are not saved.
-      models: saves trained models.
-      callbacks: builders of callbacks beside those of the setup.
-      on_result: called with label, plan and Result of every algorithm of a run after it has run and is saved.
-    """
+    """Where the events and results of an experiment go."""
 
     log: EventLog
     files: ProgressFiles
-    folder: pathlib.Path | None = None
+    folder: pathlib.Path | None = None  # which gets results and evaluations; None: they are not saved
     models: ModelFiles = ModelFiles(None, "none")
-    callbacks: Sequence[CallbackSetup] = ()
-    on_result: Callable[[str, Plan, Result], Any] | None = None
+    callbacks: Sequence[CallbackSetup] = ()  # beside those of the setup
+    on_result: Callable[[str, Plan, Result], Any] | None = None  # after an algorithm of a run is saved
 
 
 class Outcome(NamedTuple):
@@ -107,17 +88,11 @@ class Outcome(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """An algorithm that has run in all cells.
+    """An algorithm that has run in all cells."""
 
-    Attributes:
-      results: over the axes of a sweep.
-      trained: of a run, the plan and the Result with trained models.
-      stopped: what stopped the algorithm before its end.
-    """
-
-    results: Results
-    trained: tuple[Plan, Result] | None = None
-    stopped: NotFinite | None = None
+    results: Results  # over the axes of a sweep
+    trained: tuple[Plan, Result] | None = None  # of a run, with trained models
+    stopped: NotFinite | None = None  # what stopped it before its end
 
 
 @contextlib.contextmanager
@@ -157,7 +132,7 @@ def conduct(
     parts, models = dict(folder.finished), dict[str, Result]()
     for label in experiment.labels:
         if label in parts:
-            log.note("already in the results, not repeated", label, rounds, rounds)
+            log.note(f"{DONE}, not repeated", label, rounds, rounds)
             continue
         assert compute is not None, f"{label} is not finished"
         try:
@@ -258,20 +233,11 @@ def memory_notes(log: EventLog, label: str, rounds: int, start: str = "") -> Cal
 
 
 class SweptCells(NamedTuple):
-    """Computes the algorithms of a sweep in all of its cells.
-
-    Attributes:
-      axes: of the grid.
-      cells: the setups of all cells, the last axis fastest.
-      references: the standalone models of every cell, with what clients require.
-      outputs: where events go.
-      builder: makes the callbacks.
-      ahead: compiles programs ahead.
-    """
+    """Computes the algorithms of a sweep in all of its cells."""
 
     axes: Sequence[Axis]
-    cells: Sequence[Setup]
-    references: Sequence[Reference]
+    cells: Sequence[Setup]  # the last axis fastest
+    references: Sequence[Reference]  # of every cell
     outputs: Outputs
     builder: CallbackBuilder
     ahead: AheadOfSweep
@@ -337,11 +303,7 @@ class SweptCells(NamedTuple):
 def join(experiment: Experiment, parts: Parts, continues: int | None = None, forced: str = "") -> Results:
     """The results of the algorithms that are finished, in the order of the experiment, along ``algorithm``.
 
-    Args:
-      experiment: names them.
-      parts: by label.
-      continues: the rounds of the run that these results go on from; None: from none.
-      forced: sentences about what differed where the run went on by force; those of the parts are added.
+    ``continues`` is the number of rounds that they go on from. ``forced`` says what differed, beside the parts.
     """
     order = [label for label in experiment.labels if label in parts]
     metrics = results.join(dict(zip(order, with_common_names(parts[label].metrics for label in order), strict=True)))

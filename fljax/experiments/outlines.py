@@ -73,12 +73,7 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
 
 
 def save(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int) -> None:
-    """Writes the outline, atomically.
-
-    Args:
-      folder: the run folder.
-      outline: from ``contents``.
-      checksum: of the federation with its rows.
+    """Writes the outline, atomically; ``checksum`` is that of the federation with its rows.
 
     Raises:
       ValueError: if the folder has models of other data, or of a version without outlines.

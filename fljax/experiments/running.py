@@ -34,24 +34,14 @@ from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup
 from fljax.metrics.registry import of_gains
 from fljax.results import Reference, folders
 from fljax.results.endings import Parts
-from fljax.results.events import EventLog, Line, append
+from fljax.results.events import STOPPED, EventLog, Line, append
 from fljax.results.identity import begin_checkpoints
 
 _STANDALONE = "standalone.npz"
 
 
 class CallbackBuilder:
-    """Makes the callback of each algorithm of an experiment.
-
-    Args:
-      directory: the run folder, whose ``metrics.jsonl`` gets a line for each evaluation; None: there is none.
-      log: is told what cannot be written, and early stops.
-      stop: makes the callback that may stop an algorithm early; None: all run to the end.
-      callbacks: builders of further callbacks; of each, an attribute ``ready`` is called first.
-      seeds: of the experiment, for builders.
-      rounds: of the experiment, for builders.
-      opt_out_threshold: of the experiment, as in its results.
-    """
+    """Makes the callback of each algorithm; of builders with an attribute ``ready``, it is called first."""
 
     def __init__(
         self,
@@ -187,7 +177,7 @@ class EarlyStop:
             return False
         if not self._stop(block) or block.round >= block.rounds:
             return False
-        words = f"stopped after round {block.round} of {block.rounds}: {self._stop.reason}"
+        words = f"{STOPPED} {block.round} of {block.rounds}: {self._stop.reason}"
         self._log.note(words, self._label, block.round, block.rounds)
         return True
 
@@ -228,23 +218,14 @@ class Saving(NamedTuple):
 
 
 class ProgressFiles(NamedTuple):
-    """The folder ``checkpoints`` of a run. Of several processes, only process 0 reads and writes it.
+    """The folder ``checkpoints`` of a run. Of several processes, only process 0 reads and writes it."""
 
-    Attributes:
-      directory: the run folder, which this process has locked; None: nothing is saved.
-      text: the config of the run.
-      grid: as for ``fljax.results.folders.claim``.
-      saving: how.
-      log: is told what is resumed and what fails.
-      lasting: whether the files stay after the run.
-    """
-
-    directory: pathlib.Path | None
+    directory: pathlib.Path | None  # the run folder, which this process has locked; None: nothing is saved
     text: str
     grid: str | None
     saving: Saving
     log: EventLog
-    lasting: bool = False
+    lasting: bool = False  # whether the files stay after the run
 
     @property
     def is_on(self) -> bool:

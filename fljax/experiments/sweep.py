@@ -67,24 +67,11 @@ def run(
 
     Cells that differ only in floats are runs of one compiled program. Cells that differ in static values run one after
     another. An algorithm that does not depend on the differences between cells runs once for all of these cells.
-
-    Args:
-      grid: from ``fljax.config.load_grid``.
-      directory: as for ``fljax.experiments.run.run``; None: nothing is saved.
-      resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoints of the
-        programs of the next one. The config may have further algorithms behind those of the results.
-      on_event: called with an ``Event`` for each step of the run.
-      saving: as for ``fljax.experiments.run.run``.
-      callbacks: as for ``fljax.experiments.run.run``.
-      whole: whether the edges of the grid are those of a whole sweep, and worth a note.
+    ``whole``: whether the edges of the grid are those of a whole sweep, and worth a note.
 
     Raises:
-      Stopped: if ``saving.stop`` asks for it, after a checkpoint.
-      ValueError: if the sweep's metric does not exist, if the data cannot be partitioned as configured, or if
-        ``fljax.results.folders.claim`` refuses the folder.
-      OSError: if the disk has no room for the results; results saved before are kept.
-      fljax.results.non_finite.NotFinite: if a cell's ``non_finite`` is "stop" and something was not finite in it.
-        The results of algorithms before are saved.
+      ValueError: if the sweep's metric does not exist, and as ``fljax.experiments.run.run``.
+      Stopped, OSError, NotFinite: as ``fljax.experiments.run.run``; results of algorithms before are saved.
     """
     processes.check_same(lambda: flat(dumps(grid.config)) | {"grid": repr(paths(grid))})
     check(grid)

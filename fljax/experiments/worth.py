@@ -33,7 +33,7 @@ from fljax.games.costs import in_words
 from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, metrics_of, name_of_value
 from fljax.results import Reference
-from fljax.results.events import OnEvent
+from fljax.results.events import DONE, OnEvent
 from fljax.results.folders import OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
 
@@ -79,18 +79,8 @@ def run(
 
     Estimators are compared once all coalitions of an algorithm are there. This is not saved, and computed again when
     a finished folder is resumed. Callbacks and early stopping of the config are not used: every run goes to its end,
-    and is judged there.
-
-    Args:
-      config: validated.
-      question: what is asked; None: the defaults.
-      directory: the folder of the results, locked against other processes; None: nothing is saved.
-      resume: go on after the blocks and algorithms that the folder has. If False, it must not have results.
-      on_event: called with an ``Event`` for each step; rounds are runs there.
-      saving: as for ``fljax run``; its numbers of checkpoints do not count here.
-
-    Returns:
-      ``Answer``.
+    and is judged there. The other arguments are as for ``fljax.experiments.run.run``: with ``resume``, blocks and
+    algorithms of the folder are not repeated; rounds of events are runs; numbers of checkpoints do not count.
 
     Raises:
       ValueError: as ``fljax.games.coalitions`` and ``compare_estimators``; if the folder has tables of another config
@@ -110,7 +100,7 @@ def run(
         for label in labels:
             if finished is not None and directory is not None and label in tables:
                 _check_asked(finished, label, asked, directory)
-                outputs.log.note("already in the results, not repeated", label)
+                outputs.log.note(f"{DONE}, not repeated", label)
         compared: dict[str, xr.Dataset] = {}
         if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)

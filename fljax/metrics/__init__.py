@@ -5,8 +5,9 @@ Functions are imported at first use: who asks for the names of metrics does not 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fljax.core.lazy import at_first_use
 
 if TYPE_CHECKING:
     from fljax.metrics.arrays import ROUNDING as ROUNDING
@@ -46,51 +47,4 @@ if TYPE_CHECKING:
     from fljax.metrics.uncertainty import paired_standard_error as paired_standard_error
     from fljax.metrics.uncertainty import worse_off_by_noise as worse_off_by_noise
 
-_HOME = {
-    "ROUNDING": "arrays",
-    "SCORES": "scores",
-    "Score": "scores",
-    "Summary": "summaries",
-    "accuracy_increase": "formulas",
-    "average_accuracy": "formulas",
-    "binomial_standard_error": "uncertainty",
-    "contribution_correlation": "formulas",
-    "gain_standard_error": "uncertainty",
-    "gini_coefficient": "formulas",
-    "global_model_appeal": "formulas",
-    "incentive_margin": "formulas",
-    "incentivised": "formulas",
-    "incentivised_participation_rate": "formulas",
-    "ipr_accuracy": "formulas",
-    "ipr_loss": "formulas",
-    "is_within_noise": "uncertainty",
-    "jain_index": "formulas",
-    "maximum_accuracy": "formulas",
-    "mean": "summaries",
-    "opt_outs": "formulas",
-    "opt_outs_by_noise": "uncertainty",
-    "over_seeds": "summaries",
-    "paired_standard_error": "uncertainty",
-    "participation_rate": "formulas",
-    "pearson_correlation": "formulas",
-    "personalised_model_accuracy_gain": "formulas",
-    "preferred_accuracy": "formulas",
-    "preferred_model_accuracy": "formulas",
-    "rounds_to_target": "formulas",
-    "spread_over_clients": "formulas",
-    "standard_deviation": "formulas",
-    "standard_error": "formulas",
-    "surrogate_objective": "formulas",
-    "worse_off_by_noise": "uncertainty",
-    "worst_share": "formulas",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"fljax.metrics.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'fljax.metrics' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+__getattr__, __dir__ = at_first_use("fljax.metrics")

@@ -5,8 +5,9 @@ Names are imported at first use: who asks for a table alone does not wait for ma
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fljax.core.lazy import at_first_use
 
 if TYPE_CHECKING:
     from fljax.report.certificates import best_response_picture as best_response_picture
@@ -42,47 +43,4 @@ if TYPE_CHECKING:
     from fljax.report.tables import target_lines as target_lines
     from fljax.report.tables import to_target as to_target
 
-_HOME = {
-    "Overview": "tables",
-    "Row": "tables",
-    "best_response_picture": "certificates",
-    "best_rows": "tables",
-    "certificate_picture": "certificates",
-    "certificate_rows": "certificates",
-    "certificate_sentences": "certificates",
-    "client_curves": "kinds.by_client",
-    "client_spread": "kinds.by_client",
-    "contribution_accuracy": "kinds.by_client",
-    "cost_to_target": "tables",
-    "data_picture": "clients",
-    "draw_kinds": "kinds.registry",
-    "figures": "drawing",
-    "font_note": "style",
-    "fonts_for": "style",
-    "follow": "live",
-    "leaving": "decisions",
-    "method_table": "methods",
-    "metric_pairs": "kinds.by_method",
-    "overview": "tables",
-    "picture": "drawing",
-    "pivot": "tables",
-    "polled_loss": "kinds.by_method",
-    "summary": "tables",
-    "surrogate_weights": "kinds.by_method",
-    "target_lines": "tables",
-    "to_target": "tables",
-    "texts_of": "style",
-    "sweep_picture": "sweeps",
-    "write": "page",
-    "write_page": "page",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"fljax.report.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'fljax.report' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+__getattr__, __dir__ = at_first_use("fljax.report")

@@ -5,8 +5,9 @@ Names are imported at first use: who asks for the environment of a run does not 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fljax.core.lazy import at_first_use
 
 if TYPE_CHECKING:
     from fljax.results.endings import Results as Results
@@ -31,36 +32,4 @@ if TYPE_CHECKING:
     from fljax.results.values import with_gains as with_gains
     from fljax.results.values import with_threshold as with_threshold
 
-_HOME = {
-    "BestModels": "values",
-    "Line": "events",
-    "OF_STANDALONE": "values",
-    "Progress": "progress",
-    "Reference": "values",
-    "Result": "values",
-    "Results": "endings",
-    "RunState": "progress",
-    "append": "events",
-    "best_cell": "progress",
-    "is_running": "progress",
-    "join": "values",
-    "judged_by": "values",
-    "metrics_dataset": "values",
-    "metrics_of_runs": "values",
-    "read_lines": "events",
-    "read_state": "progress",
-    "with_contribution_correlation": "values",
-    "with_decisions": "values",
-    "with_gains": "values",
-    "with_threshold": "values",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"fljax.results.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'fljax.results' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+__getattr__, __dir__ = at_first_use("fljax.results")

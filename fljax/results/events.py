@@ -22,6 +22,8 @@ from fljax.core.files import open_appending
 from fljax.core.sameness.record import WENT_ON, forced_in
 
 LOG, EVALUATIONS = "log.jsonl", "metrics.jsonl"
+# How messages begin that say what became of an algorithm; the state of a run is read from them, also in old folders.
+DONE, STOPPED = "already in the results", "stopped after round"
 
 
 class Event(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fljax.core.files import check_links, is_locked
 from fljax.metrics import mean
 from fljax.metrics.registry import is_lower_better
-from fljax.results.events import EVALUATIONS, LOG, Event, Line, read_lines
+from fljax.results.events import DONE, EVALUATIONS, LOG, STOPPED, Event, Line, read_lines
 from fljax.results.folders import CONFIG, LOCK
 from fljax.results.non_finite import diverged_words
 
@@ -183,8 +183,8 @@ def _progress(
     trained = [event for event in now if event.label == label and event.stage == "train"]
     # Of runs, other commands may have finished others in the same folder; the last process names what is finished.
     told_of = [event for event in now if event.label == label] if now and now[-1].unit == "runs" else of_label
-    saved = any(event.stage == "saved" or event.message.startswith("already in the results") for event in told_of)
-    early = any(event.message.startswith("stopped after round") for event in of_label)
+    saved = any(event.stage == "saved" or event.message.startswith(DONE) for event in told_of)
+    early = any(event.message.startswith(STOPPED) for event in of_label)
     last = trained[-1] if trained else None
     told = next((event.rounds for event in reversed(of_label) if event.rounds), rounds)
     done, total = (0, told) if last is None else (last.round, last.rounds)

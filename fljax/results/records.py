@@ -18,19 +18,12 @@ LARGEST_TABLE = 10**7
 
 
 class Wire(NamedTuple):
-    """Bytes of messages.
+    """Bytes of messages."""
 
-    Attributes:
-      down: received by one client that trains.
-      shown: received by one client before its ballot.
-      up: sent by one row of the cohort.
-      ballot: sent by one polled client.
-    """
-
-    down: int
-    shown: int
-    up: int
-    ballot: int
+    down: int  # received by one client that trains
+    shown: int  # received by one client before its ballot
+    up: int  # sent by one row of the cohort
+    ballot: int  # sent by one polled client
 
 
 def dataset(

@@ -28,14 +28,9 @@ _WRITTEN, _SOURCE = "written", "long_records"  # attribute of a store: when it w
 
 
 def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
-    """Writes the records of a run, and opens them.
+    """Writes the records of a run, some rounds in each part, and opens them; values are read when they are asked for.
 
-    Args:
-      path: of the store. A store that was there is replaced, once the new one is whole.
-      parts: ``fljax.results.records.dataset`` of some rounds each, in order; at least one.
-
-    Returns:
-      The records. Values are read when they are asked for.
+    A store that was there is replaced, once the new one is whole.
 
     Raises:
       OSError: one sentence, if the disk has no room.

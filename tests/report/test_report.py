@@ -240,14 +240,6 @@ def test_a_page_without_numbers_has_no_picture(tmp_path):
     assert "<img" not in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
-def test_every_name_is_found_and_listed():
-    assert dir(report) == sorted(report._HOME)
-    for name in dir(report):
-        assert getattr(report, name).__module__ == f"fljax.report.{report._HOME[name]}"
-    with pytest.raises(AttributeError, match="no attribute 'pictures'"):
-        report.pictures  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def test_write_where_there_is_no_run(tmp_path):
     with pytest.raises(ValueError, match="expected a run folder"):
         report.write(tmp_path)

@@ -159,13 +159,7 @@ class Parameter(NamedTuple):
 
 
 def parameters(builder: Callable[..., Any], offer: Offer = _NOTHING, prefix: str = "") -> tuple[Parameter, ...]:
-    """The parameters of a builder that a user may give.
-
-    Args:
-      builder: a function, or the class of a NamedTuple.
-      offer: what the experiment gives.
-      prefix: of the names.
-    """
+    """The parameters of a builder, or fields of a NamedTuple, that a user may give; ``offer`` is what others give."""
     from fljax.core.signatures import annotations_of, record_of
 
     annotations, texts = annotations_of(builder), docstring_of(builder).arguments

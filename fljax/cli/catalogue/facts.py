@@ -33,14 +33,8 @@ _GIVEN = {"threshold": 0.5, "contribution": (1.0, 0.5, 0.8, 0.2, 0.6)}
 def of_algorithm(name: str, entry: Any) -> dict[str, str]:
     """What an algorithm needs: how it aggregates, what it polls, what server and clients keep, and what is sent.
 
-    It is read off the shapes of a round of five clients, of which nothing is computed.
-
-    Args:
-      name: of the algorithm.
-      entry: its entry in the registry; or its builder alone.
-
-    Returns:
-      The facts in words; none if the algorithm cannot be built for a classifier with BatchNorm.
+    It is read off the shapes of a round of five clients, of which nothing is computed; empty if the algorithm cannot be
+    built for a classifier with BatchNorm.
     """
     try:
         traced = _traced(getattr(entry, "build", entry))
@@ -51,12 +45,7 @@ def of_algorithm(name: str, entry: Any) -> dict[str, str]:
 
 
 def secure_sums(aggregation: str, reads: str) -> dict[str, str]:
-    """Whether the server needs updates of single clients, and whether sums that hide them are enough.
-
-    Args:
-      aggregation: "streamed", "stacked" or "none".
-      reads: ``Entry.reads``, what the server reads of single clients.
-    """
+    """Whether the server needs updates of single clients, and whether sums that hide them are enough."""
     if aggregation == "none":
         return {"single updates": "none are sent", "secure sums": "not needed: nothing leaves a client"}
     if aggregation == "stacked":

@@ -40,30 +40,17 @@ OptOut = float | tuple[float, ...]
 
 
 class AlgorithmSetup(NamedTuple):
-    """One algorithm of an experiment, with the builders in place of their names.
-
-    Attributes:
-      label: its name in results.
-      build: the builder of the algorithm.
-      options: arguments of the builder that the config gives.
-      scenarios: ``(wrapper, options)`` of each scenario around it, the innermost first.
-      local: how its clients train.
-      contribution: as for ``fljax.contributions.measure``, or a RoundMeasure; standalone accuracies unless the config
-        gives another.
-      clustering: how to find the clusters that it starts from; None: the algorithm draws them.
-      plan: is run as it is; None: it is made from ``build``, ``options`` and ``scenarios``.
-      pooled: whether it trains on the rows of all clients in one (``fljax.experiments.inputs.pooling``).
-    """
+    """One algorithm of an experiment, with the builders in place of their names."""
 
     label: str
     build: Callable[..., Algorithm]
     options: Mapping[str, Any]
-    scenarios: tuple[tuple[Callable[..., Algorithm], Mapping[str, Any]], ...]
+    scenarios: tuple[tuple[Callable[..., Algorithm], Mapping[str, Any]], ...]  # the innermost first
     local: Local
     contribution: Contribution = Measure()
-    clustering: ByF1 | None = None
-    plan: Plan | None = None
-    pooled: bool = False
+    clustering: ByF1 | None = None  # None: the algorithm draws its clusters
+    plan: Plan | None = None  # is run as it is; None: it is made of the builders
+    pooled: bool = False  # whether it trains on the rows of all clients in one
 
 
 class CallbackSetup(NamedTuple):
@@ -74,69 +61,38 @@ class CallbackSetup(NamedTuple):
 
 
 class World(NamedTuple):
-    """The data of a config.
-
-    Attributes:
-      federation: of all seeds, stacked.
-      dataset: of the first seed.
-      names: of classes and clients, of each seed.
-    """
+    """The data of a config."""
 
     federation: Federation
-    dataset: data.Dataset
-    names: tuple[Names, ...]
+    dataset: data.Dataset  # of the first seed
+    names: tuple[Names, ...]  # of each seed
 
 
 class Setup(NamedTuple):
-    """An experiment.
-
-    Attributes:
-      name: of the experiment.
-      federation: of all seeds, stacked.
-      task: the model and its loss.
-      algorithms: in the order of the config; the first one is what the others are compared with.
-      standalone: how standalone models are trained.
-      clients_per_round: the number in the config; a cohort has ``min(clients_per_round, clients)`` rows.
-      rounds: of every run.
-      seeds: of the runs.
-      evaluate_every: rounds between two evaluations.
-      execution: how clients and seeds are mapped to devices.
-      non_finite: as for ``simulate``.
-      callbacks: of every algorithm.
-      stop: makes the callback that may stop an algorithm early; None: all run to the end.
-      standalone_initial: where standalone models start, as for ``fljax.standalone``.
-      standalone_stop: early stopping of each of them, as ``stop`` of ``fljax.standalone``.
-      world: what the federation was made of; None: unknown.
-      opt_out_threshold: IP-FL's delta in metrics, for all clients or for each one.
-      requirement: what each client requires; None: see ``fljax.experiments.inputs.requirements.with_requirement``.
-      extra_metrics: as for ``simulate``.
-      scores: of the task, beside its accuracy.
-      score_every: evaluations between two that have scores; None: the last one alone.
-      pool: the federation of pooled algorithms; None: there are none, or it is made when it is asked for.
-    """
+    """An experiment; fields are as for ``fljax.compare``, if nothing else is said."""
 
     name: str
-    federation: Federation
+    federation: Federation  # of all seeds, stacked
     task: Task
-    algorithms: tuple[AlgorithmSetup, ...]
+    algorithms: tuple[AlgorithmSetup, ...]  # the first one is what the others are compared with
     standalone: Local
-    clients_per_round: int
+    clients_per_round: int  # as in the config, where it may be more than there are
     rounds: int
     seeds: tuple[int, ...]
     evaluate_every: int
     execution: Execution
     non_finite: NonFinite = "freeze"
     callbacks: tuple[CallbackSetup, ...] = ()
-    stop: Callable[[], StopEarly] | None = None
+    stop: Callable[[], StopEarly] | None = None  # makes what may stop an algorithm early
     standalone_initial: Initial = "shared"
     standalone_stop: StopAlone | None = None
-    world: World | None = None
+    world: World | None = None  # what the federation was made of; None: unknown
     opt_out_threshold: OptOut = 0.0
     requirement: Requirement | None = None
     extra_metrics: tuple[str, ...] = ()
     scores: tuple[Score, ...] = ()
-    score_every: int | None = None
-    pool: Federation | None = None
+    score_every: int | None = None  # evaluations between two that have scores; None: the last one alone
+    pool: Federation | None = None  # of pooled algorithms; None: it is made when it is asked for
 
     @property
     def clients(self) -> int:

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 
 from fljax.contributions import simultaneous_bounds
 from fljax.core.bimatrix import extreme_equilibria
-from fljax.core.graphs import cycles_of
 from fljax.core.labels import plain
+from fljax.games.strategic.cycles import cycles_of
 from fljax.games.strategic.gains import replace_diverged
 from fljax.games.strategic.payoff_tables import PayoffTable, precision_of
 

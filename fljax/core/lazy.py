@@ -1,0 +1,40 @@
+"""Packages whose names are imported at first use.
+
+Each name stands once, in the block ``if TYPE_CHECKING`` of the package's ``__init__.py``, where type checkers look for
+it, too. The block is read when a name is first asked for: a package that is only imported costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def at_first_use(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of the package; lines of its block are ``from module import name as name``."""
+
+    @functools.cache
+    def homes() -> dict[str, tuple[str, str]]:
+        """By name: the module that it is imported from, and its name there."""
+        import ast
+
+        spec: Any = sys.modules[package].__spec__
+        blocks = [node for node in ast.parse(spec.loader.get_source(package)).body if isinstance(node, ast.If)]
+        lines = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
+        return {alias.asname or alias.name: (line.module or "", alias.name) for line in lines for alias in line.names}
+
+    def get(name: str) -> Any:
+        if name not in homes():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home, own = homes()[name]
+        if home == package:  # a module of the package, which would ask the package again
+            return importlib.import_module(f"{package}.{own}")
+        return getattr(__import__(home, fromlist=[own]), own)
+
+    def names() -> list[str]:
+        return sorted(homes())
+
+    return get, names
