@@ -195,7 +195,7 @@ class Comparison(NamedTuple):
         if axes_of(self.metrics):
             metric = str(self.metrics.attrs["metric"])
             rows = report.best_rows(best(self.metrics, metric), metric, marks)
-            told = "; ".join(filter(None, ["*: at the edge of the grid", weights_in_words(self.metrics)]))
+            told = "; ".join(filter(None, ["(edge): edge of the grid", weights_in_words(self.metrics)]))
             return "Best cells at the last evaluation", told, [tuple(row) for row in rows]
         rows, seeds = report.summary(self.metrics), self.metrics.sizes["seed"]
         shown = report.overview(rows, seeds, marks, directions(self.metrics))
