@@ -4,7 +4,7 @@ The folder has the files of a run folder that say what ran, and ``certificates.n
 algorithms that are finished. Blocks of runs are saved in ``certify/checkpoints``, so a process that was killed goes on
 after them. Another tolerance needs no further runs.
 
-Beside the algorithms stands a control on the same data: FedAvg by size, to which clients report ten times their size.
+A control runs on the same data: FedAvg by size, in which clients report ten times their size.
 """
 
 from __future__ import annotations
@@ -65,18 +65,19 @@ class Question(NamedTuple):
 
     Attributes:
       tolerance: gains up to it do not count.
-      deviations: names of usual ones, strategies by name, or None for all usual ones that an algorithm reads. What an
-        algorithm never reads is left out of its certificate; what no algorithm of the config reads is refused.
-      utility: what a client gets. A price of tokens counts for algorithms whose server keeps tokens.
+      deviations: names of usual ones, strategies by name, or None for all usual ones that an algorithm reads. A
+        certificate leaves out deviations that its algorithm never reads; deviations that no algorithm of the config
+        reads are refused.
+      utility: the payoff of a client. A price of tokens counts for algorithms whose server keeps tokens.
       confidence: of bounds.
       method: of bounds.
-      identities: as how many each client also joins; 1: no client splits. An algorithm with an argument of one number
-        for each client plays no splits.
+      identities: number of clients as which each client also joins; 1: no client splits. An algorithm with an argument
+        of one number for each client plays no splits.
       candidates: strategies that an attacker tries; 0: there is no attack.
       control: whether FedAvg by size is certified beside the algorithms.
       max_runs: of one algorithm; more are refused.
       deviators: ids of the clients that deviate; None: each in turn. Splits and the control take the same.
-      outside: what clients get if they do not join: "standalone" of the config's standalone models, "mechanism" of the
+      outside: payoffs of clients that do not join: "standalone" by the config's standalone models, "mechanism" by the
         algorithm with one member; None: it is not known.
     """
 
@@ -125,8 +126,8 @@ def run(
       saving: as for ``fljax run``; its numbers of checkpoints do not count here.
 
     Returns:
-      Certificates by label of the algorithm, and behind them that of the control. An algorithm that reads none of the
-      deviations that were asked for has none.
+      Certificates by label of the algorithm, and then of the control. An algorithm that reads none of the requested
+      deviations has none.
 
     Raises:
       ValueError: as ``fljax.games.certify``; if the folder has certificates of another config or question, or, where
@@ -320,7 +321,7 @@ def _of_runs(setup: Setup, outputs: Outputs, label: str) -> dict[str, Any]:
 
 
 def in_json(asked: Question) -> str:
-    """What is asked that another answer would need other runs for, as text; not the tolerance."""
+    """The parts of the question that decide the runs, as text; not the tolerance."""
     deviations: Any = asked.deviations
     if isinstance(deviations, Mapping):
         deviations = {

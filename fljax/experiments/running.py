@@ -1,9 +1,9 @@
-"""What a run gives out while it goes on: evaluations to its callbacks, and unfinished work to its folder.
+"""Output of a running experiment: evaluations to its callbacks, and unfinished work to its folder.
 
 An experiment gives ``simulate`` one callback for each algorithm, which calls all others. Its blocks also have the gains
 over the first algorithm. ``contribution_correlation`` needs records, so no block has it.
 
-What a run has computed before an algorithm is finished is in its folder:
+The folder of a run has the results of an unfinished algorithm:
 
 checkpoints/origin.json       the config and fljax's version
 checkpoints/standalone.npz    scores of the standalone models, which are trained once
@@ -45,9 +45,9 @@ class CallbackBuilder:
 
     Args:
       directory: the run folder, whose ``metrics.jsonl`` gets a line for each evaluation; None: there is none.
-      log: is told what cannot be written, and early stops.
+      log: gets messages about failed writes and early stops.
       stop: makes the callback that may stop an algorithm early; None: all run to the end.
-      callbacks: builders of further callbacks; of each, an attribute ``ready`` is called first.
+      callbacks: builders of further callbacks; if one has an attribute ``ready``, it is called first.
       seeds: of the experiment, for builders.
       rounds: of the experiment, for builders.
       opt_out_threshold: of the experiment, as in its results.
@@ -82,8 +82,8 @@ class CallbackBuilder:
     def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Callbacks:
         """The callback of one algorithm.
 
-        ``parts`` are the results of the algorithms that are finished, of which the first is the baseline of metrics
-        that compare with another one; None: there are no such metrics. ``cells`` of a sweep run together.
+        ``parts`` are the results of finished algorithms; the first is the baseline of metrics that compare with another
+        algorithm. None: there are no such metrics. ``cells`` of a sweep run together.
         """
 
         def record(block: Block) -> None:
@@ -148,7 +148,7 @@ class Callbacks:
         return any(answers)
 
     def replay(self, blocks: Sequence[Block]) -> bool:
-        """Gives callbacks with a history that of a run that goes on; whether the run had stopped."""
+        """Replays the history of a resumed run to callbacks that keep one; whether the run had stopped."""
         return replay(self._callbacks, [self._compared(block) for block in blocks])
 
     def _compared(self, block: Block) -> Block:
@@ -218,7 +218,7 @@ class Saving(NamedTuple):
       every: seconds between two checkpoints of an algorithm; None: no checkpoints.
       keep: number of checkpoints that are kept.
       stop: a request to stop after the block that is computed.
-      force: whether it goes on with results of other settings of JAX, code or data; its own then say what differs.
+      force: whether it goes on with results of other settings of JAX, code or data; new results then say what differs.
     """
 
     every: float | None = 30.0
@@ -228,14 +228,14 @@ class Saving(NamedTuple):
 
 
 class ProgressFiles(NamedTuple):
-    """The folder ``checkpoints`` of a run. Of several processes, only process 0 reads and writes it.
+    """The folder ``checkpoints`` of a run. With several processes, only process 0 reads and writes it.
 
     Attributes:
       directory: the run folder, which this process has locked; None: nothing is saved.
       text: the config of the run.
       grid: as for ``fljax.results.folders.claim``.
       saving: how.
-      log: is told what is resumed and what fails.
+      log: gets messages about resumed and failed work.
       lasting: whether the files stay after the run.
     """
 
@@ -274,7 +274,7 @@ class ProgressFiles(NamedTuple):
             self._begin()
 
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
-        """The scores of standalone models: those of an earlier process, or of ``make``, which are then saved.
+        """The scores of standalone models, from an earlier process, or from ``make`` and then saved.
 
         ``data`` is a checksum of the data that the models are of.
         """
@@ -296,7 +296,7 @@ class ProgressFiles(NamedTuple):
         return made
 
     def forget_records(self, label: str) -> None:
-        """Removes the long records of an earlier process, in place of which there are short ones now."""
+        """Removes the long records of an earlier process; short records replace them now."""
         if self.directory is not None and processes.is_first():
             shutil.rmtree(folders.records_of(self.directory, label), ignore_errors=True)
 
