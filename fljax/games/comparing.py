@@ -1,4 +1,4 @@
-"""Estimators of what a client is worth, judged by retraining: the same seeds, the same rounds, the same clients.
+"""Estimators of a client's worth, judged by retraining: the same seeds, the same rounds, the same clients.
 
 ``compare_algorithms`` asks how far what a client is worth depends on the algorithm, beside how far it depends on seeds.
 """
@@ -114,7 +114,7 @@ def compare_estimators(
 
 
 class Asked(NamedTuple):
-    """What estimators get, as for ``compare_estimators``, of a table that need not be there yet."""
+    """The inputs of estimators, as for ``compare_estimators``, for a table that need not exist yet."""
 
     plan: Plan
     federation: Federation
@@ -137,7 +137,7 @@ class Asked(NamedTuple):
     def split(self, names: Sequence[str] | None) -> tuple[list[str], str]:
         """The estimators that can run, and in one line which are left out and why; empty: none. Nothing is computed.
 
-        All of ``names`` must run; None: those that can.
+        All of ``names`` must run; None: all that can run.
         """
         for name in (*(names or ()), *self.options):
             if name not in ESTIMATORS:
@@ -293,7 +293,7 @@ def of_seed(federation: Federation, place: Array) -> Federation:
 def recording(algorithm: Algorithm) -> Algorithm:
     """The algorithm, whose Info also has every client's update and weight, and the model before the round.
 
-    The weight is that of the client's part of the sum; of an aggregation that is no sum it is 1.
+    The weight is the weight of the client's part of the sum; if an aggregation is not a sum, it is 1.
     """
     inner = as_streamed(algorithm.aggregate)
 
@@ -362,7 +362,7 @@ class _Judge(NamedTuple):
         return training.evaluate(self.algorithm.task, lambda x: self.algorithm.predict(model, x), subset)
 
     def utility(self, model: PyTree, data: Federation) -> Any:
-        """A number of which more is better."""
+        """A number; more is better."""
         loss, accuracy = self.scores(model, data)
         return accuracy if self.by_accuracy else -loss
 

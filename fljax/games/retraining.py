@@ -2,7 +2,7 @@
 
 The runs of one seed share its randomness: initial weights, batches and draws depend on the seed, the round and a
 client's id, and never on the coalition. Differences between coalitions are therefore less noisy than their values. A
-client's worth is still that of one draw of its batches, so several seeds are needed for error bars.
+client's worth still depends on one draw of its batches, so error bars need several seeds.
 """
 
 from __future__ import annotations

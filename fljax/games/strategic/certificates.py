@@ -206,7 +206,7 @@ def response_dataset(graph: BestResponseGraph) -> xr.Dataset:
 
 
 class SavedCertificates(NamedTuple):
-    """What a file of certificates has.
+    """The content of a file of certificates.
 
     Attributes:
       certificates: by label, for example of the algorithm.

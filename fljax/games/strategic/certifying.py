@@ -87,7 +87,7 @@ def certify(
       utility: the payoff of a client, as for ``payoffs``.
       confidence: of the bounds, for all cells at once.
       method: "bonferroni", or "max_t", which takes the correlation of cells into account.
-      outside: what clients get if they do not join, for individual rationality, as for ``payoffs``; None: it is not
+      outside: payoffs of clients that do not join, for individual rationality, as for ``payoffs``; None: they are not
         known.
       standalone: as for ``payoffs``.
       identities: as how many each deviator also joins, as for ``split_payoffs``; 1: no client splits.
@@ -164,9 +164,9 @@ def cost_of(
     candidates: int = 0,
     splits: int = 0,
 ) -> Cost:
-    """What all runs of a certificate cost, but for the controls, whose programs are small; nothing is computed.
+    """The cost of all runs of a certificate, without the controls, whose programs are small; nothing is computed.
 
-    ``cells`` is the number of deviations, counted for each client that deviates, ``splits`` that of clients that split.
+    ``cells`` counts deviations for each client that deviates, and ``splits`` the clients that split.
     """
     clients = federation.clients.id.shape[-1]
     together = 1 + cells + (1 + candidates if candidates else 0) + (1 + splits if splits else 0)
@@ -188,7 +188,7 @@ def check_number(cost: Cost, max_runs: int) -> None:
 def judged(result: Certificate, tolerance: float, *, attack: Attack | None = None, known: bool = False) -> Certificate:
     """The certificate at another tolerance, with ``attack`` or its own; nothing of the mechanism runs again.
 
-    With ``known``, mechanisms with known gains are certified now. Otherwise those of ``result`` stay.
+    With ``known``, mechanisms with known gains are certified now. Otherwise the mechanisms of ``result`` stay.
     """
     check_tolerance(tolerance)
     controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)
