@@ -31,24 +31,24 @@ _OUTSIDE = {
 OPENING = """# Does it pay to lie?
 
 In each of these mechanisms, one client at a time deviates, while the others are honest: it trains less, rides free,
-scales or flips its update, or reports false values of everything that the mechanism asks for. Its gain is the increase of
-its payoff, with the same data, initial weights and batches. Each seed deals the data anew.
-[Another page](../howto/certificates.md) says how to read a certificate, and how to make one.
+scales or flips its update, or reports false values of everything that the mechanism asks for. Its gain is the increase
+of its payoff, with the same data, initial weights and batches. Each seed deals the data anew. [Another
+page](../howto/certificates.md) says how to read a certificate, and how to make one.
 
 - **Individual rationality comes first**: if most clients have less than alone, it pays to contribute nothing under any
   mechanism.
 - Each side of the bounds holds for all clients that deviate and all deviations of a mechanism at once; gains are often
-  skewed, so the bounds of a single gain hold less often. A tolerance below the lower
-  bound of the largest gain is violated. A tolerance above the upper bound is not violated by any tried deviation. Between
-  them more seeds are needed.
+  skewed, so the bounds of a single gain hold less often. A tolerance below the lower bound of the largest gain is
+  violated. A tolerance above the upper bound is not violated by any tried deviation. Between both, more seeds are
+  needed.
 - We tried only the deviations below, and searched for an attack: a client may gain more by another deviation.
 - This page is generated from `benchmarks/results/certificates`, which `benchmarks/certificates.py` writes.
 """
 
 EXPECTED = """### Expected gain, mechanism by deviation
 
-This is the gain of a client before the data are dealt: the mean over clients, with bounds that hold for all deviations of
-a mechanism at once. **Bold**: the client gains. –: the mechanism never reads this report.
+This is the gain of a client before the data are dealt: the mean over clients, with bounds that hold for all deviations
+of a mechanism at once. **Bold**: the client gains. –: the mechanism never reads this report.
 """
 
 DEVIATIONS = """### Largest gain, mechanism by deviation

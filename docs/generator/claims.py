@@ -37,11 +37,12 @@ from committed reports (`benchmarks/results/cells`). This page is generated from
 Our numbers are mean ± standard deviation over seeds, with the number of seeds. A claim *agrees* if our means have the
 claimed order, or difference, by at least two standard errors of both means together, and it *differs* if they miss it
 by as much. Otherwise, and with one seed, it is *undecided*. If a claim differs, the error may be in the paper or in
-fljax; known reasons are [below](#why-ours-differ). {contradicted} claims are contradicted by the means of their own table.
+fljax; known reasons are [below](#why-ours-differ). {contradicted} claims are contradicted by the means of their own
+table.
 
 Methods share data and seeds, but we add their errors as if they were independent. This is cautious if a seed helps or
-hurts both methods. With few seeds two standard errors are a weak rule: two equal methods with three seeds each differ by
-more in 12 of 100 cases, with five seeds in 8.
+hurts both methods. With few seeds two standard errors are a weak rule: two equal methods with three seeds each differ
+by more in 12 of 100 cases, with five seeds in 8.
 """
 
 # How the rates of our runs were chosen, where papers print grids alone; and what is absent.
@@ -58,13 +59,13 @@ NUMBERS = """## Number by number
 
 Take the difference of our mean and the printed one, and two standard errors of both together. A number *differs* if the
 difference minus the errors is more than one unit of the last printed decimal. It *agrees* if the difference plus the
-errors is at most two printed standard deviations (another run of the paper would lie there), or one unit. Otherwise it is
-*undecided*. A number of one seed, or without a printed spread over seeds, is undecided, too. IAFL prints standard errors
-over 10 seeds (3 in Tables 8 to 10), INCFL standard deviations over 3. MaxFL does not say what its spreads are. We assume
-standard deviations over 3 seeds as in INCFL, whose numbers MaxFL's Tables 3 and 4 repeat. With any number of seeds from 2
-to 5 the verdicts on its numbers are the same. IP-FL prints standard deviations over clients, which say nothing about
-seeds. Kendall's τ compares the printed order of algorithms with ours: 1 is the same order, -1 the opposite. Columns
-without any run are left out.
+errors is at most two printed standard deviations (another run of the paper would lie there), or one unit. Otherwise it
+is *undecided*. A number of one seed, or without a printed spread over seeds, is undecided, too. IAFL prints standard
+errors over 10 seeds (3 in Tables 8 to 10), INCFL standard deviations over 3. MaxFL does not say what its spreads are.
+We assume standard deviations over 3 seeds as in INCFL, whose numbers MaxFL's Tables 3 and 4 repeat. With any number of
+seeds from 2 to 5 the verdicts on its numbers are the same. IP-FL prints standard deviations over clients, which say
+nothing about seeds. Kendall's τ compares the printed order of algorithms with ours: 1 is the same order, -1 the
+opposite. Columns without any run are left out.
 """
 
 

@@ -255,13 +255,13 @@ messages and add noise ([`clipped`](scenarios/clipped.md)). Measures of contribu
 In the equations of the methods, \\(w\\) is the model of the server, \\(\\theta_k\\) the model of client \\(k\\), and
 \\(w_c\\) the model of cluster \\(c\\). \\(S\\) is the cohort, and \\(N\\) the number of clients. \\(F_k\\) is the mean
 loss on the training rows of client \\(k\\), and \\(F_k(w; B)\\) the loss on a batch \\(B\\) of them. \\(\\Delta_k\\) is
-the update of client \\(k\\), its new model minus the received model, and LocalSGD\\((w, k)\\) the client's local training
-from \\(w\\). \\(\\eta\\) is the learning rate of `local`, and \\(\\eta_g\\) the learning rate of the server.
+the update of client \\(k\\), its new model minus the received model, and LocalSGD\\((w, k)\\) the client's local
+training from \\(w\\). \\(\\eta\\) is the learning rate of `local`, and \\(\\eta_g\\) the learning rate of the server.
 
 ## Gradients
 
-The table lists the floats in which rounds are differentiable (`fljax.rollout`), and the floats with a gradient of zero by
-construction. The learning rate of `Local` is differentiable as well.
+The table lists the floats in which rounds are differentiable (`fljax.rollout`), and the floats with a gradient of zero
+by construction. The learning rate of `Local` is differentiable as well.
 
 {table(("name", "differentiable", "zero"), gradients)}
 """

@@ -186,7 +186,8 @@ def _metrics() -> str:
     return f"""# Metrics
 
 These are the variables of `Result.metrics`. Accuracies are fractions. Averages count only clients with a value. *The
-model that it would use* is the deployed model: the global model, or the client's personal model if the method makes one.
+model that it would use* is the deployed model: the global model, or the client's personal model if the method makes
+one.
 
 Metrics over clients and by client also exist with the prefix `unseen_`, over clients that did not train, except those
 that need validation rows or records. `fljax list metrics` prints this page.
