@@ -153,7 +153,7 @@ def check_rows(x: Any, y: Any) -> None:
 
 
 def with_moments(made: Dataset) -> Dataset:
-    """Of SOURCES: images with the mean and deviation of all pixels of their training part; others as they are."""
+    """For SOURCES: images with the mean and deviation of all pixels of their training part; others as they are."""
     if made.x.dtype != np.uint8:
         return made
     images = made.x[: made.train_size]

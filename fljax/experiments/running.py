@@ -75,7 +75,7 @@ class CallbackBuilder:
     def of(
         cls, setup: Setup, directory: pathlib.Path | None, log: EventLog, callbacks: Sequence[CallbackSetup] = ()
     ) -> CallbackBuilder:
-        """That of an experiment; in a sweep, ``setup`` is any of its cells. ``callbacks`` are added to its own."""
+        """For an experiment; in a sweep, ``setup`` is any of its cells. ``callbacks`` are added to its own."""
         builders = (*setup.callbacks, *callbacks)
         return cls(directory, log, setup.stop, builders, setup.seeds, setup.rounds, setup.opt_out_threshold)
 

@@ -62,7 +62,7 @@ class Requirement(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """Who requires something.
+    """The clients that require a loss.
 
     Attributes:
       trains: ``[seeds, N]``, whether a seen client has training rows, by id.

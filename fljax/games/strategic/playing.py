@@ -358,7 +358,7 @@ class Stages(NamedTuple):
     total: int
 
     def arguments(self, name: str, before: int) -> dict[str, Any]:
-        """Those of the stage ``name``, with ``before`` runs before it."""
+        """Arguments of the stage ``name``, with ``before`` runs before it."""
         settings = dict(self.of_runs)
         place, told = settings.get("checkpoint"), settings.get("on_block")
         if isinstance(place, Checkpoint):
