@@ -25,37 +25,37 @@ _MARKS = {"VIOLATED": "**", "INCONCLUSIVE": "?", "NO EFFECT SEEN": "=", "CERTIFI
 
 _OUTSIDE = {
     "standalone": "Alone a client has a standalone model, by `[standalone]` of the config.",
-    "mechanism": "Alone a client has the mechanism with itself as its one member.",
+    "mechanism": "Alone a client has the mechanism with itself as the only member.",
 }
 
 OPENING = """# Does it pay to lie?
 
-One client at a time deviates from each of these mechanisms, while the others are honest: it trains less, rides free,
-scales or flips its update, or reports false values of all that the mechanism asks for. A gain is what the client then
-gets more, in the same draw of data, initial weights and batches. Each seed deals the data anew.
-[How to read a certificate](../howto/certificates.md), and how to make one.
+In each of these mechanisms, one client at a time deviates, while the others are honest: it trains less, rides free,
+scales or flips its update, or reports false values of everything that the mechanism asks for. Its gain is the increase
+of its payoff, with the same data, initial weights and batches. Each seed deals the data anew. [Another
+page](../howto/certificates.md) says how to read a certificate, and how to make one.
 
-- **Individual rationality comes first**: where most clients have less than alone, it pays to contribute nothing,
-  whatever the mechanism.
+- **Individual rationality comes first**: if most clients have less than alone, it pays to contribute nothing under any
+  mechanism.
 - Each side of the bounds holds for all clients that deviate and all deviations of a mechanism at once; gains are often
-  skewed, so that bounds of a single one hold less often. Every tolerance below the lower
-  bound of the largest gain is violated. From the upper bound on, no deviation that was tried violates it. Between
-  them more seeds are needed.
-- Only the deviations below were tried, and an attack that was searched for: a client may gain more by another one.
+  skewed, so the bounds of a single gain hold less often. A tolerance below the lower bound of the largest gain is
+  violated. A tolerance above the upper bound is not violated by any tried deviation. Between both, more seeds are
+  needed.
+- We tried only the deviations below, and searched for an attack: a client may gain more by another deviation.
 - This page is generated from `benchmarks/results/certificates`, which `benchmarks/certificates.py` writes.
 """
 
 EXPECTED = """### Expected gain, mechanism by deviation
 
-What a client gains before the data are dealt: the mean over clients, with bounds that hold for all deviations of a
-mechanism at once. **Bold**: it gains. –: the mechanism never reads it.
+This is the gain of a client before the data are dealt: the mean over clients, with bounds that hold for all deviations
+of a mechanism at once. **Bold**: the client gains. –: the mechanism never reads this report.
 """
 
 DEVIATIONS = """### Largest gain, mechanism by deviation
 
-The mean gain of the client that gains most. **Bold**: more than the tolerance for some client (violated). ?: it cannot
-be said for some client. =: for some client the gain is the same with all seeds, so no effect is seen and none is
-excluded. Plain: at most the tolerance for all that deviate (certified). –: the mechanism never reads it.
+This is the mean gain of the client that gains most. **Bold**: above the tolerance for some client (violated). ?:
+undecided for some client. =: for some client the gain is the same with all seeds, so no effect is seen and none is
+excluded. Plain: at most the tolerance for all that deviate (certified). –: the mechanism never reads this report.
 """
 
 
@@ -148,7 +148,7 @@ def page(
             (claim.paper, claim.statement, claim.printed, f"`{claim.mechanism}`", f"**{judge(claim, document)}**")
             for claim in claims
         ]
-        head = ("paper", "what it says", "where", "mechanism", "here")
+        head = ("paper", "claim", "place in the paper", "mechanism", "here")
         parts.append(f"### What papers say\n\n{table(head, rows)}\n")
     return "\n".join(parts)
 

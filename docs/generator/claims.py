@@ -28,20 +28,21 @@ CELLS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results" / "cells"
 
 OPENING = """# The papers' claims
 
-What four papers claim with their tables, and whether our numbers agree. The claims are data
-(`fljax/published/claims.toml`): each says where it is printed, and is checked with means over seeds. Our numbers are
-those of committed reports (`benchmarks/results/cells`). This page is generated from both.
+This page lists claims of four papers and says whether our numbers agree. The claims are data
+(`fljax/published/claims.toml`): each says where it is printed, and is checked with means over seeds. Our numbers come
+from committed reports (`benchmarks/results/cells`). This page is generated from both.
 
 **{counts}**
 
 Our numbers are mean ± standard deviation over seeds, with the number of seeds. A claim *agrees* if our means have the
 claimed order, or difference, by at least two standard errors of both means together, and it *differs* if they miss it
-by as much. Else it is *undecided*, and so it is with one seed. One that differs may be wrong here or there; what is
-known is [below](#why-ours-differ). {contradicted} claims are contradicted by the means of their own table.
+by as much. Otherwise, and with one seed, it is *undecided*. If a claim differs, the error may be in the paper or in
+fljax; known reasons are [below](#why-ours-differ). {contradicted} claims are contradicted by the means of their own
+table.
 
-Methods share data and seeds, but their errors are added as if they did not, which is cautious where one seed helps or
-hurts both. With few seeds two standard errors are little: two equal methods with three seeds each come out further
-apart in 12 of 100 cases, with five seeds in 8.
+Methods share data and seeds, but we add their errors as if they were independent. This is cautious if a seed helps or
+hurts both methods. With few seeds two standard errors are a weak rule: two equal methods with three seeds each differ
+by more in 12 of 100 cases, with five seeds in 8.
 """
 
 # How the rates of our runs were chosen, where papers print grids alone; and what is absent.
@@ -49,8 +50,8 @@ NOTES = {
     "INCFL": "All methods have rate 0.005 in all tables, at which INCFL's IPR of Table 1 was the largest of a grid.",
     "MaxFL": "In Tables 1 and 2 each method has the rate of its highest test accuracy under flexible participation, as "
     "the paper says: 0.001 for MaxFL. In Tables 3 and 4, whose printed numbers are INCFL's, all have INCFL's, 0.005.",
-    "IAFL": "Rates are those of the authors' code. Of the measures of contributions that section 4.2 names, FedFAIM "
-    "and R-RCCE are absent here.",
+    "IAFL": "Rates are those of the authors' code. Section 4.2 names two measures of contributions that fljax does not "
+    "have: FedFAIM and R-RCCE.",
     "IP-FL": "On Fashion-MNIST all methods have rate 0.1, the best of three for FedAvg and for IP-FL.",
 }
 
@@ -58,13 +59,13 @@ NUMBERS = """## Number by number
 
 Take the difference of our mean and the printed one, and two standard errors of both together. A number *differs* if the
 difference minus the errors is more than one unit of the last printed decimal. It *agrees* if the difference plus the
-errors is at most two printed standard deviations (where one more run of the paper would lie), or one unit. Else it is
-*undecided*, and so is a number of one seed, and one without a printed spread over seeds. IAFL prints standard errors
-over 10 seeds (3 in Tables 8 to 10), INCFL standard deviations over 3. MaxFL does not say what it prints: it is assumed
-to be the same as INCFL's, whose numbers its Tables 3 and 4 repeat. With any number of seeds from 2 to 5 the verdicts on
-its numbers are the same. IP-FL prints standard deviations over clients, which say nothing of seeds. Kendall's τ
-compares the printed order of algorithms with ours: 1 is the same order, -1 the opposite. Columns of which nothing was
-run are left out.
+errors is at most two printed standard deviations (another run of the paper would lie there), or one unit. Otherwise it
+is *undecided*. A number of one seed, or without a printed spread over seeds, is undecided, too. IAFL prints standard
+errors over 10 seeds (3 in Tables 8 to 10), INCFL standard deviations over 3. MaxFL does not say what its spreads are.
+We assume standard deviations over 3 seeds as in INCFL, whose numbers MaxFL's Tables 3 and 4 repeat. With any number of
+seeds from 2 to 5 the verdicts on its numbers are the same. IP-FL prints standard deviations over clients, which say
+nothing about seeds. Kendall's τ compares the printed order of algorithms with ours: 1 is the same order, -1 the
+opposite. Columns without any run are left out.
 """
 
 
@@ -75,10 +76,10 @@ fljax reproduce --list
 fljax reproduce incfl_table1_unseen --dataset FMNIST
 ```
 
-The first command says what each table needs and costs. The second runs what is missing, or goes on with it, and prints
+The first command says what each table needs and costs. The second starts or resumes the missing runs, and prints
 our numbers beside the printed ones, with a verdict for each number and each claim. `--quick` only shows that everything
-runs. `--save FILE.csv` writes our numbers in the form of the committed ones. `fljax reproduce TABLE FOLDER` takes the
-numbers of a run that is there. A claim that compares two tables is not run there, since it needs the numbers of both.
+runs. `--save FILE.csv` writes our numbers in the form of the committed files. `fljax reproduce TABLE FOLDER` uses the
+numbers of an existing run. A claim that compares two tables is not judged there, because it needs the numbers of both.
 """
 
 
@@ -96,7 +97,7 @@ def page(claims: Sequence[Claim], cells: Sequence[Measured]) -> str:
     for paper in dict.fromkeys(claim.paper for claim in claims):
         own = [each for each in judged if each.claim.paper == paper]
         lines = [_line(each, numbers) for each in own]
-        listed = table(("claim", "printed", "ours", "verdict"), lines)
+        listed = table(("claim", "place in the paper", "ours", "verdict"), lines)
         parts.append(f"## {paper}\n\n{in_words(own)}. {NOTES[paper]}\n\n{listed}\n")
     causes = [_cause(each, numbers) for each in judged]
     parts.append("## Why ours differ\n\n" + "\n".join(cause for cause in causes if cause) + "\n")

@@ -57,8 +57,8 @@ def _equations(found: Description) -> str:
     shown, where = equations()[found.name]
     words = " ".join(where.split())
     if any(each.name == "server_optimizer" for each in found.parameters):
-        words += " The step of the server is that of the default `server_optimizer`."
-    words += " Other symbols are [those of all methods](index.md#symbols)."
+        words += " The step of the server is for the default `server_optimizer`."
+    words += " [All methods](index.md#symbols) share the other symbols."
     return "\n\n".join([*(f"\\[\n{each}\n\\]" for each in shown), words])
 
 
@@ -149,7 +149,8 @@ def _algorithm(found: Description, entry: Any) -> str:
 
 {_parameters(found)}
 
-*Gradient*: whether rounds are differentiable in it ([how](../howto/gradients.md)); *zero* by construction.
+*Gradient*: *yes* if rounds are differentiable in it ([how](../howto/gradients.md)), *zero* if its gradient is zero by
+construction.
 
 ## What it needs
 
@@ -228,25 +229,24 @@ Every method is one function of `fljax.algorithms`, and has the same name in a c
 
 - **Streamed**: the aggregation is a sum over clients. A round never holds all updates.
 - **Stacked**: the method needs the individual updates of the whole cohort at once, so its memory grows with the cohort.
-- All with one model at the server take any optax optimizer there: `server_optimizer = "adam"`, or
+- Methods with one model at the server take any optax optimizer: `server_optimizer = "adam"`, or
   `{{name = "sgd", momentum = 0.9}}`.
 
-Clients that drop out, lie or leave are [scenarios](scenarios/index.md), which can be wrapped around any method.
+[Scenarios](scenarios/index.md) make clients drop out, lie or leave. They can be wrapped around any method.
 
 ## Defaults
 
-Methods differ in what they do where nothing is said, as their papers do. Give the same values to methods that you
-compare.
+Methods have different defaults, as in their papers. Give the same values to methods that you compare.
 
 {table(("name", "clients of a round", "weights of clients"), defaults)}
 
-A config and `fljax.compare` give the same `clients_per_round` to all methods: all clients, unless they say how many.
+A config and `fljax.compare` give the same `clients_per_round` to all methods. The default is all clients.
 
 ## Secure sums
 
-With secure aggregation the server learns sums over the clients of a round, and nothing of a single one. This is what
-methods need, with their defaults; fljax simulates no cryptography. Clients can clip and noise what they send in all of
-them ([`clipped`](scenarios/clipped.md)). Measures of contributions in rounds need single updates.
+With secure aggregation the server learns sums over the clients of a round, and nothing about a single client. The table
+says what each method needs, with its defaults; fljax simulates no cryptography. In all methods, clients can clip their
+messages and add noise ([`clipped`](scenarios/clipped.md)). Measures of contributions in rounds need single updates.
 
 {table(("name", "leaves a client", "single updates", "secure sums"), secrets)}
 
@@ -254,14 +254,14 @@ them ([`clipped`](scenarios/clipped.md)). Measures of contributions in rounds ne
 
 In the equations of the methods, \\(w\\) is the model of the server, \\(\\theta_k\\) the model of client \\(k\\), and
 \\(w_c\\) the model of cluster \\(c\\). \\(S\\) is the cohort, and \\(N\\) the number of clients. \\(F_k\\) is the mean
-loss on the training rows of client \\(k\\), and \\(F_k(w; B)\\) that on a batch \\(B\\) of them. \\(\\Delta_k\\) is the
-update of client \\(k\\), its new model minus the one it received, and LocalSGD\\((w, k)\\) the client's local training
-from \\(w\\). \\(\\eta\\) is the learning rate of `local`, and \\(\\eta_g\\) that of the server.
+loss on the training rows of client \\(k\\), and \\(F_k(w; B)\\) the loss on a batch \\(B\\) of them. \\(\\Delta_k\\) is
+the update of client \\(k\\), its new model minus the received model, and LocalSGD\\((w, k)\\) the client's local
+training from \\(w\\). \\(\\eta\\) is the learning rate of `local`, and \\(\\eta_g\\) the learning rate of the server.
 
 ## Gradients
 
-In which floats rounds are differentiable (`fljax.rollout`), and which have a gradient of zero by construction. The
-learning rate of `Local` is differentiable as well.
+The table lists the floats in which rounds are differentiable (`fljax.rollout`), and the floats with a gradient of zero
+by construction. The learning rate of `Local` is differentiable as well.
 
 {table(("name", "differentiable", "zero"), gradients)}
 """
@@ -271,8 +271,8 @@ def _scenarios() -> str:
     rows = [(f"[`{name}`]({name}.md)", entry.summary) for name, entry in scenarios.REGISTRY.items()]
     return f"""# Scenarios
 
-A scenario changes how clients behave. It is wrapped around a method. Scenarios can be nested; the last one in a config
-is the outermost. Around all methods:
+A scenario changes how clients behave. It is wrapped around a method. Scenarios can be nested; the last scenario in a
+config is the outermost. Around all methods:
 
 ```toml
 [[scenarios]]

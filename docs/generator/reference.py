@@ -161,10 +161,10 @@ def _config() -> str:
     return f"""# Config
 
 A config is a TOML file. `fljax run FILE` runs it. `--set table.key=value` overrides a key. `base = "other.toml"` takes
-all else from another file: tables are merged key by key, other values are replaced.
+everything else from another file: tables are merged key by key, other values are replaced.
 
-The shortest config has `rounds`, `[data]`, `[model]`, `[local]` and one `[[algorithms]]`. All errors of a config are
-told at once: a sentence for each with the key, what was expected, what was found and, for names, the nearest valid
+The shortest config has `rounds`, `[data]`, `[model]`, `[local]` and one `[[algorithms]]`. fljax reports all errors of a
+config at once: a sentence for each with the key, the expected value, the given value and, for names, the nearest valid
 name.
 
 {"".join(parts)}"""
@@ -185,13 +185,14 @@ def _metrics() -> str:
     ]
     return f"""# Metrics
 
-The variables of `Result.metrics`. Accuracies are fractions. Averages count clients with a value only. *The model that
-it would use* is the deployed model: the global one, or the client's personal model if the method makes one.
+These are the variables of `Result.metrics`. Accuracies are fractions. Averages count only clients with a value. *The
+model that it would use* is the deployed model: the global model, or the client's personal model if the method makes
+one.
 
 Metrics over clients and by client also exist with the prefix `unseen_`, over clients that did not train, except those
 that need validation rows or records. `fljax list metrics` prints this page.
 
-[Scores](../howto/scores.md) of a task, such as the AUROC, are there where they are asked for: `score_NAME` by client,
+[Scores](../howto/scores.md) of a task, such as the AUROC, exist on request: `score_NAME` by client,
 `average_score_NAME` and `pooled_score_NAME`.
 
 {chr(10).join(part + chr(10) for part in parts)}"""
@@ -217,11 +218,11 @@ def _lists() -> str:
         rows = [(f"`{name}`", f"{plain(line(each))}.", _options(kind, each)) for name, each in entries(kind).items()]
         parts.append(f"## {title}\n\nIn a config: {where}\n\n{table(('name', 'what it is', 'options'), rows)}\n")
     tables = [(f"`{name}`", line(each)) for name, each in entries("tables").items()]
-    about = "`fljax reproduce NAME` runs what is missing of one and prints our numbers beside it."
+    about = "`fljax reproduce NAME` runs the missing parts of a table and prints our numbers beside it."
     parts.append(f"## Published tables\n\n{about}\n\n{table(('name', 'content'), tables)}\n")
     return f"""# Names
 
-What a config may name, besides import paths. `fljax show NAME` explains all options of one.
+A config may use these names, besides import paths. `fljax show NAME` explains all options of a name.
 
 {chr(10).join(parts)}"""
 
@@ -238,8 +239,8 @@ def _command_line() -> str:
     _commands(group, "fljax", parts)
     return f"""# Command line
 
-Every command has `--help`. Those with `--json` print one JSON object instead of a table. A command that fails prints
-one sentence, or one for each error of a config; `FLJAX_TRACEBACK=1` prints the traceback.
+Every command has `--help`. With `--json`, a command prints one JSON object instead of a table. A command that fails
+prints one sentence, or a sentence for each error of a config; `FLJAX_TRACEBACK=1` prints the traceback.
 
 {"".join(parts)}"""
 

@@ -1,10 +1,10 @@
 """The builders that a config names: found by name, their options checked and made arguments.
 
 A builder makes an algorithm, a scenario, a model, a data set, a partition, a contribution or a callback. Its signature
-says what its options are; ``OFFERS`` says which of its parameters an experiment gives, so that they are no options. The
-forms that TOML has for values end here: tables become NamedTuples (``builder_arguments``), the server's optimizer
-``fljax.training.OptimizerSettings``, a contribution ``fljax.contributions.Measure``.
-``fljax.config.name_resolution`` calls this for every name of a config.
+has its options. ``OFFERS`` lists the parameters that an experiment gives: these are no options. The forms that TOML has
+for values end here: tables become NamedTuples (``builder_arguments``), the server's optimizer
+``fljax.training.OptimizerSettings``, a contribution ``fljax.contributions.Measure``. ``fljax.config.name_resolution``
+calls this for every name of a config.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ROUND_OFFER = Offer(0, frozenset(ROUND_FACTS))
 
 
 def offer_of(kind: str, builder: Callable[..., Any]) -> Offer:
-    """What an experiment gives to a builder of a kind, or a round to a measure of contributions."""
+    """The arguments that an experiment gives to a builder of a kind, or a round to a measure of contributions."""
     in_rounds = kind == "contribution" and is_round_measure(builder)
     return ROUND_OFFER if in_rounds else OFFERS.get(kind, Offer())
 
@@ -86,7 +86,7 @@ OVERRIDABLE: Mapping[str, Any] = {
 
 
 def find_builder(path: str, name: str, registry: Mapping[str, Any], kind: str, imports: bool) -> Callable[..., Any]:
-    """What a config names at ``path``; raises a ConfigError if there is no such builder."""
+    """The builder that a config names at ``path``; raises a ConfigError if there is none."""
     try:
         entry = resolve(name, registry, kind, imports=imports)
     except ValueError as error:
@@ -237,7 +237,7 @@ _ROUND_KEYS = tuple(field for field in RoundMeasure._fields if field not in ("me
 
 
 def check_round_measure(path: str, table: Contribution, measure: Callable[..., Any]) -> None:
-    """Raises a ConfigError unless a table's keys are those of a measure that is computed in rounds."""
+    """Raises a ConfigError unless a table has the keys of a measure that is computed in rounds."""
     for name in sorted(table.model_fields_set - {"name", "options"}):
         raise ConfigError(
             f"{path}.{name}: expected none for {table.name!r}, which is computed in rounds, since it is about "
@@ -284,7 +284,7 @@ def requirement_arguments(config: Config, imports: bool = True) -> dict[str, Any
 
 
 def checked_scores(metrics: Metrics, imports: bool) -> tuple[Metrics, tuple[Score, ...]]:
-    """The table whose scores say their direction, and what its scores are."""
+    """The table whose scores say their direction, and its scores."""
 
     chosen: list[Score] = []
     for entry in metrics.scores:

@@ -53,12 +53,12 @@ _DEFAULT_OF = {"evaluate_every": "rounds", "participation": "data", "label": "na
 
 
 def sentences(error: pydantic.ValidationError, raw: Mapping[str, Any], known: Container[str] = ()) -> list[str]:
-    """One sentence about each error, without those that follow from another one; unknown keys come first.
+    """One sentence about each error, without errors that follow from another one; unknown keys come first.
 
     Args:
       error: of ``Config``, or of a table of its own.
-      raw: what was checked.
-      known: keys of ``raw`` of which errors were found before; nothing more is said of them.
+      raw: the checked values.
+      known: keys of ``raw`` with errors that were found before; they get no further sentence.
     """
     errors = sorted(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
     places = [entry["loc"] for entry in errors]

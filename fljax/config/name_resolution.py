@@ -1,7 +1,7 @@
 """The names of a config, looked up once: each becomes a builder with its arguments, and wrong ones become errors.
 
-``fljax.config.reading`` calls ``with_resolved_names`` when it reads a config. ``resolved_of`` is what
-``fljax.experiments.inputs.setup`` asks for the builders that it calls.
+``fljax.config.reading`` calls ``with_resolved_names`` when it reads a config. ``fljax.experiments.inputs.setup`` asks
+``resolved_of`` for the builders that it calls.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def with_resolved_names(
 ) -> Config:
     """The config with typed options and its ``resolved`` names, checked against the builders' signatures.
 
-    ``imports`` False accepts names in registries only; ``needs_data`` False does not look for the data set. What
-    depends on ``broken`` tables, which have errors, is not checked, and names are then not resolved.
+    ``imports`` False accepts names in registries only; ``needs_data`` False does not look for the data set. ``broken``
+    tables have errors: keys that depend on them are not checked, and names are then not resolved.
     """
     names, errors = registries()._replace(imports=imports), list[ConfigError]()
 
@@ -138,7 +138,7 @@ def with_resolved_names(
 
 
 def resolved_of(config: Config, needs_data: bool = False) -> Resolved:
-    """The ``Resolved`` names of a config; those of a changed or hand-made copy are looked up at first use."""
+    """The ``Resolved`` names of a config; names of a changed or hand-made copy are looked up at first use."""
     resolved = config.resolved
     if resolved is None or (needs_data and resolved.dataset is None):
         resolved = with_resolved_names(config, needs_data=needs_data).resolved

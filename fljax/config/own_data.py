@@ -1,4 +1,4 @@
-"""What a config on a user's own data may leave out: the partition and the number of clients."""
+"""Keys that a config on a user's own data may leave out: the partition and the number of clients."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def suggestion(config: str | pathlib.Path) -> str:
 
 
 def about_config(path: pathlib.Path) -> str:
-    """What a config says of itself: the comment at its top, in one line."""
+    """A config's description of itself: the comment at its top, in one line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     top = next((place for place, line in enumerate(lines) if not line.startswith("#")), len(lines))
     return " ".join(line.lstrip("#").strip() for line in lines[:top])

@@ -1,8 +1,8 @@
 """Checks a user's features, labels and owners, and casts them to the dtypes that fljax stores.
 
-Arrays are checked where they enter: finite, 32 bits, labels in range. A Federation made by hand is not searched for
-NaN; see ``fljax.results.non_finite``. ``number_labels`` makes numbers of classes of labels of any dtype, and keeps
-the user's own labels as names.
+Arrays are checked where they enter: finite, 32 bits, labels in range. A Federation made by hand is not checked for NaN;
+see ``fljax.results.non_finite``. ``number_labels`` turns labels of any dtype into numbers of classes, and keeps the
+user's own labels as names.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ _UNKNOWN += ["unlabeled", "unlabelled", "<unk>", "."]
 def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None) -> None:
     """Raises a ValueError if test rows alone have labels that mean "not known": numbers below 0, or words such as "?".
 
-    Of numbers to predict, which may be below 0, it is -1 in all rows of ``test`` (tests and validation, ``[n]``).
+    Numbers to predict may be below 0: for them it is -1 in all rows of ``test`` (tests and validation, ``[n]``).
     """
     kind = y.dtype.kind
     if not test.any() or kind not in "iufU":

@@ -48,8 +48,8 @@ def from_clients(
         y: labels ``[rows]``: text, bools or whole numbers are classes, and floats are numbers to predict. Labels that
         are not 0..C-1 are numbered in ascending order over all clients, and kept as ``names.classes``.
       test_data: ``(x, y)`` of a global test set, kept as ``held["test"]``.
-      classes: number of classes, where no client has a row of some class; whole numbers are then kept as they are.
-      regression: True makes numbers to predict of whole numbers; False makes classes of floats.
+      classes: number of classes, if no client has a row of some class; whole numbers are then kept as they are.
+      regression: True turns whole numbers into numbers to predict; False turns floats into classes.
       vocabulary: number of different tokens in ``x [rows, length]``; None: ``x`` is not checked for tokens.
       **options: as for ``federate``: ``unseen`` (so many clients, or a list of them, never train), ``train_fraction``,
         ``valid_fraction``, ``test="global"``, ``held_fraction``, ``seed``.
@@ -172,7 +172,7 @@ class ClientCounts(NamedTuple):
     """What each client of a federation has, first the seen clients and then the unseen ones.
 
     Attributes:
-      clients: what the user calls each client; the client's number if it has no name.
+      clients: the user's name of each client; the client's number if it has no name.
       unseen: whether a client never trains, ``[N]``.
       train: number of training rows, ``[N]``.
       valid: number of validation rows, ``[N]``.
@@ -180,7 +180,7 @@ class ClientCounts(NamedTuple):
       deployment: number of validation rows when clients use their models, ``[N]``; 0 if their data do not change.
       later: number of training rows once clients' data have changed during training, ``[N]``; 0 if they do not.
       labels: training rows of each label, ``[N, classes]``; None if labels are not classes.
-      classes: what the user calls each class; the class's number if it has no name. Empty if labels are not classes.
+      classes: the user's name of each class; the class's number if it has no name. Empty if labels are not classes.
       targets: the labels of each client's training rows, flat; None if labels are classes.
     """
 

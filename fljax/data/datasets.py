@@ -3,9 +3,9 @@
 A data set of texts carries its ``vocabulary``, which models get if they ask for it; ``prepare`` then keeps tokens whole
 numbers.
 
-Means and standard deviations are computed in float64; ``federate`` takes them of training rows after the split. Rows
-are standardised where they are read: ``prepare`` in ``fljax.training.batches`` has ``Federation.moments`` of each seed.
-``Federation.features`` has what raw rows become before they are stored.
+Means and standard deviations are computed in float64; ``federate`` computes them from training rows after the split.
+Rows are standardised when they are read: ``prepare`` in ``fljax.training.batches`` has ``Federation.moments`` of each
+seed. ``Federation.features`` says how raw rows change before they are stored.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Dataset(NamedTuple):
       classes: number of classes; None if labels are not classes.
       train_size: the first ``train_size`` rows are upstream's training part, and the other rows its test part; n if
         upstream has no test part.
-      mean: what the model of a config subtracts from features, of images after division by 255. It is declared, not
+      mean: the model of a config subtracts it from features (from images after division by 255). It is declared, not
         learnt from the clients' rows: images in SOURCES have the mean of upstream's training part, other images .5.
-      std: by what the rest is divided: the standard deviation of the same part, and .5.
+      std: the divisor of the difference: the standard deviation of the same part, or .5.
       owner: natural owner of each row, -1 for none; None if the data set has no owners. Rows of upstream's test part
         may have owners who have no training rows; ``federate`` can make unseen clients of them.
       vocabulary: number of different tokens, including padding; None if features are not tokens.
       part: which rows of an owner are for training (0), validation (1) and test (2), as the data's author chose; None:
-        nobody chose, and ``federate`` splits by its fractions. Validation rows without an owner, or of an owner
+        no author chose, and ``federate`` splits by its fractions. Validation rows without an owner, or of an owner
         without training rows, are the server's.
       class_names: the label of each class in the user's data; None if labels are numbers of classes, or not classes.
-      owner_names: what the user calls each owner; None if owners have no names.
+      owner_names: the user's name of each owner; None if owners have no names.
       standardise: whether models see each float feature with mean 0 and standard deviation 1. ``federate`` then takes
         the moments of the training rows of the clients that train.
       features: the names of features, and what was subtracted from them before they became float32.
@@ -153,7 +153,7 @@ def check_rows(x: Any, y: Any) -> None:
 
 
 def with_moments(made: Dataset) -> Dataset:
-    """Of SOURCES: images with the mean and deviation of all pixels of their training part; others as they are."""
+    """For SOURCES: images with the mean and deviation of all pixels of their training part; others as they are."""
     if made.x.dtype != np.uint8:
         return made
     images = made.x[: made.train_size]

@@ -72,15 +72,15 @@ def federate(
         ``unseen_owners``, it also gets the data set's classes, owners and parts, ``1 - train_fraction``,
         ``valid_fraction``, and the owners that ``unseen`` chooses, in the order of the unseen clients. It may also
         return a list of row lists.
-      clients: number of seen clients, with ids 0..clients-1; for the partition "natural", if not given, all owners that
-        have ``minimum`` training rows once the rows of the server and of a global test set are set aside.
+      clients: number of seen clients, with ids 0..clients-1. With the partition "natural", None means all owners with
+        ``minimum`` training rows, counted without the rows of the server and of a global test set.
       unseen: number of clients that never train, with separate ids 0..unseen-1, drawn from ``seed``. A list chooses
         owners by name (by number, if they have no names), and "test" chooses all owners with test rows and without
         training rows. Only the partition "natural" takes these two. All rows of a chosen owner without training rows
         are the client's own and not part of ``held["test"]``; ``train_fraction`` and ``valid_fraction`` split them,
         since a client's thresholds and its personalised models need training rows of its own. They also split the rows
-        of an unseen client without test rows, where others have their own. Of an owner without training rows who is no
-        unseen client, test rows are part of ``held["test"]``, and validation rows of ``held["validation"]``.
+        of an unseen client without test rows, if others have their own. If an owner without training rows is not an
+        unseen client, ``held["test"]`` has its test rows, and ``held["validation"]`` its validation rows.
       train_fraction: share of a client's rows used for training; the others are test rows. A client with two rows or
         more has at least one of each. Not used if the partition chooses the test rows. With a global test set, it is
         the share of all rows that clients get, and is used only if upstream has no test part.
@@ -96,12 +96,12 @@ def federate(
 
     Returns:
       A Federation whose clients have lists of rows (``row_numbers`` reads them). ``names`` has the data set's names of
-      classes, and those of clients that are owners (the partition "natural").
+      classes, and names of clients that are owners (the partition "natural").
 
     Raises:
       ValueError: if an argument is out of range, the partition has no such keyword or is impossible, examples are not
-        finite, labels are not classes of the data set, or ``test="global"`` is asked of data whose clients have test or
-        validation rows of their own.
+        finite, labels are not classes of the data set, or clients have their own test or validation rows with
+        ``test="global"``.
     """
     check_count("seed", seed, 0)
     check_fraction("train_fraction", train_fraction, zero=False)
@@ -385,7 +385,7 @@ def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Seeds, **opt
       dataset: as for ``federate``.
       partition: as for ``federate``.
       seeds: a seed for each federation; 3 means the seeds 0, 1 and 2.
-      **options: as for ``federate``; without ``clients`` each has as many as the seed with the fewest owners left.
+      **options: as for ``federate``; without ``clients`` all seeds have the smallest number that a seed allows.
     """
     placed = place(dataset, options.get("examples", "auto"))
     made = [federate(placed, partition, seed=seed, **options) for seed in seeds_of(seeds)]
@@ -398,13 +398,13 @@ def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Seeds, **opt
 def split_identities(federation: Federation, client: int | None, identities: int = 2) -> Federation:
     """The federation with ``identities - 1`` further clients, which have rows of one client or none.
 
-    Identity j of K, of which the client itself is the first, has the rows ``ceil(n j / K)`` to ``ceil(n (j + 1) / K) -
-    1`` of the client's list of n, for training and for validation. Test rows stay with the client. Federations that
-    differ in ``client`` have equal shapes, so their runs share a program.
+    The client is the first of K identities. Identity j has the rows ``ceil(n j / K)`` to ``ceil(n (j + 1) / K) - 1`` of
+    the client's list of n, for training and for validation. Test rows stay with the client. Federations that differ in
+    ``client`` have equal shapes, so their runs share a program.
 
     Args:
       federation: of N clients, one or one per seed (``fljax.data.stack``).
-      client: the id of the client that splits; None: nobody does, and the places are empty.
+      client: the id of the client that splits; None: no client splits, and the places are empty.
       identities: K, at least 2.
 
     Returns:

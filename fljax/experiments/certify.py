@@ -4,7 +4,7 @@ The folder has the files of a run folder that say what ran, and ``certificates.n
 algorithms that are finished. Blocks of runs are saved in ``certify/checkpoints``, so a process that was killed goes on
 after them. Another tolerance needs no further runs.
 
-Beside the algorithms stands a control on the same data: FedAvg by size, to which clients report ten times their size.
+A control runs on the same data: FedAvg by size, in which clients report ten times their size.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def _of_runs(setup: Setup, outputs: Outputs, label: str) -> dict[str, Any]:
 
 
 def in_json(asked: Question) -> str:
-    """What is asked that another answer would need other runs for, as text; not the tolerance."""
+    """The parts of the question that decide the runs, as text; not the tolerance."""
     deviations: Any = asked.deviations
     if isinstance(deviations, Mapping):
         deviations = {

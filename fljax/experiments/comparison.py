@@ -6,8 +6,8 @@
     run = fljax.load("runs/mine", algorithms=["fedavg", "incfl"], task=task, local=local)
     run.predict("incfl", client=3, x=x)
 
-The folder has arrays and no code. What the caller gives is compared with what made the models, so that other
-hyper-parameters, or another model of the same shapes, are refused.
+The folder has arrays and no code. Arguments of the caller are compared with the arguments that made the models, so
+other hyper-parameters, or another model of the same shapes, are refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Comparison(NamedTuple):
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       infinite: evaluations with an infinite loss of finite parameters.
       origin: the text that says how it was run, by the name of its file: ``config.toml`` or ``comparison.toml``.
-      outline: what saved models need to know of the data, without rows (``fljax.experiments.outlines``).
+      outline: the facts about the data that saved models need, without rows (``fljax.experiments.outlines``).
     """
 
     name: str
@@ -99,7 +99,7 @@ class Comparison(NamedTuple):
     def table(self) -> pd.DataFrame:
         """The table that ``fljax run`` prints, ``mean ± std`` over seeds at the last evaluation, as text.
 
-        Of a sweep, its best cells, as ``fljax sweep`` prints them.
+        For a sweep, its best cells, as ``fljax sweep`` prints them.
         """
         import pandas as pd
 
@@ -107,9 +107,9 @@ class Comparison(NamedTuple):
         return pd.DataFrame(lines, columns=pd.Index(head)).set_index("algorithm")
 
     def summary(self) -> pd.DataFrame:
-        """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` says which seeds did.
+        """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` lists seeds that diverged.
 
-        Of a sweep, in the best cell of each algorithm, which is part of its label.
+        For a sweep, in the best cell of each algorithm; its label names the cell.
         """
         import pandas as pd
 
@@ -123,9 +123,9 @@ class Comparison(NamedTuple):
         return table.assign(diverged=[marks.get(str(label), "") for label in table["algorithm"]])
 
     def clients(self) -> pd.DataFrame:
-        """Which clients gain, a line for each algorithm and client, by name where clients have one.
+        """Which clients gain: a line for each algorithm and client, by name if clients have names.
 
-        The columns are those of ``fljax.results.clients.ClientGain``.
+        The columns are the fields of ``fljax.results.clients.ClientGain``.
         """
         return gains_frame(self.metrics)
 
@@ -154,10 +154,10 @@ class Comparison(NamedTuple):
     def save(
         self, folder: str | pathlib.Path, *, models: SavedModels = "none", overwrite: bool = False
     ) -> pathlib.Path:
-        """Writes metrics and records, and models if they are asked for, to a folder that ``fljax.load`` opens.
+        """Writes metrics and records, and models on request, to a folder that ``fljax.load`` opens.
 
         Args:
-          folder: is made if it does not exist. If it has results already, another one beside it is taken and a
+          folder: is made if it does not exist. If it already has results, another folder beside it is used and a
             warning says which, so that nothing is lost at the end of a script.
           models: "last": the models of all algorithms after the last round, too, as arrays without code. The folder
             gets names, sizes and moments of the data, and no rows. To use the models of ``fljax.compare``, give
@@ -168,8 +168,8 @@ class Comparison(NamedTuple):
           The folder that was written.
 
         Raises:
-          ValueError: if the folder is that of a run, or cannot be written; or if there are no models of an algorithm.
-            The results are still in this value: save them elsewhere.
+          ValueError: if the folder belongs to a run, or cannot be written; or if an algorithm has no models. The
+            results are still in this value: save them elsewhere.
         """
         return _save(self, _free(pathlib.Path(folder), overwrite), models)
 
@@ -195,7 +195,7 @@ class Comparison(NamedTuple):
         if axes_of(self.metrics):
             metric = str(self.metrics.attrs["metric"])
             rows = report.best_rows(best(self.metrics, metric), metric, marks)
-            told = "; ".join(filter(None, ["*: at the edge of the grid", weights_in_words(self.metrics)]))
+            told = "; ".join(filter(None, ["(edge): edge of the grid", weights_in_words(self.metrics)]))
             return "Best cells at the last evaluation", told, [tuple(row) for row in rows]
         rows, seeds = report.summary(self.metrics), self.metrics.sizes["seed"]
         shown = report.overview(rows, seeds, marks, directions(self.metrics))
@@ -268,7 +268,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, argume
     """The models of one algorithm of a comparison, after its last round.
 
     Raises:
-      ValueError: if there are no models, or if what is given is not there, or is not what made them.
+      ValueError: if there are no models, or if an argument is missing, or did not make them.
     """
     outline, path = outlines.load(folder), saved_models.path_of(folder, label)
     if which != "last" or round is not None:

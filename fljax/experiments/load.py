@@ -4,8 +4,8 @@
     run.metrics.average_accuracy.sel(algorithm="incfl")
     run.predict("incfl", client=3, x=x, which="best")
 
-Nothing is read before it is asked for. Metrics and records need no engine, and models need no data, but for those that
-are trained on their client's rows before they are used.
+Files are read at first use. Metrics and records need no engine. Models need no data, unless they are trained on their
+client's rows before they are used.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def load(
     """A run folder as a value.
 
     ``algorithms``, ``task``, ``local`` and ``federation`` are for the models of ``fljax.compare``, which
-    ``Comparison.save(folder, models="last")`` writes: a folder has no code, so give what ``compare`` was given. Metrics
-    and records do not need them.
+    ``Comparison.save(folder, models="last")`` writes: a folder has no code, so give the arguments of ``compare`` again.
+    Metrics and records do not need them.
 
     Args:
       folder: of ``fljax run``, ``Comparison.save`` or, without models, ``fljax sweep``.
@@ -76,7 +76,7 @@ class Run:
 
     Args:
       folder: the run folder.
-      arguments: what models of ``fljax.compare`` need beside it.
+      arguments: for models of ``fljax.compare``.
       imports: as for ``load``.
 
     Raises:
@@ -142,7 +142,7 @@ class Run:
     def comparison(self) -> Comparison:
         """The results as ``fljax.compare`` returns them, without trained models; raises as ``metrics``.
 
-        ``table``, ``summary``, ``clients`` and ``report`` of a run are those of its comparison.
+        ``table``, ``summary``, ``clients`` and ``report`` of a run call its comparison.
         """
         from fljax.experiments.comparison import Comparison
 
@@ -169,12 +169,12 @@ class Run:
     def records(self) -> xr.Dataset:
         """As ``Result.records``, over ``algorithm`` too; raises as ``metrics``.
 
-        Of algorithms with long records there are only those that are one value for each seed and round.
+        Algorithms with long records have only records of one value for each seed and round.
         """
         return self._results[1]
 
     def records_of(self, label: str) -> xr.Dataset:
-        """All records of an algorithm: those of ``records``, or long ones, which are read when they are asked for."""
+        """All records of an algorithm: from ``records``, or long ones, which are read at first use."""
         finished = tuple(map(str, self.metrics["algorithm"].values))
         if label not in finished:
             raise ValueError(unknown("label", label, finished))
@@ -222,9 +222,9 @@ class Run:
 
     @property
     def names(self) -> Names:
-        """What the data call classes and clients, e.g. ``names.classes[2]``.
+        """Names of classes and clients in the data, e.g. ``names.classes[2]``.
 
-        They are those of the data that the models were trained on; the data set is read for it in runs without models.
+        They belong to the data that the models were trained on; a run without models reads the data set for them.
 
         Names of clients are None if they differ between seeds, as with unseen clients that each seed draws: see
         ``names_of``.
@@ -241,7 +241,7 @@ class Run:
             )
 
     def names_of(self, seed: int = 0) -> Names:
-        """What the data call classes and clients in one seed, as ``names``.
+        """Names of classes and clients in the data of one seed, as ``names``.
 
         ::
 
@@ -271,7 +271,7 @@ class Run:
 
         Raises:
           ValueError: if the label is unknown, or such models were not saved; the sentence says which option saves them.
-            For models of ``fljax.compare``, if ``load`` was not given what made them.
+            For models of ``fljax.compare``, if ``load`` did not get the arguments that made them.
         """
         if label not in self.labels:
             raise ValueError(unknown("label", label, self.labels))

@@ -60,10 +60,9 @@ def run(
     Args:
       config: validated.
       directory: the run folder (see ``fljax.results.folders``), locked against other processes during the run; None:
-        nothing is saved. Of the processes that ``fljax.distributed`` has joined, only process 0 reads and writes it.
-      resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoint of the
-        next one. The config may have further algorithms behind those of the results. If False, the folder must not have
-        results.
+        nothing is saved. After ``fljax.distributed``, only process 0 reads and writes it.
+      resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoint of the next
+        one. The config may have further algorithms after these. If False, the folder must not have results.
       on_event: called with an ``Event`` for each step of the run.
       on_result: called with label, plan and Result of every algorithm after it has run and is saved.
       saving: how often checkpoints are saved, and how many are kept; None: the defaults.
@@ -99,7 +98,7 @@ def run(
 def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     """Runs every algorithm of a setup on its federation, with standalone models that are trained once.
 
-    ``folder`` has the results of algorithms that are not repeated, and of those that go on from their saved models
+    ``folder`` has the results of algorithms that are not repeated, or that go on from their saved models
     (``fljax.results.further_rounds``).
 
     Raises:
@@ -249,7 +248,7 @@ def _cost_in_words(metrics: xr.Dataset) -> str:
 
 
 def estimates(config: Config) -> dict[str, Memory]:
-    """The memory of every algorithm of a config, by label, and that of ``STANDALONE``, which comes first.
+    """The memory of every algorithm of a config, by label, after the memory of ``STANDALONE``.
 
     Programs are compiled, and nothing is trained.
     """

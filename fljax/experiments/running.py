@@ -1,9 +1,9 @@
-"""What a run gives out while it goes on: evaluations to its callbacks, and unfinished work to its folder.
+"""Output of a running experiment: evaluations to its callbacks, and unfinished work to its folder.
 
 An experiment gives ``simulate`` one callback for each algorithm, which calls all others. Its blocks also have the gains
 over the first algorithm. ``contribution_correlation`` needs records, so no block has it.
 
-What a run has computed before an algorithm is finished is in its folder:
+The folder of a run has the results of an unfinished algorithm:
 
 checkpoints/origin.json       the config and fljax's version
 checkpoints/standalone.npz    scores of the standalone models, which are trained once
@@ -65,15 +65,15 @@ class CallbackBuilder:
     def of(
         cls, setup: Setup, directory: pathlib.Path | None, log: EventLog, callbacks: Sequence[CallbackSetup] = ()
     ) -> CallbackBuilder:
-        """That of an experiment; in a sweep, ``setup`` is any of its cells. ``callbacks`` are added to its own."""
+        """For an experiment; in a sweep, ``setup`` is any of its cells. ``callbacks`` are added to its own."""
         builders = (*setup.callbacks, *callbacks)
         return cls(directory, log, setup.stop, builders, setup.seeds, setup.rounds, setup.opt_out_threshold)
 
     def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Callbacks:
         """The callback of one algorithm.
 
-        ``parts`` are the results of the algorithms that are finished, of which the first is the baseline of metrics
-        that compare with another one; None: there are no such metrics. ``cells`` of a sweep run together.
+        ``parts`` are the results of finished algorithms; the first is the baseline of metrics that compare with another
+        algorithm. None: there are no such metrics. ``cells`` of a sweep run together.
         """
 
         def record(block: Block) -> None:
@@ -138,7 +138,7 @@ class Callbacks:
         return any(answers)
 
     def replay(self, blocks: Sequence[Block]) -> bool:
-        """Gives callbacks with a history that of a run that goes on; whether the run had stopped."""
+        """Replays the history of a resumed run to callbacks that keep one; whether the run had stopped."""
         return replay(self._callbacks, [self._compared(block) for block in blocks])
 
     def _compared(self, block: Block) -> Block:
@@ -208,7 +208,7 @@ class Saving(NamedTuple):
       every: seconds between two checkpoints of an algorithm; None: no checkpoints.
       keep: number of checkpoints that are kept.
       stop: a request to stop after the block that is computed.
-      force: whether it goes on with results of other settings of JAX, code or data; its own then say what differs.
+      force: whether it goes on with results of other settings of JAX, code or data; new results then say what differs.
     """
 
     every: float | None = 30.0
@@ -255,7 +255,7 @@ class ProgressFiles(NamedTuple):
             self._begin()
 
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
-        """The scores of standalone models: those of an earlier process, or of ``make``, which are then saved.
+        """The scores of standalone models, from an earlier process, or from ``make`` and then saved.
 
         ``data`` is a checksum of the data that the models are of.
         """
@@ -277,7 +277,7 @@ class ProgressFiles(NamedTuple):
         return made
 
     def forget_records(self, label: str) -> None:
-        """Removes the long records of an earlier process, in place of which there are short ones now."""
+        """Removes the long records of an earlier process; short records replace them now."""
         if self.directory is not None and processes.is_first():
             shutil.rmtree(folders.records_of(self.directory, label), ignore_errors=True)
 

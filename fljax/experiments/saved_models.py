@@ -187,7 +187,7 @@ class ModelFiles(NamedTuple):
     which: str
 
     def begin(self, setup: Setup) -> None:
-        """Writes what models need to know of the data; of several processes, process 0 does.
+        """Writes the facts about the data that models need; with several processes, process 0 does.
 
         Raises:
           ValueError: if the folder has models of other data.
@@ -199,7 +199,7 @@ class ModelFiles(NamedTuple):
         outlines.save(self.directory, outlines.contents(federation, dataset, names), checksum_of(federation))
 
     def arguments(self, setup: Setup, label: str, plan: Plan) -> Mapping[str, Any]:
-        """Arguments of ``simulate`` with which a run keeps what is to be saved."""
+        """Arguments of ``simulate`` by which a run keeps the models to save."""
         if self.directory is None or self.which in ("none", "last"):
             return {}
         # Not the evaluations for decisions of scenarios, which the first algorithm alone has.
@@ -232,7 +232,7 @@ class ModelFiles(NamedTuple):
             save(self.directory, label, plan, result)
 
     def absent(self, labels: list[str]) -> list[str]:
-        """The algorithms that have no models of the kind that was asked for."""
+        """The algorithms without models of the requested kind."""
         if self.directory is None or self.which == "none":
             return []
         kind = "best" if self.which == "best" else "last"
@@ -296,7 +296,7 @@ def load(
 
 
 def with_placeholders(setup: Setup) -> Setup:
-    """A setup whose contributions are any numbers, since those of the run are stored beside its models.
+    """A setup with any contributions, because the contributions of the run are stored beside its models.
 
     Files of contributions are then not read, and no task needs a score. Measures of rounds stay, as they have a state.
     """

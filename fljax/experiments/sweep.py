@@ -231,10 +231,10 @@ def count_of(directory: pathlib.Path) -> int | None:
 
 
 def begin_part(grid: Grid, directory: pathlib.Path, number: int, count: int) -> Part | None:
-    """Makes the folder of the sweep, with its config, and that of a part.
+    """Makes the folder of the sweep, with its config, and the folder of a part.
 
-    Parts may begin in the same instant: each waits for the others. JAX does not start, here and in ``join_parts``.
-    Parts are numbered from 1. The result is None if the sweep is divided into fewer than ``number`` parts.
+    Parts may begin at the same time: each waits for the others. JAX does not start, here and in ``join_parts``. Parts
+    are numbered from 1. The result is None if the sweep is divided into fewer than ``number`` parts.
     """
     check(grid)
     folders.check(directory)
@@ -308,7 +308,7 @@ def _same_record(parts: Sequence[pathlib.Path], force: bool) -> tuple[str, str]:
 
 
 class Joined(NamedTuple):
-    """What the parts of a sweep have.
+    """The joined parts of a sweep.
 
     Attributes:
       outcome: of the algorithms whose parts have ended; None if there are none.
@@ -354,7 +354,7 @@ def join_parts(grid: Grid, directory: pathlib.Path, count: int, force: bool = Fa
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as Slurm writes those of an array: ``2,5-7``."""
+    """Ascending numbers as Slurm writes an array: ``2,5-7``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:

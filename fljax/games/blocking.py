@@ -1,7 +1,7 @@
-"""Groups of clients that would rather train without the others: out of a table of coalitions, without further runs.
+"""Groups of clients that would rather train without the others, from a table of coalitions and without further runs.
 
 A coalition S blocks a federation if its members are better off by themselves. Payoffs are means over seeds. A client
-with NaN, whose run diverged, is better off anywhere else, and never prefers that run.
+with NaN (its run diverged) is better off anywhere else, and never prefers that run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Blocking(NamedTuple):
 
     Attributes:
       members: ``[M, N]``, coalitions that are neither empty nor all clients, in the order of the table.
-      least: ``[M]``, the smallest mean gain of a member; NaN where the coalition's run diverged with some seed, else
-        infinite where that of all clients did.
+      least: ``[M]``, the smallest mean gain of a member; NaN if the coalition's run diverged with some seed, else
+        infinite if the run of all clients did.
       total: ``[M]``, the sum of the mean gains of members, likewise.
       blocks: ``[M]``, without transfers.
       blocks_with_transfers: ``[M]``.
@@ -85,14 +85,14 @@ def blocking_coalitions(table: CoalitionTable, *, margin: float = 0.0, confidenc
 
 
 def core_stable_partitions(table: CoalitionTable, *, margin: float = 0.0) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Partitions of clients into federations that no coalition blocks: none of which all members gain over ``margin``.
+    """Partitions of clients into federations that no coalition blocks: in none do all members gain over ``margin``.
 
     Args:
       table: of all coalitions of at most 8 clients.
       margin: gains up to it do not count, at least 0.
 
     Returns:
-      Stable partitions, those of few federations first; each is a tuple of tuples of ids. There may be none.
+      Stable partitions, first with few federations; each is a tuple of tuples of ids. There may be none.
 
     Raises:
       ValueError: if the table lacks a coalition, has more than 8 clients, or ``margin`` is negative.
@@ -131,7 +131,7 @@ def join_or_leave(table: CoalitionTable, *, cost: float = 0.0) -> PayoffTable:
     it says whether it pays to leave the federation of all clients.
 
     Args:
-      table: of coalitions, whose payoffs outside a coalition are those of a client that stays away.
+      table: of coalitions; a payoff outside a coalition is the payoff of a client that stays away.
       cost: of joining, in units of payoffs.
 
     Returns:
@@ -157,7 +157,7 @@ def join_or_leave(table: CoalitionTable, *, cost: float = 0.0) -> PayoffTable:
 
 
 def coalitions_of(choices: Int[np.ndarray, "profile client"]) -> tuple[tuple[int, ...], ...]:
-    """Who joins in each profile of ``join_or_leave``, as ids."""
+    """The clients that join in each profile of ``join_or_leave``, as ids."""
     return tuple(tuple(np.flatnonzero(row == 0).tolist()) for row in choices)
 
 

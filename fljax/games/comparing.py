@@ -1,4 +1,4 @@
-"""Estimators of what a client is worth, judged by retraining: the same seeds, the same rounds, the same clients.
+"""Estimators of a client's worth, judged by retraining: the same seeds, the same rounds, the same clients.
 
 ``compare_algorithms`` asks how far what a client is worth depends on the algorithm, beside how far it depends on seeds.
 """
@@ -54,32 +54,32 @@ def compare_estimators(
 ) -> xr.Dataset:
     """Every estimator of ``contributions.ESTIMATORS`` beside the Shapley values of the retrained table, seed by seed.
 
-    Estimators that look at rounds see one run of all clients, with the seeds of the table. Those that ask for values of
-    coalitions get them from the table, and may ask for ``budget`` of them.
+    Estimators of rounds see one run of all clients, with the seeds of the table. Other estimators ask for values of
+    coalitions: they get at most ``budget`` of them from the table.
 
     Args:
-      plan: what the table is of; its server has one model, and its clients send updates.
-      federation: what the table is of, with rows of the server (``held``).
+      plan: of the table; its server has one model, and its clients send updates.
+      federation: of the table, with rows of the server (``held``).
       table: of all coalitions.
       rounds: of the runs of the table.
-      rows: the name of the server's rows that judge models for estimators that look at rounds.
-      estimators: names; None: all, but those without what they need. "shapfed" needs a task with a head of classes or
-        the option ``head``, "fedce" validation rows of all clients and an accuracy or the option ``client_metric``,
-        "cffl_reputation" an accuracy, and those that look at rounds the server's rows and one model.
+      rows: the name of the server's rows that judge models for estimators of rounds.
+      estimators: names; None: all that have what they need. "shapfed" needs a task with a head of classes or the option
+        ``head``, "fedce" validation rows of all clients and an accuracy or the option ``client_metric``,
+        "cffl_reputation" an accuracy, and estimators of rounds need the server's rows and one model.
       options: of estimators, by name.
       budget: the largest number of trainings; None: a quarter of all coalitions, and at least 2 N.
       server_rate: the server's learning rate, for estimators that repeat its step.
 
     Returns:
       Over ``estimator, seed``: ``kendall`` (tau-b), ``spearman``, ``share_error``, ``best_found`` and ``worst_found``
-      against the truth of the same seed (``contributions.agreement``), ``compared``, the number of clients of which the
-      estimator says something, and ``converged``, False where one that searches a minimum has not settled; by
-      ``client`` also ``worth`` and ``deviation``, after the total is matched, whose mean over seeds is the bias. Over
-      ``estimator``: ``trainings``, ``evaluations``, ``gradients`` and ``seconds`` for each seed, compiling included,
-      and ``stability``, the mean tau-b between seeds. ``truth`` has the Shapley values, and ``ceiling`` their
-      stability. With estimators that look at rounds, ``gain`` over ``seed`` is what the recorded run gained on the
-      server's rows: values by ``multi_round`` add up to it where the server's step is the weighted mean of updates. The
-      attribute ``left_out`` says in one line which estimators lack what they need; it is empty if none does.
+      against the truth of the same seed (``contributions.agreement``), ``compared``, the number of clients with an
+      estimate, and ``converged``, False if a search for a minimum has not settled; by ``client`` also ``worth``, and
+      ``deviation`` after the total is matched (its mean over seeds is the bias). Over ``estimator``: ``trainings``,
+      ``evaluations``, ``gradients`` and ``seconds`` for each seed, compiling included, and ``stability``, the mean
+      tau-b between seeds. ``truth`` has the Shapley values, and ``ceiling`` their stability. With estimators of rounds,
+      ``gain`` over ``seed`` is the gain of the recorded run on the server's rows: values by ``multi_round`` add up to
+      it if the server's step is the weighted mean of updates. The attribute ``left_out`` says in one line which
+      estimators lack what they need; it is empty if none does.
 
     Raises:
       ValueError: if the table lacks a coalition, an estimator or the server's rows do not exist, an estimator lacks
@@ -114,7 +114,7 @@ def compare_estimators(
 
 
 class Asked(NamedTuple):
-    """What estimators get, as for ``compare_estimators``, of a table that need not be there yet."""
+    """The inputs of estimators, as for ``compare_estimators``, for a table that need not exist yet."""
 
     plan: Plan
     federation: Federation
@@ -137,7 +137,7 @@ class Asked(NamedTuple):
     def split(self, names: Sequence[str] | None) -> tuple[list[str], str]:
         """The estimators that can run, and in one line which are left out and why; empty: none. Nothing is computed.
 
-        All of ``names`` must run; None: those that can.
+        All of ``names`` must run; None: all that can run.
         """
         for name in (*(names or ()), *self.options):
             if name not in ESTIMATORS:
@@ -207,8 +207,8 @@ def _in_words(reasons: Mapping[str, str]) -> str:
 def compare_algorithms(tables: Mapping[str, CoalitionTable]) -> xr.Dataset:
     """How well algorithms agree on what the same clients are worth, beside how well seeds of one algorithm agree.
 
-    Of ``phi^a_r``, the Shapley values of algorithm a with seed r, ``tau(phi^a_r, phi^b_r)`` compares algorithms, and
-    ``tau(phi^a_r, phi^a_s)`` seeds. Contributions are volatile across algorithms where the first are lower. So are
+    ``phi^a_r`` are the Shapley values of algorithm a with seed r. ``tau(phi^a_r, phi^b_r)`` compares algorithms, and
+    ``tau(phi^a_r, phi^a_s)`` seeds. Contributions are volatile across algorithms if the first are lower. So are
     rewards, if these are shares of the sum: ``||phi^a_r / sum phi^a_r - phi^b_r / sum phi^b_r||_1 / 2`` is the part of
     all rewards that changes hands.
 
@@ -293,7 +293,7 @@ def of_seed(federation: Federation, place: Array) -> Federation:
 def recording(algorithm: Algorithm) -> Algorithm:
     """The algorithm, whose Info also has every client's update and weight, and the model before the round.
 
-    The weight is that of the client's part of the sum; of an aggregation that is no sum it is 1.
+    The weight is the weight of the client's part of the sum; if an aggregation is not a sum, it is 1.
     """
     inner = as_streamed(algorithm.aggregate)
 
@@ -362,7 +362,7 @@ class _Judge(NamedTuple):
         return training.evaluate(self.algorithm.task, lambda x: self.algorithm.predict(model, x), subset)
 
     def utility(self, model: PyTree, data: Federation) -> Any:
-        """A number of which more is better."""
+        """A number; more is better."""
         loss, accuracy = self.scores(model, data)
         return accuracy if self.by_accuracy else -loss
 

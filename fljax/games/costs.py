@@ -1,4 +1,4 @@
-"""What the runs of all coalitions will cost, before anything runs."""
+"""The cost of the runs of all coalitions, before anything runs."""
 
 from __future__ import annotations
 

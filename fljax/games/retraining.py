@@ -2,7 +2,7 @@
 
 The runs of one seed share its randomness: initial weights, batches and draws depend on the seed, the round and a
 client's id, and never on the coalition. Differences between coalitions are therefore less noisy than their values. A
-client's worth is still that of one draw of its batches, so several seeds are needed for error bars.
+client's worth still depends on one draw of its batches, so error bars need several seeds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def coalitions(
 ) -> CoalitionTable:
     """Retrains coalitions of clients from scratch: ``v(S)`` is the value of a run in which S alone takes part.
 
-    A client outside a coalition has no rows in its run. Of it the run sees shapes and what is declared for all, such as
-    classes, alone. Metrics judge all clients, in and outside the coalition.
+    A client outside a coalition has no rows in its run. The run sees only its shapes and what is declared for all
+    clients, such as classes. Metrics judge all clients, in and outside the coalition.
 
     Args:
       plan: an ``Algorithm``, or a ``Plan`` whose floats change without recompiling.
@@ -57,14 +57,13 @@ def coalitions(
       seeds: R integers that key all randomness of a run; 3 means the seeds 0, 1 and 2. They redraw initial weights,
         batches and cohorts, and the partition if the federation is stacked.
       value: a metric, at the end of a run (``fljax list metrics``); or a function ``(algorithm, state, scores) ->
-        number`` at the top of a module, traced, of which more is better. Of a metric of which less is better, the
-        negative is taken.
-      among: the coalitions: None for all ``2^N``, "leave_one_out" for nobody, everybody, and everybody but one client;
+        number`` at the top of a module, traced, where more is better. If less of a metric is better, it is negated.
+      among: the coalitions: None for all ``2^N``, "leave_one_out" for no client, all clients, and all clients but one;
         ``[M, N]`` bools; or collections of ids, such as ``[{0, 1}, {0, 1, 2}]``.
       baseline: ``v(empty)``: "initial" is the value of the untrained model, which differs between seeds; "chance" is
-        ``1 / classes``, for accuracies; or a number. Only with "initial" it is run.
-      outside: the payoff of a client outside the coalition: "alone" is what it reaches in the coalition of itself (NaN
-        where ``among`` lacks that); "global" is what the run's model gives to it.
+        ``1 / classes``, for accuracies; or a number. It is run only with "initial".
+      outside: the payoff of a client outside the coalition: "alone" is its payoff in the coalition of itself (NaN if
+        ``among`` lacks that); "global" is its payoff by the run's model.
       reference: standalone models (``fljax.standalone``) for metrics that compare with them.
       max_runs: more runs are refused.
       **of_runs: further arguments of ``fljax.runs``: ``execution``, ``block``, ``checkpoint``, ``on_block``. With

@@ -1,6 +1,6 @@
-"""What a table of coalitions says: what each client is worth, which payoffs are stable, and which laws are violated.
+"""Results of a table of coalitions: the worth of each client, the stable payoffs, and the violated laws.
 
-The arithmetic is that of ``fljax.contributions``, on the values of the table by code.
+``fljax.contributions`` has the arithmetic, on the values of the table by code.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def leave_one_out(table: CoalitionTable) -> Float[np.ndarray, "seeds N"]:
     """``[R, N]``: ``v(all) - v(all - i)`` of every seed, for any number of clients.
 
     Raises:
-      ValueError: if the table lacks the coalition of all, or that of all but one.
+      ValueError: if the table lacks the coalition of all clients, or a coalition of all but one.
     """
     left_out = _all_but_one(table)
     if left_out is None:
@@ -68,10 +68,10 @@ def leave_one_out(table: CoalitionTable) -> Float[np.ndarray, "seeds N"]:
 def least_core(table: CoalitionTable) -> LeastCore:
     """The least core of the mean table over seeds.
 
-    Of a table without some of the coalitions, the excess is a lower bound.
+    If the table lacks some coalitions, the excess is a lower bound.
 
     Raises:
-      ValueError: if there are more than 16 clients, or the table lacks nobody or all clients.
+      ValueError: if there are more than 16 clients, or the table lacks the coalition of none or of all clients.
     """
     values = by_code(table).mean(axis=0)
     _check_ends(table)
@@ -83,7 +83,7 @@ def least_core(table: CoalitionTable) -> LeastCore:
 def superadditivity(table: CoalitionTable, *, level: float = 0.95) -> Violations:
     """Violations of ``v0(S + T) >= v0(S) + v0(T)`` for disjoint coalitions, with ``v0 = v - v(empty)``.
 
-    Of several seeds a violation counts if its t-interval excludes 0.
+    With several seeds, a violation counts if its t-interval excludes 0.
 
     Raises:
       ValueError: if the table lacks a coalition.
@@ -102,7 +102,7 @@ def convexity(table: CoalitionTable, *, level: float = 0.95) -> Violations:
 
 
 def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
-    """All that a table says of its clients, as far as its coalitions suffice.
+    """All measures of clients that the coalitions of a table allow.
 
     Args:
       table: of any coalitions.
@@ -110,13 +110,13 @@ def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
 
     Returns:
       Over ``measure, client``: ``worth`` by ``seed``; its ``mean``, and the ends ``low`` and ``high`` of its interval,
-      NaN with one seed. The measures are "shapley", "banzhaf", "beta_shapley" (4, 1), "leave_one_out" and
-      "least_core". The mean of the last one is the least core of the mean table, and has no interval.
+      NaN with one seed. The measures are "shapley", "banzhaf", "beta_shapley" (4, 1), "leave_one_out" and "least_core".
+      The mean of "least_core" is the least core of the mean table, and has no interval.
       Over ``law``: ``violations``, ``share``, ``largest`` and ``unknown`` of superadditivity, monotonicity and
       convexity.
       Single numbers: ``excess`` of the least core of the mean table, ``stable``, the share of the seeds whose core is
-      not empty; ``everybody`` and ``nobody``, the values of all clients and of none. What the coalitions do not give is
-      absent, or NaN.
+      not empty; ``everybody`` and ``nobody``, the values of all clients and of none. Numbers that need other coalitions
+      are absent, or NaN.
 
     Raises:
       ValueError: if ``level`` is not between 0 and 1.

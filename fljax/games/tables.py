@@ -1,7 +1,7 @@
 """The table of a game: what each coalition of clients reaches when it trains alone, labelled, saved and loaded.
 
-A coalition S has the code ``sum_{i in S} 2^i``, as in ``fljax.contributions.coalitions``. Values are such that more is
-better: a metric of which less is better, a loss, stands with a minus sign, in the name of the metric, too.
+A coalition S has the code ``sum_{i in S} 2^i``, as in ``fljax.contributions.coalitions``. More is better for all
+values: a loss has a minus sign, also in the name of the metric.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cost(NamedTuple):
       runs: coalitions times seeds.
       client_steps: gradient steps of all clients in all runs; NaN if they are not known.
       bytes: of the table in memory.
-      seconds: wall time; NaN before it is known. A table that was resumed has that of its last process.
+      seconds: wall time; NaN before it is known. A table that was resumed has the time of its last process.
     """
 
     runs: int
@@ -45,9 +45,9 @@ class CoalitionTable(NamedTuple):
 
     Attributes:
       values: ``[R, M]``, ``v(S)``; NaN where the run has diverged.
-      members: ``[M, N]``, who belongs to each coalition. All ``2^N`` coalitions are in the order of codes.
-      payoffs: ``[R, M, N]``, what each client has of the run: the accuracy on its own test rows of the model that it
-        uses, or minus the loss. Of a client outside the coalition: see ``outside`` of ``coalitions``.
+      members: ``[M, N]``, whether a client belongs to a coalition. All ``2^N`` coalitions are in the order of codes.
+      payoffs: ``[R, M, N]``, the payoff of each client: the accuracy on its own test rows of the model that it uses, or
+        minus the loss. For a client outside the coalition see ``outside`` of ``coalitions``.
       diverged: ``[R, M]``, whether a NaN or infinity appeared in the run.
       metric: what ``values`` are, ``average_accuracy`` or ``-average_loss``.
       payoff: what ``payoffs`` are, ``test_accuracy`` or ``-test_loss``.
@@ -86,7 +86,7 @@ def is_complete(table: CoalitionTable) -> bool:
 
 
 def by_code(table: CoalitionTable) -> Float[np.ndarray, "seeds coalitions"]:
-    """``[R, 2^N]``: the values of all coalitions by code; NaN for those that the table does not have.
+    """``[R, 2^N]``: the values of all coalitions by code; NaN for coalitions that the table does not have.
 
     Raises:
       ValueError: if there are more than 16 clients.

@@ -1,4 +1,4 @@
-"""What a coalition is worth: a metric of its run, or a function of one's own.
+"""The value of a coalition: a metric of its run, or a user's function.
 
 A metric is computed from the scores of all clients, in and outside the coalition, so one program gives every metric. A
 function of one's own is part of the program of the runs: a function that is made anew in every call, such as a lambda,
@@ -31,7 +31,7 @@ Value = str | ValueFunction
 
 
 class Measured(NamedTuple):
-    """What is kept of a run: the scores of all clients, and the value of a function of one's own.
+    """The kept results of a run: the scores of all clients, and the value of a user's function.
 
     It is equal for equal functions, so that runs share a program.
 
@@ -133,7 +133,7 @@ class Measures(NamedTuple):
 
     Attributes:
       values: ``[R, P]``, more is better.
-      metric: their name; with a minus sign of a metric of which less is better.
+      metric: their name; with a minus sign if less of the metric is better.
       scores: ``[R, P, N]``, of each client.
       payoff: the name of ``scores``.
       diverged: ``[R, P]``.
@@ -147,7 +147,7 @@ class Measures(NamedTuple):
 
 
 def measures_of(measured: xr.Dataset, value: Value, reference: Reference | None) -> Measures:
-    """The values of runs, and what each client has of them.
+    """The values of runs, and the payoffs of each client.
 
     ``measured`` is over ``run``, ``seed`` and others, of ``Measured``, with ``diverged``.
     """

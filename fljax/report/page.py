@@ -129,7 +129,7 @@ def _best_cells(metrics: xr.Dataset) -> list[str]:
     """The best cells of a sweep."""
     metric = str(metrics.attrs["metric"])
     table = pages.table(best_rows(best(metrics, metric), metric, diverged_seeds(metrics)))
-    told = ["At the last evaluation. *: at the edge of the grid; any: makes no difference", weights_in_words(metrics)]
+    told = ["At the last evaluation. (edge): edge of the grid; any: makes no difference", weights_in_words(metrics)]
     words = pages.note(f"{'; '.join(filter(None, told))}.")
     return [pages.section("Best cells", words, pages.wide(table))]
 

@@ -323,7 +323,7 @@ def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | 
     chosen = ["value chosen by"] if several else []
     rows = [["algorithm", "chosen by", *axes, *chosen, title(metric), *["diverged"] * bool(diverged)]]
     for choice in found:
-        cell_of_choice = [number(choice.cell[name]) + ("*" if name in choice.edges else "") for name in axes]
+        cell_of_choice = [number(choice.cell[name]) + (" (edge)" if name in choice.edges else "") for name in axes]
         spread = "" if math.isnan(choice.std) else f" ± {choice.std:.3f}"
         by = "validation rows" if choice.criterion in VALIDATION else "test rows"
         level = [f"{choice.chosen_by:.3f}"] if several else []

@@ -111,7 +111,7 @@ def test_the_page_says_what_keys_take(pages: dict[str, str]) -> None:
     assert rows["ceiling"].startswith('`"max"` or number above 0 ')
     assert "natural" in rows["partition"]
     assert re.search(
-        r"^\| `clients` \| integer above 0 \| .*those in the data \|", pages["reference/config.md"], re.MULTILINE
+        r"^\| `clients` \| integer above 0 \| .*all clients in the data \|", pages["reference/config.md"], re.MULTILINE
     )
     assert not re.search(r"integer from \d+s|numbers? above \d+s", pages["reference/config.md"])
 

@@ -197,7 +197,7 @@ def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_
     if not claims:
         return
     said = Table(title=f"Claims about {table}", caption=mark or None)
-    for name in ("claim", "printed", "verdict"):
+    for name in ("claim", "place in the paper", "verdict"):
         said.add_column(name, overflow="fold")
     for judged in judge_all(claims, {cell_of(row.published): row.sample for row in compared}):
         about = f"{judged.claim.statement} ({judged.claim.dataset}, {judged.claim.partition}, {judged.claim.split})"

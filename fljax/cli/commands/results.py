@@ -198,7 +198,7 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
             return exporting.latex_table(rows, columns, diverged, words, lower)
         lines = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
         escaped = [[exporting.escape(each) for each in line] for line in lines]
-        return exporting.latex_lines(escaped, "Best cells at the last evaluation; *: at the edge of the grid.")
+        return exporting.latex_lines(escaped, "Best cells at the last evaluation; (edge): edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]
     columns = columns_of({row.metric for row in rows}, chosen)
     if latex:

@@ -354,7 +354,7 @@ def _best_cells(best: Sequence[Best], metric: str, seeds: int, diverged: Mapping
 
     head, *rows = best_rows(best, metric, diverged or {})
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    table = Table(title=f"Best cells at the last evaluation, {spread}", caption="*: at the edge of the grid")
+    table = Table(title=f"Best cells at the last evaluation, {spread}", caption="(edge): edge of the grid")
     for place, name in enumerate(head):
         table.add_column(name, justify="left" if place < 2 else "right")
     for row in rows:

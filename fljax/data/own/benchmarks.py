@@ -252,7 +252,7 @@ def pfllib(
     Args:
       path: the folder.
       move_channels: whether images with channels first, as torch has them, become ``[n, height, width, channels]``.
-        Rows are such images if they have three axes, of which the first has length 1 or 3 and the last has not.
+        Rows are such images if they have three axes, and the first has length 1 or 3 but the last has not.
       classes: number of classes, if some class has no row.
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       vocabulary: number of different tokens, where rows are tokens.

@@ -43,7 +43,7 @@ class RowsOfFiles(NamedTuple):
 
     Attributes:
       test: which rows are test rows, ``[n]``.
-      owner: a pandas Series with the owner of each row, None for rows of nobody; None: rows have no owners.
+      owner: a pandas Series with the owner of each row, None for rows without an owner; None: no row has one.
     """
 
     test: np.ndarray
@@ -76,17 +76,17 @@ def from_frame(
       label: the column to predict: text, categories, bools or whole numbers are classes, and floats are numbers to
         predict. Labels that are not 0..C-1 are numbered in ascending order (categories in their own order) and kept as
         ``names.classes``. A list of columns with numbers gives several targets for each row.
-      client: the column that says whose row it is. Every value becomes a client, in ascending order, and is kept in
+      client: the column with the client of each row. Every value becomes a client, in ascending order, and is kept in
         ``names.clients``. None: ``partition`` and ``clients`` say how rows are divided.
       features: the columns of the features, in this order; all other columns if not given. They must have numbers
         or bools, and become float32.
-      part: the column that says which part a row is of: "train", "valid" or "test". None: rows are split by
-        ``train_fraction`` and ``valid_fraction``.
+      part: the column with the part of each row: "train", "valid" or "test". None: rows are split by ``train_fraction``
+        and ``valid_fraction``.
       classes: number of classes, if some class has no row; whole numbers are then kept as they are.
       regression: True makes numbers to predict of whole numbers; False makes classes of floats.
       shape: the shape of one example, e.g. ``[28, 28, 1]`` for 784 columns of pixels, which are then stored as uint8
         if they are whole numbers in 0..255.
-      vocabulary: number of different tokens, where the features are tokens.
+      vocabulary: number of different tokens, if the features are tokens.
       standardise: whether each feature is shifted and scaled to mean 0 and standard deviation 1 on the training rows of
         the clients that train. Predictions take raw rows: the shift and the scale are kept as ``features``.
       **options: as for ``federate``: ``partition``, ``clients``, ``unseen``, ``train_fraction``, ``seed``, ...

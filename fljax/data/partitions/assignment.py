@@ -108,7 +108,7 @@ def cut(fractions: np.ndarray, total: int | NumpyArray) -> np.ndarray:
 def largest_remainders(shares: Sequence[float] | NumpyArray, total: int) -> np.ndarray:
     """Returns whole counts that sum to ``total``: ``floor(share * total)``, plus 1 where the remainders are largest.
 
-    Of equal remainders, those of the first shares count as larger. Shares are first divided by their sum.
+    If remainders are equal, the first shares count as larger. Shares are first divided by their sum.
     """
     shares = np.asarray(shares, float)
     # Rounding makes quotas of the same remainder equal, and 28.999999999999996 = 0.29 * 100 a whole number.

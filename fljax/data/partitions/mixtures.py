@@ -48,8 +48,8 @@ def mixture(
     "random"  ``U(0, 1)``
     ========  ===========================================================
 
-    A has the rows of the first half of the labels, and B those of the second half. With ``rotate``, A is a random part
-    of the rows, unchanged, and B has the other rows, rotated by 90 degrees, with the same labels.
+    A has the rows of the first half of the labels, and B the rows of the second half. With ``rotate``, A is a random
+    part of the rows, unchanged, and B has the other rows, rotated by 90 degrees, with the same labels.
 
     Args:
       labels: ``[n]``.
@@ -62,13 +62,13 @@ def mixture(
       complement: clients' data change after training: their later rows are mixed in the opposite proportion,
         ``1 - a_k`` from A. Training rows, and validation rows that ``federate`` splits off them, keep ``a_k``.
       test_fraction: share of a client's rows that are its later rows; used only with ``complement``. They are test
-        rows, less those of ``deployment_fraction``.
+        rows, except the share ``deployment_fraction``.
       deployment_fraction: share of the later rows that are the client's validation rows when it uses its model, and no
         test rows; at least one test row remains. Used only with ``complement``; ``federate`` gives its
         ``valid_fraction``. With 0 a client whose model depends on validation rows has none of its new data.
       drift_fraction: share of the later rows that the client trains on once its data have changed during training (the
-        scenario ``drift``); at least one test row remains. Used only with ``complement``. With 0 data change after
-        training alone. Test rows are of the new mixture in every round.
+        scenario ``drift``); at least one test row remains. Used only with ``complement``. With 0, data change only
+        after training. Test rows are of the new mixture in every round.
       size: rows per client, or (low, high) for a uniform draw of each client's size. If not given, all clients have the
         same size, the largest that the rows allow, at most ``floor(n / all clients)``.
       holdout: share of A and of B that stays with the server, as ``held["distribution_0"]`` and

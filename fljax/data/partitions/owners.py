@@ -132,8 +132,8 @@ def owners_left(owner: np.ndarray, part: np.ndarray | None, minimum: int, chosen
 def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held_fraction: float) -> RowsApart:
     """The rows that no client trains on, since their owner has no training rows or since they have no owner.
 
-    Of an owner without training rows who is no unseen client, validation rows are the server's, and test rows are part
-    of the global test set, whether a file or a column says so. So are validation rows and test rows without an owner.
+    If an owner without training rows is not an unseen client, its validation rows are the server's, and its test rows
+    are in the global test set, by a file or by a column. So are validation rows and test rows without an owner.
     """
     tests, part, unseen_rows = _are_tests(dataset), dataset.part, list[np.ndarray]()
     upstream = np.arange(len(tests)) >= dataset.train_size

@@ -287,13 +287,13 @@ def cluster_labels(
       minimum: least rows per client; 50 in the published settings.
       groups: number of groups G.
       shares: share of the clients in each group, ``[G]`` with the sum 1, e.g. ``[0.55, 0.15, 0.1, 0.1, 0.1]``. The
-        numbers of seen clients, and those of unseen clients, are the shares by the method of the largest remainder. A
-        group without clients leaves its rows unused. None: see above.
+        method of the largest remainder turns shares into numbers of seen clients and of unseen clients. A group without
+        clients leaves its rows unused. None: see above.
       classes: number of labels; the largest label plus one if not given.
 
     Source: Cho et al., "To Federate or Not To Federate" (INCFL), the section on experiments. The paper does not state
-    how clients are assigned: both rules are reconstructions. An IPR of 0.40 whose clients have an accuracy of 100 %, as
-    it prints for CIFAR-10, is that of one group with 40 % of the clients, which ``shares`` can express.
+    how clients are assigned: both rules are reconstructions. For CIFAR-10 it prints an IPR of 0.40 with an accuracy of
+    100 %. This fits one group with 40 % of the clients, which ``shares`` can express.
 
     Raises:
       ValueError: if a count or a share is out of range, or the groups have too few rows for all clients.
@@ -356,9 +356,9 @@ def natural(
       seed: seed of the draw.
       minimum: owners with fewer training rows are excluded.
       owner: owner of each row, ``[n]``, -1 for none.
-      part: 0 for training rows, 1 for validation rows, 2 for test rows, ``[n]``; None: all rows are training rows, of
-        which ``federate`` splits the others off. It also does so for a part that no row belongs to.
-      unseen_owners: the owners that are the unseen clients, who need no training rows; None: they are drawn.
+      part: 0 for training rows, 1 for validation rows, 2 for test rows, ``[n]``; None: all rows are training rows, and
+        ``federate`` splits them. It also does so for a part without rows.
+      unseen_owners: the owners that are unseen clients; they need no training rows. None: they are drawn.
 
     Raises:
       ValueError: if the data set has no owners, or not enough owners.

@@ -24,11 +24,11 @@ _ALL = Messages(Report._fields, True, True, True, True)
 
 
 class Chosen(NamedTuple):
-    """What is tried of an algorithm.
+    """The deviations that an algorithm plays.
 
     Attributes:
-      deviations: by name; empty if it reads none of those that were asked for.
-      left_out: by name of the others why, as a clause about the algorithm.
+      deviations: by name; empty if it reads none of the requested ones.
+      left_out: the reasons for the others by name, as a clause about the algorithm.
     """
 
     deviations: Mapping[str, Strategy | Deviation]

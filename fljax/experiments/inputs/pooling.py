@@ -1,14 +1,14 @@
-"""Pooled (centralised) training as a baseline: the rows of all clients in one client, and everybody is judged.
+"""Pooled (centralised) training as a baseline: one client has the rows of all clients, and all clients are judged.
 
 An algorithm of an experiment with ``pooled = true`` runs on the federation of ``pooled``. Its single client has all
-training rows of the seen clients; their own test rows judge the model, and so do those of unseen clients. Training has
-the settings of the experiment, so:
+training rows of the seen clients; the model is judged by the test rows of each seen and unseen client. Training has the
+settings of the experiment, so:
 
 - with ``steps``, a round has as many steps as one client makes in a round, of the same batch size, and a run as many
   steps as a client that is in every cohort;
-- with ``epochs``, a round passes so many times over all rows, as all clients together do.
+- with ``epochs``, a round passes over all rows as often as all clients together do.
 
-The rate, its decay and the seeds are the same. The initial model is that of the other algorithms.
+The initial model, the rate, its decay and the seeds are those of the other algorithms.
 """
 
 from __future__ import annotations

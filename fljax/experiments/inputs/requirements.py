@@ -1,4 +1,4 @@
-"""What each client requires of a model: the loss rho_k, one for all algorithms of a comparison.
+"""The loss rho_k that each client requires of a model, the same for all algorithms of a comparison.
 
 The weights of INCFL and MW-Fed, appeal-based participation and GM-Appeal read the same numbers. They come from
 standalone models, from the user, or from a function of both.
@@ -45,13 +45,13 @@ class Requirement(NamedTuple):
         names in ``Federation.names`` (by number, if clients have no names). Only a client without training rows may
         have NaN.
       file: a CSV file with the columns ``client`` and ``loss``, in place of ``value``.
-      function: ``function(train, valid, test)`` of the standalone losses, arrays ``[seeds, N]``; it returns what is
-        required. It gets those arguments that it has parameters for. Losses on rows that a client does not have are
-        NaN. It is called again for unseen clients.
+      function: ``function(train, valid, test)`` of the standalone losses, arrays ``[seeds, N]``; it returns the
+        required losses. It may have any of these parameters. Losses on rows that a client does not have are NaN. It is
+        called again for unseen clients.
       factor: multiplies the required losses.
 
-    Unseen clients have theirs in the same way. With numbers by client they have those of their names, and else the
-    standalone training loss.
+    The same holds for unseen clients. With numbers by client they have the number of their name, or else the standalone
+    training loss.
     """
 
     rows: StandaloneRows = "train"
@@ -62,7 +62,7 @@ class Requirement(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """Who requires something.
+    """The clients that require a loss.
 
     Attributes:
       trains: ``[seeds, N]``, whether a seen client has training rows, by id.
@@ -208,7 +208,7 @@ def with_requirement(
     *,
     trial: bool = False,
 ) -> Reference:
-    """The reference with what clients require: ``required`` and ``unseen_required``.
+    """The reference with the losses that clients require: ``required`` and ``unseen_required``.
 
     ``requirement`` is from ``requirement_of``; None: the threshold that is given, or else the training losses of
     standalone models. The thresholds ``given`` to algorithms and scenarios must be equal, and equal to the requirement;

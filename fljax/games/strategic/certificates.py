@@ -37,7 +37,7 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
       ``epsilon_low``, ``epsilon_high``, ``worst``, ``seeds_needed`` (NaN: none), ``confirmed_...``, ``harmful_...`` if
       the others lose in some cell, and with outside options ``irrational``, the share of clients with less than theirs,
       with ``irrational_low``, ``irrational_high``, and ``surplus`` by client with ``surplus_low``, ``surplus_high``.
-      Of single seeds (``ex_post``): ``quantile`` by ``level`` and cell, ``largest_quantile`` by level, ``above`` by
+      For single seeds (``ex_post``): ``quantile`` by ``level`` and cell, ``largest_quantile`` by level, ``above`` by
       cell, ``violated_seeds`` and ``violated_seeds_high``. With an attack ``attack_...``, with its numbers by
       ``attack_field``; with controls ``control_...`` by ``control``; ``left_out_name`` and
       ``left_out_reason`` of deviations that were not played.
@@ -206,7 +206,7 @@ def response_dataset(graph: BestResponseGraph) -> xr.Dataset:
 
 
 class SavedCertificates(NamedTuple):
-    """What a file of certificates has.
+    """The content of a file of certificates.
 
     Attributes:
       certificates: by label, for example of the algorithm.

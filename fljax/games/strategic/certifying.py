@@ -1,10 +1,10 @@
 """The certificate of a mechanism: every client deviates in turn, one attacks, and controls show that lies are seen.
 
-The attack is searched for after the deviations: its client and its first strategy are those that gain most with the
-first half of the seeds. The same half chooses among many strategies, and the other half says what the best one gains.
+The attack comes after the deviations. It begins with the client and the strategy that gain most with the first half of
+the seeds. The same half chooses among many strategies, and the other half gives the gain of the best one.
 
-The search is random, with draws that depend on its seed alone. Its fields are those of the deviations that were tried,
-so that strategies change what the algorithm reads, and are runs of a program of the same form.
+The search is random, and its draws depend only on its seed. It changes the fields of the tried deviations, so the
+algorithm reads them, and the runs have a program of the same form.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def certify(
       rounds: of every run.
       tolerance: gains up to it do not count, at least 0, in units of the utility.
       seeds: integers that key all randomness of a run; 20 means the seeds 0 to 19. At least 5.
-      deviations: strategies of one client, or functions, by name, as for ``payoffs``; None: those of
-        ``usual_deviations``, for what the algorithm reads. The attack varies numbers of strategies.
+      deviations: strategies of one client, or functions, by name, as for ``payoffs``; None: ``usual_deviations`` in
+        what the algorithm reads. The attack varies numbers of strategies.
       deviators: ids of the clients that deviate; None: each in turn.
-      utility: what a client gets, as for ``payoffs``.
+      utility: the payoff of a client, as for ``payoffs``.
       confidence: of the bounds, for all cells at once.
       method: "bonferroni", or "max_t", which takes the correlation of cells into account.
-      outside: what clients get if they do not join, for individual rationality, as for ``payoffs``; None: it is not
+      outside: payoffs of clients that do not join, for individual rationality, as for ``payoffs``; None: they are not
         known.
       standalone: as for ``payoffs``.
       identities: as how many each deviator also joins, as for ``split_payoffs``; 1: no client splits.
@@ -164,9 +164,9 @@ def cost_of(
     candidates: int = 0,
     splits: int = 0,
 ) -> Cost:
-    """What all runs of a certificate cost, but for the controls, whose programs are small; nothing is computed.
+    """The cost of all runs of a certificate, without the controls, whose programs are small; nothing is computed.
 
-    ``cells`` is the number of deviations, counted for each client that deviates, ``splits`` that of clients that split.
+    ``cells`` counts deviations for each client that deviates, and ``splits`` the clients that split.
     """
     clients = federation.clients.id.shape[-1]
     together = 1 + cells + (1 + candidates if candidates else 0) + (1 + splits if splits else 0)
@@ -188,7 +188,7 @@ def check_number(cost: Cost, max_runs: int) -> None:
 def judged(result: Certificate, tolerance: float, *, attack: Attack | None = None, known: bool = False) -> Certificate:
     """The certificate at another tolerance, with ``attack`` or its own; nothing of the mechanism runs again.
 
-    With ``known``, mechanisms with known gains are certified now. Otherwise those of ``result`` stay.
+    With ``known``, mechanisms with known gains are certified now. Otherwise the mechanisms of ``result`` stay.
     """
     check_tolerance(tolerance)
     controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)

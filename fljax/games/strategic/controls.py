@@ -1,4 +1,4 @@
-"""Positive controls: what the functions of a certificate say where the gain of a lie is known.
+"""Positive controls: results of the functions of a certificate if the gain of a lie is known.
 
 - Mean estimation: client i has ``F_i(w) = (w - c_i)^2 / 2``, and uniform FedAvg ends at ``w* = sum_i s_i c_i / sum_i
   s_i`` if clients multiply their updates by ``s_i``. With c = (0, 1, 5) the last client gains 63/32 by s = 2, so the

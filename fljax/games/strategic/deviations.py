@@ -52,7 +52,7 @@ class Played(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """What the clients of an algorithm send.
+    """The messages of an algorithm's clients.
 
     Attributes:
       reports: the values that it asks for, in the order of ``Report``.
@@ -72,7 +72,7 @@ class Messages(NamedTuple):
 
 
 def messages_of(plan: Plan, federation: Federation) -> Messages:
-    """What clients send in a round, by abstract evaluation: nothing is computed."""
+    """The messages of clients in a round, by abstract evaluation: nothing is computed."""
     spec, inputs = partition_plan(plan, federation)
     seen: list[Messages] = []
 
@@ -106,7 +106,7 @@ def _reported(messages: Any) -> tuple[str, ...]:
 
 
 def usual_deviations(messages: Messages) -> dict[str, Strategy]:
-    """The deviations that are tried by default, by name: those that the algorithm reads.
+    """The default deviations by name, in what the algorithm reads.
 
     Efforts 0 (one row) and 1/2; free riders that send zero, the last change of the model, and the latter with noise;
     the update times -1, 1/2, 2 and 4; every reported value times 0, 1/2, 2 and 10, and contributions and bids plus 1.
@@ -132,7 +132,7 @@ def functions_of(deviations: Mapping[str, Strategy | Deviation]) -> tuple[Deviat
 
 
 def places_of(deviations: Mapping[str, Strategy | Deviation]) -> Float[np.ndarray, " strategy"]:
-    """Of each strategy, the honest one first, the place of its function, from 1; 0: it has none."""
+    """The place of each strategy's function, from 1; 0: it has none. The honest strategy is the first."""
     has = np.array([0, *(not isinstance(lie, Strategy) for lie in deviations.values())])
     return (np.cumsum(has) * has).astype(np.float32)
 

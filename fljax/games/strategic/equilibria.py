@@ -51,9 +51,9 @@ class BestResponseGraph(NamedTuple):
     Attributes:
       source: ``[E]``, the place of the profile that a client leaves.
       target: ``[E]``, the place of the profile to which it goes.
-      client: ``[E]``, who moves.
-      gain: ``[E]``, what it gains.
-      sinks: ``[P]``, profiles that nobody leaves, the equilibria.
+      client: ``[E]``, the client that moves.
+      gain: ``[E]``, its gain.
+      sinks: ``[P]``, profiles that no client leaves, the equilibria.
       cycles: of each part of the graph in which play may go round for ever, the shortest cycle through its first
         profile, as places of profiles.
       choices: ``[P, N]``, the strategies of each profile, as in the table.
@@ -71,7 +71,7 @@ class BestResponseGraph(NamedTuple):
 
 
 class Potential(NamedTuple):
-    """Whether a game has an exact potential, of which every gain of a client is the difference.
+    """Whether a game has an exact potential: a function whose differences are the gains of clients.
 
     Attributes:
       defect: the largest sum of gains around a cycle of four profiles, 0 in a potential game.
@@ -179,7 +179,7 @@ def best_response_graph(table: PayoffTable, *, margin: float = 0.0) -> BestRespo
 
     Args:
       table: of all profiles.
-      margin: gains up to it move nobody, at least 0.
+      margin: gains up to it move no client, at least 0.
 
     Raises:
       ValueError: as ``pure_equilibria``.
@@ -253,7 +253,7 @@ def exact_potential(table: PayoffTable) -> Potential:
 def correlated_equilibria(table: PayoffTable) -> CorrelatedEquilibria:
     """The best and the worst correlated equilibrium by welfare ``sum_i u_i``, by linear programs over profiles.
 
-    Nobody who is told its strategy gains by another: ``sum_{a: a_i = s} p(a) (u_i(b, a_-i) - u_i(a)) <= 0`` for all
+    No client that is told its strategy gains by another: ``sum_{a: a_i = s} p(a) (u_i(b, a_-i) - u_i(a)) <= 0`` for all
     clients i and strategies s and b, ``N K (K - 1)`` rows.
 
     Args:

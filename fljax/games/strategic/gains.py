@@ -1,13 +1,13 @@
-"""What clients gain when they deviate alone, paired by seed, and the certificate that says whether it pays.
+"""The gains of clients that deviate alone, paired by seed, and the certificate that says whether it pays.
 
 A cell k is a client i and a strategy. ``g_{k,r} = u_i(k, the others honest; r) - u_i(honest; r)`` for seed r. Runs of a
 seed share data, initial weights and random keys, so that much of the noise cancels in the difference.
 
 The largest mean gain of many cells is biased upwards. So the certificate rests on bounds that hold for all cells at
-once, and says beside them what the worst cell gains with seeds that did not choose it.
+once, and also gives the gain of the worst cell with seeds that did not choose it.
 
-A diverged run counts as the worst utility, and is listed. The gains are those of the deviations that were tried: they
-bound from below what a client can gain.
+A diverged run counts as the worst utility, and is listed. Only some deviations were tried: their gains are lower bounds
+of what a client can gain.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Gains(NamedTuple):
 
     Attributes:
       payoffs: ``[R, K, N]``, of all clients in the run of the deviation.
-      clients: ``[K]``, who deviates.
-      deviations: the K names of the strategies to which they deviate.
+      clients: ``[K]``, the client that deviates.
+      deviations: the K names of its strategies.
       honest: ``[R, N]``, payoffs in the honest run.
       outside: ``[R, N]``, what clients get if they do not join; None if it is not known.
       diverged: ``[R, K]``, whether the run of a cell has a payoff that is NaN.
       honest_diverged: ``[R]``, the same of the honest runs.
       seeds: the R seeds.
-      outside_is: what ``outside`` is of, as in a ``PayoffTable``.
+      outside_is: the kind of ``outside``, as in a ``PayoffTable``.
       names: of the N clients; empty: they have none but their ids.
     """
 
@@ -165,7 +165,7 @@ class Rationality(NamedTuple):
 
 
 class Harmful(NamedTuple):
-    """The cells by which the others lose in the mean: a client that gains by what is good for all harms nobody.
+    """The cells in which the others lose in the mean: a client whose gain is good for all does no harm.
 
     Attributes:
       cell: the place of the one with the largest mean gain.
@@ -181,7 +181,7 @@ class Harmful(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """Whether somebody gains more than a tolerance by deviating alone.
+    """Whether a client gains more than a tolerance by deviating alone.
 
     Attributes:
       gains: of all cells by seed.
@@ -194,7 +194,7 @@ class Certificate(NamedTuple):
       epsilon_low: the largest lower bound of a cell.
       epsilon_high: the largest upper bound of a cell, the empirical epsilon of incentive compatibility.
       worst: the place of the cell with the largest mean gain.
-      confirmed: that of the first half of the seeds, with its gain in the other half.
+      confirmed: the worst cell of the first half of the seeds, with its gain in the other half.
       seeds_needed: how many seeds would decide, if means and deviations stay; None if it is decided, or if no number
         would.
       rationality: None if outside options are not known.
@@ -202,8 +202,8 @@ class Certificate(NamedTuple):
       confidence: of each side of bounds, and of both sides of t-intervals.
       method: of the bounds.
       attack: the best of many strategies of one client; None: none was searched for.
-      controls: what the same functions say where the answer is known; empty: there are none.
-      left_out: deviations that were asked for and not played, with a clause that says why.
+      controls: results of the same functions where the answer is known; empty: there are none.
+      left_out: requested deviations that were not played, with a clause that says why.
       forced: what differed from earlier runs, where they went on by force; "" if nothing did.
     """
 
@@ -227,7 +227,7 @@ class Certificate(NamedTuple):
 
     @property
     def harmful(self) -> Harmful | None:
-        """The largest gain among the cells by which the others lose in the mean; None if they lose in none."""
+        """The largest gain among the cells in which the others lose in the mean; None if they lose in none."""
         harm = self.gains.losses.mean(axis=0) > rounding_of(self.gains.payoffs, self.gains.honest)
         if not harm.any():
             return None
@@ -252,7 +252,7 @@ def name_of_cell(gains: Gains, cell: int) -> str:
 
 
 def replace_diverged(table: PayoffTable, worst: float | None = None) -> PayoffTable:
-    """The table in which a payoff that is NaN, that of a diverged run, is the worst utility; outside options, too.
+    """The table in which NaN (from a diverged run) is the worst utility, in payoffs and in outside options.
 
     Args:
       table: of payoffs.
@@ -281,7 +281,7 @@ def unilateral_gains(table: PayoffTable, *, worst: float | None = None) -> Gains
     """``u(deviation; r) - u(honest; r)`` of all profiles of the table in which one client deviates.
 
     Args:
-      table: of payoffs; profiles in which several clients deviate are passed over.
+      table: of payoffs; profiles in which several clients deviate are ignored.
       worst: the utility of a diverged run; None: the smallest payoff of the table.
 
     Raises:
@@ -325,14 +325,14 @@ def certificate(
       tolerance: gains up to it do not count, at least 0, in units of payoffs.
       confidence: of the bounds, for all cells at once.
       method: "bonferroni", "max_t" or "hoeffding", see ``fljax.contributions.simultaneous_bounds``.
-      span: ``(a, b)``, between which all gains are by definition; for "hoeffding" alone.
+      span: ``(a, b)``, bounds of all gains by definition; only for "hoeffding".
       worst: the utility of a diverged run; None: the smallest payoff of the table.
       seed: of the resamples of "max_t".
 
     Returns:
-      The certificate. Of a cell whose gain is the same with all seeds no effect is seen, and nothing bounds rare ones.
-      Gains are often skewed: a bound of a single cell then holds less often than ``confidence`` says, and verdicts on
-      many cells more often.
+      The certificate. If the gain of a cell is the same with all seeds, no effect is seen, and rare gains have no
+      bound. Gains are often skewed: a bound of a single cell then holds less often than ``confidence`` says, and
+      verdicts on many cells more often.
 
     Raises:
       ValueError: as ``unilateral_gains``; for fewer than 5 seeds; if ``tolerance`` is negative.

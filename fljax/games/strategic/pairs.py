@@ -28,16 +28,16 @@ class PairCertificate(NamedTuple):
 
     Attributes:
       pairs: ``[K, 2]``, who deviates.
-      deviations: the K names of the strategies to which both deviate.
+      deviations: the K names of the strategies that both play.
       gains: ``[R, K]``, the mean gain of the two.
       least: ``[R, K]``, the smaller gain of the two.
       losses: ``[R, K]``, the mean loss of another client; 0 where there is none.
       bounds: of the means of ``gains``, for all cells at once.
       bounds_of_least: of the means of ``least``, for all cells at once.
-      verdict: of all cells, as that of a ``Certificate``, for pairs that share what they gain.
+      verdict: of all cells, as in a ``Certificate``, for pairs that share their gains.
       verdict_of_least: the same for pairs that cannot.
       worst: the place of the cell with the largest mean of ``gains``.
-      confirmed: that of the first half of the seeds, with its gain in the other half.
+      confirmed: the worst cell of the first half of the seeds, with its gain in the other half.
       tolerance: gains up to it do not count.
       seeds: the R seeds.
     """
@@ -71,8 +71,8 @@ def pair_certificate(
     and ``min(g_i, g_j)`` for pairs that cannot share.
 
     Args:
-      table: of ``payoffs(shape="pairs")``, or another one with the honest profile; at least 5 seeds. Profiles in which
-        not exactly two clients play one strategy are passed over.
+      table: of ``payoffs(shape="pairs")``, or another one with the honest profile; at least 5 seeds. Profiles are
+        ignored unless exactly two clients play one strategy.
       tolerance: gains up to it do not count, at least 0, in units of payoffs.
       confidence: of the bounds.
       method: "bonferroni" or "max_t".

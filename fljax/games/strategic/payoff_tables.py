@@ -1,4 +1,4 @@
-"""A table of payoffs: what every client gets in every profile of strategies that was played."""
+"""A table of payoffs: of every client in every profile of strategies that was played."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PayoffTable(NamedTuple):
 
     @property
     def honest(self) -> int:
-        """The place of the profile in which everybody is honest.
+        """The place of the profile in which all clients are honest.
 
         Raises:
           ValueError: if no such profile was played.
@@ -57,7 +57,7 @@ def are_whole(payoffs: Real[np.ndarray, "*shape"]) -> bool:
 
 
 def precision_of(payoffs: Real[np.ndarray, "*shape"]) -> float:
-    """The precision ``eps`` of payoffs: that of single precision if all of them are such numbers, whatever their dtype.
+    """The precision ``eps`` of payoffs: single precision if it holds all of them, whatever their dtype.
 
     Runs compute in single precision by default, and tables have their results in double precision. Whole numbers have
     double precision.

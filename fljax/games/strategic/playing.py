@@ -101,31 +101,31 @@ def payoffs(
       rounds: of every run.
       seeds: integers that key all randomness of a run; 3 means the seeds 0, 1 and 2.
       deviations: strategies of one client by name, each field one number: ``{"double": Strategy(own=2.0)}``; or
-        functions ``(message, knowledge) -> message`` at the top of a module, traced, which give what the client sends
-        in place of its honest Ballot or Up (``fljax.scenarios.Knowledge``). None: those of ``usual_deviations``, for
-        what the algorithm reads. "join" takes none.
+        functions ``(message, knowledge) -> message`` at the top of a module, traced, whose result replaces the honest
+        Ballot or Up of the client (``fljax.scenarios.Knowledge``). None: ``usual_deviations`` in what the algorithm
+        reads. "join" takes none.
       shape: which profiles are played.
       deviators: ids of the clients that deviate, for "unilateral"; None: each in turn.
-      utility: what a client gets: a ``Utility``, or a function ``(algorithm, state, scores) -> [N]`` at the top of a
-        module, traced. None: the accuracy on its own test rows, or minus the loss for tasks without a score.
-      outside: what a client gets if it does not join: "standalone" of a model that it trains alone, in one more run;
-        "mechanism" of the mechanism with this one member, without tokens, in N more runs; a ``fljax.Reference``; or
-        numbers, ``[N]`` or ``[seeds, N]``. None: it is not known; "join" plays "standalone" then. But for numbers, the
-        steps that it computes cost as those of the mechanism.
-      standalone: how clients train alone; None: by the plan's ``local``, in as many rounds. Of a ``Reference`` its
-        steps are read.
+      utility: the payoff of a client: a ``Utility``, or a function ``(algorithm, state, scores) -> [N]`` at the top of
+        a module, traced. None: the accuracy on its own test rows, or minus the loss for tasks without a score.
+      outside: the payoff of a client that does not join: "standalone" by a model that it trains alone, in one more run;
+        "mechanism" by the mechanism with only this member, without tokens, in N more runs; a ``fljax.Reference``; or
+        numbers, ``[N]`` or ``[seeds, N]``. None: it is not known; "join" plays "standalone" then. Steps outside cost as
+        much as steps in the mechanism, unless numbers are given.
+      standalone: how clients train alone; None: by the plan's ``local``, in as many rounds. A ``Reference`` has its own
+        steps.
       max_runs: more runs are refused.
       **of_runs: further arguments of ``fljax.runs``: ``execution``, ``block``, ``checkpoint``, ``on_block``. With
         ``checkpoint`` the same call goes on with the runs that are missing.
 
     Returns:
       ``PayoffTable``, with NaN for a run that has diverged, and for a loss that is infinite. In a profile of "join" a
-      client that stays away gets what it gets outside. A cost counts for the local steps that a client computes: a
-      free rider, which sends nothing of its own training, pays nothing, unless it uses a model of its own (Ditto).
+      client that stays away gets the outside payoff. A client pays for the local steps that it computes: a free rider
+      sends nothing of its own training and pays nothing, unless it uses its own model (Ditto).
 
     Raises:
-      ValueError: if a deviation changes what the algorithm never reads, or is honest; if there are more runs than
-        ``max_runs``; if the utility of an honest client is not finite; or as ``fljax.runs``.
+      ValueError: if a deviation changes a report that the algorithm never reads, or is honest; if there are more runs
+        than ``max_runs``; if the utility of an honest client is not finite; or as ``fljax.runs``.
 
     Source: Balcan, Sandholm and Vitercik, "Estimating approximate incentive compatibility" (EC 2019), for gains from
     samples of deviations; Areyan Viqueira et al., "Learning simulation-based games from data" (2019), for payoffs of
@@ -358,7 +358,7 @@ class Stages(NamedTuple):
     total: int
 
     def arguments(self, name: str, before: int) -> dict[str, Any]:
-        """Those of the stage ``name``, with ``before`` runs before it."""
+        """Arguments of the stage ``name``, with ``before`` runs before it."""
         settings = dict(self.of_runs)
         place, told = settings.get("checkpoint"), settings.get("on_block")
         if isinstance(place, Checkpoint):

@@ -1,4 +1,4 @@
-"""What it costs everybody that each client looks after itself: prices of anarchy, of stability and of gaming.
+"""The costs for all clients if each looks after itself: prices of anarchy, of stability and of gaming.
 
 Welfare is the sum of all payoffs, ``W = sum_i u_i``. Prices compare the welfare of profiles. They are ratios, so that
 they say something only where welfare is positive: of losses, which count as negative payoffs, they are NaN.
@@ -70,7 +70,7 @@ def price_of_stability(total: Float[np.ndarray, " profile"], equilibria: Bool[np
 def price_of_gaming(honest: float, gaming: float) -> float:
     """``(W(honest) - W(gaming)) / W(honest)``: the share of welfare that strategic clients cost; NaN if W(honest) <= 0.
 
-    It is negative where gaming helps everybody together.
+    It is negative if gaming helps all clients together.
     """
     return (honest - gaming) / honest if honest > 0 else float("nan")
 

@@ -1,7 +1,7 @@
-"""Whether it pays to join as several identities (false names): one client deals its rows to places behind the others.
+"""Whether it pays to join as several identities (false names): one client deals its rows to places after the others.
 
-Honest runs and those of clients alone have the same empty places, which are no members there. So all runs share one
-program, and those of a seed share initial weights and random keys.
+Honest runs and runs of single clients have the same places, empty and without members. So all runs share one program,
+and all runs of a seed share initial weights and random keys.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def split_payoffs(
     max_runs: int = 4096,
     **of_runs: Any,
 ) -> PayoffTable:
-    """What every client gets if everybody is honest, and if one client joins as several identities.
+    """The payoffs of all clients if all are honest, and if one client joins as several identities.
 
-    The identities deal the client's training and validation rows among them (``fljax.data.split_identities``), and are
-    honest. Its utility is that of the model of its first identity on all of its test rows, minus the cost of the steps
-    of all identities, plus the price of their tokens. ``fljax.games.certificate`` says whether it pays.
+    The identities share the client's training and validation rows (``fljax.data.split_identities``), and are honest.
+    The client's utility is the metric of its first identity's model on all of its test rows, minus the cost of the
+    steps of all identities, plus the price of their tokens. ``fljax.games.certificate`` says whether it pays.
 
     Args:
       plan: an ``Algorithm`` or a ``Plan``, in which no argument has a number for each client.
@@ -75,7 +75,7 @@ def split_payoffs(
         clients, all identities take part.
       seeds: as for ``payoffs``.
       deviators: ids of the clients that split; None: each in turn.
-      utility: what a client gets, as for ``payoffs``; a function gets N + K - 1 clients.
+      utility: the payoff of a client, as for ``payoffs``; a function gets N + K - 1 clients.
       outside: as for ``payoffs``.
       standalone: as for ``payoffs``.
       max_runs: more runs are refused.

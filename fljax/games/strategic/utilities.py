@@ -1,4 +1,4 @@
-"""What a client gets out of a run: the metric of the model that it would use, minus its cost, plus its tokens."""
+"""The payoff of a client in a run: the metric of the model that it would use, minus its cost, plus its tokens."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EARNED, TOKENS, TRAINED = "earned", "tokens", "trained"
 
 
 class Utility(NamedTuple):
-    """``u_i = metric_i - cost_i effort_i + price tokens_i``, where the effort is what ``efforts_of`` says.
+    """``u_i = metric_i - cost_i effort_i + price tokens_i``, with the effort by ``efforts_of``.
 
     Attributes:
-      metric: of the model that a client would use, on its own test rows; of "test_loss" the negative is taken. None:
-        "test_accuracy", or "test_loss" if the task has no score.
+      metric: of the model that a client would use, on its own test rows; "test_loss" is negated. None: "test_accuracy",
+        or "test_loss" if the task has no score.
       cost: ``c_i``, of the local steps of an honest client that trains in every round: one number, or one per client
         id ``[N]``.
       price: of a token that a client has at the end, for algorithms whose server keeps tokens.
@@ -76,7 +76,7 @@ def utilities_of(
 ) -> Float[np.ndarray, "... N"]:
     """``u_i = metric_i - cost_i effort_i + price tokens_i``; ``tokens`` are None where there are none.
 
-    Source: ours. Costs linear in effort are those of Blum et al., "One for one, or all for all" (ICML 2021).
+    Source: ours. Blum et al., "One for one, or all for all" (ICML 2021), have costs linear in effort.
     """
     net = earned - np.asarray(utility.cost, float) * effort
     return net if tokens is None else net + utility.price * tokens
@@ -93,10 +93,10 @@ def tokens_of(server: PyTree) -> Any:
 def steps_of_round(
     plan: Algorithm | Plan, federation: Federation, played: Strategy = HONEST, own_models: bool = False
 ) -> Float[np.ndarray, "seed run N"]:
-    """Local steps that clients compute in a round of training, which is what they pay for.
+    """Local steps that clients compute in a round of training, and pay for.
 
-    Who sends nothing of its own training (``own`` and ``stale`` are 0) needs none, unless clients use models of their
-    own. ``played`` has numbers ``[run, N]``.
+    A client that sends nothing of its own training (``own`` and ``stale`` are 0) needs none, unless clients use their
+    own models. ``played`` has numbers ``[run, N]``.
     Where ``local`` of the plan is not known, steps are shares of rows.
     """
     order = np.argsort(np.asarray(federation.clients.id), axis=-1)
