@@ -218,7 +218,7 @@ class Saving(NamedTuple):
 
 
 class ProgressFiles(NamedTuple):
-    """The folder ``checkpoints`` of a run. Of several processes, only process 0 reads and writes it."""
+    """The folder ``checkpoints`` of a run. With several processes, only process 0 reads and writes it."""
 
     directory: pathlib.Path | None  # the run folder, which this process has locked; None: nothing is saved
     text: str

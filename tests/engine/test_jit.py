@@ -148,9 +148,7 @@ def test_which_programs_are_long() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "every", "expected"), [(1000, 1000, 31), (1000, 40, 31), (1000, 30, 30), (0, 5, 1)])
-def test_programs_of_several_devices_of_a_cpu_have_at_most_31_rounds(
-    rounds: int, every: int, expected: int
-) -> None:
+def test_programs_of_several_devices_of_a_cpu_have_at_most_31_rounds(rounds: int, every: int, expected: int) -> None:
     """The heap grows while they run. On one device, on accelerators and with data on the host it does not."""
     assert capacity_of(rounds, every, TWO) == expected
     others = (ONE, TWO._replace(platform="gpu"), TWO._replace(client_states="host"))
