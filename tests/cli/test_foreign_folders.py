@@ -7,6 +7,7 @@ import csv
 import html.parser
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -281,6 +282,34 @@ def test_no_command_follows_a_link_in_a_folder(trained: pathlib.Path, tmp_path: 
             load_all(folder)
         assert contents(place / "outside") == before, name
     assert {"config.toml", "results.nc", "models", "models/fedavg.npz", "run.lock"} <= set(names)
+
+
+@pytest.mark.thorough
+def test_no_command_waits_for_a_pipe_in_a_folder(
+    trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens one waits until somebody writes to it, for ever."""
+    files = [str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()]
+    names = [*files, *AHEAD, *(name for name in WRITTEN if name not in files)]
+    for number, name in enumerate(names):
+        place = tmp_path / str(number)
+        shutil.copytree(trained, place / "run")
+        shutil.copy(trained.parent / "config.toml", place)
+        (place / "run" / name).unlink(missing_ok=True)
+        os.mkfifo(place / "run" / name)
+        for command in commands_on(place / "run"):
+            code, out, err = called(*command)
+            if command[0] != "watch" or "jsonl" in name:
+                assert code == 2, (name, command, out)
+                assert "got a pipe" in err or "no run folder" in err or command[0] == "certify"
+        with pytest.raises(ValueError, match="got a pipe, a socket or a device"):
+            load_all(place / "run")
+    home = tmp_path / "runs" / "tiny-20200101-000000"  # which a run that goes on would choose
+    home.mkdir(parents=True)
+    os.mkfifo(home / "config.toml")
+    shutil.copy(trained.parent / "config.toml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert called("run", "config.toml", "--resume", "--quiet")[0] == 2
 
 
 @pytest.mark.thorough
