@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fljax.report.certificates import certificate_rows as certificate_rows
     from fljax.report.certificates import certificate_sentences as certificate_sentences
     from fljax.report.clients import data_picture as data_picture
+    from fljax.report.clusters import client_clusters as client_clusters
     from fljax.report.decisions import leaving as leaving
     from fljax.report.drawing import figures as figures
     from fljax.report.drawing import picture as picture
@@ -50,6 +51,7 @@ _HOME = {
     "certificate_picture": "certificates",
     "certificate_rows": "certificates",
     "certificate_sentences": "certificates",
+    "client_clusters": "clusters",
     "client_curves": "kinds.by_client",
     "client_spread": "kinds.by_client",
     "contribution_accuracy": "kinds.by_client",
