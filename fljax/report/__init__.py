@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fljax.report.drawing import picture as picture
     from fljax.report.kinds.by_client import client_curves as client_curves
     from fljax.report.kinds.by_client import client_spread as client_spread
+    from fljax.report.kinds.by_client import confusion_matrices as confusion_matrices
     from fljax.report.kinds.by_client import contribution_accuracy as contribution_accuracy
     from fljax.report.kinds.by_method import metric_pairs as metric_pairs
     from fljax.report.kinds.by_method import polled_loss as polled_loss
@@ -54,6 +55,7 @@ _HOME = {
     "client_clusters": "clusters",
     "client_curves": "kinds.by_client",
     "client_spread": "kinds.by_client",
+    "confusion_matrices": "kinds.by_client",
     "contribution_accuracy": "kinds.by_client",
     "cost_to_target": "tables",
     "data_picture": "clients",
