@@ -344,8 +344,10 @@ def heat_map(axes: Axes, counts: np.ndarray, heading: str) -> None:
     axes.grid(visible=False)
     if len(counts) <= MOST_CLASSES:
         axes.set(xticks=range(len(counts)), yticks=range(len(counts)))
-        for (label, predicted), count in np.ndenumerate(counts):
+        for label, predicted in np.argwhere(counts):
             colour = "white" if shares[label, predicted] > 0.5 else INK
-            axes.text(predicted, label, f"{count:.0f}", fontsize=8, ha="center", va="center", color=colour)
+            axes.text(
+                predicted, label, f"{counts[label, predicted]:.0f}", fontsize=8, ha="center", va="center", color=colour
+            )
     accuracy = percent(round(np.trace(counts) / counts.sum(), 3)) if counts.any() else "no rows"
     axes.set(title=f"{heading} ({accuracy})", xlabel="predicted", ylabel="class")
