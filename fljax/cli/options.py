@@ -102,7 +102,7 @@ class FigureOptions(NamedTuple):
         typer.Option(metavar="NAME,...", help="Kinds of figure, such as client_curves; all: those that have data."),
     ] = None
     clients: Annotated[
-        str | None, typer.Option(metavar="ID,...", help="Clients whose curves are drawn, with --figures client_curves.")
+        str | None, typer.Option(metavar="ID,...", help="Clients to draw, with client_curves or confusion_matrices.")
     ] = None
     metric: Metrics = None
 

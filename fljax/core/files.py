@@ -62,16 +62,20 @@ def replace(path: pathlib.Path, content: bytes, mark: str = "") -> None:
 
 
 def check_links(folder: pathlib.Path, names: Sequence[str]) -> None:
-    """Raises a ValueError if some files or folders in a folder, or something in these, are links.
+    """Raises a ValueError if some files or folders in a folder, or something in these, are links, or any file a device.
 
-    A link would be read, or written through, in place of a file. The folder itself may be one.
+    A link would be read, or written through, in place of a file; a pipe may never end. The folder itself may be a link.
     """
-    for name in names:
-        top = folder / name
+    for top in folder.glob("*"):
+        own = top.name in names
         inside = (os.path.join(where, each) for where, *found in os.walk(top) for each in (*found[0], *found[1]))
-        for path in itertools.chain([top], inside):
-            if os.path.islink(path):
-                raise ValueError(f"expected the folder of a run to have no links, got the link {os.fspath(path)!r}")
+        for path in map(pathlib.Path, itertools.chain([top], inside if own else ())):
+            if own and path.is_symlink():
+                raise ValueError(f"expected the folder of a run to have no links, got the link {str(path)!r}")
+            if path.is_fifo() or path.is_socket() or path.is_char_device() or path.is_block_device():
+                raise ValueError(
+                    f"expected files in the folder of a run, got a pipe, a socket or a device: {str(path)!r}"
+                )
 
 
 def open_appending(path: pathlib.Path) -> IO[bytes]:

@@ -4,7 +4,7 @@ A score is of one client's test rows, or of the test rows of all clients togethe
 config names; a function of one's own takes ``(labels, probabilities)``.
 
 Results have ``score_NAME`` by client, ``average_score_NAME``, its mean over the clients with a value, and
-``pooled_score_NAME``; the same of unseen clients begins with ``unseen_``.
+``pooled_score_NAME``; the same of unseen clients begins with ``unseen_``. ``confusion`` is a matrix by client alone.
 
 Ranks are taken of log-odds and not of probabilities: those of two rows of which the model is sure round to the same 1.
 """
@@ -21,7 +21,7 @@ from fljax.core.errors import in_words, place_of
 from fljax.core.names import name_of, resolve, shown
 from fljax.core.values import as_number, kind_of
 
-Wants = Literal["log_odds", "classes", "rare", "probabilities"]
+Wants = Literal["log_odds", "classes", "rare", "matrix", "probabilities"]
 
 
 class Score(NamedTuple):
@@ -33,7 +33,7 @@ class Score(NamedTuple):
       lower: whether lower is better.
       wants: the predictions: "probabilities" ``[n, classes]`` (of a task without classes: the model's outputs as they
         are); "log_odds" ``[n, classes]`` of each class against all others; "classes" ``[n]``; "rare": labels and
-        predictions are bools ``[n]`` that say whether the class is the rare one.
+        predictions are bools ``[n]`` that say whether the class is the rare one; "matrix": the logits, for a matrix.
       sentence: the definition.
     """
 
@@ -85,6 +85,14 @@ def _balanced_accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
     return float(recall_score(labels, predicted, labels=np.unique(labels), average="macro", zero_division=_ZERO))
 
 
+def _confusion(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """``[C, C]``: the number of rows by class and by predicted class; NaN if a logit is not finite."""
+    count, label = logits.shape[-1], labels.ravel().astype(int)
+    pairs = label * count + np.argmax(logits, axis=-1).ravel()
+    counts = np.bincount(pairs[(label >= 0) & (label < count)], minlength=count**2).reshape(count, count)
+    return np.where(np.isfinite(logits).all(), counts, np.nan).astype(np.float32)
+
+
 SCORES: Mapping[str, Score] = {
     score.name: score
     for score in (
@@ -113,6 +121,7 @@ SCORES: Mapping[str, Score] = {
             wants="classes",
             sentence="mean over classes of the share of their rows that are recognised",
         ),
+        Score("confusion", _confusion, wants="matrix", sentence="number of test rows by class and by predicted class"),
     )
 }
 
@@ -258,6 +267,9 @@ def scores_of_clients(
     of_all = np.concatenate(labels), np.concatenate(outputs)
     values_by_name: dict[str, Any] = {}
     for score in scores:
+        if score.wants == "matrix":  # of no rows zeros
+            values_by_name[f"score_{score.name}"] = np.stack(list(map(score.compute, labels, outputs)))
+            continue
 
         def judged(client: int | None, labels: np.ndarray, outputs: np.ndarray, score: Score = score) -> float:
             if score.is_own and classes and len(labels) and np.isfinite(outputs).all():
@@ -280,6 +292,9 @@ def sentences_of(scores: Sequence[Score]) -> dict[str, str]:
     """What each variable of results is, by its name."""
     told: dict[str, str] = {}
     for score in scores:
+        if score.wants == "matrix":
+            told[f"score_{score.name}"] = f"per client: {score.sentence}"
+            continue
         better = "lower" if score.lower else "higher"
         told[f"score_{score.name}"] = f"per client: {score.sentence} ({better} is better), on its test rows"
         told[f"average_score_{score.name}"] = f"mean over clients of score_{score.name}"
@@ -289,7 +304,8 @@ def sentences_of(scores: Sequence[Score]) -> dict[str, str]:
 
 def scalars_of(scores: Sequence[Score]) -> tuple[str, ...]:
     """The names of the scalars in results, those of unseen clients last."""
-    names = [f"{start}_score_{score.name}" for score in scores for start in ("average", "pooled")]
+    numbers = [score for score in scores if score.wants != "matrix"]
+    names = [f"{start}_score_{score.name}" for score in numbers for start in ("average", "pooled")]
     return (*names, *(f"unseen_{name}" for name in names))
 
 

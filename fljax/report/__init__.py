@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from fljax.report.certificates import certificate_rows as certificate_rows
     from fljax.report.certificates import certificate_sentences as certificate_sentences
     from fljax.report.clients import data_picture as data_picture
+    from fljax.report.clusters import client_clusters as client_clusters
     from fljax.report.decisions import leaving as leaving
     from fljax.report.drawing import figures as figures
     from fljax.report.drawing import picture as picture
     from fljax.report.kinds.by_client import client_curves as client_curves
     from fljax.report.kinds.by_client import client_spread as client_spread
+    from fljax.report.kinds.by_client import confusion_matrices as confusion_matrices
     from fljax.report.kinds.by_client import contribution_accuracy as contribution_accuracy
     from fljax.report.kinds.by_method import metric_pairs as metric_pairs
     from fljax.report.kinds.by_method import polled_loss as polled_loss

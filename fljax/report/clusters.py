@@ -1,4 +1,4 @@
-"""Panels about clusters and incentives: cluster membership, tokens, gains over the baseline, cluster models.
+"""Clusters and incentives: a table of clients' clusters; panels of membership, tokens, gains and cluster models.
 
 The panels use the records ``membership`` [seed, round, client, cluster] (whether a client trained a cluster's model),
 ``tokens`` [seed, round, client] and ``pool`` [seed, round, cluster], and the metrics
@@ -13,6 +13,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -21,14 +22,32 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from fljax.metrics import gini_coefficient
 from fljax.metrics.summaries import align_clusters, over_seeds
+from fljax.report.kinds.sources import Source, read
 from fljax.report.style import INK, STANDALONE, Panel, Style, has, percent, printable, recorded, steps, values_of
+from fljax.results.clients import names_of
 from fljax.results.endings import end_of
+from fljax.results.records import last_clusters
 
 # Tol's muted colours: safe for colour-blind readers, and different from the algorithms' colours.
 CLUSTERS = ("#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#AA4499", "#999933", "#CC6677")
 SEVERAL = "#999999"
 GROUPS = 20  # largest number of groups of rounds, one cell per group; in a single round most clients do not train
 SEPARATE = 4  # up to this number, each distribution has its own panel
+
+
+def client_clusters(source: Source) -> pd.DataFrame:
+    """The cluster of each client at the end: a line for each client, by name, a column for each algorithm and seed.
+
+    It is the last one that is recorded for the client, in its last round if only cohorts are asked, and missing where
+    none is: ``chosen_cluster`` [row], or the first largest one of ``importance``, ``mixture`` or ``membership``,
+    [row, cluster] or [client, cluster]. ``source`` is as for ``leaving``, which has the clusters of a sweep.
+    """
+    material, columns = read(source), dict[tuple[str, Any], np.ndarray]()
+    names, seeds = names_of(material.metrics, "client"), material.metrics["seed"].values.tolist()
+    for label in material.labels:
+        found = last_clusters(material.records(label), len(names))
+        columns |= {} if found is None else {(label, seed): found[place] for place, seed in enumerate(seeds)}
+    return pd.DataFrame(columns, pd.Index(names, name="client")).astype("Int64")
 
 
 def cluster_panels(metrics: xr.Dataset, records: xr.Dataset, looks: Mapping[str, Style]) -> dict[str, Panel]:

@@ -13,6 +13,7 @@ from fljax.report.kinds.sources import HasResults, Material, Source, at_last, ha
 from fljax.results import folders
 from fljax.results.clients import names_of
 from fljax.results.endings import Results, end_of
+from fljax.results.records import last_clusters
 from fljax.results.sweeps import axes_of
 
 # Columns of the table that are metrics by client, with their names in results.
@@ -49,8 +50,8 @@ def leaving(source: Source) -> pd.DataFrame:
     Of a sweep there is a line for each cell, too, and its axes are columns behind the algorithm.
 
     What a method does for the client stands beside them: its ``contribution``, its ``reward`` (IAFL's rate, or CGSV's
-    share of the entries of the model), its ``tokens`` in the last round, and its ``participation`` (the share of
-    rounds in which it trained). ``left`` says whether it has left the run (scenario ``opting_out``).
+    share of the entries of the model), its ``tokens`` in the last round, its ``cluster`` (``client_clusters``), and its
+    ``participation`` (the share of rounds in which it trained). ``left``: whether it left (scenario ``opting_out``).
 
     Args:
       source: a ``Result``, a ``Comparison``, a run that ``fljax.load`` opened, or the path of a run folder.
@@ -103,6 +104,8 @@ def _part(material: Material, label: str, kind: str) -> pd.DataFrame:
     for column, names in _RECORDS.items():
         last = (None if prefix else _last_record(records, name, count, metrics, label) for name in names)
         values[column] = next((known for known in last if known is not None), nothing)
+    clusters = None if prefix else last_clusters(records, count)
+    values["cluster"] = nothing if clusters is None else clusters
     participation = None if prefix else rates(material, label, "participation")
     values["participation"] = nothing if participation is None else participation
     left = None if prefix else _last_record(records, "opted_out", count, metrics, label)

@@ -17,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.metrics import over_seeds
 from fljax.report.clusters import cluster_panels
+from fljax.report.kinds.by_client import MATRIX, heat_map, matrices
 from fljax.report.style import (
     INK,
     STANDALONE,
@@ -68,6 +69,9 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
                 found[f"{prefix}score_{name}"] = partial(
                     _scores, metrics=metrics, prefix=prefix, name=name, looks=looks
                 )
+    for label in looks if has(metrics, MATRIX) else ():
+        words = f"Confusion matrix, all clients\n{printable(label, 38)}"
+        found[f"confusion_{label}"] = partial(heat_map, counts=matrices(metrics, label).sum(axis=0), heading=words)
     if has(records, "gap"):
         found["gap"] = partial(_gaps, records=records, looks=looks)
     if has(records, "weight"):

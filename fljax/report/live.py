@@ -46,7 +46,7 @@ def follow(run_folder: pathlib.Path, pause: float = PAUSE) -> pathlib.Path:
         while time.monotonic() < until and is_running(folder):
             time.sleep(0.5)
         state = read_state(folder)
-    if (folder / RESULTS).is_file():
+    if (folder / RESULTS).exists():
         write(folder)
     else:
         _replace(folder / PAGE, live_page(folder, state))

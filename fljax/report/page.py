@@ -15,7 +15,8 @@ from matplotlib.image import imsave
 from fljax.core import files
 from fljax.core.sameness.record import forced_in
 from fljax.core.texts import pages
-from fljax.report.clients import gains_picture, gains_table
+from fljax.report.clients import MOST_CLIENTS, gains_picture, gains_table
+from fljax.report.clusters import client_clusters
 from fljax.report.drawing import picture
 from fljax.report.kinds.registry import KINDS, Asked, draw_kinds
 from fljax.report.kinds.sources import Source, read
@@ -77,7 +78,8 @@ def write(
         drawn = _picture(metrics, records, heading)
         content = png(drawn)
     files.replace(path, content)
-    text = _page(heading, metrics, [*reached, _panels(drawn, content, metrics), _more(more)], attached_to(folder))
+    shown = [*reached, _panels(drawn, content, metrics), _more(more), _clusters(metrics, records)]
+    text = _page(heading, metrics, shown, attached_to(folder))
     files.replace(page, text.encode())
     return path, page
 
@@ -101,7 +103,7 @@ def write_page(
     with fonts_for(texts_of(metrics)):
         drawn = _picture(metrics, records)
         panels = _panels(drawn, png(drawn), metrics)
-    files.replace(path, _page(heading, metrics, [panels], attached).encode())
+    files.replace(path, _page(heading, metrics, [panels, _clusters(metrics, records)], attached).encode())
 
 
 def attached_to(folder: pathlib.Path) -> dict[str, str]:
@@ -155,6 +157,18 @@ def _clients(metrics: xr.Dataset) -> str:
         )
         about = pages.note(told)
     return pages.section("Clients", about, pages.wide(pages.image(content, words)), gains_table(metrics))
+
+
+def _clusters(metrics: xr.Dataset, records: xr.Dataset) -> str:
+    """The section with the cluster of each client; nothing of a sweep, or without clusters."""
+    if axes_of(metrics) or "client" not in metrics.dims:
+        return ""
+    found = client_clusters(Results(metrics, records))
+    heads = ["Client", *(f"{label}, seed {seed}" for label, seed in found)]
+    lines = [[name, *map(str, numbers)] for name, *numbers in found.astype(object).fillna("–").itertuples()]
+    table = pages.wide(pages.table([heads, *lines]))
+    table = table if len(lines) <= MOST_CLIENTS else pages.folded("All clients", table)
+    return pages.section("Clusters", table) if found.size else ""
 
 
 def _panels(figure: Figure, content: bytes, metrics: xr.Dataset) -> str:

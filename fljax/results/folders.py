@@ -68,7 +68,7 @@ PATIENCE = 60.0  # seconds that parts of a sweep, and who joins them, wait for o
 
 
 def check(directory: pathlib.Path) -> None:
-    """Raises a ValueError if something in a run folder is a link, which is not followed; the folder may be one."""
+    """Raises a ValueError if something in a run folder is a link, a pipe or a device; the folder may be a link."""
     check_links(directory, (*_OWN, *_FOLDERS))
 
 

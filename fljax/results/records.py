@@ -15,6 +15,8 @@ from fljax.protocol import Labelled, unlabelled
 # Largest number of entries of a table over rounds and clients; larger tables are left out of the
 # records, and ``by_client`` derives them.
 LARGEST_TABLE = 10**7
+# Records of clusters: a number by row, or how much a row or a client belongs to each, of which the largest counts.
+CLUSTERS = ("chosen_cluster", "importance", "mixture", "membership")
 
 
 class Wire(NamedTuple):
@@ -87,6 +89,27 @@ def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
     weighed = "weight" in records and set(records["weight"].dims) == set(dims)
     tables = xr.Dataset(_by_client(joined, weighed, population), {"client": np.arange(population)})
     return tables.assign_coords(seed=records["seed"], round=records["round"])
+
+
+def last_clusters(records: xr.Dataset, population: int) -> np.ndarray | None:
+    """``[seed, client]``: the last cluster that is recorded for a client, NaN where none is; None without clusters."""
+    names = [name for name in CLUSTERS if name in records and bool(records[name].notnull().any())]
+    name = next((name for name in names if ("cluster" in records[name].dims) != (name == CLUSTERS[0])), None)
+    if name is None:
+        return None
+    who = "row" if "row" in records[name].dims else "client"
+    values = records[name].transpose("seed", "round", who, ...).fillna(-1).values
+    weights = values if values.ndim == 4 else values[..., None] == np.arange(values.max(initial=0) + 1)
+    known, id = weights.max(axis=-1) > 0, np.arange(population)
+    if who == "row":
+        cohort = records[["cohort_id", "cohort_present"]].transpose("seed", "round", who).fillna(0).astype(int)
+        known, id = known & (cohort["cohort_present"].values == 1), cohort["cohort_id"].values
+    place = np.nonzero(known)
+    last = np.full((len(values), population), np.nan)
+    last[place[0], np.broadcast_to(id, known.shape)[place]] = weights[place].argmax(
+        axis=-1
+    )  # in the order of rounds: the last value stays
+    return last
 
 
 def with_compute(

@@ -7,6 +7,7 @@ import csv
 import html.parser
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -245,13 +246,19 @@ def contents(folder: pathlib.Path) -> dict[str, Any]:
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
 
 
-def linked(trained: pathlib.Path, place: pathlib.Path, *names: str, dangling: bool = False) -> pathlib.Path:
-    """A copy of a run in which files or folders, or what may become some, are links to outside."""
+def linked(
+    trained: pathlib.Path, place: pathlib.Path, *names: str, dangling: bool = False, pipe: bool = False
+) -> pathlib.Path:
+    """A copy of a run in which files or folders, or what may become some, are links to outside, or pipes."""
     folder = place / "run"
     shutil.copytree(trained, folder)
     shutil.copy(trained.parent / "config.toml", place)
     for name in names:
         path, target = folder / name, place / "outside" / name
+        if pipe:
+            path.unlink(missing_ok=True)
+            os.mkfifo(path)
+            continue
         target.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(exist_ok=True)
         if path.exists():
@@ -263,24 +270,38 @@ def linked(trained: pathlib.Path, place: pathlib.Path, *names: str, dangling: bo
 
 
 @pytest.mark.thorough
-def test_no_command_follows_a_link_in_a_folder(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_no_command_follows_a_link_or_waits_for_a_pipe_in_a_folder(
+    trained: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     there = sorted(str(path.relative_to(trained)) for path in trained.rglob("*"))
     names = [name for name in there if name not in WRITTEN]
-    cases = [*((each, False) for each in (*names, *AHEAD)), *((each, True) for each in AHEAD)]
-    for number, (name, dangling) in enumerate(cases):
+    pipes = {*AHEAD, *WRITTEN, *(name for name in there if not (trained / name).is_dir())}  # which nobody writes to
+    cases = [(each, {}) for each in (*names, *AHEAD)] + [(each, {"dangling": True}) for each in AHEAD]
+    for number, (name, how) in enumerate([*cases, *((each, {"pipe": True}) for each in sorted(pipes))]):
         place = tmp_path / str(number)
         place.mkdir()
-        folder = linked(trained, place, name, dangling=dangling)
+        folder = linked(trained, place, name, **how)
         before = contents(place / "outside")
         for command in commands_on(folder):
             code, out, err = called(*command)
             if command[0] != "watch" or "jsonl" in name:  # which reads few files
                 assert code == 2, (name, command, out)
-                assert "no links, got the link" in err or command[0] == "certify"
-        with pytest.raises(ValueError, match="no links, got the link"):
+                told = "no links, got the link" in err or "got a pipe, a socket or a device" in err
+                assert told or command[0] == "certify" or (how == {"pipe": True} and "no run folder" in err)
+        with pytest.raises(ValueError, match=r"no links, got the link|got a pipe, a socket or a device"):
             load_all(folder)
         assert contents(place / "outside") == before, name
     assert {"config.toml", "results.nc", "models", "models/fedavg.npz", "run.lock"} <= set(names)
+
+
+def test_a_run_that_goes_on_looks_into_no_pipe(
+    trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "runs" / "tiny-20200101-000000"  # which ``--resume`` would choose by the name in its config
+    home.mkdir(parents=True)
+    os.mkfifo(home / "config.toml")
+    monkeypatch.chdir(tmp_path)
+    assert called("run", str(trained.parent / "config.toml"), "--resume", "--quiet")[0] == 2
 
 
 @pytest.mark.thorough

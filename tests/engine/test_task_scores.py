@@ -30,7 +30,7 @@ from tests.toys.task import logistic_regression
 
 TASK, LOCAL = logistic_regression(), Local(0.5, batch_size=2, steps=2)
 FEDERATION, SEEDS = by_id(tiny_federation()), (5, 9)
-SCORES = ("auroc", "f1")
+SCORES = ("auroc", "f1", "confusion")
 
 
 def _simulate(build: Any = fedavg, **arguments: Any) -> Any:
@@ -74,6 +74,21 @@ def test_scores_are_of_the_models_that_clients_would_use(result: Any, unseen: bo
         np.testing.assert_allclose(last[f"{prefix}pooled_score_auroc"][place], _auroc(y, z), rtol=1e-6)
         f1 = f1_score(y, z.argmax(axis=1), average="macro", zero_division=0.0)  # pyright: ignore[reportArgumentType]
         np.testing.assert_allclose(last[f"{prefix}pooled_score_f1"][place], f1, rtol=1e-6)
+
+
+@pytest.mark.in_turn
+def test_the_diagonal_of_a_confusion_matrix_is_the_accuracy(result: Any) -> None:
+    for prefix, axis in (("", "client"), ("unseen_", "unseen")):
+        found = result.metrics[f"{prefix}score_confusion"]
+        assert found.dims == ("seed", "evaluated_round", axis, "label", "predicted")
+        assert found[:, :-1].isnull().all()
+        right = np.trace(found[:, -1], axis1=2, axis2=3) / found[:, -1].sum(("label", "predicted"))
+        np.testing.assert_allclose(right, result.metrics[f"{prefix}test_accuracy"][:, -1], rtol=1e-6)
+    wide = TASK._replace(classes=2**10)
+    with pytest.raises(
+        ValueError, match=r"at most 1,048,576 numbers .clients x classes.2. of confusion, got 5,242,880"
+    ):
+        engine.simulate(fedavg(wide, LOCAL), FEDERATION, rounds=1, scores=["confusion"])
 
 
 @pytest.mark.in_turn

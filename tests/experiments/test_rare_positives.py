@@ -32,7 +32,7 @@ RAW: dict[str, Any] = {
     "model": {"name": "logistic_regression"},
     "local": {"learning_rate": 0.1, "batch_size": 16, "steps": 10},
     "standalone": {"steps": 10},
-    "metrics": {"scores": ["auroc", "average_precision", "f1_rare", f"{__name__}:rows"]},
+    "metrics": {"scores": ["auroc", "average_precision", "f1_rare", "confusion", f"{__name__}:rows"]},
     "algorithms": [{"name": "fedavg"}, {"name": "standalone"}],
 }
 

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn import metrics as sklearn
 
@@ -45,7 +47,7 @@ def _expected(name: str, labels: np.ndarray, logits: np.ndarray, rare: int) -> A
     return sklearn.balanced_accuracy_score(labels, predicted)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", [name for name, score in SCORES.items() if score.wants != "matrix"])
 @pytest.mark.parametrize("rows", [BINARY, SEVERAL])
 def test_values_are_those_of_scikit_learn(name: str, rows: Any) -> None:
     labels, logits = rows
@@ -125,6 +127,19 @@ def test_by_client_on_average_and_pooled() -> None:
     np.testing.assert_allclose(found["score_mae"], [*errors, np.nan])
     assert found["pooled_score_mae"] == pytest.approx(_mae(*pooled))
     assert "lower is better" in sentences_of(chosen)["score_mae"]
+
+
+@given(st.integers(2, 5), st.lists(st.integers(0, 12), min_size=1, max_size=4), st.integers(0, 10**6), st.booleans())
+def test_confusion_counts_the_rows_of_each_client(classes: int, sizes: list[int], number: int, broken: bool) -> None:
+    draw, size = np.random.default_rng(number), np.array(sizes)
+    labels, logits = draw.integers(0, classes, (len(size), 12)), draw.normal(size=(len(size), 12, classes))
+    logits[0, 0] = np.nan if broken else 0
+    (found,) = scores_of_clients(scores_of(["confusion"]), Predicted(logits, labels, size, size > 0)).values()
+    for client, rows in enumerate(size):
+        y, p = labels[client, :rows], logits[client, :rows].argmax(axis=-1)
+        counts = sklearn.confusion_matrix(y, p, labels=range(classes)) if rows else np.zeros((classes, classes))
+        expected = np.full_like(counts, np.nan, float) if broken and client == 0 and rows else counts
+        np.testing.assert_array_equal(found[client], expected)
 
 
 def test_outputs_of_a_task_without_classes_reach_a_function_as_they_are() -> None:

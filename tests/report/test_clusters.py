@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from fljax import report
+from fljax import algorithms, report, simulate
 from fljax.metrics import gini_coefficient
 from fljax.report.clusters import GROUPS
+from fljax.results import join
+from fljax.results.endings import Results
+from fljax.testing.bench import LOCAL, TASK
+from tests.toys.federation import tiny_federation
 
 ALGORITHMS = ("fedavg", "ipfl", "ifca")
 
@@ -202,3 +209,60 @@ def test_many_clusters_have_colours_of_their_own():
     drawn = report.figures(metrics_of(), records_of(clients=39, clusters=13, rounds=20))
     colours = {patch.get_facecolor() for word, patch in key(drawn["membership_ipfl"]).items() if "cluster" in word}
     assert len(colours) == 13
+
+
+# --- The cluster of each client ------------------------------------------------------------------------------
+
+SEEDS, ROUNDS, ROWS, CLIENTS, CLUSTERS = 2, 4, 3, 5, 3
+
+
+def drawn(form: str, number: int) -> tuple[xr.Dataset, np.ndarray]:
+    """Records of a form, and the last cluster of each client ``[seed, client]``, found round by round."""
+    random, by_client = np.random.default_rng(number), form == "membership"
+    id = random.permuted(np.tile(np.arange(CLIENTS), (SEEDS, ROUNDS, 1)), axis=-1)[..., :ROWS]
+    who = np.broadcast_to(np.arange(CLIENTS), (SEEDS, ROUNDS, CLIENTS)) if by_client else id
+    mass, present = random.integers(0, 2, (*who.shape, CLUSTERS)), random.random(id.shape) < 0.7
+    if form == "chosen_cluster":
+        mass = np.eye(CLUSTERS, dtype=int)[random.integers(0, CLUSTERS, who.shape)]
+    expected = np.full((SEEDS, CLIENTS), np.nan)
+    for seed, round, at in np.argwhere(mass.any(axis=-1) & (by_client or present)):
+        expected[seed, who[seed, round, at]] = mass[seed, round, at].argmax()
+    three = ("seed", "round", "row")
+    values = ((*three[:2], "client" if by_client else "row", "cluster"), mass)
+    values = (three, mass.argmax(axis=-1)) if form == "chosen_cluster" else values
+    variables = {form: values, "cohort_id": (three, id), "cohort_present": (three, present)}
+    return xr.Dataset(variables, {"seed": range(SEEDS), "round": range(ROUNDS), "client": range(CLIENTS)}), expected
+
+
+@given(st.permutations(["chosen_cluster", "mixture", "membership"]), st.integers(1, 3), st.integers(0, 10**6))
+def test_the_last_known_cluster_of_each_client(forms: list[str], count: int, number: int) -> None:
+    found = {form: drawn(form, number) for form in forms[:count]}
+    records = join({form: of_form for form, (of_form, _) in found.items()})
+    table = report.client_clusters(Results(xr.Dataset(coords=records.coords), records))
+    assert list(table) == [(form, seed) for form in found for seed in range(SEEDS)]
+    for form, (_, expected) in found.items():
+        np.testing.assert_array_equal(table[form].astype(float).to_numpy().T, expected)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name",
+    [name for name, each in algorithms.REGISTRY.items() if "clusters" in inspect.signature(each.build).parameters],
+)
+def test_every_algorithm_with_clusters_is_in_the_table(name: str) -> None:
+    entry = algorithms.REGISTRY[name]
+    cohort = {"clients_per_round": 2} if "clients_per_round" in inspect.signature(entry.build).parameters else {}
+    result = simulate(entry.build(TASK, LOCAL, **cohort, **entry.example), tiny_federation(), rounds=3)
+    trained = (result.records["participation"] > 0).any("round").values[0]
+    table = report.client_clusters(result)[("result", 0)]
+    assert trained.any()
+    assert table.notna().to_numpy()[trained].all()
+    leaving = report.leaving(result).query("clients == 'seen'")
+    np.testing.assert_array_equal(leaving["cluster"], table.astype(float))
+
+
+def test_the_page_has_the_cluster_of_each_client(tmp_path: Any) -> None:
+    metrics = metrics_of(clients=4)[["average_accuracy", "personalised_model_accuracy_gain"]]
+    report.write_page(tmp_path / "x.html", metrics, records_of(clients=4), "", {})
+    heads = [f"<th>{label}, seed {seed}</th>" for label in ALGORITHMS[1:] for seed in (7, 8)]
+    assert "".join(heads) in "".join((tmp_path / "x.html").read_text(encoding="utf-8").split("\n"))

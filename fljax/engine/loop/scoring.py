@@ -43,7 +43,7 @@ from fljax.training import prepare
 
 _PREFIXES = {"client": "", "unseen": "unseen_"}
 _ROWS = 64  # made rows of each class, or of a task without classes
-_MOST = 2**20  # numbers in made rows
+_MOST = 2**20  # numbers in made rows, and in the matrices of all clients
 _MISTAKES = (NameError, AttributeError, TypeError, ImportError, KeyError, IndexError, NotImplementedError)
 _NAMED = 5  # clients in a sentence
 
@@ -56,6 +56,8 @@ def check_scores(scores: Sequence[Score], task: Task, federation: Federation) ->
                 f"expected a task of classes for the score {score.name}, got one with classes = None; a function "
                 "of one's own, (labels, outputs) -> float, takes any task"
             )
+        if score.wants == "matrix" and (size := federation.clients.id.shape[-1] * (task.classes or 0) ** 2) > _MOST:
+            raise ValueError(f"expected at most {_MOST:,} numbers (clients x classes^2) of {score.name}, got {size:,}")
     own = [score for score in scores if SCORES.get(score.name) is not score]
     rows = _made_rows(task, federation) if own else None
     if rows is None:
@@ -92,7 +94,7 @@ class Scoring(NamedTuple):
     Attributes:
       scores: what is computed; nothing is if there are none.
       rounds: between two evaluations that have scores; None: only the last one has.
-      classes: whether the task has classes.
+      classes: of the task; None: it has none.
       runs: their number.
       sizes: the number of clients by dimension, "client" and, if there are any, "unseen".
       names: of the clients.
@@ -101,7 +103,7 @@ class Scoring(NamedTuple):
 
     scores: tuple[Score, ...]
     rounds: int | None
-    classes: bool
+    classes: int | None
     runs: int
     sizes: Mapping[str, int]
     names: Names
@@ -118,7 +120,7 @@ class Scoring(NamedTuple):
         sizes = {"client": federation.clients.id.shape[-1]}
         if federation.unseen is not None:
             sizes["unseen"] = federation.unseen.id.shape[-1]
-        return cls(schedule.scores, rounds, task.classes is not None, runs, sizes, names, {})
+        return cls(schedule.scores, rounds, task.classes, runs, sizes, names, {})
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -134,13 +136,12 @@ class Scoring(NamedTuple):
             return {}
         if last or (self.rounds is not None and done % self.rounds == 0):
             return self._computed(run, state, done)
-        names = sentences_of(self.scores)
         scores: dict[str, Labelled] = {}
         for dimension, size in self.sizes.items():
-            for name in names:
-                axes = (dimension,) if name.startswith("score_") else ()
-                values = np.full((self.runs, *(size for _ in axes)), np.nan)
-                scores[_PREFIXES[dimension] + name] = Labelled(values, axes)
+            none = Predicted(np.zeros((size, 0, self.classes or 1)), np.zeros((size, 0)), *np.zeros((2, size), int))
+            for name, value in scores_of_clients(self.scores, none).items():
+                values = np.full((self.runs, *np.shape(value)), np.nan, np.asarray(value).dtype)
+                scores[_PREFIXES[dimension] + name] = _labelled(dimension, values)
         return scores
 
     def at_end(
@@ -161,10 +162,10 @@ class Scoring(NamedTuple):
         for dimension, predicted in of_all.items():
             note = functools.partial(self._note, dimension)
             of_each = [Predicted(*(leaf[place] for leaf in predicted)) for place in range(self.runs)]
-            of_runs = [scores_of_clients(self.scores, each, rare, self.classes, note) for each in of_each]
+            of_runs = [scores_of_clients(self.scores, each, rare, self.classes is not None, note) for each in of_each]
             for name in of_runs[0]:
-                axes = (dimension,) if name.startswith("score_") else ()
-                scores[_PREFIXES[dimension] + name] = Labelled(np.array([part[name] for part in of_runs]), axes)
+                values = np.array([part[name] for part in of_runs])
+                scores[_PREFIXES[dimension] + name] = _labelled(dimension, values)
         return scores
 
     def _note(self, dimension: str, score: str, client: int | None, got: str) -> None:
@@ -192,6 +193,11 @@ class Scoring(NamedTuple):
                     about |= {"failed": failed[score]} if score in failed else {}
                     metrics[variable] = metrics[variable].assign_attrs(about)
         return metrics
+
+
+def _labelled(dimension: str, values: np.ndarray) -> Labelled:
+    """A score ``[runs]``, ``[runs, clients]`` or ``[runs, clients, C, C]``."""
+    return Labelled(values, (dimension, "label", "predicted")[: values.ndim - 1])
 
 
 def _no_values(score: str, failed: Sequence[tuple[str, str]]) -> str:

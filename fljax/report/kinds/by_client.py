@@ -1,4 +1,4 @@
-"""Figures of single clients: chosen clients' curves, contribution against accuracy, and the spread over clients."""
+"""Figures of single clients: curves, contribution against accuracy, the spread over clients, confusion matrices."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,7 +30,8 @@ from fljax.report.kinds.sources import (
     rates,
     read,
 )
-from fljax.report.style import INK, STANDALONE, fitted, legend_below, printable, styles
+from fljax.report.style import INK, STANDALONE, fitted, legend_below, percent, printable, styles
+from fljax.results.clients import names_of
 from fljax.results.endings import end_of
 
 OF_CLIENTS = ("test_accuracy", "test_loss")  # what is drawn of clients, of a task without a score the loss
@@ -43,6 +45,8 @@ AXES = {
     "participation": "participation rate",
     ALONE: "test accuracy of the standalone model",
 }
+MATRIX = "score_confusion"
+MOST_CLASSES = 10  # up to which a matrix has its numbers
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -290,3 +294,60 @@ def _box(axes: Axes, place: int, values: np.ndarray, colour: str) -> None:
 def _words(name: str) -> str:
     """The name of an array over clients in plain words."""
     return name.replace("_", " ")
+
+
+# --- Confusion ----------------------------------------------------------------------------------------------
+
+
+def confusion_matrices(
+    source: Source, clients: Sequence[int] | None = None, *, algorithms: Sequence[str] | None = None
+) -> Figure:
+    """Confusion matrices at the last evaluation: of all clients together and of some of them, by algorithm.
+
+    Colours are shares of a class's test rows, and numbers are rows of all seeds. Results have them with the score
+    "confusion". Arguments and errors are those of ``client_curves``; ``clients`` None: the worst, the median and the
+    best one of each algorithm, by accuracy.
+    """
+    material = read(source, algorithms)
+    labels, names = having(material, MATRIX), names_of(material.metrics, "client")
+    if not labels:
+        raise MissingError("expected the score confusion for the figure confusion_matrices, got results without it")
+    chosen = None if clients is None else check_clients(clients, len(names))
+    across = 4 if chosen is None else 1 + len(chosen)
+    figure, panels = frame(len(labels) * across, share=False, across=across)
+    rest = iter(panels)
+    for label in labels:
+        counts, words = matrices(material.metrics, label), label_in_words(material.metrics, label)
+        rows = counts.sum(axis=(1, 2))
+        right = np.trace(counts, axis1=1, axis2=2) / np.where(rows > 0, rows, np.nan)
+        order = np.argsort(right, kind="stable")[: max(1, int(np.sum(rows > 0)))]  # NaN comes last
+        shown = [("", each) for each in chosen or ()]
+        if chosen is None:
+            shown = [("worst: ", order[0]), ("median: ", order[len(order) // 2]), ("best: ", order[-1])]
+        heat_map(next(rest), counts.sum(axis=0), f"{words}\nall clients")
+        for word, client in shown:
+            heat_map(next(rest), counts[client], f"{words}\n{printable(f'{word}client {names[client]}', 30)}")
+    figure.set_size_inches(3.4 * across, 3.4 * len(labels) + 0.4)
+    return close(figure, "Confusion matrices; colours: share of the rows of a class")
+
+
+def matrices(metrics: xr.Dataset, label: str) -> np.ndarray:
+    """``[client, class, predicted]``: rows of all seeds at an algorithm's last evaluation."""
+    every = of_metric(metrics, MATRIX, label, "seed", "evaluated_round", "client", "label", "predicted")
+    return np.nansum(every[:, end_of(metrics, label)], axis=0)
+
+
+def heat_map(axes: Axes, counts: np.ndarray, heading: str) -> None:
+    """Draws a matrix ``[class, predicted]``; its accuracy stands behind the heading."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.grid(visible=False)
+    if len(counts) <= MOST_CLASSES:
+        axes.set(xticks=range(len(counts)), yticks=range(len(counts)))
+        for label, predicted in np.argwhere(counts):
+            colour = "white" if shares[label, predicted] > 0.5 else INK
+            axes.text(
+                predicted, label, f"{counts[label, predicted]:.0f}", fontsize=8, ha="center", va="center", color=colour
+            )
+    accuracy = percent(round(np.trace(counts) / counts.sum(), 3)) if counts.any() else "no rows"
+    axes.set(title=f"{heading} ({accuracy})", xlabel="predicted", ylabel="class")

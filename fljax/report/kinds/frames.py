@@ -19,9 +19,9 @@ ACROSS = 3  # panels in a row
 MARKERS = ("o", "s", "D", "^", "v", "P")
 
 
-def frame(count: int, *, share: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels; with ``share``, all have the same axes."""
-    across = min(ACROSS, max(1, count))
+def frame(count: int, *, share: bool = True, across: int = ACROSS) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels, ``across`` in a row; with ``share``, all have the same axes."""
+    across = min(across, max(1, count))
     down = -(-count // across)
     width, height = (5.6, 4.0) if count == 1 else (4.4 * across, 3.6 * down)
     figure = Figure(figsize=(width, height), layout="constrained")

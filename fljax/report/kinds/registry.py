@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from fljax.core.names import unknown
-from fljax.report.kinds.by_client import client_curves, client_spread, contribution_accuracy
+from fljax.report.kinds.by_client import client_curves, client_spread, confusion_matrices, contribution_accuracy
 from fljax.report.kinds.by_method import metric_pairs, polled_loss, surrogate_weights
 from fljax.report.kinds.sources import MissingError, Source, read
 
@@ -35,6 +35,7 @@ KINDS = {
     "client_curves": Kind("chosen clients over rounds, by contribution or rate", client_curves, ("metric",), True),
     "contribution_accuracy": Kind("accuracy against contribution, a point for each client", contribution_accuracy),
     "client_spread": Kind("the spread of a metric over clients, by method", client_spread, ("metric",)),
+    "confusion_matrices": Kind("confusion matrices of chosen clients and of all", confusion_matrices, clients=True),
     "metric_pairs": Kind("one metric against another, a point for each method", metric_pairs, ("x", "y")),
     "polled_loss": Kind("losses on test rows and on training rows over rounds", polled_loss),
     "surrogate_weights": Kind("weights of clients by their gap, on the surrogate's curve", surrogate_weights),

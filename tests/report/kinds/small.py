@@ -36,6 +36,8 @@ def small(labels: tuple[str, ...] = LABELS, seeds: int = 2, clients: int = 5, ro
         variables[f"{prefix}required_loss"] = (("algorithm", "seed", dimension), required)
         for name in ("incentivised_participation_rate", "average_accuracy"):
             variables[prefix + name] = (three, random.uniform(0.2, 0.9, shape))
+    counts = random.integers(0, 9, (*shape, clients, 3, 3)) * (np.arange(clients) < clients - 1)[:, None, None]
+    variables["score_confusion"] = ((*three, "client", "label", "predicted"), counts.astype(float))
     coordinates = {
         "algorithm": list(labels),
         "seed": np.arange(seeds) + 7,

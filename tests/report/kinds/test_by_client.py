@@ -194,3 +194,26 @@ def test_whiskers_and_medians_of_boxes() -> None:
     assert sorted(ends[:, 0, 0]) == pytest.approx([low, high])
     assert median[0, 0, 0] == pytest.approx(middle)
     assert len(figure.axes[0].collections) == 6  # no points: there are too many clients
+
+
+# --- Confusion ----------------------------------------------------------------------------------------------
+
+
+def test_confusion_of_the_worst_the_median_and_the_best_client() -> None:
+    results = small()
+    every = results.metrics["score_confusion"].isel(evaluated_round=-1).sum("seed")
+    figure = report.confusion_matrices(results)
+    assert len(figure.axes) == 4 * len(LABELS)
+    for place, label in enumerate(LABELS):
+        panels = figure.axes[4 * place : 4 * place + 4]
+        counts = every.sel(algorithm=label).values
+        right = (np.trace(counts, axis1=1, axis2=2) / np.maximum(counts.sum((1, 2)), 1))[:-1]  # the last has no rows
+        order = np.argsort(right)
+        drawn = [counts.sum(0), *counts[order[[0, 2, 3]]]]
+        for axes, expected in zip(panels, drawn, strict=True):
+            assert [text.get_text() for text in axes.texts] == [f"{count:.0f}" for count in expected[expected > 0]]
+            shares = np.asarray(axes.images[0].get_array(), float)
+            np.testing.assert_allclose(shares, expected / expected.sum(axis=1, keepdims=True))
+        assert f"worst: client {order[0]} " in panels[1].get_title()
+    (_, chosen) = report.confusion_matrices(results, [4], algorithms=["iafl"]).axes
+    assert chosen.get_title() == "iafl\nclient 4 (no rows)"

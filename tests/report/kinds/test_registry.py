@@ -21,10 +21,12 @@ def test_all_figures_of_results() -> None:
     assert list(drawn.figures) == list(KINDS)
     assert drawn.missing == ()
     metrics, records = small()
+    metrics = metrics.drop_vars("score_confusion")
     few = report.draw_kinds(Results(metrics, records[["gap", "weight"]]), ["all"], metrics=["average_accuracy"] * 2)
     assert list(few.figures) == ["contribution_accuracy", "client_spread", "metric_pairs", "surrogate_weights"]
     assert [sentence.split("for the figure ")[1].split(",")[0] for sentence in few.missing] == [
         "client_curves",
+        "confusion_matrices",
         "polled_loss",
     ]
 
@@ -51,7 +53,7 @@ def test_clients_and_metrics_go_to_the_figure_that_takes_them() -> None:
     [
         (["client_curve"], {}, "one of the figures client_curves, .*, all, got 'client_curve'"),
         ([], {}, "expected names of figures, got none; valid names are client_curves, "),
-        (["polled_loss"], {"clients": [1]}, "expected clients for the figure client_curves, got them for polled_loss"),
+        (["polled_loss"], {"clients": [1]}, "clients for the figure client_curves or confusion_matrices, got them for"),
         (["polled_loss"], {"metrics": ["test_loss"]}, r"metrics for one figure of client_curves \(1\), .*, got 1 for"),
         (["client_curves", "client_spread"], {"metrics": ["test_loss"]}, "got 1 for client_curves, client_spread"),
         (["metric_pairs"], {"metrics": ["average_accuracy"]}, "got 1 for metric_pairs"),
