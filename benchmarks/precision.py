@@ -73,7 +73,13 @@ def run(setup: Any, bits: int, clients: int) -> dict[str, Any]:
     for name, by_seed in (("fedavg", {}), ("incfl", {"threshold": alone.threshold})):
         plan = fljax.Plan(getattr(algorithms, name), shared, by_seed)
         result = fljax.simulate(
-            plan, federation, rounds=setup.rounds, seeds=setup.seeds, reference=alone, execution=execution
+            plan,
+            federation,
+            rounds=setup.rounds,
+            evaluate_every=setup.rounds,
+            seeds=setup.seeds,
+            reference=alone,
+            execution=execution,
         )
         last = result.metrics.isel(evaluated_round=-1)
         found[f"{name} accuracy"] = last["test_accuracy"].mean("client").values

@@ -55,7 +55,9 @@ def main() -> None:
         spread = f"{of.mean():.3f} ({of.min():.3f} to {of.max():.3f})"
         print(f"{riders:3} free riders: {of.size:4} profiles, mean accuracy {spread}")
     for place in (each for each in CHECKED if each < len(plans)):
-        alone = engine.simulate(plans[place], federation, rounds=options.rounds, execution=execution)
+        alone = engine.simulate(
+            plans[place], federation, rounds=options.rounds, evaluate_every=options.rounds, execution=execution
+        )
         names = ("test_loss", "test_accuracy")
         apart = [float(np.nanmax(np.abs(alone.metrics[name] - found[place].metrics[name]))) for name in names]
         print(f"profile {place:4} on its own: losses differ by {apart[0]:.1e} at most, accuracies by {apart[1]:.1e}")

@@ -47,7 +47,7 @@ def simulate(features: int) -> None:
     federation = data.from_arrays(x, y, owners)
     task = models.logistic_regression((features,), CLASSES)
     algorithm = algorithms.fedavg(task, training.Local(0.1, batch_size=2, steps=2), clients_per_round=CLIENTS)
-    result = engine.simulate(algorithm, federation, rounds=2)
+    result = engine.simulate(algorithm, federation, rounds=2, evaluate_every=2)
     assert np.all(np.isfinite(result.metrics["test_loss"]))
 
 

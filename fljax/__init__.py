@@ -74,4 +74,4 @@ if TYPE_CHECKING:
     from fljax.results import Result as Result
     from fljax.training import Local as Local
 
-__getattr__, __dir__ = at_first_use("fljax")
+__getattr__, __dir__ = at_first_use(__spec__)

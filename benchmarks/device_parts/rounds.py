@@ -65,7 +65,13 @@ def by_fljax(job: Job, work: Workload, file: Path, packed: Work) -> Row:
             first.update(parts.model_of(state))
 
     run = lambda **more: fljax.simulate(  # noqa: E731
-        algorithm, federation, rounds=rounds, seeds=[meta["seed"]], execution=execution, **more
+        algorithm,
+        federation,
+        rounds=rounds,
+        evaluate_every=rounds,
+        seeds=[meta["seed"]],
+        execution=execution,
+        **more,
     )
     peak = peak_bytes()
     found = run(evaluate_at=(1,), on_evaluated=keep)

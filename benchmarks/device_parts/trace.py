@@ -67,6 +67,7 @@ def measure(job: Job) -> Row:
         algorithm,
         federation,
         rounds=rounds,
+        evaluate_every=rounds,
         seeds=[meta["seed"]],
         execution=fljax.Execution(devices=1),
         **more,

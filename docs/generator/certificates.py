@@ -48,14 +48,15 @@ page](../howto/certificates.md) says how to read a certificate, and how to make 
 EXPECTED = """### Expected gain, mechanism by deviation
 
 This is the gain of a client before the data are dealt: the mean over clients, with bounds that hold for all deviations
-of a mechanism at once. **Bold**: the client gains. –: the mechanism never reads this report.
+of a mechanism at once. **Bold**: the client gains. –: the mechanism never reads what the deviation changes.
 """
 
 DEVIATIONS = """### Largest gain, mechanism by deviation
 
 This is the mean gain of the client that gains most. **Bold**: above the tolerance for some client (violated). ?:
 undecided for some client. =: for some client the gain is the same with all seeds, so no effect is seen and none is
-excluded. Plain: at most the tolerance for all that deviate (certified). –: the mechanism never reads this report.
+excluded. Plain: at most the tolerance for all that deviate (certified). –: the mechanism never reads what the
+deviation changes.
 """
 
 

@@ -28,7 +28,7 @@ CELLS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results" / "cells"
 
 OPENING = """# The papers' claims
 
-This page lists claims of four papers and says whether our numbers agree. The claims are data
+This page lists what four papers claim with their tables, and says whether our numbers agree. The claims are data
 (`fljax/published/claims.toml`): each says where it is printed, and is checked with means over seeds. Our numbers come
 from committed reports (`benchmarks/results/cells`). This page is generated from both.
 

@@ -34,7 +34,7 @@ from fljax.config.forms import (
     different_values,
 )
 from fljax.core.names import shown
-from fljax.engine.loop.schedule import usual_spacing
+from fljax.protocol.rounds import usual_spacing
 
 
 class Data(Table):

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
 
-def at_first_use(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of the package; lines of its block are ``from module import name as name``."""
+def at_first_use(spec: Any) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of the package with this ``__spec__``.
+
+    Lines of its block are ``from module import name as name``.
+    """
+    package = spec.name
 
     @functools.cache
     def homes() -> dict[str, tuple[str, str]]:
         """By name: the module that it is imported from, and its name there."""
         import ast
 
-        spec: Any = sys.modules[package].__spec__
-        blocks = [node for node in ast.parse(spec.loader.get_source(package)).body if isinstance(node, ast.If)]
+        if not str(spec.origin).endswith(".py"):
+            raise ImportError(f"expected the source of {package}, got {spec.origin}")
+        # As bytes, since not every loader has get_source: pytest's, for instance.
+        blocks = [node for node in ast.parse(spec.loader.get_data(spec.origin)).body if isinstance(node, ast.If)]
         lines = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
         return {alias.asname or alias.name: (line.module or "", alias.name) for line in lines for alias in line.names}
 

@@ -32,7 +32,6 @@ from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks.contract import Callback, checked
 from fljax.engine.checkpoints import StopRequest
-from fljax.engine.loop.schedule import usual_spacing
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.standalone import Initial
 from fljax.experiments import run
@@ -46,6 +45,7 @@ from fljax.experiments.running import ProgressFiles, Saving
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Federation, Task
+from fljax.protocol.rounds import usual_spacing
 from fljax.results import folders
 from fljax.results.events import EventLog, OnEvent
 from fljax.results.folders import COMPARISON, CONFIG, LOCK, RESULTS, OpenFolder

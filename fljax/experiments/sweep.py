@@ -67,7 +67,8 @@ def run(
 
     Cells that differ only in floats are runs of one compiled program. Cells that differ in static values run one after
     another. An algorithm that does not depend on the differences between cells runs once for all of these cells.
-    ``whole``: whether the edges of the grid are those of a whole sweep, and worth a note.
+    ``grid`` is from ``fljax.config.load_grid``; ``whole``: whether its edges are those of a whole sweep, and worth a
+    note. The other arguments are as for ``fljax.experiments.run.run``.
 
     Raises:
       ValueError: if the sweep's metric does not exist, and as ``fljax.experiments.run.run``.

@@ -77,10 +77,11 @@ def run(
 ) -> Answer:
     """Retrains the coalitions of every algorithm of a config, and saves after each block and each algorithm.
 
-    Estimators are compared once all coalitions of an algorithm are there. This is not saved, and computed again when
-    a finished folder is resumed. Callbacks and early stopping of the config are not used: every run goes to its end,
-    and is judged there. The other arguments are as for ``fljax.experiments.run.run``: with ``resume``, blocks and
-    algorithms of the folder are not repeated; rounds of events are runs; numbers of checkpoints do not count.
+    Estimators are compared once all coalitions of an algorithm are there. This is not saved, and computed again when a
+    finished folder is resumed. Callbacks and early stopping of the config are not used: every run goes to its end, and
+    is judged there. ``question`` None: the defaults. The other arguments are as for ``fljax.experiments.run.run``: with
+    ``resume``, blocks and algorithms of the folder are not repeated; rounds of events are runs; numbers of checkpoints
+    do not count.
 
     Raises:
       ValueError: as ``fljax.games.coalitions`` and ``compare_estimators``; if the folder has tables of another config

@@ -92,7 +92,7 @@ def core_stable_partitions(table: CoalitionTable, *, margin: float = 0.0) -> tup
       margin: gains up to it do not count, at least 0.
 
     Returns:
-      Stable partitions, first with few federations; each is a tuple of tuples of ids. There may be none.
+      Stable partitions, those of few federations first; each is a tuple of tuples of ids. There may be none.
 
     Raises:
       ValueError: if the table lacks a coalition, has more than 8 clients, or ``margin`` is negative.

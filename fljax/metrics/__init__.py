@@ -47,4 +47,4 @@ if TYPE_CHECKING:
     from fljax.metrics.uncertainty import paired_standard_error as paired_standard_error
     from fljax.metrics.uncertainty import worse_off_by_noise as worse_off_by_noise
 
-__getattr__, __dir__ = at_first_use("fljax.metrics")
+__getattr__, __dir__ = at_first_use(__spec__)

@@ -24,6 +24,11 @@ from fljax.protocol.data import Held
 Info = Mapping[str, "Array | Labelled"]
 
 
+def usual_spacing(rounds: int) -> int:
+    """Rounds between two evaluations where nobody chooses them: a tenth of all, rounded down, and at least 1."""
+    return max(1, rounds // 10)
+
+
 class Census(NamedTuple):
     """What the server knows about the population before round 0: sample counts by client id.
 

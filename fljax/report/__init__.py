@@ -45,4 +45,4 @@ if TYPE_CHECKING:
     from fljax.report.tables import target_lines as target_lines
     from fljax.report.tables import to_target as to_target
 
-__getattr__, __dir__ = at_first_use("fljax.report")
+__getattr__, __dir__ = at_first_use(__spec__)

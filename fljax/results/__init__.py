@@ -32,4 +32,4 @@ if TYPE_CHECKING:
     from fljax.results.values import with_gains as with_gains
     from fljax.results.values import with_threshold as with_threshold
 
-__getattr__, __dir__ = at_first_use("fljax.results")
+__getattr__, __dir__ = at_first_use(__spec__)

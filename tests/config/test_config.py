@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pathlib
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from typing import Literal
@@ -397,3 +399,10 @@ def test_what_processes_compare_of_a_config():
     first, second = flat('save_models = "last"\n' + text.format(0.1)), flat(text.format(0.2))
     assert first == {"model.dropout": "0.1", "data.dataset_options.label": "'y'"}
     assert [key for key in first if first[key] != second[key]] == ["model.dropout"]
+
+
+@pytest.mark.in_turn
+def test_configs_are_read_without_the_engine() -> None:
+    """Commands that only read run folders start sooner."""
+    program = "import sys, fljax.config; sys.exit('fljax.engine' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

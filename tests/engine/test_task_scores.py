@@ -107,6 +107,18 @@ def test_only_the_last_evaluation_has_scores_unless_more_are_asked_for(result: A
 
 
 @pytest.mark.in_turn
+@pytest.mark.parametrize(("before", "rounds", "every", "score_every"), [(3, 20, None, 1), (3, 9, 2, 2), (4, 9, 2, 2)])
+def test_a_run_that_goes_on_has_scores_as_often(before: int, rounds: int, every: Any, score_every: int) -> None:
+    begun = _simulate(rounds=before, evaluate_every=before).state
+    more = {"rounds": rounds, "evaluate_every": every, "initial": begun}
+    found = _simulate(**more, scores=["f1"], score_every=score_every).metrics
+    has = ~np.isnan(found["pooled_score_f1"].values).all(axis=0)
+    places = np.flatnonzero(has[1:-1])  # between the first and the last
+    assert len(places)
+    assert set(np.diff(places)) <= {score_every}
+
+
+@pytest.mark.in_turn
 def test_what_variables_say_of_themselves(result: Any) -> None:
     assert result.metrics.score_auroc.attrs["lower"] == 0
     assert "higher is better" in result.metrics.score_auroc.attrs["long_name"]

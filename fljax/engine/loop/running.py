@@ -84,10 +84,10 @@ def run_plans(
         task = task_of(spec, inputs)
         check_labels(task, federation)
         known = evaluation.task_given(spec, inputs.traced) or task  # if it can be, without tracers
-        scoring = Scoring.of(schedule, known, federation, len(runs), names)
+        first = 0 if initial is None else int(np.max(initial.round))
+        scoring = Scoring.of(schedule, first, known, federation, len(runs), names)
         shapes = measure(spec, inputs, len(runs))
         spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
-        first = 0 if initial is None else int(np.max(initial.round))
         check_rounds(shapes.algorithm, first + schedule.rounds)
         numbers = jnp.asarray(runs, jnp.uint32)
         check_programs(lambda: evaluation.trace_all(spec, Layout(1, 1, 1), 1, inputs, numbers))

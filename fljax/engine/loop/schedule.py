@@ -17,15 +17,11 @@ from fljax.engine.rounds.keys import Seeds
 from fljax.engine.rounds.states import State
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Score
+from fljax.protocol.rounds import usual_spacing
 from fljax.results.non_finite import NonFinite
 
 OnMemory = Callable[[Memory], Any]
 OnEvaluated = Callable[[int, State], Any]
-
-
-def usual_spacing(rounds: int) -> int:
-    """Rounds between two evaluations where nobody chooses them: a tenth of all."""
-    return max(1, rounds // 10)
 
 
 class Stops(Sequence[int]):

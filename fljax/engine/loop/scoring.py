@@ -94,6 +94,7 @@ class Scoring(NamedTuple):
     Attributes:
       scores: what is computed; nothing is if there are none.
       rounds: between two evaluations that have scores; None: only the last one has.
+      offset: such evaluations are this many rounds after multiples of ``rounds``, where a run goes on between two.
       classes: of the task; None: it has none.
       runs: their number.
       sizes: the number of clients by dimension, "client" and, if there are any, "unseen".
@@ -103,6 +104,7 @@ class Scoring(NamedTuple):
 
     scores: tuple[Score, ...]
     rounds: int | None
+    offset: int
     classes: int | None
     runs: int
     sizes: Mapping[str, int]
@@ -110,8 +112,8 @@ class Scoring(NamedTuple):
     failed: dict[tuple[str, str], str]
 
     @classmethod
-    def of(cls, schedule: Schedule, task: Task, federation: Federation, runs: int, names: Names) -> Scoring:
-        """The scores that a schedule asks for."""
+    def of(cls, schedule: Schedule, first: int, task: Task, federation: Federation, runs: int, names: Names) -> Scoring:
+        """The scores that a schedule from round ``first`` on asks for."""
         every = schedule.score_every
         if every is not None and every < 1:
             raise ValueError(f"expected score_every to be a positive number of evaluations, got {every}")
@@ -120,7 +122,7 @@ class Scoring(NamedTuple):
         sizes = {"client": federation.clients.id.shape[-1]}
         if federation.unseen is not None:
             sizes["unseen"] = federation.unseen.id.shape[-1]
-        return cls(schedule.scores, rounds, task.classes, runs, sizes, names, {})
+        return cls(schedule.scores, rounds, first % schedule.spacing, task.classes, runs, sizes, names, {})
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -134,7 +136,7 @@ class Scoring(NamedTuple):
         """The scores after ``done`` rounds, by name, ``[runs, ...]``; NaN if they are not due."""
         if not self.scores:
             return {}
-        if last or (self.rounds is not None and done % self.rounds == 0):
+        if last or self._due(done):
             return self._computed(run, state, done)
         scores: dict[str, Labelled] = {}
         for dimension, size in self.sizes.items():
@@ -148,8 +150,10 @@ class Scoring(NamedTuple):
         self, run: Programs | OffloadRun, state: State, done: int, scores: dict[str, Labelled]
     ) -> dict[str, Labelled]:
         """The evaluation ``scores`` of a run that was stopped after it, with its scores."""
-        due = self.rounds is not None and done % self.rounds == 0
-        return scores if due or not self.scores else scores | self._computed(run, state, done)
+        return scores if self._due(done) or not self.scores else scores | self._computed(run, state, done)
+
+    def _due(self, done: int) -> bool:
+        return self.rounds is not None and (done - self.offset) % self.rounds == 0
 
     def _computed(self, run: Programs | OffloadRun, state: State, done: int) -> dict[str, Labelled]:
         if isinstance(run, Programs):

@@ -56,8 +56,9 @@ def simulate(
         ``global_model_appeal`` compares with a ``threshold`` in the plan's arguments or ``by_seed``. For an
         ``Algorithm`` built with a threshold, pass ``fljax.results.with_threshold(reference, threshold)``.
       initial: ``Result.state`` of an earlier run, to continue that run.
-      evaluate_every: rounds between two evaluations of all clients; None: a tenth of ``rounds``, as in configs. There
-        is always one before and one after the run, and with ``evaluate_every=rounds`` no other.
+      evaluate_every: rounds between two evaluations of all clients; None: a tenth of ``rounds``, rounded down, and
+        at least 1, as in configs. There is always one before and one after the run; with ``max(rounds, 1)`` there is no
+        other, but for ``evaluate_at``.
       evaluate_at: further numbers of rounds done after which all clients are evaluated; numbers outside the run are
         ignored.
       callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops

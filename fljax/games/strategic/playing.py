@@ -124,7 +124,7 @@ def payoffs(
       sends nothing of its own training and pays nothing, unless it uses its own model (Ditto).
 
     Raises:
-      ValueError: if a deviation changes a report that the algorithm never reads, or is honest; if there are more runs
+      ValueError: if a deviation changes nothing that the algorithm reads, or is honest; if there are more runs
         than ``max_runs``; if the utility of an honest client is not finite; or as ``fljax.runs``.
 
     Source: Balcan, Sandholm and Vitercik, "Estimating approximate incentive compatibility" (EC 2019), for gains from

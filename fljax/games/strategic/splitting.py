@@ -1,7 +1,7 @@
 """Whether it pays to join as several identities (false names): one client deals its rows to places after the others.
 
-Honest runs and runs of single clients have the same places, empty and without members. So all runs share one program,
-and all runs of a seed share initial weights and random keys.
+Honest runs and runs of single clients have the same additional places, which are empty and are no members there. So all
+runs share one program, and all runs of a seed share initial weights and random keys.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def split_payoffs(
 ) -> PayoffTable:
     """The payoffs of all clients if all are honest, and if one client joins as several identities.
 
-    The identities share the client's training and validation rows (``fljax.data.split_identities``), and are honest.
+    The identities divide the client's training and validation rows among them (``fljax.data.split_identities``), and
+    are honest.
     The client's utility is the metric of its first identity's model on all of its test rows, minus the cost of the
     steps of all identities, plus the price of their tokens. ``fljax.games.certificate`` says whether it pays.
 
