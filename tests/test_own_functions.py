@@ -18,6 +18,7 @@ from sklearn import metrics as sklearn
 
 import fljax
 from fljax import algorithms, contributions, data, games, models
+from fljax.engine.callbacks import track
 
 DRAW = np.random.default_rng(0)
 X, OWNERS = DRAW.normal(size=(60, 4)).astype("float32"), np.repeat(["north", "south", "west"], 20)
@@ -258,7 +259,7 @@ NONE: Callable[..., Any] = lambda *_, **__: None  # noqa: E731
         (lambda: compare(("fedavg", {}, [NONE])), "expected the scenario <lambda> to return an Algorithm, got None"),
         (lambda: simulate(fljax.Plan(NONE)), "expected the builder <lambda> to return an Algorithm, got None"),
         (
-            lambda: fljax.engine.callbacks.track(logging.getLogger()),
+            lambda: track(logging.getLogger()),
             r"expected the tracker's log to take \(values, step=\), got \(level",
         ),
         (
@@ -312,7 +313,7 @@ def test_a_tracker_that_fails_after_some_rounds_ends_nothing(tmp_path: pathlib.P
                 raise ConnectionError("no answer")
 
     server = Server(works=2)
-    callbacks = [fljax.engine.callbacks.track(server), fljax.engine.log_to(tmp_path / "none" / "log.jsonl")]
+    callbacks = [track(server), fljax.engine.log_to(tmp_path / "none" / "log.jsonl")]
     with pytest.warns(RuntimeWarning) as told:
         found = simulate(callbacks=callbacks)
     assert (int(found.metrics.rounds_done), server.steps) == (3, [0, 1, 2, 3])
@@ -321,7 +322,7 @@ def test_a_tracker_that_fails_after_some_rounds_ends_nothing(tmp_path: pathlib.P
     assert "log.jsonl cannot be written (FileNotFoundError" in words[0]
     assert words[1] == "values for Server cannot be written (ConnectionError: no answer); the run goes on"
     with pytest.raises(ConnectionError):
-        simulate(callbacks=[fljax.engine.callbacks.track(Server(works=0)), never])
+        simulate(callbacks=[track(Server(works=0)), never])
 
 
 FRAME = {"a": [39, 40, 50], "b": [1, 2, 3], "who": ["u", "v", "u"], "y": [0, 1, 0]}

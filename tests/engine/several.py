@@ -37,7 +37,9 @@ def work(devices: Any) -> dict[str, Any]:
         **{f"cell {place}": each for place, each in enumerate(sweep(plans, federation, **how))},
     }.items():
         found |= numbers_of(name, each)
-    many = fljax.simulate(plan, federation, rounds=2, seeds=9, execution=execution, keep_best=True)  # runs apart
+    many = fljax.simulate(
+        plan, federation, rounds=2, evaluate_every=2, seeds=9, execution=execution, keep_best=True
+    )  # runs apart
     assert many.best is not None
     found |= numbers_of("many", many) | {f"best/{name}": each for name, each in arrays_of(many.best.state).items()}
     found["best predicts"] = np.asarray(many.best.predict(2, federation.examples.x[:5], seed=8))
@@ -46,10 +48,10 @@ def work(devices: Any) -> dict[str, Any]:
     found |= {f"clusters/{name}": each for name, each in arrays_of(clusters).items()}
     arguments = {"task": task, "local": local, "clusters": 2, "clients_per_cluster": 2}
     bids = Plan(algorithms.ipfl, arguments, {"clustering": clusters})  # arrays of one call are arguments of the next
-    found |= numbers_of("bids", fljax.simulate(bids, federation, rounds=2, execution=execution))
+    found |= numbers_of("bids", fljax.simulate(bids, federation, rounds=2, evaluate_every=2, execution=execution))
     host = execution._replace(examples="host", client_states="host")
     kept = Plan(algorithms.ditto, {"task": task, "local": local, "clients_per_round": 4, "regularisation": 0.1})
-    found |= numbers_of("on the host", fljax.simulate(kept, federation, rounds=2, execution=host))
+    found |= numbers_of("on the host", fljax.simulate(kept, federation, rounds=2, evaluate_every=2, execution=host))
     rows = federation.examples.x[:5]
     found["predict"] = np.asarray(result.predict(3, rows, seed=1))
     found["predict unseen"] = np.asarray(result.predict(1, rows, unseen=True))
@@ -64,7 +66,9 @@ def registry(devices: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     execution = fljax.Execution(devices=devices)
     for name in algorithms.REGISTRY:
-        result = fljax.simulate(bench(name).plan, federation(), rounds=2, seeds=(3,), execution=execution)
+        result = fljax.simulate(
+            bench(name).plan, federation(), rounds=2, evaluate_every=2, seeds=(3,), execution=execution
+        )
         found |= numbers_of(name, result)
     return found
 

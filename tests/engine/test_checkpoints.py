@@ -143,7 +143,7 @@ def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.
 
 @pytest.mark.in_turn
 def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
-    before = _simulate(federation, rounds=2)
+    before = _simulate(federation, rounds=2, evaluate_every=2)
     expected = _simulate(federation, initial=before.state)
     settings = Checkpoint(tmp_path, every=0)
     with pytest.raises(_Killed):

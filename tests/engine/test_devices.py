@@ -103,7 +103,7 @@ def _fedfomo() -> Algorithm:
 
 def _run(algorithm: Algorithm, devices: int, **options: Any) -> fljax.Result:
     execution = Execution(2, devices=devices)
-    return engine.simulate(algorithm, _federation(), rounds=2, execution=execution, **options)
+    return engine.simulate(algorithm, _federation(), rounds=2, evaluate_every=2, execution=execution, **options)
 
 
 @pytest.mark.thorough
@@ -143,7 +143,7 @@ def test_programs_of_slow_rounds_end_early_on_several_cores(
     )
     monkeypatch.setattr(checkpointing, "PIECE", 0.0)  # every round is slow
     algorithm = fedavg(TASK, LOCAL, clients_per_round=3)
-    engine.simulate(algorithm, _federation(), rounds=5, execution=Execution(2, devices=devices))
+    engine.simulate(algorithm, _federation(), rounds=5, evaluate_every=5, execution=Execution(2, devices=devices))
     assert max(counts) == expected
     assert sum(counts) == 5
 
@@ -151,7 +151,7 @@ def test_programs_of_slow_rounds_end_early_on_several_cores(
 def _five_rounds(monkeypatch: pytest.MonkeyPatch, longest: int) -> fljax.Result:
     monkeypatch.setattr(program, "LONGEST_ON_CORES", longest)
     algorithm = fedavg(TASK, LOCAL, clients_per_round=3)
-    return engine.simulate(algorithm, _federation(), rounds=5, execution=Execution(2, devices=2))
+    return engine.simulate(algorithm, _federation(), rounds=5, evaluate_every=5, execution=Execution(2, devices=2))
 
 
 def _wide(build: Any) -> Any:

@@ -282,7 +282,7 @@ def test_devices_get_like_sums() -> None:
 
 def _runs(execution: Execution, local: Local, rows: int) -> Any:
     plan = engine.Plan(fedavg, {"task": TASK, "local": local, "clients_per_round": rows})
-    return engine.simulate(plan, tiny_federation(), rounds=3, seeds=(1, 2), execution=execution)
+    return engine.simulate(plan, tiny_federation(), rounds=3, evaluate_every=3, seeds=(1, 2), execution=execution)
 
 
 @pytest.mark.thorough
@@ -322,7 +322,7 @@ for algorithm in (fedavg(task, local, clients_per_round=None), incfl(task, local
     alone = None
     for devices in (1, 2, 4, 8):
         execution = fljax.Execution("scan", devices=devices)
-        state = fljax.simulate(algorithm, tiny_federation(), rounds=3, execution=execution).state
+        state = fljax.simulate(algorithm, tiny_federation(), rounds=3, evaluate_every=3, execution=execution).state
         for leaf in jax.tree.leaves(state):
             copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
             assert len(copies) == min(devices, 5), len(copies)  # a device for each client at most
@@ -398,7 +398,7 @@ def test_double_precision_in_a_context() -> None:
     with enable_x64(True):
         task = logistic_regression(jnp.float64)
         data = tiny_federation(dtype=jnp.float64)
-        result = engine.simulate(fedavg(task, LOCAL, clients_per_round=3), data, rounds=2)
+        result = engine.simulate(fedavg(task, LOCAL, clients_per_round=3), data, rounds=2, evaluate_every=2)
         assert {leaf.dtype for leaf in jax.tree.leaves(result.deployed(0))} == {np.dtype("float64")}
 
 

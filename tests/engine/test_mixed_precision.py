@@ -27,7 +27,7 @@ def test_accuracy_survives_half_precision(model: Any) -> None:
         prepare = models.standardise(digits.mean, digits.std)
         task = model(digits.x.shape[1:], digits.classes, prepare=prepare, compute_dtype=dtype)
         plan = fljax.Plan(fedavg, {"task": task, "local": local, "clients_per_round": 5})
-        result = fljax.simulate(plan, federation, rounds=30)
+        result = fljax.simulate(plan, federation, rounds=30, evaluate_every=30)
         assert all(leaf.dtype == jnp.float32 for leaf in _floats(result.state.server))
         accuracy[dtype] = float(np.nanmean(result.metrics.test_accuracy.isel(evaluated_round=-1)))
     assert accuracy[None] > 0.85

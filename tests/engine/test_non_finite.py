@@ -88,7 +88,7 @@ def test_nobody_is_named_where_the_server_itself_diverges(federation: Federation
 @pytest.mark.in_turn
 def test_nobody_is_named_for_a_round_of_an_earlier_run(federation: Federation) -> None:
     first = _simulate(federation)
-    later = _simulate(federation, rounds=2, initial=first.state)
+    later = _simulate(federation, rounds=2, evaluate_every=2, initial=first.state)
     assert later.divergences == (Divergence(9, 2, None),)
     assert str(later.divergences[0]) == "diverged in round 2 of seed 9"
 
@@ -125,7 +125,9 @@ def test_dropped_messages_are_counted(federation: Federation) -> None:
     assert (records["bytes_up"].values == records["bytes_up"].values[0, 0]).all()
     assert result.metrics["dropped_messages"].dims == ("seed", "evaluated_round")
     assert result.metrics["dropped_messages"].values.tolist() == [[0, 0, 0], [0, 0, 1]]
-    rest = _simulate(federation, rounds=2, initial=_simulate(federation, rounds=2, non_finite="drop").state)
+    rest = _simulate(
+        federation, rounds=2, evaluate_every=2, initial=_simulate(federation, rounds=2, non_finite="drop").state
+    )
     assert rest.diverged == ((9, 2),)
 
 
@@ -165,8 +167,10 @@ def test_devices_that_take_whole_runs(federation: Federation) -> None:
 def test_the_state_of_a_dropped_client_is_kept(federation: Federation, build: Any) -> None:
     others = {} if build is standalone else {"clients_per_round": None}
     plain = build(TASK, LOCAL, **others)
-    dropped = engine.simulate(sends_nan(plain, WHO, IN_ROUND_2), federation, rounds=3, non_finite="drop")
-    before = engine.simulate(plain, federation, rounds=2)
+    dropped = engine.simulate(
+        sends_nan(plain, WHO, IN_ROUND_2), federation, rounds=3, evaluate_every=3, non_finite="drop"
+    )
+    before = engine.simulate(plain, federation, rounds=2, evaluate_every=2)
     of_client = lambda result: jax.tree.map(lambda leaf: leaf[0, 3], result.state.clients)  # noqa: E731
     assert_close(of_client(before), of_client(dropped))
     assert dropped.diverged == ()
@@ -185,14 +189,18 @@ def test_the_server_may_still_diverge(federation: Federation) -> None:
 @pytest.mark.in_turn
 def test_reports_may_be_infinite_but_not_nan(federation: Federation) -> None:
     infinite = incfl(TASK, LOCAL, threshold=jnp.inf)
-    assert not engine.simulate(infinite, federation, rounds=2, non_finite="drop").records["dropped"].any()
+    assert (
+        not engine.simulate(infinite, federation, rounds=2, evaluate_every=2, non_finite="drop")
+        .records["dropped"]
+        .any()
+    )
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
         up, client = infinite.train(key, seat, down, client, data)
         loss = jnp.where(seat.id == 3, jnp.nan, up.report.loss)
         return up._replace(report=up.report._replace(loss=loss)), client
 
-    lost = engine.simulate(infinite._replace(train=train), federation, rounds=2, non_finite="drop")
+    lost = engine.simulate(infinite._replace(train=train), federation, rounds=2, evaluate_every=2, non_finite="drop")
     assert lost.records["dropped_by_client"].values[0].tolist() == [[0, 0, 0, 1, 0]] * 2
     assert lost.diverged == ()
 
@@ -206,7 +214,7 @@ def stopped(federation: Federation) -> tuple[NotFinite, list[engine.Block]]:
     blocks: list[engine.Block] = []
     plan = _plan(np.arange(6) == 3, np.arange(6) == 2)
     with pytest.raises(NotFinite) as found:
-        _simulate(federation, plan, rounds=6, non_finite="stop", callbacks=[blocks.append])
+        _simulate(federation, plan, rounds=6, evaluate_every=6, non_finite="stop", callbacks=[blocks.append])
     return found.value, blocks
 
 
@@ -231,7 +239,7 @@ def test_what_was_computed_before_a_stop_is_there(
     found = result.records["not_finite"]
     assert np.argwhere(found.any("row").values).tolist() == [[0, 3], [1, 2]]
     # Each seed is frozen before its round.
-    before = _simulate(federation, _plan(NEVER, NEVER), rounds=2)
+    before = _simulate(federation, _plan(NEVER, NEVER), rounds=2, evaluate_every=2)
     assert_same(_of(1, before.state.server), _of(1, result.state.server))
 
 

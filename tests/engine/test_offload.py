@@ -126,7 +126,7 @@ def test_a_mapped_file_stays_one(tmp_path: pathlib.Path) -> None:
     sizes = measure(*partition_plan(plan(), by_id(mapped)), 1).sizes
     assert sizes.mapped
     assert resolve(Execution(), sizes).examples == "host"
-    assert_same(fljax.simulate(plan(), mapped, rounds=2), fljax.simulate(plan(), usual, rounds=2))
+    assert_same(fljax.simulate(plan(), mapped, rounds=2, evaluate_every=2), fljax.simulate(plan(), usual, rounds=2))
     (tmp_path / "y.npy").write_text("no")
     with pytest.raises(ValueError, match=r"expected an array of numpy\.save in y\.npy"):
         data.load(str(tmp_path / "x.npy"))
@@ -168,7 +168,7 @@ def test_only_the_parts_that_are_read_are_moved(name: str, train: tuple[str, ...
 def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path: pathlib.Path) -> None:
     given, execution = bench("ditto").plan, Execution(2, **BOTH)
     options: dict[str, Any] = {"seeds": (0, 3), "evaluate_every": 1, "execution": execution}
-    whole = engine.simulate(given, federation(), rounds=4, **options)
+    whole = engine.simulate(given, federation(), rounds=4, evaluate_every=4, **options)
 
     class Enough(Exception):
         pass
@@ -179,13 +179,13 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path: pathlib.P
 
     every = fljax.Checkpoint(tmp_path, every=0)
     with pytest.raises(Enough):
-        engine.simulate(given, federation(), rounds=4, callbacks=[stop], checkpoint=every, **options)
-    again = engine.simulate(given, federation(), rounds=4, checkpoint=every, **options)
+        engine.simulate(given, federation(), rounds=4, evaluate_every=4, callbacks=[stop], checkpoint=every, **options)
+    again = engine.simulate(given, federation(), rounds=4, evaluate_every=4, checkpoint=every, **options)
     for name, values in numbers_of(again).items():
         np.testing.assert_array_equal(values, numbers_of(whole)[name], err_msg=name)
-    first = engine.simulate(given, federation(), rounds=2, **options)
+    first = engine.simulate(given, federation(), rounds=2, evaluate_every=2, **options)
     kept = jax.tree.map(np.array, first.state.clients)
-    further = engine.simulate(given, federation(), rounds=2, initial=first.state, **options)
+    further = engine.simulate(given, federation(), rounds=2, evaluate_every=2, initial=first.state, **options)
     assert_close(further.state.clients, whole.state.clients)
     assert_close(first.state.clients, kept)  # a run does not write into the state that it is given
 
@@ -201,7 +201,7 @@ def test_who_diverged_is_found(tmp_path: pathlib.Path) -> None:
         assert here.divergences == there.divergences
         assert_same(here, there)
     with pytest.raises(fljax.results.non_finite.NotFinite, match="client 2"):
-        engine.simulate(given, spoiled, rounds=3, execution=Execution(2, **BOTH), non_finite="stop")
+        engine.simulate(given, spoiled, rounds=3, evaluate_every=3, execution=Execution(2, **BOTH), non_finite="stop")
 
 
 def test_blocks_are_small_and_a_multiple_of_what_is_computed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def federation() -> Any:
 def test_it_is_the_run_of_simulate(federation: Any) -> None:
     algorithm = algorithms.incfl(TASK, LOCAL, threshold=RHO, clients_per_round=3)
     state, records = jax.jit(functools.partial(fljax.rollout, algorithm, rounds=3))(federation, seed=1)
-    result = fljax.simulate(algorithm, federation, rounds=3, seeds=(1,))
+    result = fljax.simulate(algorithm, federation, rounds=3, evaluate_every=3, seeds=(1,))
     jax.tree.map(
         lambda one, other: np.testing.assert_allclose(one, other[0], rtol=1e-5, atol=1e-6), state, result.state
     )

@@ -166,7 +166,7 @@ try:
 except ValueError as error:
     found["too many"] = str(error)
 try:
-    simulate(rounds=4 + int(rank))
+    simulate(rounds=4, evaluate_every=4 + int(rank))
 except ValueError as error:
     found["different"] = str(error)
 

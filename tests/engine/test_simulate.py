@@ -114,7 +114,7 @@ def test_a_callback_stops_the_run_and_the_others_are_still_told(federation: Fede
     assert result.metrics.evaluated_round.values.tolist() == [0, 2]
     assert result.records["round"].values.tolist() == [0, 1]
     whole = _simulate(federation)
-    rest = _simulate(federation, rounds=3, initial=result.state)
+    rest = _simulate(federation, rounds=3, evaluate_every=3, initial=result.state)
     assert_same(whole.state, rest.state)
     assert rest.metrics.evaluated_round.values.tolist() == [2, 4, 5]
     assert rest.records["round"].values.tolist() == [2, 3, 4]
@@ -157,12 +157,12 @@ def test_a_diverged_seed_is_frozen_and_the_others_go_on(federation: Federation) 
     first, same = (_without_clock(result.metrics).isel(seed=0).to_dict() for result in (sound, broken))
     assert_same(first, same)
     # Frozen before the round in which the NaN appeared; the count of rounds goes on.
-    frozen = _simulate(federation, rounds=3)
+    frozen = _simulate(federation, rounds=3, evaluate_every=3)
     assert_same(_of(1, frozen.state.server), _of(1, broken.state.server))
     assert np.asarray(broken.state.round).tolist() == [5, 5]
     assert np.isfinite(broken.metrics.test_loss.values).all()
     # It stays frozen, and stays marked, when the run is taken up again.
-    later = _simulate(federation, _plan(broken=(-1, 3)), rounds=2, initial=broken.state)
+    later = _simulate(federation, _plan(broken=(-1, 3)), rounds=2, evaluate_every=2, initial=broken.state)
     assert later.diverged == ((9, 3),)
     assert_same(_of(1, later.state.server), _of(1, broken.state.server))
 
@@ -203,9 +203,9 @@ def test_an_initial_state_that_does_not_fit(federation: Federation, alter: Any, 
 
 
 def test_an_initial_state_can_be_used_twice(federation: Federation) -> None:
-    state = _simulate(federation, rounds=2).state
-    first = _simulate(federation, rounds=2, initial=state)
-    assert_same(first.state, _simulate(federation, rounds=2, initial=state).state)
+    state = _simulate(federation, rounds=2, evaluate_every=2).state
+    first = _simulate(federation, rounds=2, evaluate_every=2, initial=state)
+    assert_same(first.state, _simulate(federation, rounds=2, evaluate_every=2, initial=state).state)
 
 
 @pytest.mark.unchecked
@@ -244,7 +244,7 @@ def test_bytes_on_the_wire(federation: Federation) -> None:
 @pytest.mark.thorough
 def test_bytes_of_ballots_and_dimensions_of_records(federation: Federation) -> None:
     algorithm = clusters(TASK, LOCAL, clusters=2, poll_every=2)
-    result = _simulate(federation, algorithm, rounds=3)
+    result = _simulate(federation, algorithm, rounds=3, evaluate_every=3)
     model, ballot, up = 4 * PARAMETERS, 2 * 2 * 4, 4 * (PARAMETERS + 1)
     down = [(6 + asked) * 2 * model for asked in (5, 0, 5)]  # both cluster models, to each row and to who looks
     assert result.records.bytes_down.values.tolist() == [down] * 2

@@ -80,7 +80,7 @@ def test_a_run_goes_on_where_clients_keep_random_keys(federation: Federation, ex
 
     keyed = plain._replace(init_client=lambda key, seat, down, data: key, train=train)
     how: dict[str, Any] = {"execution": engine.Execution(examples=examples)}
-    whole = engine.simulate(keyed, federation, rounds=2, **how)
+    whole = engine.simulate(keyed, federation, rounds=2, evaluate_every=2, **how)
     first = engine.simulate(keyed, federation, rounds=1, **how)
     then = engine.simulate(keyed, federation, rounds=1, initial=first.state, **how)
     found, expected = (jax.random.key_data(each.state.clients) for each in (then, whole))

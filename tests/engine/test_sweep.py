@@ -85,9 +85,9 @@ def test_one_federation_for_all_and_devices_that_take_whole_runs() -> None:
 @pytest.mark.thorough
 def test_one_seed_with_a_stacked_federation(stacked: Federation) -> None:
     single = federations.stack([tiny_federation()])
-    found = engine.sweep(_plans(fedavg), single, rounds=2, seeds=(5,))
+    found = engine.sweep(_plans(fedavg), single, rounds=2, evaluate_every=2, seeds=(5,))
     for plan, mine in zip(_plans(fedavg), found, strict=True):
-        assert_close(engine.simulate(plan, tiny_federation(), rounds=2, seeds=(5,)).state, mine.state)
+        assert_close(engine.simulate(plan, tiny_federation(), rounds=2, evaluate_every=2, seeds=(5,)).state, mine.state)
 
 
 @pytest.mark.thorough
@@ -98,8 +98,8 @@ def test_arrays_may_vary_and_state_can_be_taken_up() -> None:
     number: Any = np.int64(2)  # of NumPy, as a loop over an array gives it
     found = engine.sweep(plans, tiny_federation(), rounds=number)
     for plan, mine in zip(plans, found, strict=True):
-        whole = engine.simulate(plan, tiny_federation(), rounds=4)
-        rest = engine.simulate(plan, tiny_federation(), rounds=2, initial=mine.state)
+        whole = engine.simulate(plan, tiny_federation(), rounds=4, evaluate_every=4)
+        rest = engine.simulate(plan, tiny_federation(), rounds=2, evaluate_every=2, initial=mine.state)
         assert_close(whole.state, rest.state)
         gap = mine.records["loss"].values - mine.records["gap"].values
         ids = mine.records["cohort_id"].values.astype(int)
@@ -132,7 +132,7 @@ def test_one_compilation_and_only_the_broken_run_is_frozen() -> None:
             )
             for cell in range(cells)
         ]
-        return engine.sweep(plans, tiny_federation(), rounds=5, seeds=SEEDS, **others)
+        return engine.sweep(plans, tiny_federation(), rounds=5, evaluate_every=5, seeds=SEEDS, **others)
 
     blocks: list[engine.Block] = []
     found = sweep(3, 0.1, callbacks=[blocks.append])

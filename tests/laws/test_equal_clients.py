@@ -35,7 +35,7 @@ def test_a_fixed_number_of_steps_gives_the_same_run(name: str) -> None:
     algorithm = case.build(TASK, EPOCHS, **case.example)
     _, inputs = program.partition_plan(algorithm, federation)
     assert inputs.federation.clients.train.index.least == 6
-    found = engine.simulate(algorithm, federation, rounds=2, seeds=(3,))
+    found = engine.simulate(algorithm, federation, rounds=2, evaluate_every=2, seeds=(3,))
     expected, _ = jax.jit(lambda: engine.rollout(algorithm, federation, rounds=2, seed=3))()
     for part in ("server", "clients"):
         pairs = zip(*(jax.tree.leaves(getattr(each, part)) for each in (found.state, expected)), strict=True)

@@ -19,7 +19,7 @@ from tests.laws.cases import ALGORITHMS, LOCAL, TASK, chosen, federation
 def test_no_seed_diverges(name: str, decay: float) -> None:
     case = ALGORITHMS[name]
     algorithm = case.build(TASK, LOCAL._replace(decay=decay), **case.example)
-    found = engine.simulate(algorithm, federation(), rounds=4)
+    found = engine.simulate(algorithm, federation(), rounds=4, evaluate_every=4)
     assert found.diverged == ()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.state.server) if leaf.dtype.kind == "f")
 
