@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fljax.scenarios.absence import AVAILABILITY_ENTRY, DROPOUT_ENTRY
+from fljax.scenarios.adaptive_effort import ENTRY as adaptive_effort
 from fljax.scenarios.appeal_based import ENTRY as appeal_based
 from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
@@ -17,6 +18,7 @@ from fljax.scenarios.opting_out import ENTRY as opting_out
 from fljax.scenarios.strategic import ENTRY as strategic
 
 REGISTRY: dict[str, Entry] = {
+    "adaptive_effort": adaptive_effort,
     "appeal_based": appeal_based,
     "availability": AVAILABILITY_ENTRY,
     "byzantine": byzantine,
