@@ -53,6 +53,7 @@ def adaptive_effort(
     share: Efforts = 1.0,
     rate: NonNegative = 0.1,
     trial: Share = 0.1,
+    reward: Literal["accuracy", "loss"] = "accuracy",
     split: Literal["valid", "train", "test"] = "valid",
     scale_contribution: bool = False,
 ) -> Algorithm:
@@ -60,16 +61,16 @@ def adaptive_effort(
 
     When client k trains, it uses the share ``e = clip(share_k +- trial, 0, 1)`` of its rows as in ``effort`` (of 0: one
     row), with the sign of a coin. The gain g of this round is the reward of the model that it has when it next trains,
-    minus that of the present one, so gains less costs add up to ``reward - cost sum(e)``. With e' and g' of the next
+    minus that of the present one; gains less costs add up to ``reward - cost sum(e)``. With e' and g' of the next
     round, ``marginal_k = (g' - g) / (e' - e)``; the share stays if e' and e differ by ``trial / 2`` or less.
 
     Args:
-      inner: any algorithm; the reward is the accuracy of the model that it would deploy, as in the paper's experiments,
-        or minus its loss if the task has no score. Once models gain no more, efforts fall.
+      inner: any algorithm; clients judge the model that it would deploy. Once models gain no more, efforts fall.
       cost: of all rows in one round, in units of the reward; as ``share`` of ``effort``, also by round.
       share: the first share, above 0 and up to 1: one number, or one per client id ``[N]``.
       rate: how fast shares change. With 0 clients try nothing, and the run is that of ``effort``.
       trial: how far trials are from the share; with 0 clients learn nothing.
+      reward: "accuracy", as in the paper's experiments, or "loss": minus the loss, as of any task without a score.
       split: the rows on which models are judged; a client without such rows uses its training rows. A model that is
         trained before use is judged as trained on the rows that the client used last.
       scale_contribution: as for ``effort``; without it, ``iafl`` does not reward effort by what clients report.
@@ -111,7 +112,7 @@ def adaptive_effort(
         # The same in all rows of a client, as the engine judges models: in slot 0.
         look, at = jax.random.fold_in(client.key, seat.round), seat._replace(slot=jnp.zeros_like(seat.slot))
         loss, accuracy = common.deployed_scores(using(client.used[0]), split, look, at, down, client.inner, data)
-        found = (-loss if accuracy is None else accuracy).astype(client.reward.dtype)
+        found = (-loss if accuracy is None or reward == "loss" else accuracy).astype(client.reward.dtype)
         found = jnp.where(jnp.isfinite(found), found, client.reward)
         gain, apart = found - client.reward, client.used[0] - client.used[1]
         moved = client.share + rate * (trees.ratio(gain - client.gain, apart) - of_client(costs, seat))

@@ -376,7 +376,6 @@ def _arrays(strategy: Strategy) -> _Numbers:
 
 def _row(numbers: _Numbers, seat: Seat) -> _Numbers:
     """The numbers ``[]`` of one client in one round."""
-
     return jax.tree.map(lambda leaf: of_client(leaf, seat), numbers)
 
 

@@ -16,33 +16,34 @@ from fljax.protocol import Algorithm, PerClient, Task
 from fljax.protocol.messages import Report, Sent
 from fljax.scenarios import adaptive_effort, effort
 from tests.laws.cases import ALGORITHMS
-from tests.scenarios.test_participation import LOCAL, TASK, run, taking_part
+from tests.scenarios.test_participation import LOCAL, TASK, losses, run, taking_part
 from tests.toys.federation import client_rows, tiny_federation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-SHARE, COST = np.float32([1, 0.5, 0.7, 0.15, 0.4]), np.float32([0, 0.1, 0.4, 0.1, 2])
+SHARE, COST = np.array([[1, 0.5, 0.7, 0.15, 0.4], [0, 0.1, 0.4, 0.1, 2]], np.float32)
 FEDERATION = tiny_federation()
 
 
-def accuracies(model: Any) -> list[Any]:
-    weight, bias = np.asarray(model.weight), np.asarray(model.bias)
-    rows = [client_rows(FEDERATION, id) for id in range(5)]
-    return [np.mean(np.argmax(x @ weight + bias, axis=1) == y) for x, y in rows]
+def judge(model: Any, reward: str) -> Any:
+    (weight, bias), rows = map(np.asarray, (model.weight, model.bias)), (client_rows(FEDERATION, id) for id in range(5))
+    accuracies = [np.mean(np.argmax(x @ weight + bias, axis=1) == y) for x, y in rows]
+    return accuracies if reward == "accuracy" else -losses(model, FEDERATION)
 
 
-def test_the_rule_in_numpy() -> None:
+@pytest.mark.parametrize("reward", ["accuracy", "loss"])
+def test_the_rule_in_numpy(reward: Any) -> None:
     inner = fedavg(TASK, LOCAL._replace(steps=1), clients_per_round=3)
-    algorithm = adaptive_effort(inner, cost=COST, share=SHARE, rate=0.3, trial=0.2, split="train")
+    algorithm = adaptive_effort(inner, cost=COST, share=SHARE, rate=0.3, trial=0.2, reward=reward, split="train")
     states, records = run(algorithm, FEDERATION, 12)
-    rewards = np.array([accuracies(state.server.inner.model) for state in states])
+    rewards = np.array([judge(state.server.inner.model, reward) for state in states])
     for id, share in enumerate(SHARE.astype(float)):
         rounds = [round for round, record in enumerate(records) if id in taking_part(record)]
-        reward, used = rewards[rounds, id], np.array([records[round]["effort"][id] for round in rounds])
+        earned, used = rewards[rounds, id], np.array([records[round]["effort"][id] for round in rounds])
         for k in range(len(rounds)):
             assert np.abs(np.clip([share - 0.2, share + 0.2], 0, 1) - used[k]).min() < 1e-5
             if k > 1 and abs(apart := used[k - 1] - used[k - 2]) > 0.1:
-                marginal = ((reward[k] - reward[k - 1]) - (reward[k - 1] - reward[k - 2])) / apart
+                marginal = ((earned[k] - earned[k - 1]) - (earned[k - 1] - earned[k - 2])) / apart
                 share = np.clip(share + 0.3 * (marginal - COST[id]), 0, 1)
         np.testing.assert_allclose(states[-1].clients.share[id], share, atol=1e-5)
 
@@ -87,7 +88,6 @@ def game(own: Any) -> Algorithm:
 
 @jax.jit
 def play(cost: Any, own: Any) -> Any:
-    """Shares after 80 rounds, and the efforts in them."""
     algorithm = adaptive_effort(game(own), cost=cost, share=0.5, split="train")
     state, records = fljax.rollout(algorithm, DATA, rounds=80)
     return state.clients.share, records["effort"]
