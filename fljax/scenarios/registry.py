@@ -1,4 +1,4 @@
-"""The one list of scenarios: wrappers Algorithm -> Algorithm."""
+"""The one list of scenarios: wrappers Algorithm -> Algorithm. New ones come last: the laws take samples by place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from fljax.scenarios.opting_out import ENTRY as opting_out
 from fljax.scenarios.strategic import ENTRY as strategic
 
 REGISTRY: dict[str, Entry] = {
-    "adaptive_effort": adaptive_effort,
     "appeal_based": appeal_based,
     "availability": AVAILABILITY_ENTRY,
     "byzantine": byzantine,
@@ -32,4 +31,5 @@ REGISTRY: dict[str, Entry] = {
     "misreporting": misreporting,
     "opting_out": opting_out,
     "strategic": strategic,
+    "adaptive_effort": adaptive_effort,
 }
