@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 from fljax import aggregators
 from fljax.aggregators.tokens import whole_in
 from fljax.core import trees
-from fljax.core.values import CountOrZero, NonNegative, Positive, Share
+from fljax.core.values import CountOrZero, NonNegative, Positive, Share, check_by_client
 from fljax.protocol import AnyArray, Available, Cohort, Info, along
 
 
@@ -131,11 +131,7 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:
     # Unions of numbers and arrays, which functions of both take.
     initial: Any = tokens.initial
     kind = jnp.int32 if tokens.whole else real
-    if np.shape(initial) not in ((), (population,)):
-        raise ValueError(
-            f"expected tokens.initial to be one number or one for each of {population} clients, got shape "
-            f"{np.shape(initial)}"
-        )
+    check_by_client("tokens.initial", initial, population, tables=False)
     if tokens.whole:
         most = jnp.iinfo(kind).max // max(population, 1)
         known = isinstance(initial, int | float | np.number | np.ndarray | list | tuple)

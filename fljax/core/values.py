@@ -234,6 +234,15 @@ def check_flags(name: str, array: Any) -> None:
         raise ValueError(f"expected {name} to hold zeros and ones, got {wrong[0]}")
 
 
+def check_by_client(name: str, numbers: Any, population: int, *, tables: bool = True) -> None:
+    """Raises a ValueError unless there is one number, one for each client or, with ``tables``, a row for each round."""
+    shape = np.shape(numbers)
+    if len(shape) > 1 + tables or shape[-1:] not in ((), (population,)) or 0 in shape:
+        table = ", or a table of as many columns with a row for each round" if tables else ""
+        sentence = f"expected {name} to be one number or one for each of {population} clients{table}"
+        raise ValueError(f"{sentence}, got shape {shape}")
+
+
 def as_number(value: Any) -> float | None:
     """A number of Python, NumPy or JAX as a float; None for all other values, bools and traced numbers included."""
     if isinstance(value, str | bytes | bool | list | tuple):

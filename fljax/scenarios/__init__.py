@@ -1,6 +1,7 @@
 """Scenarios: wrappers of any algorithm that change the behaviour of clients, or what a server makes of updates."""
 
 from fljax.scenarios.absence import availability, dropout
+from fljax.scenarios.adaptive_effort import adaptive_effort
 from fljax.scenarios.appeal_based import appeal_based
 from fljax.scenarios.byzantine import byzantine
 from fljax.scenarios.clipped import clipped
@@ -22,6 +23,7 @@ __all__ = [
     "Entry",
     "Knowledge",
     "Strategy",
+    "adaptive_effort",
     "appeal_based",
     "availability",
     "byzantine",

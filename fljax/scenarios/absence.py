@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
-from fljax.core.values import CountOrZero, Share, check_flags, checked
+from fljax.core.values import CountOrZero, Share, check_by_client, check_flags, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Cohort, Info
 from fljax.scenarios.behaviour import of_ids
 from fljax.scenarios.common import DROPOUT, Entry, applied_scenarios, key_number
@@ -51,11 +51,7 @@ def dropout(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
         population = available.population
-        if probability.ndim > 2 or probability.shape[-1:] not in ((), (population,)) or probability.size == 0:
-            raise ValueError(
-                f"expected rate to be one number or one for each of {population} clients, or a table of as many "
-                f"columns with a row for each round, got shape {probability.shape}"
-            )
+        check_by_client("rate", probability, population)
         now = probability[round % probability.shape[0]] if probability.ndim == 2 else probability
         server, cohort, info = inner.select(key, round, server, ballots, available)
         drawn = jax.random.uniform(jax.random.fold_in(key, number), (population,), jnp.float32)

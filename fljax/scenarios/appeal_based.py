@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Real
 
 from fljax.algorithms.entries import threshold_of
-from fljax.core.values import LOSSES, CountOrZero, checked
+from fljax.core.values import LOSSES, CountOrZero, check_by_client, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Cohort, Info, LocalData, Poll, Seat, along
 from fljax.protocol.messages import Report
 from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores
@@ -75,12 +75,8 @@ def appeal_based(
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: AppealBallot, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
-        population, able = available.population, available.mask()
-        if rho.shape not in ((), (population,)):
-            raise ValueError(
-                f"expected threshold to be one number or one for each of {population} clients, got shape {rho.shape}"
-            )
-        report = ballots.report
+        check_by_client("threshold", rho, available.population, tables=False)
+        able, report = available.mask(), ballots.report
         appealed = able & (report.loss < report.threshold)
         pool = jnp.where(round < after, able, appealed)
         taken = jnp.where(jnp.any(pool), pool, able) if empty_pool == "all" else pool

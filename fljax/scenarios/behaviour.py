@@ -16,11 +16,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
 from fljax.core.values import check_flags
 from fljax.protocol import Algorithm, AnyArray, Census, LocalData, PerClient, Seat
-from fljax.scenarios.common import applied_scenarios, with_server
+from fljax.scenarios.common import applied_scenarios, with_clients, with_server
+
+# One number for all clients, one per client id, or one per round and client id.
+ByRound = Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""]
 
 
 class Given(NamedTuple):
@@ -198,9 +201,14 @@ def with_given(inner: Algorithm, behaviour: Given) -> Known:
     return Known(inner._replace(init_server=init_server), behaves, ever)
 
 
-def of_round(row: Shaped[Array, "*rounds"], round: Int[Array, ""]) -> Shaped[Array, ""]:
-    """A client's entry in a round: one for all rounds, or that of ``round % rounds``."""
+def of_round(row: Shaped[Array, "*rounds_N"], round: Int[Array, ""]) -> Shaped[Array, "*N"]:
+    """A client's entry in a round, or a row of clients: one for all rounds, or that of ``round % rounds``."""
     return row if row.ndim == 0 else row[round % row.shape[0]]
+
+
+def of_client(numbers: Shaped[Array, "*rounds_N"], seat: Seat) -> Shaped[Array, ""]:
+    """A client's entry in a round, of one number for all, ``[N]`` or ``[rounds, N]``."""
+    return numbers if numbers.ndim == 0 else of_round(numbers[..., seat.id], seat.round)
 
 
 class DrawnServer(NamedTuple):
@@ -218,7 +226,7 @@ class DrawnClient(NamedTuple):
 
 
 def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
-    wrapped = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+    wrapped = with_server(inner)
 
     def init_server(key: Key[Array, ""], census: Census) -> DrawnServer:
         population = census.train.shape[0]
@@ -234,25 +242,9 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
     def init_client(key: Key[Array, ""], seat: Seat, down: DrawnClient, data: LocalData) -> DrawnClient:
         return DrawnClient(inner.init_client(key, seat, down.inner, data), down.behaviour)
 
-    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: DrawnClient, data: LocalData) -> PyTree:
-        assert inner.poll is not None
-        return inner.poll.ask(key, seat, down, client.inner, data)
-
-    def train(
-        key: Key[Array, ""], seat: Seat, down: PyTree, client: DrawnClient, data: LocalData
-    ) -> tuple[PyTree, DrawnClient]:
-        up, new = inner.train(key, seat, down, client.inner, data)
-        return up, client._replace(inner=new)
-
-    def personal(key: Key[Array, ""], seat: Seat, down: PyTree, client: DrawnClient, data: LocalData) -> PyTree:
-        return inner.deploy(key, seat, down, client.inner, data)
-
-    algorithm = wrapped._replace(
-        init_server=init_server,
-        send=send,
-        init_client=init_client,
-        poll=None if inner.poll is None else inner.poll._replace(ask=ask),
-        train=train,
-        personal=None if inner.personal is None else personal,
-    )
+    algorithm = with_clients(
+        wrapped,
+        lambda seat, client, data: (inner, client.inner, data),
+        lambda client, new: client._replace(inner=new),
+    )._replace(init_server=init_server, send=send, init_client=init_client)
     return Known(algorithm, lambda client, seat: client.behaviour, lambda server, seat: server.behaviour)

@@ -25,7 +25,7 @@ from fljax.protocol.rounds import is_per_client
 
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
-BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC = 1001, 1002, 1003, 1004, 1005, 1006
+BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING, STRATEGIC, ADAPTIVE_EFFORT = range(1001, 1008)
 NESTED = 1000
 
 
@@ -104,21 +104,34 @@ def root_mean_square(task: Task, update: PyTree) -> Float[Array, ""]:
     return trees.root(squares / count)
 
 
-def with_data(inner: Algorithm, change: Callable[[Seat, LocalData], LocalData]) -> Algorithm:
-    """``inner`` whose clients have the data ``change(seat, data)`` in polls, in training and where they use models."""
+def with_clients(
+    inner: Algorithm,
+    own: Callable[[Seat, PyTree, LocalData], tuple[Algorithm, PyTree, LocalData]],
+    keep: Callable[[PyTree, PyTree], PyTree] = lambda client, new: new,
+    said: Callable[[Seat, PyTree], PyTree] = lambda seat, message: message,
+) -> Algorithm:
+    """``inner``, of which each client runs its own variant with a Client and data: ``own(seat, client, data)``.
+
+    ``keep(client, new)`` is its state after that Client has become ``new``; its messages are ``said(seat, message)``.
+    Clients begin as ``inner``'s, of ``own``'s data for a Client of None.
+    """
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> PyTree:
-        return inner.init_client(key, seat, down, change(seat, data))
+        return inner.init_client(key, seat, down, own(seat, None, data)[2])
 
     def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        assert inner.poll is not None
-        return inner.poll.ask(key, seat, down, client, change(seat, data))
+        variant, state, seen = own(seat, client, data)
+        assert variant.poll is not None
+        return said(seat, variant.poll.ask(key, seat, down, state, seen))
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[PyTree, PyTree]:
-        return inner.train(key, seat, down, client, change(seat, data))
+        variant, state, seen = own(seat, client, data)
+        up, new = variant.train(key, seat, down, state, seen)
+        return said(seat, up), keep(client, new)
 
     def personal(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        return inner.deploy(key, seat, down, client, change(seat, data))
+        variant, state, seen = own(seat, client, data)
+        return variant.deploy(key, seat, down, state, seen)
 
     return inner._replace(
         init_client=init_client,
@@ -128,25 +141,25 @@ def with_data(inner: Algorithm, change: Callable[[Seat, LocalData], LocalData]) 
     )
 
 
-def with_server(
-    inner: Algorithm, unwrap: Callable[[PyTree], PyTree], rewrap: Callable[[PyTree, PyTree], PyTree]
-) -> Algorithm:
-    """``inner`` in a larger Server: ``unwrap(server)`` extracts inner's Server, ``rewrap(server, own)`` replaces it."""
+def with_server(inner: Algorithm) -> Algorithm:
+    """``inner`` in a larger Server, a NamedTuple that has inner's Server in its field ``inner``."""
 
     def select(
-        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+        key: Key[Array, ""], round: Int[Array, ""], server: Any, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
-        inner_server, cohort, info = inner.select(key, round, unwrap(server), ballots, available)
-        return rewrap(server, inner_server), cohort, info
+        own, cohort, info = inner.select(key, round, server.inner, ballots, available)
+        return server._replace(inner=own), cohort, info
 
     counts, models, peers = inner.counts, inner.models, inner.peers
     return inner._replace(
-        send=lambda server, seat: inner.send(unwrap(server), seat),
+        send=lambda server, seat: inner.send(server.inner, seat),
         select=select,
-        aggregate=sums.within(inner.aggregate, unwrap, rewrap),
-        models=None if models is None else lambda server: models(unwrap(server)),
-        counts=None if counts is None else lambda server, seat: counts(unwrap(server), seat),
-        peers=None if peers is None else lambda server, seat: peers(unwrap(server), seat),
+        aggregate=sums.within(
+            inner.aggregate, lambda server: server.inner, lambda server, own: server._replace(inner=own)
+        ),
+        models=None if models is None else lambda server: models(server.inner),
+        counts=None if counts is None else lambda server, seat: counts(server.inner, seat),
+        peers=None if peers is None else lambda server, seat: peers(server.inner, seat),
     )
 
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Integer, Key, PyTree
 
 from fljax.core.signatures import Range
-from fljax.core.values import checked
+from fljax.core.values import check_by_client, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Rows, Seat, Subset, along
 from fljax.protocol.lists import choose_list
-from fljax.scenarios.common import Entry, applied_scenarios, with_data
+from fljax.scenarios.common import Entry, applied_scenarios, with_clients
 
 
 @checked
@@ -47,11 +47,7 @@ def drift(
     first = jnp.asarray(at, jnp.int32)
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
-        population = census.train.shape[0]
-        if first.shape not in ((), (population,)):
-            raise ValueError(
-                f"expected at to be one round or one for each of {population} clients, got shape {first.shape}"
-            )
+        check_by_client("at", first, census.train.shape[0], tables=False)
         return inner.init_server(key, census)
 
     def current(seat: Seat, data: LocalData) -> LocalData:
@@ -73,9 +69,8 @@ def drift(
         drifted = round >= jnp.broadcast_to(first, (available.population,))
         return server, cohort, {**info, **along("client", drifted=drifted)}
 
-    return with_data(inner, current)._replace(
-        init_server=init_server, select=select, scenarios=applied_scenarios(inner, "drift")
-    )
+    changing = with_clients(inner, lambda seat, client, data: (inner, client, current(seat, data)))
+    return changing._replace(init_server=init_server, select=select, scenarios=applied_scenarios(inner, "drift"))
 
 
 def _chosen(changed: Bool[Array, ""], later: Subset | None, before: Subset) -> Subset:

@@ -7,25 +7,22 @@ Efforts of an equilibrium come from ``fljax.theory.best_responses``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree, Real
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax.core.signatures import Range
-from fljax.core.values import checked
-from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Seat, Subset, along
+from fljax.core.values import check_by_client, checked
+from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Seat, Subset, along
 from fljax.protocol.messages import changed_report
-from fljax.scenarios.common import Entry, applied_scenarios, with_data
+from fljax.scenarios.behaviour import ByRound, of_client, of_round
+from fljax.scenarios.common import Entry, applied_scenarios, with_clients
 
 # A product of a share and a number of rows may be above a whole number by rounding alone.
 _ROUNDING = 1e-6
 
-Efforts = Annotated[
-    Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""],
-    Range(0, 1, above=True),
-]
+Efforts = Annotated[ByRound, Range(0, 1, above=True)]
 
 
 @checked
@@ -55,27 +52,16 @@ def effort(inner: Algorithm, *, share: Efforts, scale_contribution: bool = False
 
 def with_effort(inner: Algorithm, shares: Float[Array, ...], scale_contribution: bool = False) -> Algorithm:
     """``effort`` without its name and without the check of single shares, which may be 0: a client keeps one row."""
-
-    def of_round(round: Int[Array, ""]) -> Array:
-        return shares[round % shares.shape[0]] if shares.ndim == 2 else shares
-
-    def of_client(seat: Seat) -> Array:
-        now = of_round(seat.round)
-        return now[seat.id] if now.ndim else now
+    table = shares if shares.ndim == 2 else shares[None]
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
-        population = census.train.shape[0]
-        if shares.ndim > 2 or shares.shape[-1:] not in ((), (population,)) or shares.size == 0:
-            raise ValueError(
-                f"expected share to be one number or one for each of {population} clients, or a table of as many "
-                f"columns with a row for each round, got shape {shares.shape}"
-            )
-        return inner.init_server(key, census._replace(train=rows_used(census.train, of_round(jnp.int32(0)))))
+        check_by_client("share", shares, census.train.shape[0])
+        return inner.init_server(key, census._replace(train=rows_used(census.train, of_round(table, jnp.int32(0)))))
 
     def used(seat: Seat, data: LocalData) -> LocalData:
         if not seat.known:
             return data
-        share = of_client(seat)
+        share = of_client(shares, seat)
 
         def fewer(subset: Subset) -> Subset:
             rows = subset.rows
@@ -89,30 +75,17 @@ def with_effort(inner: Algorithm, shares: Float[Array, ...], scale_contribution:
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
         server, cohort, info = inner.select(key, round, server, ballots, available)
-        now = jnp.broadcast_to(of_round(round), (available.population,))
+        now = jnp.broadcast_to(of_round(table, round), (available.population,))
         return server, cohort, {**info, **along("client", effort=now)}
 
     def reported(seat: Seat, message: PyTree) -> PyTree:
         if not scale_contribution or not seat.known:
             return message
-        return changed_report(message, "contribution", lambda value: value * of_client(seat).astype(value.dtype))
+        share = of_client(shares, seat)
+        return changed_report(message, "contribution", lambda value: value * share.astype(value.dtype))
 
-    wrapped = with_data(inner, used)
-
-    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        assert wrapped.poll is not None
-        return reported(seat, wrapped.poll.ask(key, seat, down, client, data))
-
-    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[PyTree, PyTree]:
-        up, new = wrapped.train(key, seat, down, client, data)
-        return reported(seat, up), new
-
-    return wrapped._replace(
-        init_server=init_server,
-        select=select,
-        poll=None if wrapped.poll is None else wrapped.poll._replace(ask=ask),
-        train=train,
-    )
+    working = with_clients(inner, lambda seat, client, data: (inner, client, used(seat, data)), said=reported)
+    return working._replace(init_server=init_server, select=select)
 
 
 def rows_used(size: Int[Array, ...], share: Float[Array, ...]) -> Int[Array, ...]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import training
-from fljax.core.values import LOSSES, Count, Number, checked
+from fljax.core.values import LOSSES, Count, Number, check_by_client, checked
 from fljax.metrics import ROUNDING
 from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Round, Seat, along
 from fljax.protocol.messages import Report
@@ -90,16 +90,12 @@ def opting_out(
     training.check_score(inner.task, "opting_out")
     rho = jnp.asarray(baseline)
     poll_every = every if inner.poll is None else 1
-    wrapped = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+    wrapped = with_server(inner)
     loses_members = leavers == "left_out" and not comes_back
 
     def init_server(key: Key[Array, ""], census: Census) -> OptingServer:
         population = census.train.shape[0]
-        if rho.ndim > 2 or rho.shape[-1:] not in ((), (population,)):
-            raise ValueError(
-                f"expected baseline to be one number or one for each of {population} clients, or a table of as many "
-                f"columns with a row for each round, got shape {rho.shape}"
-            )
+        check_by_client("baseline", rho, population)
         nobody, nothing = jnp.zeros(population, bool), jnp.zeros(population, jnp.result_type(float))
         if loses_members and census.members is None:
             census = census._replace(members=~nobody)

@@ -1,8 +1,9 @@
-"""The one list of scenarios: wrappers Algorithm -> Algorithm."""
+"""The one list of scenarios: wrappers Algorithm -> Algorithm. New ones come last: the laws take samples by place."""
 
 from __future__ import annotations
 
 from fljax.scenarios.absence import AVAILABILITY_ENTRY, DROPOUT_ENTRY
+from fljax.scenarios.adaptive_effort import ENTRY as adaptive_effort
 from fljax.scenarios.appeal_based import ENTRY as appeal_based
 from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
@@ -30,4 +31,5 @@ REGISTRY: dict[str, Entry] = {
     "misreporting": misreporting,
     "opting_out": opting_out,
     "strategic": strategic,
+    "adaptive_effort": adaptive_effort,
 }

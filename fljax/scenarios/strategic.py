@@ -13,40 +13,30 @@ them. An honest client sends what it would send without the scenario.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, PyTree, Real
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from fljax.core import trees, users
 from fljax.core.names import name_of
 from fljax.core.signatures import Range
-from fljax.core.values import checked
-from fljax.protocol import Algorithm, AnyArray, Census, LocalData, Seat, Task, roles
+from fljax.core.values import check_by_client, checked
+from fljax.protocol import Algorithm, Census, LocalData, Seat, Task, roles
 from fljax.protocol.messages import changed_report, changed_update
-from fljax.scenarios.behaviour import of_round
+from fljax.scenarios.behaviour import ByRound, of_client
 from fljax.scenarios.common import STRATEGIC, Entry, add_normal, applied_scenarios, key_number, root_mean_square
 from fljax.scenarios.effort import with_effort
 from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.misreporting import false_value
 
-# One number for all clients, one per client id, or one per round and client id.
-Coefficients = Annotated[
-    Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""], Range()
-]
-CoefficientsOrInfinity = Annotated[
-    Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""],
-    Range(infinite=True),
-]
-Shares = Annotated[
-    Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""], Range(0, 1)
-]
-Levels = Annotated[
-    Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""], Range(0)
-]
+Coefficients = Annotated[ByRound, Range()]
+CoefficientsOrInfinity = Annotated[ByRound, Range(infinite=True)]
+Shares = Annotated[ByRound, Range(0, 1)]
+Levels = Annotated[ByRound, Range(0)]
 
 
 class ByReport(NamedTuple):
@@ -186,7 +176,8 @@ def with_strategy(
     changes = any(term is not None for term in (numbers.own, numbers.stale, numbers.echo, numbers.noise))
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
-        _check_population(numbers, census.train.shape[0])
+        for path, leaf in jax.tree_util.tree_leaves_with_path(numbers):
+            check_by_client(f"strategy.{trees.path_of(path).replace('/', '.')}", leaf, census.train.shape[0])
         return worked.init_server(key, census)
 
     def send(server: PyTree, seat: Seat) -> PyTree:
@@ -385,21 +376,7 @@ def _arrays(strategy: Strategy) -> _Numbers:
 
 def _row(numbers: _Numbers, seat: Seat) -> _Numbers:
     """The numbers ``[]`` of one client in one round."""
-
-    def one(leaf: Array) -> Array:
-        return leaf if leaf.ndim == 0 else of_round(leaf[..., seat.id], seat.round)
-
-    return jax.tree.map(one, numbers)
-
-
-def _check_population(numbers: _Numbers, population: int) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(numbers):
-        if leaf.ndim > 2 or leaf.shape[-1:] not in ((), (population,)) or leaf.size == 0:
-            name = trees.path_of(path).replace("/", ".")
-            raise ValueError(
-                f"expected strategy.{name} to be one number or one for each of {population} clients, or a table of as "
-                f"many columns with a row for each round, got shape {leaf.shape}"
-            )
+    return jax.tree.map(lambda leaf: of_client(leaf, seat), numbers)
 
 
 ENTRY = Entry(

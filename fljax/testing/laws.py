@@ -167,7 +167,7 @@ def keeps_absent_clients(case: Bench) -> None:
         check(present.sum() <= keep.sum(), "a client that was cleared from the cohort is present")
         assert_same(
             *(
-                jax.tree.map(lambda leaf, gone=~present: np.asarray(leaf)[gone], clients)
+                jax.tree.map(lambda leaf, gone=~present: trees.numbers_of(leaf)[gone], clients)
                 for clients in (before.clients, after.clients)
             )
         )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fljax import engine
+from fljax.core import trees
 from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.states import initial_state
@@ -55,7 +56,7 @@ def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     assert shapes(first) == shapes(start)
     absent = np.ones(everybody.shape, bool)
     absent[np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]] = False
-    of_absent = lambda state: jax.tree.map(lambda leaf: np.asarray(leaf)[absent], state.clients)  # noqa: E731
+    of_absent = lambda state: jax.tree.map(lambda leaf: trees.numbers_of(leaf)[absent], state.clients)  # noqa: E731
     assert_same(of_absent(start), of_absent(first))
 
     second, _, judged_again = step(first, ~everybody)

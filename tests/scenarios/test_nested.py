@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEYS = 400
 # Options with which a scenario takes nobody out of a cohort.
 HARMLESS: dict[str, dict[str, Any]] = {
+    "adaptive_effort": {"cost": 0.1},
     "appeal_based": {"threshold": 1e9},
     "availability": {"trace": np.ones((1, POPULATION))},
     "byzantine": {"fraction": 0.4},

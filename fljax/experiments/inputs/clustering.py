@@ -182,7 +182,7 @@ def f1_scores(
 def _remembering(task: Task, local: Local, trace: Bool[Array, "1 N"]) -> Algorithm:
     """FedAvg of the clients in ``trace``, with a server that keeps each client's last local model."""
     inner = availability(fedavg(task, local, clients_per_round=None), trace=trace)
-    wrapped = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+    wrapped = with_server(inner)
 
     def init_server(key: Any, census: Any) -> _Pretrained:
         server, population = inner.init_server(key, census), census.train.shape[0]
