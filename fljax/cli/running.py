@@ -20,7 +20,6 @@ import typer
 
 from fljax.cli.stopping import Ended, Interrupted, Signals
 from fljax.core.errors import ProcessLost
-from fljax.core.files import check_links
 
 if TYPE_CHECKING:
     from fljax.config import Config
@@ -142,6 +141,8 @@ def latest_run(name: str, runs: pathlib.Path) -> pathlib.Path:
 
 def _name_in(folder: pathlib.Path) -> str | None:
     """The name in a folder's config; None if it cannot be read."""
+    from fljax.core.files import check_links  # it needs NumPy
+
     with contextlib.suppress(OSError, ValueError):
         check_links(folder, ("config.toml",))
         return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")).get("name")

@@ -143,6 +143,6 @@ ENTRY = common.Entry(
     adaptive_effort,
     "clients adapt the share of their rows to the rewards that it brings (IAFL)",
     {"cost": (0.0, 0.1, 0.5, 0.1, 2.0), "share": (1.0, 0.5, 1.0, 0.3, 0.6), "trial": 0.3, "scale_contribution": True},
-    ("wu2024incentive",),
+    ("wu2024incentive", "bravo2018bandit"),
     ("cost", "share", "rate", "trial"),
 )

@@ -42,7 +42,7 @@ def rows_of(federation, name, unseen=False):
     unseen=st.integers(0, 4),
     seed=st.integers(0, 999),
     train=st.floats(0.01, 0.99),
-    valid=st.floats(0, 0.99),
+    valid=st.just(0.0) | st.floats(0.001, 0.99),
     held=st.sampled_from([0.0, 0.1]),
     partition=st.sampled_from(["iid", "dirichlet", "quantity", "mixture"]),
 )

@@ -65,7 +65,7 @@ def test_fewer_clients_than_owners_are_drawn_among_the_others():
         optional={
             "minimum": strategies.integers(1, 8),
             "held_fraction": strategies.floats(0.05, 0.7),
-            "valid_fraction": strategies.floats(0, 0.5),
+            "valid_fraction": strategies.just(0.0) | strategies.floats(0.001, 0.5),
             "train_fraction": strategies.floats(0.3, 0.9),
             "test": strategies.sampled_from(["own", "global"]),
             "unseen": strategies.sampled_from([1, [0]]),

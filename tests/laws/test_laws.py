@@ -47,7 +47,7 @@ def test_law_01_everything_runs_under_one_jit_and_never_recompiles(case: Bench) 
     assert shapes(state) == shapes(case.start())
     case.simulate(rounds=ROUNDS)
     traces = case.traces
-    case.simulate(rounds=3, evaluate_every=3, seeds=(7, 8))
+    case.simulate(rounds=3, seeds=(7, 8))
     assert case.traces == traces + 1  # labels are checked anew; shapes are known, and nothing is compiled
 
 
@@ -130,7 +130,7 @@ def test_law_09_an_empty_round_changes_no_model(case: Bench) -> None:
 
 
 def test_law_10_loss_falls(case: Bench) -> None:
-    metrics = case.simulate(rounds=40, evaluate_every=40).metrics
+    metrics = case.simulate(rounds=40).metrics
     # Strangers bring few rows of their own: whoever trains on those alone soon learns them by heart.
     for name, part in (("test_loss", 0.8), ("unseen_test_loss", 1.0)):
         if name.startswith("unseen_") and np.isnan(metrics[name].values).all():
@@ -146,8 +146,8 @@ def test_law_11_nothing_sent_has_the_shape_of_a_clients_data(case: Bench) -> Non
 
 
 def test_law_13_a_run_taken_up_again_was_never_interrupted(case: Bench) -> None:
-    whole, half = case.simulate(rounds=4, evaluate_every=4), case.simulate(rounds=2)
-    rest = case.simulate(rounds=2, evaluate_every=2, initial=half.state)
+    whole, half = case.simulate(rounds=4), case.simulate(rounds=2)
+    rest = case.simulate(rounds=2, initial=half.state)
     assert_same(whole.state, rest.state)
     clock = [name for name in whole.metrics if str(name).startswith("seconds_")]
     # Contributions are those of the round before, of which a run that is taken up has no record at first.
