@@ -26,6 +26,7 @@ from fljax.core.sameness.record import FORCED, Differences, compared, record
 
 # Keys that change no result.
 WITHOUT_EFFECT = ("save_models",)
+_NAMED = 6  # further keys in a sentence
 # Keys with places of files; what is in the files is compared elsewhere.
 _OF_THE_MACHINE = ("data.dataset", "data.folder", "model.initial", "requirement.file")
 LONGEST = 60  # number of characters of a value to show
@@ -102,16 +103,17 @@ def check_same_run(
 def difference(earlier: str, now: str) -> str | None:
     """A phrase about the first key in which two configs differ.
 
-    For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal. Keys that change
-    no result are not compared.
+    For instance "rounds is 6 there and 4 here; local.steps and seeds differ, too"; None if all values are equal. Keys
+    that change no result are not compared.
     """
     changed = differences(earlier, now)
     if not changed:
         return None
-    (key, (first, second)), more = next(iter(changed.items())), len(changed) - 1
-    phrase = f"{key} is {first} there and {second} here"
-    others = f", and {more} more keys differ" if more > 1 else ", and 1 more key differs"
-    return phrase + (others if more else "")
+    (key, (first, second)), *others = changed.items()
+    named = [name for name, _ in others[:_NAMED]] + [f"{len(others) - _NAMED} more"] * (len(others) > _NAMED)
+    verb = "differ" if len(named) > 1 else "differs"
+    more = f"; {' and '.join(filter(None, [', '.join(named[:-1]), named[-1]]))} {verb}, too" if named else ""
+    return f"{key} is {first} there and {second} here{more}"
 
 
 def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT) -> dict[str, tuple[str, str]]:

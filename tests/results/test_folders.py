@@ -196,7 +196,7 @@ def test_what_differs() -> None:
     first, second = configuration.dumps(build()), configuration.dumps(build(rounds=6, seeds=1))
     assert difference(first, first) is None
     assert difference(first, "# a comment\n" + first) is None
-    assert difference(first, second) == "seeds is [0, 1] there and [0] here, and 1 more key differs"
+    assert difference(first, second) == "seeds is [0, 1] there and [0] here; rounds differs, too"
     less = [{"name": "fedavg"}, {"name": "incfl", "eps": 0.5}]
     found = difference(configuration.dumps(build(algorithms=less)), first)
     assert found == "algorithms.1.incfl.eps is 0.5 there and not set here"
