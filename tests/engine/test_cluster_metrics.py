@@ -87,7 +87,7 @@ def test_results_are_labelled_by_cluster_and_distribution():
     )
     accuracy = result.metrics["cluster_accuracy"]
     assert accuracy.dims == ("seed", "evaluated_round", "cluster", "distribution")
-    assert accuracy.shape == (2, 2, 3, 2)
+    assert accuracy.shape == (2, 3, 3, 2)
     for seed in range(2):
         models = jax.tree.map(lambda leaf, i=seed: leaf[i], result.state.server.models)
         np.testing.assert_allclose(accuracy[seed, -1], by_hand(models, federation()), rtol=1e-6)

@@ -126,7 +126,10 @@ def test_a_mapped_file_stays_one(tmp_path: pathlib.Path) -> None:
     sizes = measure(*partition_plan(plan(), by_id(mapped)), 1).sizes
     assert sizes.mapped
     assert resolve(Execution(), sizes).examples == "host"
-    assert_same(fljax.simulate(plan(), mapped, rounds=2, evaluate_every=2), fljax.simulate(plan(), usual, rounds=2))
+    assert_same(
+        fljax.simulate(plan(), mapped, rounds=2, evaluate_every=2),
+        fljax.simulate(plan(), usual, rounds=2, evaluate_every=2),
+    )
     (tmp_path / "y.npy").write_text("no")
     with pytest.raises(ValueError, match=r"expected an array of numpy\.save in y\.npy"):
         data.load(str(tmp_path / "x.npy"))

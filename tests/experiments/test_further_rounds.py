@@ -212,7 +212,9 @@ def refused(folder, match, **changes):
 @pytest.mark.in_turn
 def test_what_has_no_more_rounds(folder):
     refused(folder, "rounds is 4 there and 3 here", rounds=3)
-    refused(folder, "rounds is 4 there and 8 here; local.steps differs, too", rounds=8, local=BASE["local"] | {"steps": 3})
+    refused(
+        folder, "rounds is 4 there and 8 here; local.steps differs, too", rounds=8, local=BASE["local"] | {"steps": 3}
+    )
     refused(
         folder, r"expected models after the last round.*save_models = 'last'.*got 'all'", rounds=8, save_models="all"
     )
