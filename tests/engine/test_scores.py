@@ -189,7 +189,8 @@ def bounded(limit: float) -> Task:
 
 @pytest.mark.thorough
 def test_an_infinite_loss_is_reported_with_seed_round_and_clients() -> None:
-    result = simulate(fedavg(bounded(30.0), Local(1e3, batch_size=2, steps=1)), tiny_federation(), rounds=2, seeds=[4])
+    algorithm = fedavg(bounded(30.0), Local(1e3, batch_size=2, steps=1))
+    result = simulate(algorithm, tiny_federation(), rounds=2, evaluate_every=2, seeds=[4])
     assert result.diverged == ()
     (found,) = result.infinite
     assert found.run == {"seed": 4}
