@@ -60,11 +60,7 @@ def sum_rows(leaf: Array) -> Array:
 
 
 def presence(present: Any, count: int) -> Bool[Array, " S"]:
-    """``present`` as ``[S]`` booleans; None: all True.
-
-    Raises:
-      ValueError: unless there is one entry for each of the ``count`` rows.
-    """
+    """``present`` as ``[S]`` booleans; None: all True."""
     if present is None:
         return jnp.ones(count, bool)
     present = jnp.asarray(present)
@@ -92,16 +88,9 @@ def on_any_mesh(function: Function) -> Function: ...
 @overload
 def on_any_mesh(*, result: Callable[..., PyTree]) -> Callable[[Function], Function]: ...
 def on_any_mesh(function: Any = None, *, result: Callable[..., PyTree] | None = None) -> Any:
-    """Makes ``function`` accept arguments that are sharded in any way over a mesh with explicit axes.
-
-    On explicit axes, JAX refuses operations whose result could be sharded in several ways. The wrapped function is
-    compiled as if the axes were automatic. Without an explicit mesh, the wrapper calls ``function`` as it is.
-
-    Args:
-      function: the function to wrap.
-      result: maps the arguments to a pytree of ``PartitionSpec``, one for each leaf of the result; None: all results
-        are replicated.
-    """
+    """Makes ``function`` accept arguments that are sharded in any way over a mesh with explicit axes."""
+    # JAX refuses operations whose result could be sharded in several ways: here axes are as if they were automatic.
+    # ``result`` maps the arguments to a PartitionSpec for each leaf; None: results are replicated.
     if function is None:
         return lambda function: _on_any_mesh(function, result)
     return _on_any_mesh(function, None)

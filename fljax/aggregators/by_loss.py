@@ -3,11 +3,8 @@
 Sources: Li et al., "Fair resource allocation in federated learning" (ICLR 2020), Algorithm 2; Mohri et al., "Agnostic
 federated learning" (ICML 2019), section 4; Blum et al., "One for one, or all for all" (ICML 2021), section 5; "To
 federate or not to federate: incentivizing client participation in federated learning" (INCFL), section 3 and Algorithm
-1; "Maximizing global model appeal in federated learning" (MaxFL) is the same aggregation as INCFL.
-
-INCFL weighs each client by the derivative of a surrogate of "the model is good enough for me". Its Algorithm 1 prints
-q = sigma(gap); the derivative of the stated objective is sigma(gap)(1 - sigma(gap)), which is the default here
-("softplus" gives the other).
+1; "Maximizing global model appeal in federated learning" (MaxFL) is the same aggregation as INCFL. INCFL's Algorithm 1
+prints q = sigma(gap) ("softplus"); the derivative of the stated objective, sigma(gap)(1 - sigma(gap)), is the default.
 """
 
 from __future__ import annotations

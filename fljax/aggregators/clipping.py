@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def _norms(leaves: list[Array]) -> Float[Array, " S"]:
-    """The norm of each row over all leaves ``[S, ...]``; its derivative at a row of zeros is 0.
-
-    A row with a NaN or infinity has an infinite norm.
-    """
+    """The norm of each row over all leaves ``[S, ...]``; its derivative at 0 is 0. NaN or infinity: infinite."""
     # Divide by the largest entry first: squares of large entries overflow.
     size = [jnp.max(jnp.abs(leaf), axis=tuple(range(1, leaf.ndim)), initial=0) for leaf in leaves]
     top = jax.lax.stop_gradient(jnp.max(jnp.stack(size), axis=0))

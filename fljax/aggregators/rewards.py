@@ -3,9 +3,8 @@
 Sources: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Equation (1),
 Algorithm 1 and Procedure 2; for "Rank" the re-implementation that the paper's comparison uses.
 
-IAFL's rewards and the step of its reference model are one ``mix``. Subsets are drawn by one number for each (row,
-column), keyed by both ids; its low bits are the column's id. So there are no ties, and one sort of one array compiles
-quickly.
+Subsets are drawn by one number for each (row, column), keyed by both ids; its low bits are the column's id. So there
+are no ties, and one sort of one array compiles quickly.
 """
 
 from __future__ import annotations
@@ -228,11 +227,7 @@ def ceiling_of(value: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
 
 
 def columns_of(ids: Any, count: int, population: int, axis_name: AxisName | None) -> Int[Array, " S"]:
-    """Client ids of ``count`` rows: ``ids``, or else consecutive numbers from 0 over all devices or lanes.
-
-    Raises:
-      ValueError: if ``ids`` is None and the rows are not those of all clients, or ``ids`` has another length.
-    """
+    """Client ids of ``count`` rows: ``ids``, or else consecutive numbers from 0 over all devices or lanes."""
     if ids is not None:
         check_shape("ids", ids, "S", count)
         return jnp.asarray(ids)

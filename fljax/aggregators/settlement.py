@@ -241,11 +241,7 @@ def _below(dtype: Any, kind: Any) -> Array:
 
 
 def _fits(tokens: Array, pool: Array) -> Array:
-    """Whether the sum of all tokens fits their dtype.
-
-    Raises:
-      ValueError: if the sum does not fit and the values are known.
-    """
+    """Whether the sum of all tokens fits their dtype; raises a ValueError if not and the values are known."""
     most = jnp.iinfo(pool.dtype).max
     total = _known_sum(tokens, pool)
     if total is not None and total > most:

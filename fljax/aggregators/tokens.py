@@ -1,15 +1,12 @@
 """IP-FL's market: clients bid for clusters, the scheduler selects among the bidders, and its slots are rows of updates.
 
-Arrays are ``[N, C]`` (clients by id, clusters) or ``[C]``. Tokens only move between clients and pools: the sum of all
-tokens and pools never changes. That sum must fit the dtype of the tokens: at most 2^31 - 1 in int32.
-
-Functions break ties between clients or clusters with a ``key``. The key changes every round, so that no client is
-favoured for ever. Each pair of client and cluster has a random number (``lots``) that depends on the key, the client's
-id and the cluster, but not on other clients. Without a key, the lower number wins every tie.
+Arrays are ``[N, C]`` (clients by id, clusters) or ``[C]``. The sum of all tokens and pools never changes, and must fit
+the dtype of the tokens. Ties are broken by a ``key`` that changes every round, so that no client is favoured for ever:
+``lots`` depend on key, id and cluster, not on other clients. Without a key, the lower number wins every tie.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, equations (9)-(13), Algorithms 1 and 2.
-The printed text leaves gaps. Reconstructed here: the threshold of a bid, the decay of exploration, and the form of
-equations (11)-(13), taken from the authors' code.
+Reconstructed where the text has gaps: the threshold of a bid, the decay of exploration, and the form of equations
+(11)-(13), taken from the authors' code.
 """
 
 from __future__ import annotations
@@ -164,10 +161,8 @@ def affordable(
 
 
 def bought(wanted: Bool[Array, "N C"], cost: Array, tokens: Tokens) -> Bool[Array, "N C"]:
-    """What each client pays for, of wanted things that it takes from left to right and that cost ``[N, C]``.
-
-    It passes over a thing that its other tokens do not cover. No sum can overflow.
-    """
+    """What each client pays for, of wanted things from left to right that cost ``[N, C]``; no sum can overflow."""
+    # It passes over a thing that its other tokens do not cover.
 
     def take(left: Array, thing: tuple[Array, Array]) -> tuple[Array, Array]:
         is_wanted, price = thing
@@ -178,10 +173,8 @@ def bought(wanted: Bool[Array, "N C"], cost: Array, tokens: Tokens) -> Bool[Arra
 
 
 def ranks(value: Array, among: Array, key: Any, *, axis: int) -> Array:
-    """Places by descending value, from 0, along an axis of ``[N, C]``: first the entries in ``among``; ties by lot.
-
-    Along axis 0 a client has one lot for all clusters, so the numbering of clusters does not matter.
-    """
+    """Places by descending value, from 0, along an axis of ``[N, C]``: first the entries in ``among``; ties by lot."""
+    # Along axis 0 a client has one lot for all clusters, so the numbering of clusters does not matter.
     columns = 1 if axis == 0 else value.shape[1]
     lot = () if key is None else (jnp.broadcast_to(lots(key, (value.shape[0], columns)), value.shape),)
     return jnp.argsort(jnp.lexsort((*lot, -value, ~among), axis=axis), axis=axis)

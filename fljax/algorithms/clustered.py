@@ -1,8 +1,7 @@
-"""Parts of algorithms that keep several models at the server, one for each cluster: IP-FL, IFCA, FedSoft, FedEM.
+"""Parts of algorithms with a model for each cluster (IP-FL, IFCA, FedSoft, FedEM), and IP-FL's profiler.
 
-The second half is IP-FL's profiler: which rows say what an update of a cluster's model is worth, and what it is worth
-there. Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4 and appendix H, by which the server
-holds some rows for each tier, with the distribution of the tier's clients.
+Source of the profiler: "IP-FL: Incentivized and Personalized Federated Learning", section 4 and appendix H, by which
+the server holds some rows for each tier, with the distribution of the tier's clients.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ class Clusters(NamedTuple):
 
 
 def initial_models(task: Task, key: Key[Array, ""], clusters: int, *, alike: bool = False) -> PyTree:
-    """``[C, ...]`` initial models: the first one is ``task.init(key)``, as in an algorithm with one model.
-
-    The others are drawn with other keys; with ``alike``, all are the first model.
-    """
+    """``[C, ...]`` initial models, the first as in an algorithm with one model; ``alike``: all are that one."""
     first = task.init(key)
     if alike:
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clusters, *leaf.shape)), first)
@@ -60,10 +56,7 @@ def validation(data: LocalData) -> Subset:
 def row_losses(
     task: Task, models: PyTree, subset: Subset, key: Key[Array, ""] | None = None
 ) -> Float[Array, "C n_max"]:
-    """Every model's loss on each row of a subset; padding rows have loss 0.
-
-    ``key`` draws the noise of the features, as for ``evaluate``.
-    """
+    """Every model's loss on each row of a subset, 0 on padding rows; ``key`` draws the noise of the features."""
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
     parts = -(-capacity // training.AT_ONCE)
     width = -(-capacity // parts)
@@ -87,16 +80,8 @@ def row_losses(
 def least_loss_shares(
     losses: Float[Array, "C n"], size: Int[Array, ""], ties: Literal["lower", "shared"] = "lower"
 ) -> Float[Array, " C"]:
-    """The share of a client's rows on which each model has the least loss; zeros for a client without rows.
-
-    Args:
-      losses: of every model on each row (``row_losses``); NaN counts as infinite.
-      size: number of real rows.
-      ties: a row on which m models have the least loss counts for the first of them ("lower"), or 1 / m for each of
-        them ("shared").
-
-    Source: Ruan and Joe-Wong, "FedSoft" (AAAI 2022), Algorithm 1.
-    """
+    """The share of a client's ``size`` real rows on which each model has the least loss; zeros without rows."""
+    # As in FedSoft, Algorithm 1.
     shares = least_loss_shares_of_rows(losses, ties)
     real = jnp.arange(losses.shape[1]) < size
     return jnp.sum(jnp.where(real[None, :], shares, 0), axis=1) / jnp.maximum(size, 1)
@@ -105,7 +90,7 @@ def least_loss_shares(
 def least_loss_shares_of_rows(
     losses: Float[Array, "C n"], ties: Literal["lower", "shared"] = "lower"
 ) -> Float[Array, "C n"]:
-    """Each row's shares of the models: 1 for the model of least loss; ``ties`` and NaN as for ``least_loss_shares``."""
+    """Each row's shares of the models: 1 for the first of least loss; "shared": 1 / m for each of m such models."""
     losses = jnp.where(jnp.isnan(losses), jnp.inf, losses)
     if ties == "lower":
         least = jnp.argmin(losses, axis=0)[None, :] == jnp.arange(losses.shape[0])[:, None]
@@ -132,19 +117,7 @@ _WORST = 1e30
 def server_gradients(
     key: Key[Array, ""], task: Task, models: PyTree, held: Held, profile_on: str, clusters: int
 ) -> PyTree:
-    """``[C, ...]``: the gradient of each cluster's model on the rows that stand for the cluster.
-
-    Args:
-      key: of this round; unused, since the gradient is computed without dropout.
-      task: model and loss.
-      models: ``[C, ...]`` after aggregation.
-      held: the server's rows by name.
-      profile_on: as for ``ipfl``, but "members", whose rows the server does not have.
-      clusters: C.
-
-    Raises:
-      ValueError: if the server has no such rows.
-    """
+    """``[C, ...]``: the gradient of each cluster's model on the rows of the server that stand for the cluster."""
     rows = _rows_of(held, profile_on, clusters)
     if profile_on == MATCHED:
         return _weighted(key, task, models, rows[0], fitting(row_losses(task, models, rows[0]), rows[0].rows.size))
@@ -157,13 +130,10 @@ def server_gradients(
 
 
 def fitting(losses: Float[Array, "C n"], size: Int[Array, ""]) -> Float[Array, "C n"]:
-    """Which rows stand for each cluster, as weights: those on which its model has the least loss of all.
-
-    A row on which m models have the least loss counts 1 / m for each of them. All rows stand for a cluster whose model
-    has the least loss nowhere. The rows beyond ``size``, and those of which no loss is finite, have weight 0.
-    """
+    """Which rows stand for each cluster, as weights: where its model has the least loss; all if that is nowhere."""
     # A row whose loss no model can say stands for nobody.
     real = (jnp.arange(losses.shape[1]) < size) & jnp.any(jnp.isfinite(losses), axis=0)
+    # A row on which m models have the least loss counts 1 / m for each of them.
     shares = jnp.where(real[None, :], least_loss_shares_of_rows(losses, "shared"), 0)
     some = jnp.sum(shares, axis=1, keepdims=True) > 0
     return jnp.where(some, shares, real[None, :].astype(shares.dtype))
@@ -177,13 +147,7 @@ def matched_columns(losses: Float[Array, "C D"]) -> Int[Array, " C"]:
 
 
 def member_gradients(slopes: PyTree, sizes: Int[Array, " S"], trains: Bool[Array, "S C"]) -> PyTree:
-    """``[C, ...]``: the mean of what members of each cluster sent, the gradients on their own validation rows, by rows.
-
-    Args:
-      slopes: ``[S, ...]``.
-      sizes: ``[S]`` numbers of rows.
-      trains: ``[S, C]``, whether a row of the cohort is present and trains the cluster's model.
-    """
+    """``[C, ...]``: the mean, by rows, of the gradients that members of each cluster sent (of validation rows)."""
     return aggregators.mix(aggregators.member_weights(trains, sizes), slopes)
 
 
@@ -226,12 +190,7 @@ def _stacked(rows: list[Subset]) -> tuple[Array, Array]:
 
 
 def _rows_of(held: Held, profile_on: str, clusters: int) -> list[Subset]:
-    """The server's rows that are read: those that all clusters share, as often as there are clusters; of distributions,
-    all that the server has.
-
-    Raises:
-      ValueError: if the server has no rows of that name, or fewer distributions than clusters.
-    """
+    """The server's rows of each cluster: the same ones for all clusters, or all distributions that the server has."""
     if profile_on == DISTRIBUTIONS:
         count = sum(re.fullmatch(r"distribution_\d+", name) is not None for name in held)
         names = [f"distribution_{place}" for place in range(max(clusters, count))]

@@ -38,18 +38,11 @@ Leaves = tuple["Array", ...]
 
 
 class FedAlaClient(NamedTuple):
-    """What a client keeps between rounds.
+    """What a client keeps between rounds."""
 
-    Attributes:
-      model: theta_k, the model after the last local training.
-      weights: W for each of the top tensors, in the order of the parameters' leaves.
-      learned: whether W was ever learned.
-      trained: whether the client ever trained.
-    """
-
-    model: PyTree
-    weights: Leaves
-    learned: Bool[Array, ""]
+    model: PyTree  # theta_k, the model after the last local training
+    weights: Leaves  # W for each of the top tensors, in the order of the parameters' leaves
+    learned: Bool[Array, ""]  # whether W was ever learned
     trained: Bool[Array, ""]
 
 
@@ -165,11 +158,7 @@ def fedala(
 
 
 def top_tensors(task: Task, layers: int) -> list[bool]:
-    """Whether each leaf of the parameters is among the last ``layers`` in the model's order; 0: all.
-
-    Raises:
-      ValueError: if ``layers`` is not a whole number from 0 to the number of leaves.
-    """
+    """Whether each leaf of the parameters is among the last ``layers`` in the model's order; 0: all."""
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
     if not is_whole(layers) or not 0 <= layers <= len(paths):

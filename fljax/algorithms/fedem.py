@@ -163,10 +163,7 @@ def fedem(
 def expectation(
     mixture: Float[Array, " C"], losses: Float[Array, "C n_max"], size: Int[Array, ""]
 ) -> tuple[Float[Array, "C n_max"], Float[Array, " C"]]:
-    """The E-step on the first ``size`` rows: each component's responsibility for each row, and the new mixture.
-
-    A client without rows keeps its mixture.
-    """
+    """The E-step: components' responsibilities for each row, and the new mixture, which without rows is the old one."""
     responsibility = jax.nn.softmax(_logarithm(mixture, losses.dtype)[:, None] - losses, axis=0)
     real = jnp.arange(losses.shape[1]) < size
     total = jnp.sum(jnp.where(real[None, :], responsibility, 0), axis=1) / jnp.maximum(size, 1).astype(losses.dtype)

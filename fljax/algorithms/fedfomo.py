@@ -46,15 +46,12 @@ CLOSE = 1e-5
 
 
 class FedFomoServer(NamedTuple):
-    """By client id: the last model, whether the client uploaded one, the affinity P, and the number of samples.
+    """What the server keeps by client id, and the mean of all uploaded models."""
 
-    ``mean`` is the mean, by size, of all uploaded models; before the first upload, the initial model.
-    """
-
-    models: Exchanged  # [N, ...]
-    mean: PyTree
+    models: Exchanged  # [N, ...], the last ones
+    mean: PyTree  # by size; before the first upload, the initial model
     uploaded: Bool[Array, " N"]
-    affinity: Float[Array, "N N"]
+    affinity: Float[Array, "N N"]  # P
     size: Int[Array, " N"]
 
 
@@ -65,26 +62,20 @@ class FedFomoClient(NamedTuple):
 
 
 class FedFomoDown(NamedTuple):
-    """What a client receives: the model that it uploaded last, and M models with their clients' ids.
-
-    The client's own model may be among the M. Models are padding where ``real`` is False.
-    """
+    """What a client receives: the model that it uploaded last, and M models, among which its own may be."""
 
     own: PyTree
     others: PyTree  # [M, ...]
     id: Int[Array, " M"]
-    real: Bool[Array, " M"]
+    real: Bool[Array, " M"]  # padding where False
 
 
 class FedFomoUp(NamedTuple):
-    """What a client sends: its new model minus its last uploaded model, and the weights of the candidates.
-
-    The first candidate is the client's own model; the M received models follow. There are no candidates if M is 0.
-    """
+    """What a client sends: its new model minus its last uploaded one, and the weights of the candidates."""
 
     update: PyTree
     weight: Float[Array, " candidates"]
-    id: Int[Array, " candidates"]
+    id: Int[Array, " candidates"]  # first the client's own model, then the M received ones; none if M is 0
 
 
 @checked

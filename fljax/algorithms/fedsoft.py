@@ -182,15 +182,13 @@ def middle(models: PyTree) -> PyTree:
 
 
 def _draw(key: Key[Array, ""], mass: Float[Array, "N C"], able: Bool[Array, "N C"], count: int) -> Bool[Array, "N C"]:
-    """Draws ``count`` clients for each column without replacement, with probabilities in proportion to ``mass``.
-
-    These are the clients with the largest ``log mass + Gumbel noise``; the noise is keyed by cluster and id.
-    """
+    """Draws ``count`` clients for each column without replacement, with probabilities in proportion to ``mass``."""
     population, clusters = mass.shape
 
     def one(cluster: Array, mass: Array, able: Array) -> Array:
         cluster_key = jax.random.fold_in(key, cluster)
         noise = jax.vmap(lambda id: jax.random.gumbel(jax.random.fold_in(cluster_key, id), dtype=jnp.float32))
+        # The largest log mass + Gumbel noise, which is keyed by cluster and id.
         score = jnp.log(jnp.where(able, mass, 1)) + noise(jnp.arange(population))
         _, best = jax.lax.top_k(jnp.where(able, score, -jnp.inf), count)
         return jnp.zeros(population, bool).at[best].set(True) & able

@@ -174,10 +174,7 @@ def iafl(
 
 
 def _measured(task: Task, local: Local, measure: RoundMeasure, sharing: Sharing, joined: Select) -> Algorithm:
-    """IAFL whose server measures contributions in rounds, and keeps them as the ``book``.
-
-    A client that was shut out is no member any more: the Server's ``members`` are those of the federation that remain.
-    """
+    """IAFL whose server measures contributions in rounds as its ``book``; who was shut out is no member any more."""
     filters = measure.filter_below is not None
 
     def select(

@@ -235,10 +235,7 @@ def _check_exploration(exploration: Exploration, slots: int) -> None:
 
 
 def _check_tokens(tokens: Tokens, clusters: int) -> None:
-    """Raises a ValueError if a number is no amount of whole tokens, or prices are not one for each cluster.
-
-    Traced values are not checked.
-    """
+    """Raises a ValueError if a known number is no amount of whole tokens, or prices are not one for each cluster."""
     if np.shape(tokens.price) not in ((), (clusters,)):
         raise ValueError(
             f"expected tokens.price to be one number or one for each of {clusters} clusters, got shape "

@@ -35,27 +35,16 @@ class Clustering(NamedTuple):
 
 
 class Books(NamedTuple):
-    """What the server knows about clients and clusters, apart from the models.
+    """What the server knows about clients and clusters, apart from the models."""
 
-    Attributes:
-      tokens: ``[N]``, tokens of each client.
-      pools: ``[C]``, tokens in the pool of each cluster.
-      best: ``[C]`` best accuracy of each cluster so far; 0 if there is none yet.
-      contribution: ``[N, C]``, the last measured contribution; initially 0.
-      participation: ``[N, C]``, how often a client trained a cluster's model.
-      gained: ``[N, C]``, tokens that a client got for a cluster less those that it paid, over all rounds.
-      members: ``[N, C]``, whether a client trained a cluster's model in the last round, which is not settled yet.
-      eligible: ``[N]``, whether a client has data and belongs to the federation.
-    """
-
-    tokens: Array
-    pools: Array
-    best: Float[Array, " C"]
-    contribution: Float[Array, "N C"]
-    participation: Int[Array, "N C"]
-    gained: Float[Array, "N C"]
-    members: Bool[Array, "N C"]
-    eligible: Bool[Array, " N"]
+    tokens: Array  # [N]
+    pools: Array  # [C], tokens
+    best: Float[Array, " C"]  # accuracy so far; 0 if there is none yet
+    contribution: Float[Array, "N C"]  # the last measured one; initially 0
+    participation: Int[Array, "N C"]  # how often a client trained a cluster's model
+    gained: Float[Array, "N C"]  # tokens that a client got for a cluster less those that it paid, over all rounds
+    members: Bool[Array, "N C"]  # whether a client trained a cluster's model in the last round (not settled yet)
+    eligible: Bool[Array, " N"]  # whether a client has data and belongs to the federation
 
 
 class Tokens(NamedTuple):
@@ -121,12 +110,7 @@ class Exploration(NamedTuple):
 
 
 def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:
-    """The books before round 0: the same number of tokens for every client, empty pools.
-
-    Raises:
-      ValueError: if ``initial`` is for another number of clients, or the sum of all whole tokens does not fit their
-        dtype. A traced number of tokens is reduced to the largest that fits.
-    """
+    """The books before round 0: the initial tokens of every client, whose sum their dtype holds, and empty pools."""
     population, real = sizes.shape[0], jnp.result_type(float)
     # Unions of numbers and arrays, which functions of both take.
     initial: Any = tokens.initial
@@ -140,6 +124,7 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:
                 f"expected tokens.initial of at most {most} for each of {population} clients, whose sum "
                 f"{jnp.dtype(kind)} holds, got {np.max(initial)}"
             )
+        # A traced number is reduced to the largest that fits.
         initial = whole_in(initial, most, kind)
     return Books(
         tokens=jnp.broadcast_to(jnp.asarray(initial, kind), (population,)),
@@ -156,20 +141,7 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:
 def settle(
     key: Key[Array, ""], books: Books, accuracy: Float[Array, "N C"], available: Available, tokens: Tokens
 ) -> tuple[Books, Info]:
-    """Token manager: settles the last round by the accuracies that its members now report for the new models.
-
-    Args:
-      key: of this round, to break ties between members.
-      books: the books before settlement.
-      accuracy: ``[N, C]``, accuracy of the new models on each client's validation rows.
-      available: the clients polled in this round; accuracies of other clients are not used. A client that left the
-        federation neither pays nor is paid any more, also for the last round.
-      tokens: prices and rewards.
-
-    Returns:
-      The books without members to settle, and Info of the PREVIOUS round: ``utility`` [cluster], ``paid``,
-      ``reimbursed`` and ``rewarded`` [client].
-    """
+    """Token manager: settles the last round by the new models' accuracies; Info is that of the PREVIOUS round."""
     reporting = books.members & available.mask()[:, None]
     mean = aggregators.member_accuracy(accuracy, reporting).astype(books.best.dtype)
     ledger = aggregators.settle_tokens(
@@ -206,20 +178,13 @@ def place_bids(
     key: Key[Array, ""],
     round: Int[Array, ""],
     books: Books,
-    bid: Float[Array, "N C"],
+    bid: Float[Array, "N C"],  # reported worth of each cluster's model; an honest client reports its importance
     available: Bool[Array, " N"],
     bidding: Bidding,
     price: Any,
-    start: Bool[Array, "N C"] | None,
+    start: Bool[Array, "N C"] | None,  # who may be drawn in round 0
 ) -> tuple[Bool[Array, "N C"], Bool[Array, " C"]]:
-    """The clusters that each client bids for and can afford, and the clusters that are filled at random.
-
-    ``bid`` is the reported worth of each cluster's model to the client; an honest client reports its importance
-    (``ipfl``).
-    In round 0 all clusters are filled at random, from all clients or from the members in ``start``. Later, clusters
-    without bidders are filled at random during the first ``fill_empty`` rounds ("always": in all), with clients that
-    can pay.
-    """
+    """The clusters that each client bids for and can afford, and the clusters that are filled at random."""
     drawn = jax.random.uniform(key, bid.shape, jnp.float32)
     tie_key = jax.random.fold_in(key, 0)
     if bidding.rule == "random":
@@ -240,6 +205,7 @@ def place_bids(
         gain = trees.ratio(books.gained, books.participation)
         able = able & ((books.participation == 0) | (gain >= bidding.least_gain))
     bids = bids & able & ~first
+    # Round 0 is filled at random, and so are later clusters without bidders, in ``fill_empty`` rounds.
     early = True if bidding.fill_empty == "always" else round < bidding.fill_empty
     open_to_all = ~jnp.any(bids, axis=0) & (first | early)
     pool = open_to_all[None, :] & able
@@ -258,11 +224,7 @@ def choose(
     exploration: Exploration,
     slots: int,
 ) -> tuple[Cohort, Info]:
-    """Scheduler: K = ``slots`` rows for each cluster, one for each client that trains its model.
-
-    Returns:
-      The cohort of C K rows, with the cluster as slot, and Info: ``exploration`` [cluster], the share of random slots.
-    """
+    """Scheduler: a cohort with ``slots`` rows for each cluster, one for each client that trains its model."""
     if exploration.random_slots is None:
         share = aggregators.exploration_share(
             books.participation, eligible=books.eligible, initial=exploration.initial, least=exploration.least

@@ -193,11 +193,7 @@ def mwfed(
 def _pooled(
     key: Key[Array, ""], down: MwFedDown, subset: Subset, task: Task, local: Local, round: Int[Array, ""]
 ) -> tuple[PyTree, Array]:
-    """One step of SGD on ``round(effort * b)`` samples drawn with replacement, and the number of samples.
-
-    Without shuffling they are the client's rows in their order, again and again. The samples are read in batches. There
-    may be up to b N samples, so the loop runs for the client's own number of batches.
-    """
+    """One step of SGD on ``round(effort * b)`` samples drawn with replacement, and the number of samples."""
     batch = local.batch_size
     size = jnp.maximum(subset.rows.size, 1)
     count = jnp.round(down.effort * batch).astype(jnp.int32)
@@ -213,6 +209,7 @@ def _pooled(
         slope = training.gradient(task, down.model, subset, position, mask, training.stream(own_key, Stream.STEPS))
         return trees.add(total, trees.scale(trees.widened(slope), jnp.sum(mask)))
 
+    # There may be up to b N samples: the loop runs for the client's own number of batches.
     total = jax.lax.fori_loop(0, -(-count // batch), one, trees.widened(trees.zeros_like(down.model)))
     samples = count.astype(down.effort.dtype)
     slope = trees.like(trees.scale(total, 1 / jnp.maximum(samples, 1)), down.model)

@@ -116,10 +116,7 @@ def perfedavg(
 
 
 def _draw(key: Key[Array, ""], subset: Subset, local: Local, count: int) -> Batches:
-    """``count`` independent batches for every step: positions and masks ``[T, count, b]``.
-
-    Without shuffling they are the next ``count`` batches in order.
-    """
+    """``count`` batches per step, independent or (unshuffled) the next ones: positions and masks ``[T, count, b]``."""
     if not local.shuffle:
         steps, epochs = (None if turns is None else count * turns for turns in (local.steps, local.epochs))
         drawn = training.draw(key, subset, local._replace(steps=steps, epochs=epochs))

@@ -43,15 +43,12 @@ _JOINING, _RECOVERY = 2, 2**31 - 3
 
 
 class Models(NamedTuple):
-    """Server: a model for every client, the reference model, and any other state of the algorithm (``book``).
-
-    ``members`` are the clients that belong to the federation in this round; None: all, in all rounds.
-    """
+    """Server: a model for every client, the reference model, and any other state of the algorithm (``book``)."""
 
     models: PerClient
     reference: PyTree
     book: PyTree = ()
-    members: Bool[Array, " N"] | None = None
+    members: Bool[Array, " N"] | None = None  # in this round; None: all clients, in all rounds
 
 
 class Sharing(NamedTuple):
@@ -71,15 +68,13 @@ def per_client_models(
     aggregate: Aggregate,
     **others: Any,  # fields of Algorithm, each of a type of its own
 ) -> Algorithm:
-    """An algorithm whose clients start from the same model and train a model each; ``others`` replace fields.
-
-    Unseen clients use ``reference``. ``select`` and ``aggregate`` get a Server with the members of the round.
-    """
+    """An algorithm whose clients start alike and train a model each; unseen clients use ``reference``."""
 
     def init_server(key: Key[Array, ""], census: Census) -> Models:
         model = task.init(key)
         return Models(PerClient(replicate_model(model, census.train.shape[0])), model, members=census.members)
 
+    # ``select`` and ``aggregate`` get a Server with the members of the round.
     def select_of_members(
         key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
@@ -129,11 +124,7 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
 
 
 def with_recovery(inner: Aggregate, probability: float | Array) -> Aggregate:
-    """``inner``, after which each client's model is replaced by the reference model with the given probability.
-
-    A round with an empty cohort replaces no model, and no round that of a client that left. Info: ``recovered``
-    [client].
-    """
+    """``inner``, after which each member gets the reference model with this probability, if anybody took part."""
 
     def aggregate(server: Models, up: Sent, round: Round) -> tuple[Models, Info]:
         server, info = inner(server, up, round)
@@ -158,10 +149,7 @@ def reward_rates(
 
 
 def with_statistics_sent(task: Task, server: Models, update: PyTree, cohort: Cohort) -> PyTree:
-    """``update`` with the statistics of the trained models, in place of their change.
-
-    Clients start from different models, so changes of statistics are not comparable.
-    """
+    """``update`` with the statistics of the trained models: their changes are relative to different models."""
     models = trees.take(server.models.values, cohort.id)
     return roles.replace_statistics(task, update, trees.add(models, update))
 
@@ -181,10 +169,7 @@ def share_rewards(
     rates: Float[Array, " N"],
     sharing: Sharing,
 ) -> Models:
-    """IAFL's ServerAgg: all rewards and the reference model's step in one matrix product.
-
-    The Server says who is a member; others have rate 0 and are not in the cohort, so they get no reward.
-    """
+    """IAFL's ServerAgg: all members' rewards and the reference model's step in one matrix product."""
     population, members = rates.shape[0], server.members
     update = with_statistics_sent(task, server, update, cohort)
     subsets = iafl_subsets(key, rates, ids=cohort.id, present=cohort.present)

@@ -29,17 +29,13 @@ from fljax.training import Local, Optimizer, Stream
 
 
 class ScaffoldServer(NamedTuple):
-    """The model, the server optimizer's state, the mean control variate c, and the total weight of all clients.
-
-    The total weight is the number of clients with data, or the number of all their training samples. Where clients may
-    leave for good, ``weights`` has each client's own weight, and the total is that of the members; else it is None.
-    """
+    """The model, the server optimizer's state, the mean control variate c, and the total weight of all clients."""
 
     model: PyTree
     optimizer: PyTree
     control: PyTree
-    mass: Array  # []
-    weights: Array | None = None  # [N]
+    mass: Array  # [], the number of clients with data, or of all their training samples
+    weights: Array | None = None  # [N]; None unless clients may leave: then ``mass`` is the members' total
 
 
 class ScaffoldDown(NamedTuple):

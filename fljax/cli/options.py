@@ -236,10 +236,8 @@ class Together(NamedTuple):
 
 
 def with_options(command: Callable[..., int]) -> Callable[..., int]:
-    """A command whose parameters of the types above are an option for each field, in their place.
-
-    typer reads a command's options off its signature, and knows no parameter with several options.
-    """
+    """A command whose parameters of the types above are an option for each field, in their place."""
+    # typer reads options off a signature, and knows no parameter with several options.
     types = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in types.items() if hasattr(kind, "_fields")}
     parameters: list[inspect.Parameter] = []

@@ -43,11 +43,7 @@ def _finite(value: Any) -> Any:
 
 
 def console(width: int | None = None) -> PlainConsole:
-    """A console for tables, which prints labels literally.
-
-    Args:
-      width: width of the output without a terminal (a file, a pipe), so that no cell is wrapped.
-    """
+    """A console for tables, which prints labels literally; ``width`` without a terminal, so that no cell is wrapped."""
     return PlainConsole(width=None if sys.stdout.isatty() else width)
 
 
@@ -82,10 +78,7 @@ def _label(error: BaseException) -> str | None:
 
 
 def in_words(error: BaseException) -> str:
-    """``algorithm 'mine' failed in train (my_module.py:12): KeyError: 'nope'``; unknown parts are omitted.
-
-    An ``AlgorithmError`` is a sentence already.
-    """
+    """``algorithm 'mine' failed in train (my_module.py:12): KeyError: 'nope'``; unknown parts are omitted."""
     if isinstance(error, AlgorithmError):
         return str(error)
     whose = next((note for note in getattr(error, "__notes__", ()) if note.startswith(ABOUT_ALGORITHM)), "")

@@ -62,11 +62,7 @@ def missing_data(dataset: str) -> str:
 def numbers_of(
     context: Context, rows: Sequence[Published], sources: Sequence[Source], options: ReproduceOptions
 ) -> tuple[list[Compared], dict[Cell, pathlib.Path]]:
-    """Runs what is missing, or goes on with it, and compares.
-
-    Returns:
-      One entry for each row, and the run folders of those with numbers.
-    """
+    """Runs what is missing, or goes on with it; an entry for each row, and the run folders of those with numbers."""
     from fljax.published.beside import Compared, beside
     from fljax.published.tables import cell_of
 
@@ -123,11 +119,7 @@ def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Data
 
 
 def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
-    """Writes our numbers as measured cells (``fljax.published.tables``), with their dates; returns how many.
-
-    Raises:
-      ValueError: if the file has other content, or cannot be written.
-    """
+    """Writes our numbers as measured cells (``fljax.published.tables``), with their dates; returns how many."""
     from fljax.core.version import __version__
     from fljax.published.tables import Measured, cell_of, save_cells
     from fljax.results import folders

@@ -36,11 +36,7 @@ RUNS = pathlib.Path("runs")
 
 
 def start_jax(cache: bool = True) -> None:
-    """Configures JAX before it starts: cores become devices, and compiled programs are cached between runs.
-
-    The cache is in ~/.cache/fljax/xla. FLJAX_COMPILATION_CACHE sets another folder, or is "off". If only
-    JAX_COMPILATION_CACHE_DIR is set, JAX uses that folder.
-    """
+    """Configures JAX before it starts: cores become devices, and compiled programs are cached between runs."""
     import jax
 
     from fljax.engine.devices import cache as programs
@@ -57,13 +53,7 @@ def start_jax(cache: bool = True) -> None:
 def join(
     distributed: bool, coordinator: str | None, processes: int | None, process: int | None, patience: float
 ) -> None:
-    """Joins this process with others if it is asked to, before JAX starts.
-
-    What libraries print goes to stderr then, as gloo's greetings would stand in the output of --json.
-
-    Raises:
-      ValueError: if numbers are given without --distributed, or JAX does not accept them.
-    """
+    """Joins this process with others if it is asked to, before JAX starts."""
     from fljax.core import processes as hosts
 
     if not distributed:
@@ -72,6 +62,7 @@ def join(
                 "expected --distributed beside --coordinator-address, --num-processes and --process-id, got none"
             )
         return
+    # What libraries print goes to stderr: gloo's greetings would stand in the output of --json.
     sys.stdout.flush()
     printed = os.dup(1)
     os.dup2(2, 1)
@@ -101,10 +92,7 @@ def memory() -> dict[str, str]:
 
 
 def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:
-    """The folder for results: ``out``, the latest run of this name, or a new folder.
-
-    ``fljax.results.folders.claim`` checks later whether the folder may be used.
-    """
+    """The folder for results, which is checked later: ``out``, the latest run of this name, or a new folder."""
     if out is not None:
         return out
     if resume:
@@ -161,12 +149,7 @@ _LEFT_OUT = {
 
 
 class Invocation(NamedTuple):
-    """How the command line was called.
-
-    Attributes:
-      arguments: after ``fljax``.
-      signals: those that have come.
-    """
+    """How the command line was called: the arguments after ``fljax``, and the signals that have come."""
 
     arguments: tuple[str, ...]
     signals: Signals
@@ -198,10 +181,7 @@ def saving_of(context: Context, every: float, keep: int, force: bool) -> Saving:
 
 @contextlib.contextmanager
 def resumable(folder: pathlib.Path, context: Context, again: str | None = None) -> Iterator[None]:
-    """Says how to resume a command that is interrupted, and where the results of a run are that stopped itself.
-
-    ``again`` is the command that goes on; None: the same one with ``--resume``.
-    """
+    """Says how to resume an interrupted command (``again``), and where results are of a run that stopped itself."""
     from fljax.engine.checkpoints import Stopped
 
     called: Invocation = context.obj

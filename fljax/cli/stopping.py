@@ -88,10 +88,7 @@ class Signals:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Signals]:
-    """At the first signal, raises Interrupted or lets a run save and stop; the second ends the process at once.
-
-    Libraries may wrap Interrupted in their own errors; after a signal, any error becomes Interrupted.
-    """
+    """At the first signal, raises Interrupted or lets a run save and stop; the second ends the process at once."""
     signals = Signals()
     if threading.current_thread() is not threading.main_thread():
         yield signals
@@ -105,6 +102,7 @@ def interruptible() -> Iterator[Signals]:
         try:
             yield signals
         except Exception as error:
+            # Libraries may wrap Interrupted in their own errors: after a signal, any error becomes it.
             if signals.seen:
                 raise Interrupted(signals.seen[0]) from error
             raise
@@ -124,10 +122,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def _nothing_lost(signals: Signals) -> Iterator[None]:
-    """Python ignores exceptions in callbacks of its garbage collector and in finalizers; such a signal comes again.
-
-    JAX has a callback there: while it starts, a quarter of all signals come in it.
-    """
+    """Python ignores exceptions in callbacks of its garbage collector and in finalizers; such a signal comes again."""
+    # JAX has a callback there: while it starts, a quarter of all signals come in it.
     before = sys.unraisablehook
 
     def hook(lost: Any) -> None:

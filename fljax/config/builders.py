@@ -1,10 +1,8 @@
 """The builders that a config names: found by name, their options checked and made arguments.
 
 A builder makes an algorithm, a scenario, a model, a data set, a partition, a contribution or a callback. Its signature
-has its options. ``OFFERS`` lists the parameters that an experiment gives: these are no options. The forms that TOML has
-for values end here: tables become NamedTuples (``builder_arguments``), the server's optimizer
-``fljax.training.OptimizerSettings``, a contribution ``fljax.contributions.Measure``. ``fljax.config.name_resolution``
-calls this for every name of a config.
+has its options; parameters that an experiment gives (``OFFERS``) are none. The forms that TOML has for values end here:
+tables become NamedTuples.
 """
 
 from __future__ import annotations
@@ -37,15 +35,10 @@ from fljax.metrics.scores import Score, scores_of
 
 
 class Offer(NamedTuple):
-    """The arguments that an experiment gives to one kind of builder; they are not options of a config.
+    """The arguments that an experiment gives to one kind of builder; they are not options of a config."""
 
-    Attributes:
-      positional: the number of arguments given by position.
-      named: further arguments, given to builders that have a parameter of that name.
-    """
-
-    positional: int = 0
-    named: frozenset[str] = frozenset()
+    positional: int = 0  # the number of arguments given by position
+    named: frozenset[str] = frozenset()  # further arguments, given to builders that have a parameter of that name
 
 
 OFFERS: Mapping[str, Offer] = {
@@ -133,17 +126,11 @@ def checked_options(
 
 
 class _Form(NamedTuple):
-    """What the options of a builder are checked by.
+    """What the options of a builder are checked by."""
 
-    Attributes:
-      model: the pydantic model of the options.
-      names: of the options.
-      records: the classes of those options that are records.
-    """
-
-    model: type[pydantic.BaseModel]
-    names: Sequence[str]
-    records: Mapping[str, type[tuple]]
+    model: type[pydantic.BaseModel]  # of the options
+    names: Sequence[str]  # of the options
+    records: Mapping[str, type[tuple]]  # the classes of those options that are records
 
 
 @functools.lru_cache(

@@ -53,13 +53,7 @@ _DEFAULT_OF = {"evaluate_every": "rounds", "participation": "data", "label": "na
 
 
 def sentences(error: pydantic.ValidationError, raw: Mapping[str, Any], known: Container[str] = ()) -> list[str]:
-    """One sentence about each error, without errors that follow from another one; unknown keys come first.
-
-    Args:
-      error: of ``Config``, or of a table of its own.
-      raw: the checked values.
-      known: keys of ``raw`` with errors that were found before; they get no further sentence.
-    """
+    """One sentence about each error, without errors that follow from another one; unknown keys come first."""
     errors = sorted(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
     places = [entry["loc"] for entry in errors]
     strange = [entry["loc"] for entry in errors if entry["type"] == "extra_forbidden"]
@@ -198,14 +192,7 @@ _STAND_INS: Mapping[str, Any] = {
 def without_errors(
     raw: Mapping[str, Any], error: pydantic.ValidationError, broken: frozenset[str]
 ) -> tuple[Config | None, frozenset[str]]:
-    """The config without its faulty tables, for further checks, and the names of the tables that were replaced.
-
-    An algorithm, scenario or callback with an error is left out, and the others stay. Errors of the tables ``broken``
-    are known already.
-
-    Returns:
-      The config, or None if the rest cannot be checked alone; and the names of the replaced tables.
-    """
+    """The config without faulty tables and entries (None: it cannot be checked), and the names of replaced tables."""
     remaining, wrong = dict(raw), set(broken)
     entries: dict[str, set[int]] = {}
     for key, *rest in (part["loc"] for part in error.errors() if part["loc"]):

@@ -1,7 +1,6 @@
 """The values that a config may have: limits on all of them, types that check one each, and the base of its tables.
 
-Limits are checked before any array is made, and a comment gives the reason of each. A config beyond a limit raises an
-error with one sentence. ``keys`` has the tables themselves.
+Limits are checked before any array is made, and a comment gives the reason of each.
 """
 
 from __future__ import annotations
@@ -255,26 +254,15 @@ class Call(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The builders and arguments (``Call``) of all names of a config; ``fljax.experiments.inputs.setup`` calls them.
+    """The builders and arguments (``Call``) of all names of a config; ``fljax.experiments.inputs.setup`` calls them."""
 
-    Attributes:
-      dataset: the source of the data; None for the config of a finished run, whose data need not be there.
-      partition: divides the data among clients.
-      model: makes the task.
-      algorithms: one for each entry.
-      scenarios: around each algorithm, the innermost first: its own ones, then those of all algorithms.
-      callbacks: one for each entry.
-      requirement: arguments of ``fljax.Requirement``; None: the config has none.
-      scores: of the task, a ``fljax.metrics.Score`` each.
-    """
-
-    dataset: Call | None
+    dataset: Call | None  # None for the config of a finished run, whose data need not be there
     partition: Call
     model: Call
-    algorithms: tuple[Call, ...]
-    scenarios: tuple[tuple[Call, ...], ...]
-    callbacks: tuple[Call, ...]
-    requirement: Mapping[str, Any] | None
+    algorithms: tuple[Call, ...]  # one for each entry
+    scenarios: tuple[tuple[Call, ...], ...]  # around each algorithm, the innermost first; its own, then all's
+    callbacks: tuple[Call, ...]  # one for each entry
+    requirement: Mapping[str, Any] | None  # arguments of ``fljax.Requirement``
     scores: tuple[Any, ...] = ()  # Any: a config's keys are read without NumPy
 
 

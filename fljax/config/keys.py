@@ -154,16 +154,12 @@ class Standalone(_LocalChanges):
 
 
 class OwnLocal(_LocalChanges):
-    """Local settings of one algorithm that replace keys of ``local``.
-
-    ``options`` replace those of ``local`` as a whole. An ``optimizer`` without ``options`` has none, whatever ``local``
-    has, since another optimizer would read them in another way or not at all.
-    """
+    """Local settings of one algorithm that replace keys of ``local``."""
 
     decay: Positive | None = None
     optimizer: str | None = None
     weight_decay: NonNegative | None = None
-    options: dict[str, Any] | None = None
+    options: dict[str, Any] | None = None  # as a whole; none by default with an ``optimizer``, which reads others
 
 
 class Participation(Table):
@@ -267,14 +263,11 @@ class Clustering(Table):
 
 
 class Published(Table):
-    """Published numbers to print beside the results: rows of a table (``fljax list tables``).
-
-    ``partition`` selects rows whose partition contains this text, to separate the settings of one table.
-    """
+    """Published numbers to print beside the results: rows of a table (``fljax list tables``)."""
 
     tables: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
     dataset: str | None = None
-    partition: str | None = None
+    partition: str | None = None  # a part of the name, to separate the settings of one table
 
 
 class Callback(Named):
@@ -286,12 +279,7 @@ class Callback(Named):
 
 
 class Stop(Table):
-    """Early stopping of every algorithm: after ``patience`` evaluations without improvement of ``metric``.
-
-    As ``fljax.engine.stop_early`` says: by the mean over seeds, which must be better than the best one before by more
-    than ``minimum_change``. Choices by metrics of test rows are optimistic; ``average_valid_accuracy`` and
-    ``average_valid_loss`` are not of them.
-    """
+    """Early stopping of every algorithm, as ``fljax.engine.stop_early``; metrics of test rows are optimistic."""
 
     metric: str
     patience: Count = 5
@@ -321,16 +309,9 @@ class ScoreEntry(Table):
 
 
 class Metrics(Table):
-    """Settings of metrics, which change no run.
+    """Settings of metrics, which change no run."""
 
-    ``opt_out_threshold`` is IP-FL's delta, the gain in accuracy below which a client counts among ``opt_outs``: one
-    number, or one by client id; unseen clients then have 0. Clients leave by ``delta`` of the scenario ``opting_out``.
-    ``scores`` are names of ``fljax.metrics.SCORES`` or ``"module:object"``, computed at every ``score_every``-th
-    evaluation and at the last one; without ``score_every`` at the last one alone. ``extra`` names metrics that take
-    more computation; those of ``stop.metric`` and ``sweep.metric`` need not be named.
-    """
-
-    opt_out_threshold: NumberOrNumbers = 0.0
+    opt_out_threshold: NumberOrNumbers = 0.0  # by client id: unseen ones have 0
     extra: Annotated[tuple[Printable, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
     scores: Annotated[tuple[ScoreEntry, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
     score_every: Count | None = None

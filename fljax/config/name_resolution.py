@@ -1,8 +1,4 @@
-"""The names of a config, looked up once: each becomes a builder with its arguments, and wrong ones become errors.
-
-``fljax.config.reading`` calls ``with_resolved_names`` when it reads a config. ``fljax.experiments.inputs.setup`` asks
-``resolved_of`` for the builders that it calls.
-"""
+"""The names of a config, looked up once: each becomes a builder with its arguments, and wrong ones become errors."""
 
 from __future__ import annotations
 
@@ -85,11 +81,8 @@ SHAPED = ("contribution", "clustering", "server_optimizer")
 def with_resolved_names(
     config: Config, imports: bool = True, needs_data: bool = True, broken: Container[str] = ()
 ) -> Config:
-    """The config with typed options and its ``resolved`` names, checked against the builders' signatures.
-
-    ``imports`` False accepts names in registries only; ``needs_data`` False does not look for the data set. ``broken``
-    tables have errors: keys that depend on them are not checked, and names are then not resolved.
-    """
+    """The config with typed options and its ``resolved`` names, checked against the builders' signatures."""
+    # Keys that depend on tables with errors are not checked, and names are then not resolved.
     names, errors = registries()._replace(imports=imports), list[ConfigError]()
 
     def checked(check: Callable[..., Any], *arguments: Any, of: Sequence[str] = (), otherwise: Any = None) -> Any:

@@ -72,11 +72,7 @@ def _absolute(file: str, folder: pathlib.Path) -> str:
 
 
 def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
-    """The config with the partition "natural" and its number of clients, if its data are the user's own.
-
-    Options of the data set that stand among the keys of ``data``, such as ``label``, move to ``dataset_options``.
-    Clients are counted only if the config does not say how many: the data set is then read once for it.
-    """
+    """The config with the partition "natural" and its number of clients, if its data are the user's own."""
     data = raw.get("data")
     name = data.get("dataset") if isinstance(data, Mapping) else None
     keys = raw["data"].keys() if isinstance(name, str) else set()
@@ -95,6 +91,7 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
         return raw
     table = {"partition": "natural", **_with_options(raw["data"], parameters_of(source))}
     options = table.get("dataset_options", {})
+    # Clients are counted, by reading the data set once, only if the config does not say how many.
     if table["partition"] != "natural" or "clients" in table or not isinstance(options, Mapping):
         return {**raw, "data": table}
     if "client" in parameters_of(source) and not options.get("client"):

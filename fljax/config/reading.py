@@ -54,10 +54,7 @@ def load(
 
 
 def read(path: str | pathlib.Path) -> dict[str, Any]:
-    """Reads a TOML file or a shipped config, merged with its bases, as nested dictionaries.
-
-    Checks only the limits on values in ``fljax.config.forms``.
-    """
+    """Reads a TOML file or a shipped config, merged with its bases, as dictionaries; checks limits on values alone."""
     file = find_config(path)
     if file == pathlib.Path(path) and not file.exists() and (question := suggestion(path)):
         raise ConfigError(f"expected a config file, got {shown(str(path))}{question}")
@@ -220,10 +217,7 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 
 
 def find_config(config: str | pathlib.Path) -> pathlib.Path:
-    """The file of a config: the given path if there is such a file, else the shipped config of this name.
-
-    A name may lack ``.toml``. The given path, if neither exists, so that reading it says what is missing.
-    """
+    """The file of a config: the given path, or else the shipped config of this name (with or without ``.toml``)."""
     path = pathlib.Path(config)
     try:
         if path.exists() and not path.is_dir():

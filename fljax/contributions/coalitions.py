@@ -1,7 +1,6 @@
-"""Coalitions of clients by code, and the values of a function for many coalitions.
+"""Coalitions of clients by code, ``sum_{i in S} 2^i`` for S, and the values of a function for many coalitions.
 
-A coalition S has the code ``sum_{i in S} 2^i``. A value table is ``[..., 2^N]``: the value of every coalition in the
-order of codes, the empty coalition first and all clients last. Its leading axes are seeds, or anything else.
+A value table ``[..., 2^N]`` has the values by code, the empty coalition first and all clients last.
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ def clients_in(code: int) -> tuple[int, ...]:
 
 
 def clients_of(values: jax.Array | np.ndarray) -> int:
-    """N, of a value table ``[..., 2^N]``.
-
-    Raises:
-      ValueError: if the last axis has not 2^N entries for N from 1 to 16.
-    """
+    """N, of a value table ``[..., 2^N]``; raises a ValueError unless N is from 1 to 16."""
     count = values.shape[-1] if values.ndim else 0
     clients = max(count, 1).bit_length() - 1
     if count != 2**clients or not 1 <= clients <= LARGEST:
@@ -67,11 +62,7 @@ def clients_of(values: jax.Array | np.ndarray) -> int:
 
 
 def value_table(value: Value, members: Bool[Array, "M N"], batch_size: int | None) -> Float[Array, " M"]:
-    """``[M]``: ``value`` of every row of ``members``, mapped over ``batch_size`` rows at a time (None: all).
-
-    Raises:
-      ValueError: if ``value`` does not return a single number, or needs the numbers of its argument.
-    """
+    """``[M]``: ``value`` of every row of ``members``, mapped over ``batch_size`` rows at a time (None: all)."""
 
     def one(row: Array) -> Array:
         try:

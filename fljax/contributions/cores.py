@@ -1,9 +1,7 @@
-"""Payoffs that no coalition has a reason to leave: the least core and the nucleolus, by linear programs on the host.
+"""Payoffs that no coalition has a reason to leave: least core and nucleolus, by scipy's linear programs (HiGHS).
 
-With ``v0(S) = v(S) - v(empty)``, a payoff ``x`` shares ``v0(all)``, and the excess of a coalition is ``v0(S) - x(S)``.
-The model before training may have a value, so that ``v(empty)`` is subtracted, from the value of all clients, too.
-
-Linear programs are scipy's (HiGHS). Tables become arrays of NumPy; nothing here works under ``jit``.
+With ``v0(S) = v(S) - v(empty)``, a payoff ``x`` shares ``v0(all)``, and the excess of a coalition is ``v0(S) - x(S)``:
+the model before training may have a value. Nothing here works under ``jit``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""How well contributions agree with the truth, and how stable they are, on arrays.
+"""How well contributions agree with the truth, and how stable they are: Kendall's tau-b, with ties, and Spearman's rho.
 
-Ranks are compared by Kendall's tau-b, which takes account of ties, and by Spearman's rho. A row that is constant, or
-has one client only, has no ranks: the result is NaN, never 0.
+A row that is constant, or has one client only, has no ranks: the result is NaN, never 0.
 """
 
 from __future__ import annotations

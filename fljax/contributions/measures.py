@@ -1,22 +1,12 @@
 """Contribution measures ``p_k`` that are known before training, and free riders.
 
-A measure is a function whose parameters, by their names, request these inputs:
-
-- ``size`` ``[..., N]``: number of training samples of every client, by id;
-- ``population``: N, an int;
-- ``standalone_accuracy`` and ``standalone_loss`` ``[..., N]``: results of each client's standalone model on its test
-  rows (NaN for a client without training rows or without test rows).
-
-A measure returns ``[..., N]``, with larger values for larger contributions. The leading axis is seeds; a result ``[N]``
-is used for all seeds. A measure whose numbers change over rounds returns an ``xarray.DataArray`` (``by_seed`` in
-``fljax.contributions.tables``).
+The parameters of a measure request inputs by name: ``size`` ``[..., N]``, the numbers of training samples by id;
+``population``, N; ``standalone_accuracy`` and ``standalone_loss`` ``[..., N]`` on test rows (NaN for a client without
+training rows or test rows). A measure returns ``[..., N]``, where ``...`` are seeds (``[N]`` is for all of them); or a
+table, if numbers change over rounds (``by_seed`` in ``fljax.contributions.tables``). It is tried with one half for
+every input before training, so that its errors come early.
 
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), sections 3, 6.
-
-A measure is tried with one half for every loss and accuracy before anything is trained, so that its errors come early.
-
-``MEASURES`` also has those that the server computes from the updates of each round
-(``fljax.contributions.estimators.in_rounds``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Error bars over seeds, and how often one client is worth more than another one.
+"""Error bars over seeds of one number, or of K numbers at once, and how often one client is worth more than another.
 
-``error_bars`` are intervals of one number each. ``simultaneous_bounds`` hold for K numbers at once, so that the largest
-of them may be read.
-
-What seeds redraw (the partition, initial weights, the noise of training) decides what such a bar is about. Say it
-beside the bar.
+What seeds redraw (the partition, initial weights, the noise of training) decides what a bar is about. Say it beside it.
 """
 
 from __future__ import annotations

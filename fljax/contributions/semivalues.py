@@ -1,11 +1,8 @@
 """What clients are worth in a table of the values of all coalitions: Shapley values and other semivalues.
 
-All of them are ``phi_i = sum_{S without i} p_|S| (v(S + i) - v(S))`` with one number ``p_s`` for each size of a
-coalition. A table is ``[..., 2^N]`` (``fljax.contributions.coalitions``) and the result ``[..., N]``. NumPy arrays give
-NumPy results in double precision; JAX arrays give JAX results, also under ``jit``, ``vmap`` and ``grad``. A NaN (a run
-that has diverged) makes all numbers NaN that use its coalition with a weight other than 0.
-
-Only Shapley values are efficient: they add up to ``v(all) - v(empty)``. The others are never rescaled.
+All are ``phi_i = sum_{S without i} p_|S| (v(S + i) - v(S))`` with one number ``p_s`` for each size, of a table
+``[..., 2^N]`` by code. NumPy arrays give NumPy results in double precision; JAX arrays give JAX results, also under
+``jit`` and ``grad``. A NaN (a diverged run) makes all numbers NaN that use it with a weight other than 0.
 """
 
 from __future__ import annotations
@@ -143,11 +140,8 @@ def leave_one_out(values: Numbers) -> Worth:
 
 
 def marginals_along(values: Any, place: Any) -> Any:
-    """``[..., N]`` by client: what each one adds in an order of arrival.
-
-    ``values`` ``[..., N + 1]`` are those of nobody, of the first client, of the first two, ..., of all; ``place`` is
-    the place of each client in the order, from 0.
-    """
+    """``[..., N]`` by client: what each one adds in an order of arrival, of which ``place`` has its place, from 0."""
+    # ``values`` ``[..., N + 1]`` are those of nobody, of the first client, of the first two, ..., of all.
     library: Any = jnp if isinstance(values, jax.Array) else np
     return library.take_along_axis(library.diff(values, axis=-1), place, axis=-1)
 

@@ -1,11 +1,4 @@
-"""Tables of contributions with named dimensions: ``client``, and ``round`` and ``seed`` where numbers differ by them.
-
-A plain table does not say whether its rows are rounds or seeds, so the names are asked for. They come from an
-``xarray.DataArray``, or from columns of a file or of a pandas table.
-
-Contributions that are known by name are given to seeds, rounds and clients in ``by_seed``; ``labels`` in
-``fljax.experiments.inputs.preparation`` has the names of a run.
-"""
+"""Tables of contributions with named dimensions, since a plain one does not say whether rows are rounds or seeds."""
 
 from __future__ import annotations
 
@@ -96,14 +89,7 @@ def by_seed(
 
 
 def by_round(contribution: Any) -> Any:
-    """The numbers of a table for one seed, ``[N]`` or ``[rounds, N]`` by client id, as builders take them.
-
-    Args:
-      contribution: as for ``by_seed``, without the dimension ``seed``; every other value is returned as it is.
-
-    Raises:
-      ValueError: as ``by_seed``, and if the table has the dimension ``seed``.
-    """
+    """The numbers of a table of one seed, ``[N]`` or ``[rounds, N]``, for builders; other values as they are."""
     if not is_labelled(contribution) and not hasattr(contribution, "dims"):
         return contribution
     array = _array_of(contribution)
@@ -124,12 +110,7 @@ def plain_table_error(shape: tuple[int, ...]) -> ValueError:
 
 
 def read_table(path: str) -> xr.DataArray:
-    """The contributions in a CSV file with the columns client, contribution, and round and seed if it has them.
-
-    Raises:
-      ValueError: if the file cannot be read, has other columns, lacks a row for a combination or has it twice, or if a
-        contribution is no finite number of at least 0.
-    """
+    """The contributions in a CSV file with the columns client, contribution, and round and seed if it has them."""
     import pandas as pd
 
     form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True, "index_col": False}
@@ -255,10 +236,7 @@ def _places_of_rounds(rows: list[Any] | None, size: int, rounds: int | None) -> 
 def _places_of_clients(
     labels: list[Any], names: tuple[Any, ...] | None, unseen: tuple[Any, ...] | None, population: int
 ) -> list[int]:
-    """The place in a table of each client by id; labels are names of clients if all of them are, else ids.
-
-    Names of unseen clients are passed over.
-    """
+    """The place in a table of each client by id; labels are names of clients if all of them are, else ids."""
     by_name = {str(name): id for id, name in enumerate(names or ())}
     known = dict.fromkeys(map(str, unseen or ()), _UNSEEN) | by_name
     as_names = [known.get(str(label)) for label in labels]

@@ -1,8 +1,5 @@
 """Shapley values of clients, exact or from random permutations, for a given value function of coalitions.
 
-``phi_i = sum_{S not containing i} |S|! (N - |S| - 1)! / N! (v(S + i) - v(S))``: the mean marginal contribution of
-client i to the clients before it, over all orders of the N clients.
-
 Sources: Shapley, "A value for n-person games" (1953); Ghorbani and Zou, "Data Shapley" (ICML 2019), Equation 1 and
 Algorithm 1 (without its truncation, which is biased); Castro et al., "Polynomial calculation of the Shapley value based
 on sampling" (2009) for the standard error; Mitchell et al., "Sampling permutations for Shapley value estimation" (JMLR

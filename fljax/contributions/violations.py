@@ -1,9 +1,7 @@
 """Whether larger coalitions are better: superadditivity, monotonicity and convexity of a table, and what violates them.
 
-A table is ``[2^N]`` by code, or ``[R, 2^N]`` for R seeds. In a table of one seed a violation is a gap below
-``-tolerance``. In a table of several seeds it is a mean gap whose t-interval lies below it
-(``fljax.contributions.over_seeds``). Accuracy saturates, so that most games of federated learning are neither
-superadditive nor convex.
+Accuracy saturates, so that most games of federated learning are neither superadditive nor convex. In a table of several
+seeds, a violation is a mean gap whose t-interval lies below ``-tolerance``.
 """
 
 from __future__ import annotations
@@ -83,10 +81,7 @@ def monotonicity(
     """``v(S + i) >= v(S)`` for all clients i and all S without i: ``N 2^(N-1)`` inequalities.
 
     Args:
-      values: ``[2^N]`` by code, or ``[R, 2^N]``.
-      level: of the interval over seeds.
-      tolerance: gaps above ``-tolerance`` are rounding.
-      listed: W, the largest number of violations to list.
+      values, level, tolerance, listed: as for ``superadditivity``.
 
     Returns:
       ``Violations``, where ``where`` has the code of S and the id i.
@@ -112,10 +107,7 @@ def convexity(values: Numbers, *, level: float = 0.95, tolerance: float = _ROUND
     A convex game is superadditive, and its Shapley values are in the core.
 
     Args:
-      values: ``[2^N]`` by code, or ``[R, 2^N]``.
-      level: of the interval over seeds.
-      tolerance: gaps above ``-tolerance`` are rounding.
-      listed: W, the largest number of violations to list.
+      values, level, tolerance, listed: as for ``superadditivity``.
 
     Returns:
       ``Violations``, where ``where`` has the code of S, and the ids i and j with i < j.

@@ -13,24 +13,13 @@ _ROUNDING, _SINGULAR = 1e-12, 1e13
 def extreme_equilibria(
     first: Float[np.ndarray, "K L"], second: Float[np.ndarray, "K L"], *, precision: float = 0.0
 ) -> tuple[Float[np.ndarray, "E K"], Float[np.ndarray, "E L"], Bool[np.ndarray, " E"]]:
-    """All extreme equilibria: those that are no mixture of others. If they are finitely many, these are all.
-
-    A mixture x is a vertex of ``{x >= 0, B'x <= 1}``, scaled to the sum 1, and y one of ``{y >= 0, A y <= 1}``, where A
-    and B are the payoffs, moved and scaled to [1, 2]. x and y are an equilibrium if every strategy is not played or a
-    best response. Neither changes if payoffs are scaled, or a number is added to them.
-
-    Args:
-      first: ``[K, L]``, A, payoffs of the player who chooses the row.
-      second: ``[K, L]``, B, payoffs of the other one.
-      precision: of payoffs, relative to the largest one of each player; smaller differences are ties.
-
-    Returns:
-      The mixtures x, the mixtures y, and which equilibria are degenerate: with more best responses to a mixture than
-      it has strategies. Without one of these, the number of equilibria is odd.
-
-    Source: von Stengel, "Equilibrium computation for two-player games in strategic and extensive form", in Algorithmic
-    Game Theory (2007), chapter 3.
-    """
+    """All equilibria (x, y) of payoffs A, B that are no mixture of others, and whether each is degenerate."""
+    # x is a vertex of ``{x >= 0, B'x <= 1}``, scaled to the sum 1, and y one of ``{y >= 0, A y <= 1}``, with payoffs in
+    # [1, 2], as moving and scaling change no equilibrium. Each strategy is not played, or a best response. Degenerate:
+    # more best responses to a mixture than it has strategies; without one of these, the number of equilibria is odd.
+    # ``precision`` is relative to the largest payoff of a player; smaller differences are ties. Source: von Stengel,
+    # "Equilibrium computation for two-player games in strategic and extensive form", Algorithmic Game Theory (2007),
+    # chapter 3.
     rows, not_rows, columns_best = _vertices(second.T, precision)
     columns, not_columns, rows_best = _vertices(first, precision)
     missing = (~not_rows).astype(float) @ (~rows_best).T + (~columns_best).astype(float) @ (~not_columns).T

@@ -83,10 +83,7 @@ class ProcessLost(Exception):
 
 @contextmanager
 def during(function: str, **about: Any) -> Generator[None, None, None]:
-    """Turns an exception inside into an ``AlgorithmError``; fljax's own sentences on bad input stay as they are.
-
-    The innermost ``function`` counts. ``about`` are other attributes of the error; arrays and None are allowed.
-    """
+    """Turns an exception inside into an ``AlgorithmError`` of the innermost function; fljax's own sentences stay."""
     try:
         yield
     except AlgorithmError as error:
@@ -139,10 +136,8 @@ def is_sentence(error: BaseException) -> bool:
 
 
 def _is_raised(error: BaseException) -> bool:
-    """Whether the last line in which the error was is a ``raise``.
-
-    JAX removes its own lines, so that the last one left may be a line of ours that called JAX.
-    """
+    """Whether the last line in which the error was is a ``raise``."""
+    # JAX removes its own lines, so that the last one left may be a line of ours that called JAX.
     frame = traceback.extract_tb(error.__traceback__)[-1]
     line = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return not line or line.startswith("raise")
@@ -158,11 +153,7 @@ def in_words(error: BaseException) -> str:
 
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame of the user's code; None if there is none.
-
-    Code of the user is in neither fljax, nor Python, nor an installed package; if there is no such code, in an
-    installed package that fljax does not stand on.
-    """
+    """The innermost frame of the user's code, else of a package that fljax does not stand on; None if there is none."""
     frames = _frames(error)
     installed = _installed()
     libraries = [folder / name for folder in installed for name in _LIBRARIES]
@@ -195,11 +186,9 @@ def short(file: str) -> str:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames below the last call of this module.
-
-    An operation of a gradient fails where JAX computes the gradient. JAX then gives the place of the operation itself
-    as the cause, with the whole stack.
-    """
+    """The frames below the last call of this module."""
+    # An operation of a gradient fails where JAX computes the gradient. JAX then gives the place of the operation itself
+    # as the cause, with the whole stack.
     cause = error.__cause__
     if cause is not None and type(cause).__name__ == "JaxStackTraceBeforeTransformation":
         frames = traceback.extract_tb(cause.__traceback__)

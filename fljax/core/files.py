@@ -1,9 +1,5 @@
-"""Files that are written as wholes, arrays by name in NumPy's format, and locks of folders.
-
-Other libraries give bytes, which are written here. ``results.nc``, for example, is made in memory, because HDF5 crashes
-on a full disk. It is also read from memory, so HDF5's own locks are never used. To a folder with a lock, one
-process at a time writes.
-"""
+"""Files that are written as wholes, arrays by name in NumPy's format, and locks of folders."""
+# Other libraries give bytes: ``results.nc`` is made in memory and read from there, because HDF5 crashes on a full disk.
 
 from __future__ import annotations
 
@@ -23,11 +19,7 @@ import numpy as np
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file atomically: under a temporary name, flushed to the disk, then renamed.
-
-    Raises:
-      OSError: one sentence, if the file cannot be written. An existing file is unchanged.
-    """
+    """Writes a file atomically, under a temporary name, flushed, renamed; an OSError of one sentence if that fails."""
     try:
         replace(path, content)
     except OSError as error:
@@ -38,13 +30,8 @@ def write(path: pathlib.Path, content: bytes) -> None:
 
 
 def replace(path: pathlib.Path, content: bytes, mark: str = "") -> None:
-    """Writes a file as ``write``, whose sentence is about results; a link in its place is replaced, not followed.
-
-    ``mark`` ends the temporary name, where two processes may write the file.
-
-    Raises:
-      OSError: of the system.
-    """
+    """Writes a file as ``write``, but with the system's own errors; a link in its place is replaced, not followed."""
+    # ``mark`` ends the temporary name, where two processes may write the file.
     if path.exists() and not path.is_file():  # a device, which a file must not replace
         raise OSError(errno.EINVAL, "no regular file")
     fresh = path.with_name(f".{path.name}{mark}")
@@ -62,10 +49,8 @@ def replace(path: pathlib.Path, content: bytes, mark: str = "") -> None:
 
 
 def check_links(folder: pathlib.Path, names: Sequence[str]) -> None:
-    """Raises a ValueError if some files or folders in a folder, or something in these, are links, or any file a device.
-
-    A link would be read, or written through, in place of a file; a pipe may never end. The folder itself may be a link.
-    """
+    """Raises a ValueError if something of these names in a folder, or inside, is a link, or any file a device."""
+    # A link would be read, or written through, in place of a file; a pipe may never end. The folder may be a link.
     for top in folder.glob("*"):
         own = top.name in names
         inside = (os.path.join(where, each) for where, *found in os.walk(top) for each in (*found[0], *found[1]))
@@ -94,21 +79,14 @@ def _flush_folder(path: pathlib.Path) -> None:
 
 
 def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *, compressed: bool = False) -> None:
-    """Writes arrays by name, atomically; they are not pickled.
-
-    Raises:
-      OSError: as ``write``.
-    """
+    """Writes arrays by name, atomically (``write``); they are not pickled."""
     buffer = io.BytesIO()
     (np.savez_compressed if compressed else np.savez)(buffer, **arrays)  # type: ignore[arg-type]
     write(path, buffer.getvalue())
 
 
 def check_unpacked(path: pathlib.Path) -> None:
-    """Raises a ValueError if arrays of an ``.npz`` file say more bytes than it has, or all need more than the memory.
-
-    A BadZipFile is raised as by zipfile.
-    """
+    """Raises a ValueError if arrays of an ``.npz`` say more bytes than it has, or all need more than the memory."""
     total = 0
     with zipfile.ZipFile(path) as file:
         for entry in file.infolist():
@@ -132,10 +110,7 @@ def check_memory(size: int) -> None:
 
 
 def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -> dict[str, np.ndarray]:
-    """The arrays of a file by name; nothing is unpickled.
-
-    ``what`` is in the file, for errors. Arrays whose names do not begin with one of ``prefixes`` are not read.
-    """
+    """The arrays of a file by name, if that begins with one of ``prefixes``; nothing is unpickled."""
     try:
         check_unpacked(path)
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
@@ -152,14 +127,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path, patience: float = 0.2) -> Iterator[None]:
-    """Makes the folder of a lock if there is none, and holds the lock.
-
-    ``patience`` is in seconds; the default is for those who watch a run, and take the lock for an instant.
-
-    Raises:
-      ValueError: if another process holds the lock, or the folder cannot be written or locked.
-      OSError: if the disk has no room.
-    """
+    """Makes the folder of a lock if there is none, and holds the lock; a ValueError if another process does."""
+    # ``patience`` in seconds is for those who watch a run, and take the lock for an instant.
     import filelock  # imported here, since simulate needs few packages
 
     lock, folder = filelock.FileLock(path), str(path.parent)

@@ -1,8 +1,5 @@
-"""How programs for GPUs are formed: one table, ``gpu_rules.toml``, which a benchmark writes from measurements.
-
-``benchmarks/accelerator.py --write-rule`` writes the table; what was not measured stays. The table is read while
-programs are traced, so it is the same for every process of one version of fljax.
-"""
+"""How programs for GPUs are formed: one table, ``gpu_rules.toml``, which a benchmark writes from measurements."""
+# ``benchmarks/accelerator.py --write-rule`` writes it; what was not measured stays.
 
 from __future__ import annotations
 
@@ -11,7 +8,10 @@ import tomllib
 from importlib import resources
 from typing import Literal, NamedTuple, get_args
 
+# "grouped" is XLA's own convolution, a grouped one under ``vmap`` over clients; "patches" is a product of patches and
+# kernels, a batched product then; "tiles" is one with fewer and larger patches (``fljax.models.channels_last``).
 Convolution = Literal["grouped", "patches", "tiles"]
+# "elementwise" is a maximum of four arrays, "windows" is ``lax.reduce_window``.
 Pooling = Literal["elementwise", "windows"]
 
 # A convolution with so many output channels, or more, is wide. A LeNet has 6 and 16, a ResNet18 64 to 512; what lies
@@ -20,25 +20,13 @@ WIDE = 64
 
 
 class GpuRules(NamedTuple):
-    """The forms and constants of programs for GPUs.
+    """The forms and constants of programs for GPUs; what ``source`` did not measure is an estimate."""
 
-    Attributes:
-      source: the measurements that they follow, a file in ``benchmarks/results``; "estimates" if there are none. What
-        was not measured there is an estimate.
-      chunk_bytes: how many bytes the clients side by side may read and write in one local step, before XLA fuses
-        operations (``fljax.engine.programs.execution``).
-      narrow_convolution: of layers with fewer than ``WIDE`` output channels. "grouped" is XLA's own convolution, which
-        is a grouped one under ``vmap`` over clients; "patches" is a product of patches and kernels, which is a batched
-        product then; "tiles" is one with fewer and larger patches (``fljax.models.channels_last``).
-      wide_convolution: of all other convolutional layers.
-      pooling: of 2 x 2 max-pools. "elementwise" is a maximum of four arrays, "windows" is ``lax.reduce_window``.
-    """
-
-    source: str
-    chunk_bytes: int
-    narrow_convolution: Convolution
-    wide_convolution: Convolution
-    pooling: Pooling
+    source: str  # a file in ``benchmarks/results``; "estimates" if there are none
+    chunk_bytes: int  # read and written by the clients side by side in one local step, before XLA fuses
+    narrow_convolution: Convolution  # of layers with fewer than ``WIDE`` output channels
+    wide_convolution: Convolution  # of all other layers
+    pooling: Pooling  # of 2 x 2 max-pools
 
     def convolution(self, channels: int) -> Convolution:
         """The form of a convolution with so many output channels."""
@@ -46,11 +34,7 @@ class GpuRules(NamedTuple):
 
 
 def parse(text: str) -> GpuRules:
-    """The rules in the text of a TOML file.
-
-    Raises:
-      ValueError: if a key is missing or unknown, or a value is not one of the valid ones.
-    """
+    """The rules in the text of a TOML file; a ValueError if a key is missing or unknown, or a value is not valid."""
     raw = tomllib.loads(text)
     if sorted(raw) != sorted(GpuRules._fields):
         raise ValueError(f"expected the keys {', '.join(GpuRules._fields)} in the rules for GPUs, got {', '.join(raw)}")

@@ -1,7 +1,5 @@
-"""Labels of values: those of pandas and xarray, and columns by name. What takes values by place takes none with labels.
-
-An index that counts from 0, which pandas makes by itself, says nothing that places do not say.
-"""
+"""Labels of values: those of pandas and xarray, columns by name. What takes values by place takes none with labels."""
+# An index that counts from 0, which pandas makes by itself, says nothing that places do not say.
 
 from __future__ import annotations
 

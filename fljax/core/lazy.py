@@ -1,8 +1,5 @@
-"""Packages whose names are imported at first use.
-
-Each name stands once, in the block ``if TYPE_CHECKING`` of the package's ``__init__.py``, where type checkers look for
-it, too. The block is read when a name is first asked for: a package that is only imported costs nothing.
-"""
+"""Packages whose names are imported at first use, so that a package that is only imported costs nothing."""
+# Each name stands once, in the block ``if TYPE_CHECKING`` of ``__init__.py``, where type checkers look for it, too.
 
 from __future__ import annotations
 
@@ -13,10 +10,8 @@ from typing import Any
 
 
 def at_first_use(spec: Any) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of the package with this ``__spec__``.
-
-    Lines of its block are ``from module import name as name``.
-    """
+    """``__getattr__`` and ``__dir__`` of the package with this ``__spec__``."""
+    # Lines of its block are ``from module import name as name``.
     package = spec.name
 
     @functools.cache

@@ -23,22 +23,10 @@ def repeat(
     most: int,
     until: Callable[[PyTree], Bool[Array, ""]] | None = None,
 ) -> PyTree:
-    """``body(count - 1, ... body(1, body(0, carry)))``.
-
-    A traced ``count`` is the trip count of a while loop, so no iteration is wasted. JAX cannot differentiate a while
-    loop in reverse mode, so differentiation uses a scan of ``most`` iterations; iterations beyond ``count`` leave the
-    carry unchanged. Forward mode is not supported if ``count`` is traced or ``until`` is given.
-
-    Args:
-      count: number of iterations, clipped to ``[0, most]``.
-      body: ``(turn, carry) -> carry``; the carry keeps its structure, shapes and dtypes.
-      carry: the initial carry.
-      most: the largest number of iterations, static.
-      until: ``carry -> []``: whether the loop ends. None: only ``count`` ends the loop.
-
-    Returns:
-      The carry after the last iteration.
-    """
+    """``body(count - 1, ... body(1, body(0, carry)))``, at most ``most`` (static), until ``until(carry)`` is true."""
+    # A traced ``count`` is the trip count of a while loop, so no iteration is wasted. JAX cannot differentiate that in
+    # reverse mode, so differentiation uses a scan of ``most`` iterations; those beyond ``count`` change nothing.
+    # Forward mode is not supported if ``count`` is traced or ``until`` is given.
     if until is not None:
 
         def step(turn: Array, ended_and_carry: PyTree) -> PyTree:

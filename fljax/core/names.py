@@ -1,11 +1,4 @@
-"""Names that users write, looked up or refused with a suggestion, and short texts about values.
-
-``resolve`` is the only function that imports what a config names. ``fljax.config`` passes ``imports`` down to it, and
-it reads FLJAX_NO_IMPORT itself. After ``load(..., imports=False)`` a Config holds names of registries only.
-
-``describe`` is for ``repr`` and for files that say how a run was made. It reads only shapes and types of arrays, so
-tracers and shapes without arrays are described as well as arrays.
-"""
+"""Names that users write, looked up or refused with a suggestion, and short texts about values."""
 
 from __future__ import annotations
 
@@ -45,10 +38,7 @@ def about_algorithm(label: str) -> Iterator[None]:
 
 
 def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
-    """The sentence for a name that does not exist: ``expected one of the <kind>s a, b, got 'x' (did you mean 'a'?)``.
-
-    ``kind`` is in the singular, and an ``s`` makes the plural. There is no question if no name is similar.
-    """
+    """The sentence for an unknown name: ``expected one of the <kind>s a, b, got 'x' (did you mean 'a'?)``."""
     names = [str(name) for name in valid]
     if not names:
         return f"expected no {kind} (there are none to choose from), got {shown(got)}"
@@ -71,10 +61,8 @@ def check_text(kind: str, names: Iterable[Any]) -> None:
 
 
 def file_name(label: str) -> str:
-    """A label as the name of a file or folder, with special characters as %-codes.
-
-    Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
-    """
+    """A label as the name of a file or folder, with special characters as %-codes."""
+    # Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
     name = urllib.parse.quote(label, safe=" ")
     if not name.strip("."):  # "." and ".." are folders
         name = name.replace(".", "%2E")
@@ -84,10 +72,7 @@ def file_name(label: str) -> str:
 
 
 def nearest(got: str, valid: Iterable[str]) -> str | None:
-    """The name among ``valid`` most similar to ``got``, ignoring case and the difference of ``-`` and ``_``.
-
-    None if no name is similar.
-    """
+    """The most similar name, ignoring case and the difference of ``-`` and ``_``; None if no name is similar."""
     if len(got) > _LONGEST_SHOWN:  # slow to compare, and no name is similar
         return None
     plain = {_plain(name): name for name in valid}
@@ -106,16 +91,9 @@ def has_separator(name: str) -> bool:
 
 
 def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool = True) -> Any:
-    """The entry of a registry, or the object at an import path.
-
-    This is the only function of fljax that imports modules named in a config. Importing a module runs its code. An
-    import path is ``"module:object"``, ``"package.module:object.attribute"`` works too, and modules in the current
-    directory can be imported. ``imports`` False refuses it, and the environment variable FLJAX_NO_IMPORT does in any
-    case. ``kind`` is that of the object, in the singular, for the error message.
-
-    Returns:
-      The registry's entry, or the imported object.
-    """
+    """The entry of a registry, or the object at an import path ``"module:object"`` or ``"module:object.attribute"``."""
+    # This is the only function that imports modules named in a config, which runs their code. ``imports`` False refuses
+    # it, and the environment variable FLJAX_NO_IMPORT does in any case. The current directory has modules, too.
     if name in registry:
         return registry[name]
     module_name, colon, path = name.partition(":")
@@ -182,10 +160,8 @@ def _plain(name: str) -> str:
 
 
 def describe(value: Any) -> str:
-    """A value in a few words: ``0.1``, ``float32[5]``, ``Local(learning_rate=0.1, batch_size=8)``, ``fedavg``.
-
-    Of a NamedTuple, fields that are functions or have their default value are left out.
-    """
+    """A value in a few words: ``0.1``, ``float32[5]``, ``Local(learning_rate=0.1, batch_size=8)``, ``fedavg``."""
+    # It reads only shapes and types of arrays, so that tracers, and shapes without arrays, are described, too.
     if isinstance(value, float):
         return f"{value:g}"
     if value is None or isinstance(value, bool | int | str):

@@ -1,12 +1,8 @@
 """Code that has other forms on CPUs, GPUs and TPUs, and the platform that it is traced for.
 
-``choose`` is ``jax.lax.platform_dependent``, which traces all forms; the compiler takes that of its platform. Inside
-``traced_for`` the platform is known, and only its form is traced: a ResNet18's gradient takes 0.6 s in place of 2.5.
-The programs of the engine know the platform of their devices.
-
-The platform is a context of JAX (``jax.make_user_context``). JAX keeps what it has traced under a key with the shapes
-of the arguments and with such contexts, so a function that was traced for one platform is traced anew for another.
-Earlier releases of JAX have no such contexts; with them all forms are traced everywhere.
+``jax.lax.platform_dependent`` traces all forms. Inside ``traced_for``, one form is traced: a ResNet18's gradient takes
+0.6 s in place of 2.5. The platform is a context of JAX (``jax.make_user_context``), which is part of the key of what
+JAX has traced. Earlier releases of JAX have none; with them all forms are traced everywhere.
 """
 
 from __future__ import annotations
@@ -33,10 +29,8 @@ def is_supported() -> bool:
 
 
 def traced_for(platform: str) -> AbstractContextManager[Any]:
-    """While it is entered, code is traced for one platform: "cpu", "gpu" or "tpu"; ``ANY`` for all.
-
-    It is entered while something is traced, never around a program that runs: that would be compiled again.
-    """
+    """While it is entered, code is traced for one platform: "cpu", "gpu" or "tpu"; ``ANY`` for all."""
+    # It is entered while something is traced, never around a program that runs: that would be compiled again.
     return contextlib.nullcontext() if _CONTEXT is None else _CONTEXT(platform)
 
 
@@ -46,17 +40,7 @@ def choose(
     default: Callable[..., Result],
     tpu: Callable[..., Result] | None = None,
 ) -> Result:
-    """The form for the platform that this is traced for, of ``arguments``; if it is not known, for any platform.
-
-    Args:
-      *arguments: arrays, or trees of them.
-      cpu: the form for CPUs.
-      default: the form for GPUs, and for all platforms without a form.
-      tpu: the form for TPUs; None: ``default``.
-
-    Returns:
-      The same shapes and dtypes for all platforms.
-    """
+    """The form for the platform that this is traced for, or for any; all have the same shapes and dtypes."""
     forms = {"cpu": cpu} if tpu is None else {"cpu": cpu, "tpu": tpu}
     platform = ANY if _CONTEXT is None else _CONTEXT.value
     if platform == ANY:

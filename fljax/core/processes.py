@@ -1,7 +1,7 @@
 """Several processes, on one host or on many, that compute one run together on JAX's distributed runtime.
 
-Every process runs the same script or command and has its own devices; a run's programs span the devices of all of them.
-What a run decides is decided in process 0, and only process 0 writes. In one process all of this does nothing.
+Programs of a run span the devices of all processes. What a run decides is decided in process 0, and only it writes.
+In one process all of this does nothing.
 """
 
 from __future__ import annotations
@@ -187,10 +187,8 @@ def is_first() -> bool:
 
 
 def agreed(decide: Callable[[], Value]) -> Value:
-    """What ``decide`` returns or raises in process 0, in every process; it is called there alone.
-
-    All processes must call this in the same order. ``decide`` must not compute on the devices of other processes.
-    """
+    """What ``decide`` returns or raises in process 0, in every process; all must call this in the same order."""
+    # It must not compute on the devices of other processes.
     if not are_several():
         return decide()
     import jax
@@ -237,10 +235,8 @@ def gathered(value: Value) -> list[Value]:
 
 
 def check_same(tell: Callable[[], dict[str, Any]]) -> None:
-    """Raises a ValueError in every process, unless ``tell`` gives the same numbers and texts in all, by name.
-
-    Processes with different programs would wait for each other forever. In one process, ``tell`` is not called.
-    """
+    """Raises a ValueError in every process, unless ``tell`` gives the same numbers and texts in all, by name."""
+    # Processes with different programs would wait for each other forever. In one process, ``tell`` is not called.
     if not are_several():
         return
     _check_devices()

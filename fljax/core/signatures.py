@@ -1,12 +1,7 @@
 """What signatures of builders say: their parameters, the types of options, and which values an annotation allows.
 
-Builders are algorithms, scenarios, models, data sets, partitions and measures of contributions. An experiment offers
-values by parameter name, and a builder receives those it has names for (``arguments_for``).
-
-Hyper-parameters that belong together are one NamedTuple (IP-FL's ``Tokens``). A parameter annotated with one is a table
-in a config: its keys are checked as options are, and a Config holds the table.
-
-``allowed_by`` reads an annotation for ``fljax.core.values``, which checks the values of users.
+A builder receives those values of an experiment that it has parameter names for (``arguments_for``). A parameter
+annotated with a NamedTuple (IP-FL's ``Tokens``) is a table in a config, whose keys are checked as options are.
 """
 
 from __future__ import annotations
@@ -76,10 +71,7 @@ def argument_of(function: Callable[..., Any], given: Mapping[str, Any], name: st
 
 
 def plain_type(annotation: Any) -> Any:
-    """The annotation if TOML has such values (numbers, text, booleans, literals, lists, their unions), else Any.
-
-    A NamedTuple becomes a table of any values.
-    """
+    """The annotation if TOML has such values, else Any; a NamedTuple becomes a table of any values."""
     plain, foreign = [], False
     for part in parts_of(annotation):
         if is_record(part):
@@ -123,10 +115,7 @@ _ARRAYS = ("Array", "Bool", "Float", "Inexact", "Int", "Integer", "Num", "Real",
 
 
 def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict[str, Any]:
-    """The annotations of a builder's parameters; Any for an annotation that cannot be resolved.
-
-    ``extras``: whether ``Annotated`` is kept.
-    """
+    """The annotations of a builder's parameters, with ``Annotated`` if ``extras``; Any if it cannot be resolved."""
     if is_definition(builder):
         try:
             return dict(_resolved_annotations(builder, extras, code_of(builder)))
@@ -144,10 +133,8 @@ def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict
 
 
 def is_definition(builder: Callable[..., Any]) -> bool:
-    """Whether a builder is a function or a class, which is equal to itself alone, and not an object that is called.
-
-    Those of a notebook or a script are none: the types that their annotations name may be defined anew.
-    """
+    """Whether a builder is a function or a class, which is equal to itself alone, and not an object that is called."""
+    # Those of a notebook or a script are none: the types that their annotations name may be defined anew.
     known = inspect.isroutine(builder) or inspect.isclass(builder)
     return known and getattr(builder, "__module__", None) != "__main__"
 
@@ -192,23 +179,14 @@ def _resolver_of(builder: Callable[..., Any], extras: bool) -> Callable[[Any], A
 
 
 class Range(NamedTuple):
-    """The numbers that a parameter allows: finite ones from ``least`` to ``most``.
-
-    Attributes:
-      least: no number is below it.
-      most: no number is above it.
-      above: whether ``least`` itself is refused.
-      below: whether ``most`` itself is refused.
-      infinite: whether infinite numbers are allowed.
-      unknown: whether NaN is allowed, for what is not known.
-    """
+    """The numbers that a parameter allows: finite ones from ``least`` to ``most``."""
 
     least: float = -math.inf
     most: float = math.inf
-    above: bool = False
-    below: bool = False
-    infinite: bool = False
-    unknown: bool = False
+    above: bool = False  # whether ``least`` itself is refused
+    below: bool = False  # whether ``most`` itself is refused
+    infinite: bool = False  # whether infinite numbers are allowed
+    unknown: bool = False  # whether NaN is allowed, for what is not known
 
     def allows(self, x: np.ndarray) -> bool:
         """Whether all numbers are allowed."""
@@ -232,35 +210,20 @@ LABELS = "labels"  # in Annotated: the builder reads the labels of pandas and xa
 
 
 class Allowed(NamedTuple):
-    """What an annotation allows, in parts.
+    """What an annotation allows, in parts."""
 
-    Attributes:
-      anything: whether it says nothing that can be checked.
-      none: None.
-      truth: True and False.
-      number: one number; "whole": one whole number; None: neither.
-      axes: of arrays of numbers: the least and the largest number of axes; None: no arrays.
-      whole_entries: whether entries of arrays are whole numbers.
-      sequences: whether arrays stand for sequences of Python's, whose whole entries shape the program.
-      names: the names.
-      records: the classes of NamedTuples.
-      others: further classes, such as ``str``; functions are ``Callable``.
-      bounds: of numbers and of entries of arrays.
-      labels: whether arrays may have labels.
-    """
-
-    anything: bool = False
+    anything: bool = False  # it says nothing that can be checked
     none: bool = False
-    truth: bool = False
+    truth: bool = False  # True and False
     number: Literal["any", "whole"] | None = None
-    axes: tuple[int, float] | None = None
+    axes: tuple[int, float] | None = None  # of arrays, the least and the largest number; None: no arrays
     whole_entries: bool = False
-    sequences: bool = False
+    sequences: bool = False  # arrays stand for Python's sequences, whose whole entries shape the program
     names: tuple[str, ...] = ()
-    records: tuple[Any, ...] = ()
-    others: tuple[Any, ...] = ()
-    bounds: Range = ALL
-    labels: bool = False
+    records: tuple[Any, ...] = ()  # the classes of NamedTuples
+    others: tuple[Any, ...] = ()  # such as ``str``; functions are ``Callable``
+    bounds: Range = ALL  # of numbers and of entries of arrays
+    labels: bool = False  # whether arrays may have labels
 
 
 def allowed_by(annotation: Any, bounds: Range = ALL) -> Allowed:

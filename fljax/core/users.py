@@ -1,7 +1,5 @@
-"""Functions that users give: an error names the function, and what it returns is checked.
-
-Of a traced function both happen while its program is traced, before anything is computed.
-"""
+"""Functions that users give: an error names the function, and what it returns is checked."""
+# Of a traced function both happen while its program is traced, before anything is computed.
 
 from __future__ import annotations
 
@@ -17,12 +15,7 @@ from fljax.core.values import kind_of
 
 
 def call(kind: str, form: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What a user's function returns; ``kind`` says what it is ("the loss"), ``form`` its parameters ("(outputs, y)").
-
-    Raises:
-      ValueError: if the function has other parameters.
-      AlgorithmError: if it raises another exception.
-    """
+    """What a user's function returns; ``kind`` says what it is ("the loss"), ``form`` its parameters ("(x, y)")."""
     check(kind, form, function, *arguments, **named)
     with during(f"{kind} {name_of(function)}"):
         return function(*arguments, **named)
@@ -49,11 +42,8 @@ def refused(kind: str, function: Callable[..., Any], wanted: str, found: Any) ->
 def numbers(
     kind: str, function: Callable[..., Any], wanted: str, found: Any, shape: tuple[Any, ...], make: Any = jnp.asarray
 ) -> Any:
-    """What a user's function returned, ``found``, as an array of real numbers, traced or not.
-
-    An error says what is ``wanted``. The ``shape`` may end in ``...``, for any further axes. ``make`` makes the array;
-    NumPy's keeps double precision.
-    """
+    """What a user's function returned, ``found``, as an array of real numbers, traced or not."""
+    # An error says what is ``wanted``. The ``shape`` may end in ``...``. NumPy's ``make`` keeps double precision.
     try:
         array = None if found is None or isinstance(found, str | bytes | tuple | Mapping) else make(found)
     except (TypeError, ValueError, OverflowError):

@@ -1,18 +1,10 @@
-"""Values that users give to builders, checked by the annotations of their parameters.
+"""Values that users give to builders, checked by the annotations of their parameters (``@checked``).
 
-``@checked`` on a builder (an algorithm, a scenario, a partition) refuses, in one sentence, each value that the
-annotation of its parameter does not allow:
-
-- ``float``, and ``float | Float[Array, ""]``, is one finite number of Python, NumPy or JAX, and no bool;
-- ``int`` is one whole number, which 2.0 is not;
+- ``float`` is one finite number and no bool, ``int`` a whole one, which 2.0 is not; NumPy's numbers become Python's;
 - ``Real[AnyArray, " N"]`` and ``Sequence[float]`` are finite numbers with as many axes;
-- ``Literal["a", "b"]`` is one of its names, ``bool`` is True or False;
-- fields of a NamedTuple, such as ``Local``, are checked by their own annotations;
-- ``Annotated[..., Range(0, 1)]`` bounds all numbers inside;
-- values are taken by place, so labels are refused, but with ``Annotated[..., LABELS]``.
-
-Of traced values, the shape and the dtype are checked alone. NumPy's numbers, and JAX's where a whole number is asked
-for, become Python's. A parameter with another annotation, or with none, takes anything.
+- ``Annotated[..., Range(0, 1)]`` bounds all numbers inside, and ``Annotated[..., LABELS]`` alone allows labels, since
+  values are taken by place;
+- fields of a NamedTuple are checked by their own annotations; traced values by shape and dtype alone.
 """
 
 from __future__ import annotations
@@ -109,10 +101,8 @@ def allowances(build: Callable[..., Any]) -> dict[str, Allowed]:
 
 
 def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed: Mapping[str, Any]) -> None:
-    """Checks values before they are traced: a ``checked`` builder that is called in a program sees no numbers.
-
-    Those of ``by_seed`` have one row for each seed.
-    """
+    """Checks values before they are traced: a ``checked`` builder that is called in a program sees no numbers."""
+    # Those of ``by_seed`` have one row for each seed.
     check_unlabelled("arguments by seed", by_seed)
     if not is_checked(build):
         for name, value in given.items():  # e.g. how clients train, for a builder of one's own

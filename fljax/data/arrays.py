@@ -1,8 +1,6 @@
-"""Checks a user's features, labels and owners, and casts them to the dtypes that fljax stores.
+"""Checks a user's features, labels and owners where they enter, and casts them to the dtypes that fljax stores.
 
-Arrays are checked where they enter: finite, 32 bits, labels in range. A Federation made by hand is not checked for NaN;
-see ``fljax.results.non_finite``. ``number_labels`` turns labels of any dtype into numbers of classes, and keeps the
-user's own labels as names.
+A Federation made by hand is not checked for NaN; see ``fljax.results.non_finite``.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ _NAMED = 3
 
 
 def check_finite(name: str, values: Any, owner: Any = None) -> None:
-    """Raises a ValueError if floats include NaN, infinity, or numbers beyond the range of float32.
-
-    ``name`` and the ``owner`` of each row are for the message; whole numbers are not checked.
-    """
+    """Raises a ValueError, which says ``name`` and ``owner``, if floats have NaN or do not fit float32."""
     if not jnp.issubdtype(values.dtype, jnp.floating) or values.size == 0:
         return
     # Minimum and maximum suffice, without a copy of the array: any NaN makes both NaN.
@@ -145,14 +140,8 @@ def fits(values: np.ndarray) -> bool:
 
 
 def check_classes(y: Any, classes: int | None) -> int | None:
-    """The number of classes of stored labels: ``classes``, or the largest label plus one; None for float labels.
-
-    Labels with several numbers for each row have no classes unless ``classes`` is given.
-
-    Raises:
-      ValueError: if labels are out of range, if ``classes`` is None and no label is 0, or if ``classes`` is given for
-        float labels.
-    """
+    """The number of classes of stored labels: ``classes``, or the largest label plus one; None for float labels."""
+    # Labels with several numbers for each row have no classes unless ``classes`` is given.
     if not jnp.issubdtype(y.dtype, jnp.integer):
         if classes is not None:
             raise ValueError(f"expected whole-number labels for {classes} classes, got an array of {y.dtype}")
@@ -178,10 +167,7 @@ def check_classes(y: Any, classes: int | None) -> int | None:
 
 
 def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
-    """Numbers owners from 0 in sorted order, as int32; negative owners become -1, which means no owner.
-
-    Owners are numbers of any width, or anything that can be sorted.
-    """
+    """Numbers owners, numbers or names, from 0 in sorted order; negative owners become -1, which means no owner."""
     numeric = jnp.issubdtype(owners.dtype, jnp.floating) or np.issubdtype(owners.dtype, np.integer)
     if owners.dtype == object:  # e.g. of a list, or nullable whole numbers from a data frame
         entries, missing = owners.tolist(), sum(map(is_missing, owners.tolist()))
@@ -221,30 +207,16 @@ _MANY = 100
 
 
 class Labels(NamedTuple):
-    """Labels as fljax stores them.
+    """Labels as fljax stores them."""
 
-    Attributes:
-      y: numbers of classes, int32 ``[n]``; or other targets, float32 or int32 ``[n, ...]``.
-      classes: the number of classes; None if labels are not classes.
-      names: the user's label of each class; None if the user's labels are numbers of classes, or not classes.
-    """
-
-    y: Shaped[np.ndarray, "n ..."]
-    classes: int | None
-    names: tuple[Any, ...] | None
+    y: Shaped[np.ndarray, "n ..."]  # numbers of classes, int32 ``[n]``; or other targets, float32 or int32
+    classes: int | None  # None if labels are not classes
+    names: tuple[Any, ...] | None  # the user's label of each class; None if labels are numbers of classes already
 
 
 def number_labels(y: Any, *, classes: int | None = None, regression: bool | None = None) -> Labels:
-    """Numbers labels of any dtype from 0, and keeps the user's labels as names.
-
-    Text is numbered in alphabetical order, bools as False and True, and whole numbers in ascending order, unless
-    they are 0..C-1 already. Floats are numbers to predict, and so are several numbers for each row.
-
-    Args:
-      y: labels ``[n]``, or ``[n, ...]`` numbers, which are kept.
-      classes: number of classes. Whole numbers are then numbers of classes, although some classes may have no row.
-      regression: True keeps numbers as numbers to predict; False makes classes of floats; None: the dtype decides.
-    """
+    """Numbers text, bools and whole numbers from 0 in sorted order; floats and several by row stay numbers."""
+    # With ``classes``, whole numbers are numbers of classes, although some classes may have no row.
     y = plain_labels(y)
     check_finite("labels", y)
     kind = y.dtype.kind
@@ -296,10 +268,8 @@ _UNKNOWN += ["unlabeled", "unlabelled", "<unk>", "."]
 
 
 def check_known(y: np.ndarray, test: np.ndarray, regression: bool | None = None) -> None:
-    """Raises a ValueError if test rows alone have labels that mean "not known": numbers below 0, or words such as "?".
-
-    Numbers to predict may be below 0: for them it is -1 in all rows of ``test`` (tests and validation, ``[n]``).
-    """
+    """Raises a ValueError if test rows alone have labels that mean "not known": below 0, or words such as "?"."""
+    # Numbers to predict may be below 0: for them it is -1 in all rows of ``test`` (tests and validation).
     kind = y.dtype.kind
     if not test.any() or kind not in "iufU":
         return
@@ -359,11 +329,8 @@ def is_missing(value: Any) -> bool:
 
 
 def join_labels(parts: Sequence[np.ndarray], owners: Sequence[Any], regression: bool | None = None) -> np.ndarray:
-    """Joins labels that ``plain_labels`` made; ``owners`` says whose each part is, for the error message.
-
-    Whole numbers and floats are joined only if ``regression`` says what they are: alone, the former are classes, and
-    the latter are numbers to predict.
-    """
+    """Joins labels that ``plain_labels`` made; ``owners`` says whose each part is, for the error message."""
+    # Whole numbers alone are classes, and floats numbers to predict: ``regression`` must say what both together are.
     for part, owner in zip(parts, owners, strict=True):
         alike = _group(part, regression) == _group(parts[0], regression)
         if not alike or part.shape[1:] != parts[0].shape[1:]:

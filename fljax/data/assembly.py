@@ -21,23 +21,14 @@ _NUMBER = re.compile(r"[0-9]+(\.0*)?")
 
 
 class Piece(NamedTuple):
-    """Some rows of a data set.
-
-    Attributes:
-      x: features ``[n, ...]``.
-      y: labels ``[n, ...]`` of any dtype.
-      owner: what the user calls the owner of each row, ``[n]``; None: rows have no owners.
-      test: whether they are test rows.
-      name: what error messages call them.
-      valid: whether they are validation rows: of their owners, or of the server if they have none.
-    """
+    """Some rows of a data set."""
 
     x: np.ndarray
     y: Any
-    owner: Any = None
+    owner: Any = None  # what the user calls the owner of each row, ``[n]``; None: rows have no owners
     test: bool = False
-    name: str = "training rows"
-    valid: bool = False
+    name: str = "training rows"  # what error messages call them
+    valid: bool = False  # of their owners, or of the server if they have none
 
 
 def assemble(
@@ -49,19 +40,8 @@ def assemble(
     class_names: Sequence[Any] | None = None,
     standardise: bool = False,
 ) -> Dataset:
-    """Joins pieces into one data set, with numbers for labels and owners, and the user's names for both.
-
-    Test rows of an owner who has training rows are that owner's own test rows. All other test rows are the global test
-    part of the data set; they keep their owners, whom ``federate`` can make unseen clients.
-
-    Args:
-      pieces: at least one with training rows; either all training pieces have owners or none.
-      classes: number of classes, if some class has no row; whole numbers are then kept as they are.
-      regression: True makes numbers to predict of whole numbers; False makes classes of floats.
-      vocabulary: number of different tokens, where features are tokens.
-      class_names: the names of classes, where labels are numbers of classes already.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
-    """
+    """Joins pieces into one data set, with numbers for labels and owners, and the user's names for both."""
+    # Test rows of owners without training rows are the global test part, and keep their owners, for unseen clients.
     pieces = [piece for piece in pieces if len(piece.y)]
     first = next((piece for piece in pieces if not (piece.test or piece.valid)), None)
     if first is None:
@@ -108,10 +88,7 @@ def assemble(
 
 
 def check_owners(pieces: Sequence[Piece]) -> None:
-    """Checks that owners of test and validation rows are written as they are in training rows.
-
-    Warns if most of them have no training rows, since they may be called otherwise there.
-    """
+    """Checks that owners are called as in training rows; warns if most test owners have no training rows."""
     training = _owners(pieces, lambda piece: not (piece.test or piece.valid))
     alone = [value for value in _owners(pieces, lambda piece: piece.test or piece.valid) if value not in training]
     if not training or not alone:

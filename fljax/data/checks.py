@@ -1,9 +1,7 @@
 """Checks that several modules of fljax.data share: of arguments, of paths of a user's own files, of mapped files.
 
-The rows of a file that is mapped to memory are read while a run goes on. If the file has become shorter, the operating
-system ends the process that reads behind its end; if it was written to, the run would go on with other numbers. So its
-size, inode and time of change are compared before each block of rows. A change between a comparison and the read
-remains unnoticed.
+A mapped file that has become shorter ends the process that reads behind its end, and one that was written to has other
+numbers: each block of rows is read after a comparison. A change between the comparison and the read remains unnoticed.
 """
 
 from __future__ import annotations
@@ -110,35 +108,21 @@ _STAMP = "fljax_stamp"
 
 
 class Stamp(NamedTuple):
-    """Size, time of change and inode of a file: they tell a changed file from an unchanged one without reading it.
-
-    Attributes:
-      size: in bytes.
-      changed: the time of the last change, in nanoseconds.
-      inode: which file it is; a file that takes the place of another one has another inode.
-    """
+    """Size, time of change and inode of a file: they tell a changed file from an unchanged one without reading it."""
 
     size: int
-    changed: int
-    inode: int
+    changed: int  # in nanoseconds
+    inode: int  # a file that takes the place of another one has another inode
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Stamp:
-        """The stamp of a file now.
-
-        Raises:
-          OSError: if it cannot be looked at.
-        """
+        """The stamp of a file now."""
         status = os.stat(path)
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def check_unchanged(*arrays: Any) -> None:
-    """Compares the files of mapped arrays with what they were when this was first called for them.
-
-    ``np.load(..., mmap_mode="r")`` and ``np.memmap`` map files; views of such arrays belong to the same file. Other
-    arrays, and mapped files without a name, are not looked at.
-    """
+    """Compares the files of mapped arrays, also of views, with what they were when this was first called."""
     for array in arrays:
         file = mapped_file(array)
         if file is None or file.filename is None:

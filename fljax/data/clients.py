@@ -1,8 +1,4 @@
-"""The clients of a federation: it is made of the data of each, and what each has is counted.
-
-``from_clients`` keeps the labels and the clients' names as the user has them. ``count_clients`` gives numbers of rows,
-labels by client, and numbers to predict by client.
-"""
+"""The clients of a federation: it is made of the data of each, and what each has is counted."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Dataset: examples with their labels, before they are assigned to clients; and the moments of its features.
-
-A data set of texts carries its ``vocabulary``, which models get if they ask for it; ``prepare`` then keeps tokens whole
-numbers.
-
-Means and standard deviations are computed in float64; ``federate`` computes them from training rows after the split.
-Rows are standardised when they are read: ``prepare`` in ``fljax.training.batches`` has ``Federation.moments`` of each
-seed. ``Federation.features`` says how raw rows change before they are stored.
-"""
+"""Dataset: examples with labels, before they are assigned to clients; and moments of its features, in float64."""
 
 from __future__ import annotations
 
@@ -186,12 +178,7 @@ class Sums(NamedTuple):
 
 
 def sums_of(x: Any, rows: np.ndarray) -> Sums:
-    """The sums of some rows, of which there may be none.
-
-    Args:
-      x: features ``[n, ...]``, an array of NumPy or a mapped file; not all rows are read at once.
-      rows: row numbers.
-    """
+    """The sums of some rows (or none) of an array or a mapped file; not all rows are read at once."""
     width = int(np.prod(x.shape[1:]))
     count, mean, squares = 0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     # Each row is read once. Moments of parts are joined as by Chan, Golub and LeVeque (1979).
@@ -219,14 +206,9 @@ def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def centred(x: np.ndarray) -> tuple[np.ndarray, tuple[float, ...] | None]:
-    """Features in which those far from 0 are shifted by their mean, and the shifts; None: nothing was shifted.
-
-    Seconds since 1970, for example, differ by less than float32 resolves. A shift changes nothing that is standardised
-    later. It is declared for all clients, also in coalitions (``Features.shift``), since it is chosen by all rows.
-
-    Args:
-      x: ``[n, d]``, whole numbers or floats in their own precision.
-    """
+    """Features in which those far from 0 are shifted by their mean, and the shifts; None: nothing was shifted."""
+    # Seconds since 1970, for example, differ by less than float32 resolves. A shift changes nothing that is
+    # standardised later. All rows choose it, so it is declared for all clients (``Features.shift``).
     kind, size = x.dtype.kind, x.dtype.itemsize
     if (kind, size) not in _WIDE or (kind == "f" and not np.isfinite(x).all()):
         return x, None
@@ -251,10 +233,7 @@ def training_moments(x: Any, trains: list[np.ndarray]) -> Moments:
 
 
 def stored_standardised(federation: Federation) -> Federation:
-    """A federation whose stored features are standardised, in place of those that are read.
-
-    Its ``features`` say what raw features become, and keep them for runs of some members.
-    """
+    """A federation whose stored features are standardised; its ``features`` keep raw ones for runs of some members."""
     if federation.moments is None:
         return federation
     assert isinstance(federation.features, Features)

@@ -1,7 +1,4 @@
-"""The registry of data sources by name, sources of one's own data by path or prefix, and ``load``.
-
-The reader of a folder of one's own follows from the files in it.
-"""
+"""The registry of data sources by name, sources of one's own data by path or prefix, and ``load``."""
 
 from __future__ import annotations
 
@@ -32,13 +29,7 @@ _READERS = (("tables", TABLES, table_folder), ("arrays", ARRAYS, array_folder))
 
 
 class _Kind(NamedTuple):
-    """Files of one kind in a folder.
-
-    Attributes:
-      name: what error messages call them.
-      example: one of them.
-      reader: makes a data set of the folder.
-    """
+    """Files of one kind in a folder: what error messages call them, and one of them."""
 
     name: str
     example: Path
@@ -122,10 +113,7 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
 def find_source(
     name: str, registry: Mapping[str, Callable[..., Dataset]] = SOURCES, *, imports: bool = True
 ) -> Callable[..., Dataset]:
-    """The function that makes the data set of this name in a config; its keywords are the data set's options.
-
-    ``imports`` is as for ``fljax.core.names.resolve``.
-    """
+    """The function that makes the data set of this name in a config; ``imports`` as for ``names.resolve``."""
     source = own_source(name)
     if source is not None:
         return source
@@ -178,11 +166,8 @@ def own_source(name: str) -> Callable[..., Dataset] | None:
 
 
 def is_path(name: str, folder: str | Path = "") -> bool:
-    """Whether the name of a data set is the path of a file or folder: it has a slash or a full stop.
-
-    With a colon, it is a path if it has a slash, if there is such a file in ``folder``, or if it can be no import path
-    (``"10:30.csv"``). Names with a prefix of PREFIXES are no paths.
-    """
+    """Whether the name of a data set is the path of a file or folder: it has a slash or a full stop."""
+    # With a colon, it is a path if there is such a file in ``folder``, or if it is no import path (``"10:30.csv"``).
     prefix, colon, rest = name.partition(":")
     if colon and rest and prefix in PREFIXES:
         return False

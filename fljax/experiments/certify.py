@@ -1,10 +1,7 @@
 """Whether it pays to lie to the algorithms of a config: every deviation of every client (``fljax certify``).
 
-The folder has the files of a run folder that say what ran, and ``certificates.nc`` with the certificates of all
-algorithms that are finished. Blocks of runs are saved in ``certify/checkpoints``, so a process that was killed goes on
-after them. Another tolerance needs no further runs.
-
-A control runs on the same data: FedAvg by size, in which clients report ten times their size.
+``certificates.nc`` has the certificates of finished algorithms; blocks of runs are saved in ``certify/checkpoints``.
+Another tolerance needs no further runs. A control runs on the same data: FedAvg by size, with sizes reported tenfold.
 """
 
 from __future__ import annotations
@@ -61,19 +58,14 @@ _INFLATED = {"size times 10": Strategy(factor=ByReport(size=10.0))}
 
 
 class Question(NamedTuple):
-    """What is asked, as for ``fljax.games.certify``.
-
-    A deviation that an algorithm never reads is left out of its certificate, and one that no algorithm of the config
-    reads is refused. An algorithm with an argument of one number for each client plays no splits. Splits and the
-    control have the same deviators as the algorithms.
-    """
+    """What is asked, as for ``fljax.games.certify``; splits and the control have the algorithms' deviators."""
 
     tolerance: float = 0.01
-    deviations: Deviations = None  # None: all usual ones that an algorithm reads
+    deviations: Deviations = None  # None: all usual ones that an algorithm reads; one that none reads is refused
     utility: Utility = Utility()  # a price of tokens counts for algorithms whose server keeps tokens
     confidence: float = 0.95
     method: str = "bonferroni"
-    identities: int = 1
+    identities: int = 1  # 1 for algorithms with an argument of one number for each client
     candidates: int = 50
     control: bool = True  # whether FedAvg by size is certified beside the algorithms
     max_runs: int = 20_000  # of one algorithm
@@ -100,19 +92,9 @@ def run(
     on_event: OnEvent | None = None,
     saving: Saving | None = None,
 ) -> dict[str, Certificate]:
-    """Certifies every algorithm of a config, and saves after each block of runs and each algorithm.
-
-    The config has at least 5 seeds; the other arguments are as for ``fljax.experiments.worth.run``. Certificates are by
-    label of the algorithms that read a deviation, and behind them is that of the control. Callbacks and early stopping
-    are not used: every run goes to its end, and is judged there.
-
-    Raises:
-      ValueError: as ``fljax.games.certify``; if the folder has certificates of another config or question, or, where
-        some are missing, of other data; or if an algorithm is pooled, or needs models of all clients before it starts.
-      OSError: if the disk has no room for the results.
-      Stopped: if ``saving.stop`` asks for it, after a block.
-    """
+    """Certifies every algorithm of a config as ``worth.run`` values them; certificates by label, the control's last."""
     asked = Question() if question is None else question
+    # Callbacks and early stopping are not used: every run goes to its end, and is judged there.
     if len(config.seeds) < LEAST_SEEDS:
         raise ValueError(f"seeds: expected at least {LEAST_SEEDS} for a certificate, got {len(config.seeds)}")
     if any(entry.label == CONTROL for entry in config.algorithms):

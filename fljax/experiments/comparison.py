@@ -265,11 +265,7 @@ def arguments_of(algorithms: Any, task: Any, local: Any, federation: Any) -> Arg
 
 
 def load(folder: pathlib.Path, label: str, which: str, round: int | None, arguments: Arguments | None) -> Models:
-    """The models of one algorithm of a comparison, after its last round.
-
-    Raises:
-      ValueError: if there are no models, or if an argument is missing, or did not make them.
-    """
+    """The models of one algorithm of a comparison, after its last round, for the arguments that made them."""
     outline, path = outlines.load(folder), saved_models.path_of(folder, label)
     if which != "last" or round is not None:
         asked = f"which={which!r}" if round is None else f"round={round}"
@@ -313,10 +309,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, argume
 
 
 def _free(folder: pathlib.Path, overwrite: bool) -> pathlib.Path:
-    """The folder to which a comparison is written: the given one, or ``NAME-2`` and so on if it has results.
-
-    Raises a ValueError if the given one is that of a run.
-    """
+    """The folder to write a comparison to, which is no run's: the given one or, if it has results, ``NAME-2`` etc."""
     of_a_run = any((folder / name).exists() for name in (LOCK, LOG, folders.CHECKPOINTS))
     if of_a_run or ((folder / MODELS).exists() and not outlines.path_of(folder).is_file()):
         raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")

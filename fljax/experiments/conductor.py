@@ -1,9 +1,7 @@
 """The conductor of all experiments: their folder, events, standalone models and results, algorithm after algorithm.
 
-``run_setup`` of ``fljax.experiments.run`` (also of ``fljax.compare``, a run without a config) and ``run`` of
-``fljax.experiments.sweep`` build the arguments of ``conduct``: a run has one cell, a sweep has many. How an algorithm
-runs in one cell is said there, and in many cells by ``SweptCells``. What comes before, between and after algorithms is
-here, once.
+A run (``run_setup``, also of ``fljax.compare``) has one cell and a sweep has many; each says how an algorithm runs in
+its cells, and all that comes before, between and after algorithms is here, once.
 """
 
 from __future__ import annotations
@@ -64,27 +62,15 @@ class Outputs(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All algorithms side by side, of a run or in all cells of a sweep.
+    """All algorithms side by side, of a run or in all cells of a sweep."""
 
-    Attributes:
-      metrics: over ``algorithm``, the axes of a sweep, ``seed, evaluated_round, client | unseen``.
-      records: over ``algorithm``, the axes of a sweep, ``seed, round, row``; of algorithms with long records only those
-        that are one value for each seed and round (``fljax.results.stores``).
-      diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared; in a sweep
-        ``(label, cell, seed, round)``.
-      models: the Results of ``simulate`` by label (absent for resumed algorithms, and in a sweep).
-      infinite: evaluations in which a loss is infinite (``fljax.results.non_finite``).
-      outline: what saved models need to know of the data, without rows (``fljax.experiments.outlines``).
-      best: of a sweep, the best cell of every algorithm by every available criterion.
-    """
-
-    metrics: xr.Dataset
-    records: xr.Dataset
-    diverged: tuple[tuple[Any, ...], ...]
-    models: Mapping[str, Result] = {}
-    infinite: tuple[InfiniteLoss, ...] = ()
-    outline: Mapping[str, np.ndarray] = {}
-    best: tuple[Best, ...] = ()
+    metrics: xr.Dataset  # over ``algorithm``, the axes of a sweep, ``seed, evaluated_round, client | unseen``
+    records: xr.Dataset  # over ``algorithm``, axes, ``seed, round, row``; of long ones only those without rows
+    diverged: tuple[tuple[Any, ...], ...]  # (label, seed, round) of NaN or infinity; sweep: (label, cell, seed, round)
+    models: Mapping[str, Result] = {}  # Results of ``simulate`` by label; none of resumed algorithms and in a sweep
+    infinite: tuple[InfiniteLoss, ...] = ()  # evaluations in which a loss is infinite
+    outline: Mapping[str, np.ndarray] = {}  # what saved models need to know of the data, without rows
+    best: tuple[Best, ...] = ()  # of a sweep, the best cell of every algorithm by every available criterion
 
 
 class Computed(NamedTuple):
@@ -106,10 +92,7 @@ def opened(
     saving: Saving | None,
     unit: str = "rounds",
 ) -> Iterator[tuple[Outputs, OpenFolder]]:
-    """Locks the folder of a run or a sweep, and makes its outputs; the arguments are those of ``run`` and ``claim``.
-
-    ``unit`` is what events count.
-    """
+    """Locks the folder of a run or a sweep, and makes its outputs; ``unit`` is what events count."""
     with claim(directory, text, resume, grid, force=saving is not None and saving.force) as folder:
         log = EventLog(directory, on_event, unit)
         for words in folder.notes:
@@ -120,14 +103,7 @@ def opened(
 def conduct(
     experiment: Experiment, outputs: Outputs, folder: OpenFolder, compute: Callable[[str, Parts], Computed] | None
 ) -> Outcome:
-    """Runs every algorithm that the folder has no results of, and saves after each.
-
-    ``compute(label, parts)`` runs an algorithm; ``parts`` are the results of those before it. None: all are finished.
-
-    Raises:
-      NotFinite: if an algorithm was stopped. What there is of it is saved.
-      OSError: if the disk has no room for the results.
-    """
+    """Runs by ``compute(label, earlier results)`` what the folder has no results of, and saves after each."""
     log, rounds = outputs.log, experiment.rounds
     parts, models = dict(folder.finished), dict[str, Result]()
     for label in experiment.labels:
@@ -164,12 +140,10 @@ def conduct(
 
 
 def check_data(folder: OpenFolder, data: int | None, files: ProgressFiles | None = None) -> None:
-    """Raises a ValueError if finished algorithms, beside which others will stand, had other data, unless by force.
-
-    ``data`` is a checksum of the data now, None if it is not known. Results of an older fljax do not say their data.
-    """
+    """Raises a ValueError if finished algorithms had data of another checksum, unless by force; None: not known."""
     for label, part in folder.finished.items():
         earlier = part.metrics.attrs.get(DATA)
+        # Results of an older fljax do not say their data.
         if earlier is not None and data is not None and earlier != str(data):
             if files is not None and files.saving.force:
                 files.log.note(f"{WENT_ON}the data of {label} were others", label)
@@ -193,11 +167,7 @@ def rounds_before(folder: OpenFolder) -> int | None:
 def trained_alone(
     cells: Sequence[Setup], axes: Sequence[Axis], outputs: Outputs, folder: OpenFolder
 ) -> list[Reference]:
-    """The standalone models of every cell, trained or of an earlier process, with what clients require.
-
-    A run has one cell and no ``axes``, and it is told how much memory the models take. A folder of other requirements
-    is refused.
-    """
+    """The standalone models of every cell, trained or of an earlier process, with what clients require."""
     data = checksum_of_cells(cells) if outputs.files.is_on else 0
     alone = outputs.files.references(data, lambda: _train_alone(cells, outputs.log, noted=not axes))
     references = [preparation.required_of(cell, reference) for cell, reference in zip(cells, alone, strict=True)]
@@ -301,10 +271,7 @@ class SweptCells(NamedTuple):
 
 
 def join(experiment: Experiment, parts: Parts, continues: int | None = None, forced: str = "") -> Results:
-    """The results of the algorithms that are finished, in the order of the experiment, along ``algorithm``.
-
-    ``continues`` is the number of rounds that they go on from. ``forced`` says what differed, beside the parts.
-    """
+    """The results of the algorithms that are finished, in the order of the experiment, along ``algorithm``."""
     order = [label for label in experiment.labels if label in parts]
     metrics = results.join(dict(zip(order, with_common_names(parts[label].metrics for label in order), strict=True)))
     records = results.join({label: parts[label].records for label in order})

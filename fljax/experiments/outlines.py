@@ -1,7 +1,6 @@
 """What models of a run need to know of its data, without any row: ``data.npz`` in the run folder.
 
-It has numbers of rows, moments, names of classes, clients and columns, and a checksum of the data. Predictions then
-need neither the data nor the code that reads them. Names that are dates or other objects are text in it.
+Predictions then need neither the data nor the code that reads them. Names that are dates or other objects are text.
 """
 
 from __future__ import annotations
@@ -25,19 +24,12 @@ _TEXT = "text"
 
 
 class Outline(NamedTuple):
-    """A data set and its federations without rows.
+    """A data set and its federations without rows."""
 
-    Attributes:
-      federation: of all seeds, stacked; its examples are one row of zeros, to which all lists point.
-      dataset: the data set, with one row of zeros.
-      names: of classes and clients, of each seed.
-      checksum: of the federation with its rows.
-    """
-
-    federation: Federation
-    dataset: Dataset
-    names: tuple[Names, ...]
-    checksum: int
+    federation: Federation  # of all seeds, stacked; its examples are one row of zeros, to which all lists point
+    dataset: Dataset  # with one row of zeros
+    names: tuple[Names, ...]  # of each seed
+    checksum: int  # of the federation with its rows
 
 
 def path_of(folder: pathlib.Path) -> pathlib.Path:
@@ -73,12 +65,7 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
 
 
 def save(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int) -> None:
-    """Writes the outline, atomically; ``checksum`` is that of the federation with its rows.
-
-    Raises:
-      ValueError: if the folder has models of other data, or of a version without outlines.
-      OSError: if it cannot be written.
-    """
+    """Writes the outline, atomically, unless the folder has models, of data with the same ``checksum`` (with rows)."""
     if any((folder / MODELS).rglob("*.npz")):
         before = load(folder)
         if before is None:
@@ -97,11 +84,7 @@ def save(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int)
 
 
 def load(folder: pathlib.Path) -> Outline | None:
-    """The outline in a run folder; None: there is none.
-
-    Raises:
-      ValueError: if the file is damaged.
-    """
+    """The outline in a run folder; None: there is none."""
     path = path_of(folder)
     if not path.is_file():
         return None

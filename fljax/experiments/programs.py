@@ -1,12 +1,7 @@
 """The plans and programs of an experiment: checked before anything is computed, grouped, and compiled ahead.
 
-Cells of a sweep that differ only in numbers are runs of one program. An algorithm that does not depend on the
-differences between some cells runs once for all of them.
-
-The programs of a run's first algorithm, and the first program of a sweep, are compiled during the standalone models,
-each next one's during the run before it; not on a GPU, where XLA times kernels while it compiles. Plans with stand-ins
-for values that are not known yet have the same ``Spec``, so JAX gives the run the programs that are ready, and lets it
-wait for those that are not.
+Cells of a sweep that differ only in numbers are runs of one program. Plans with stand-ins for values that are not known
+yet have the same ``Spec``, so JAX gives the run the programs that are ready, and lets it wait for the others.
 """
 
 from __future__ import annotations
@@ -36,23 +31,13 @@ from fljax.results import Reference
 
 
 def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str, Plan]:
-    """Builds every algorithm once, so that errors are raised before anything is computed.
-
-    ``rehearsed`` also traces one round of each algorithm, which takes a second or two. If the setup is a cell of a
-    sweep (``swept``), scenarios have no baseline from the first algorithm.
-
-    Returns:
-      Plans by label, with 0.5 in place of all values from standalone models.
-
-    Raises:
-      ValueError: if arguments are bad.
-      AlgorithmError: if a builder or a function of an algorithm raises another exception.
-    """
+    """Builds every algorithm once (``rehearsed`` traces a round), so that errors come before any computation."""
     check_initial(setup.task, setup.standalone_initial)
     check_stop_alone(setup.federation, setup.standalone_stop)
     check_valid_alone(setup.federation, setup.alone["valid"])
     check_scores(setup.scores, setup.task, setup.federation)
     alone = _stand_in(setup)
+    # 0.5 stands for all values from standalone models.
     table = np.broadcast_to(alone.threshold[:, None], (len(setup.seeds), max(setup.rounds, 1), setup.clients))
     known = {"test": table}
     if np.any(np.asarray(setup.federation.clients.valid.size) > 0):
@@ -100,24 +85,15 @@ def alike(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]]:
 
 
 class Programs(NamedTuple):
-    """How an algorithm runs in the cells of a sweep; cells are numbers.
+    """How an algorithm runs in the cells of a sweep; cells are numbers."""
 
-    Attributes:
-      same: groups of cells on whose differences the algorithm does not depend; the first of each runs.
-      plans: of the cells that run.
-      jobs: groups of cells that are runs of one program.
-    """
-
-    same: list[list[int]]
-    plans: dict[int, Plan]
-    jobs: list[list[int]]
+    same: list[list[int]]  # groups on whose differences the algorithm does not depend; the first of each runs
+    plans: dict[int, Plan]  # of the cells that run
+    jobs: list[list[int]]  # groups of cells that are runs of one program
 
 
 def grouped(cells: Sequence[Setup], position: int, references: Sequence[Reference], *, trial: bool = False) -> Programs:
-    """The programs of the algorithm at ``position`` of every cell, with the cells' standalone models.
-
-    A ``trial`` trains nothing, see ``build_plan``.
-    """
+    """The programs of the algorithm at ``position`` of every cell; a ``trial`` trains nothing, see ``build_plan``."""
 
     def on_what_it_depends(place: int) -> Any:
         """The cell without its other algorithms."""
@@ -141,18 +117,7 @@ def grouped(cells: Sequence[Setup], position: int, references: Sequence[Referenc
 
 
 class Ahead:
-    """Compiles the programs of the first algorithm during the standalone models, and each next one's during a run.
-
-    One round of every algorithm that is still to run is traced when this is made, so that its errors appear before
-    anything is computed. An error of a later algorithm's programs does not stop the run before it: ``simulate`` raises
-    it again. Programs that are being compiled are waited for when the process ends.
-
-    Args:
-      setup: the experiment.
-      plans: by label.
-      finished: labels of the algorithms that do not run.
-      begun: the rounds that an algorithm has already, by label of each that goes on.
-    """
+    """Compiles the programs of the first algorithm during the standalone models, and each next one's during a run."""
 
     def __init__(
         self, setup: Setup, plans: Mapping[str, Plan], finished: Container[str], begun: Mapping[str, int]
@@ -160,6 +125,7 @@ class Ahead:
         self._setup, self._plans, self._begun = setup, plans, begun
         self._labels = [label for label in setup.labels if label not in finished]
         self._pool = ThreadPoolExecutor(3)  # a run's programs
+        # Errors of one round appear before anything is computed; later ones are raised by ``simulate``.
         for label in self._labels[1:]:
             with about_algorithm(label):
                 rehearse(plans[label], self._setup_of(label).federation)
@@ -167,11 +133,9 @@ class Ahead:
             self._begin(self._labels[0])
 
     def after(self, label: str) -> None:
-        """Begins with the programs of the algorithm after this one.
-
-        Not on a GPU, where XLA chooses between kernels by timing them, and a run beside it would disturb that.
-        """
+        """Begins with the programs of the algorithm after this one."""
         place = self._labels.index(label) + 1
+        # Not on a GPU: XLA chooses between kernels by timing them, and a run beside it would disturb that.
         if place < len(self._labels) and default_platform() != "gpu":
             with contextlib.suppress(Exception):
                 self._begin(self._labels[place])
@@ -194,16 +158,7 @@ class Ahead:
 
 
 class AheadOfSweep:
-    """Compiles the first program of a sweep during its standalone models, and each next one's during a run.
-
-    An error stops nothing: ``sweep`` raises it again. Plans with stand-ins for standalone models are grouped as those
-    with the models are, unless two cells require the same by chance; a program that was not expected is compiled when
-    it runs.
-
-    Args:
-      cells: the setups of all cells.
-      finished: labels of the algorithms that do not run.
-    """
+    """Compiles the first program of a sweep during its standalone models, and each next one's during a run."""
 
     def __init__(self, cells: Sequence[Setup], finished: Container[str]) -> None:
         self._cells, self._pool = cells, ThreadPoolExecutor(3)  # a run's programs
@@ -212,6 +167,7 @@ class AheadOfSweep:
 
     def _in_order(self, labels: Sequence[str]) -> Iterator[tuple[list[Plan], Setup]]:
         """The plans of each program, and a cell of it, in the order in which they run."""
+        # Cells are grouped as they will be, unless two require the same by chance; it compiles later then.
         references = [_stand_in(cell) for cell in self._cells]
         for label in labels:
             programs = grouped(self._cells, self._cells[0].labels.index(label), references, trial=True)
@@ -219,6 +175,7 @@ class AheadOfSweep:
                 yield [programs.plans[place] for place in members], self._cells[members[0]]
 
     def _begin_next(self) -> None:
+        # An error stops nothing: ``sweep`` raises it again.
         with contextlib.suppress(Exception):
             plans, cell = next(self._jobs)
             compile_ahead(self._pool, plans, cell.federation, cell.schedule)

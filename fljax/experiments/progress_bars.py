@@ -58,14 +58,11 @@ def progress_bars(quiet: bool) -> Progress:
 
 
 def listener(progress: Progress) -> Any:
-    """Returns a function that shows training events as one bar per algorithm, and other events as lines above.
-
-    Standalone models are trained by one compiled program, which says nothing until it ends: a bar without a length
-    shows the time that has passed.
-    """
+    """Returns a function that shows training events as one bar per algorithm, and other events as lines above."""
     bars: dict[str, Any] = {}
     began: dict[str, float] = {}
     done: dict[str, int] = {}
+    # Standalone models are one program, which is silent until it ends: a bar without a length shows the time.
     alone: list[Any] = []
 
     def listen(event: Event) -> None:

@@ -132,23 +132,13 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
 
 
 class _Computation(NamedTuple):
-    """Computes the algorithms of a run.
-
-    Attributes:
-      setup: the experiment.
-      outputs: where events and models go.
-      folder: what earlier processes have computed.
-      reference: standalone models, with what clients require.
-      decisions: numbers of rounds after which scenarios compare clients with the first algorithm.
-      ahead: compiles programs ahead.
-      builder: makes the callbacks.
-    """
+    """Computes the algorithms of a run."""
 
     setup: Setup
     outputs: Outputs
-    folder: OpenFolder
-    reference: Reference
-    decisions: tuple[int, ...]
+    folder: OpenFolder  # what earlier processes have computed
+    reference: Reference  # standalone models, with what clients require
+    decisions: tuple[int, ...]  # numbers of rounds after which scenarios compare clients with the first algorithm
     ahead: Ahead
     builder: CallbackBuilder
 

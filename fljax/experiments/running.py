@@ -1,10 +1,5 @@
 """Output of a running experiment: evaluations to its callbacks, and unfinished work to its folder.
 
-An experiment gives ``simulate`` one callback for each algorithm, which calls all others. Its blocks also have the gains
-over the first algorithm. ``contribution_correlation`` needs records, so no block has it.
-
-The folder of a run has the results of an unfinished algorithm:
-
 checkpoints/origin.json       the config and fljax's version
 checkpoints/standalone.npz    scores of the standalone models, which are trained once
 checkpoints/LABEL/            checkpoints of an algorithm; of a sweep: of each of its programs
@@ -70,11 +65,7 @@ class CallbackBuilder:
         return cls(directory, log, setup.stop, builders, setup.seeds, setup.rounds, setup.opt_out_threshold)
 
     def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Callbacks:
-        """The callback of one algorithm.
-
-        ``parts`` are the results of finished algorithms; the first is the baseline of metrics that compare with another
-        algorithm. None: there are no such metrics. ``cells`` of a sweep run together.
-        """
+        """The callback of an algorithm, in ``cells`` that run together; it compares with the first of ``parts``."""
 
         def record(block: Block) -> None:
             scalars = scalars_of(block)
@@ -113,10 +104,7 @@ class CallbackBuilder:
 
 
 class Callbacks:
-    """Several callbacks as one; their blocks say whose they are, and have the metrics that compare with the baseline.
-
-    It is called at the start for those of its callbacks that are, and ``replay`` is for those that have it.
-    """
+    """Several callbacks as one; their blocks say whose they are, and have metrics that compare with the baseline."""
 
     at_start = True
 
@@ -202,19 +190,12 @@ def _baseline(parts: Parts) -> dict[str, dict[int, np.ndarray]]:
 
 
 class Saving(NamedTuple):
-    """How a run saves what it has computed.
+    """How a run saves what it has computed."""
 
-    Attributes:
-      every: seconds between two checkpoints of an algorithm; None: no checkpoints.
-      keep: number of checkpoints that are kept.
-      stop: a request to stop after the block that is computed.
-      force: whether it goes on with results of other settings of JAX, code or data; new results then say what differs.
-    """
-
-    every: float | None = 30.0
-    keep: int = 2
-    stop: StopRequest | None = None
-    force: bool = False
+    every: float | None = 30.0  # seconds between two checkpoints of an algorithm; None: no checkpoints
+    keep: int = 2  # number of checkpoints
+    stop: StopRequest | None = None  # asks to stop after the block that is computed
+    force: bool = False  # goes on with results of other settings of JAX, code or data, and says what differs
 
 
 class ProgressFiles(NamedTuple):
@@ -246,19 +227,12 @@ class ProgressFiles(NamedTuple):
         return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long, self.saving.force)
 
     def begin(self) -> None:
-        """Makes the folder of checkpoints, which names the config.
-
-        Raises:
-          OSError: if the disk has no room.
-        """
+        """Makes the folder of checkpoints, which names the config."""
         if self.directory is not None and processes.is_first():
             self._begin()
 
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
-        """The scores of standalone models, from an earlier process, or from ``make`` and then saved.
-
-        ``data`` is a checksum of the data that the models are of.
-        """
+        """The scores of standalone models: of an earlier process on data of this checksum, or made and then saved."""
         if self.directory is None or self.saving.every is None:
             return list(make())
         path = self.directory / folders.CHECKPOINTS / _STANDALONE

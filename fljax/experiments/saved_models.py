@@ -89,10 +89,7 @@ def save(
 
 
 def _shared(result: Result | BestModels) -> dict[str, np.ndarray]:
-    """The seeds, and the common model of each, from which a config may start.
-
-    ``fljax.experiments.inputs.initial_models`` reads them.
-    """
+    """The seeds, and the common model of each, from which a config may start (``inputs.initial_models``)."""
     common = common_models(result.deployed)  # type: ignore[arg-type]
     leaves = jax.tree_util.tree_leaves_with_path(common)
     arrays = {COMMON + path_of_leaf(path): np.asarray(leaf) for path, leaf in leaves}
@@ -111,17 +108,15 @@ def _write(path: pathlib.Path, plan: Plan, state: PyTree, **more: np.ndarray) ->
 def state_of(
     directory: pathlib.Path, label: str, plan: Plan, setup: Setup, rounds: int, *, trial: bool = False
 ) -> PyTree:
-    """The state in an algorithm's models after the last round, from which ``simulate`` goes on; process 0 reads it.
-
-    The copy of ``keep_beginning`` is read first. ``trial``: whether the plan has placeholders; its contributions are
-    then not compared.
-    """
+    """The state in an algorithm's models after the last round, from which ``simulate`` goes on; process 0 reads it."""
+    # ``keep_beginning`` copies what later models replace.
     copied, path = folders.checkpoints_of(directory, label) / BEGIN, path_of(directory, label)
 
     def state_in(file: pathlib.Path) -> PyTree:
         arrays = processes.agreed(lambda: _after(file, rounds))
         state = {name.removeprefix(STATE): values for name, values in arrays.items() if name.startswith(STATE)}
         try:
+            # A trial has placeholders.
             if not trial:
                 earlier = arrays.get(f"{GIVEN}['contribution']")
                 _check_contribution(earlier, plan.by_seed.get("contribution"), rounds, label)
@@ -150,11 +145,7 @@ def _check_contribution(earlier: Any, now: Any, rounds: int, label: str) -> None
 
 
 def keep_beginning(directory: pathlib.Path, label: str, rounds: int) -> None:
-    """Copies the models from which an algorithm goes on, which its later models replace; process 0 does.
-
-    Raises:
-      OSError: if the disk has no room.
-    """
+    """Copies the models from which an algorithm goes on, which its later models replace; process 0 does."""
     copied = folders.checkpoints_of(directory, label) / BEGIN
     if not processes.is_first():
         return
@@ -176,23 +167,13 @@ def _after(path: pathlib.Path, rounds: int) -> dict[str, np.ndarray]:
 
 
 class ModelFiles(NamedTuple):
-    """What a run saves of its models.
+    """What a run saves of its models."""
 
-    Attributes:
-      directory: the run folder; None: nothing is saved.
-      which: "none", "last", "best" or "all" (every evaluation, the last and, with validation rows, the best).
-    """
-
-    directory: pathlib.Path | None
-    which: str
+    directory: pathlib.Path | None  # None: nothing is saved
+    which: str  # "none", "last", "best" or "all": every evaluation, the last and, by validation rows, the best
 
     def begin(self, setup: Setup) -> None:
-        """Writes the facts about the data that models need; with several processes, process 0 does.
-
-        Raises:
-          ValueError: if the folder has models of other data.
-          OSError: if the file cannot be written.
-        """
+        """Writes the facts about the data that models need; with several processes, process 0 does."""
         if self.directory is None or self.which == "none" or setup.world is None or not processes.is_first():
             return
         federation, dataset, names = setup.world
@@ -216,11 +197,7 @@ class ModelFiles(NamedTuple):
         return evaluated
 
     def save(self, label: str, plan: Plan, result: Result) -> None:
-        """Writes the models of an algorithm that is finished; of several processes, process 0 does.
-
-        Raises:
-          OSError: if a file cannot be written.
-        """
+        """Writes the models of an algorithm that is finished; of several processes, process 0 does."""
         if self.directory is None or self.which == "none" or not processes.is_first():
             return
         best = result.best
@@ -296,10 +273,7 @@ def load(
 
 
 def with_placeholders(setup: Setup) -> Setup:
-    """A setup with any contributions, because the contributions of the run are stored beside its models.
-
-    Files of contributions are then not read, and no task needs a score. Measures of rounds stay, as they have a state.
-    """
+    """A setup with any contributions, as those of the run are beside its models; measures of rounds have a state."""
     numbers = (0.5,) * setup.clients
     entries = (
         entry if isinstance(entry.contribution, RoundMeasure) else entry._replace(contribution=numbers)
@@ -311,10 +285,7 @@ def with_placeholders(setup: Setup) -> Setup:
 def restored(
     setup: Setup, plan: Plan, label: str, stored: Mapping[str, np.ndarray], rows: Callable[[], Federation] | None
 ) -> Models:
-    """The models in a file.
-
-    The arrays ``stored`` in it replace placeholders of the plan in place of arguments by seed.
-    """
+    """The models in a file, whose arrays ``stored`` replace the placeholders of the plan."""
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
     names = [GIVEN + jax.tree_util.keystr(path) for path, _ in paths]
     if {name for name in stored if name.startswith(GIVEN)} != set(names):

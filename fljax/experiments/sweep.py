@@ -1,8 +1,7 @@
 """Sweeps: every algorithm of a config in every cell of a grid, with as few compiled programs as possible.
 
-A sweep may run in parts, for example as jobs of a cluster, which are joined afterwards. A part is a sweep of some of
-the algorithms over some of the values of each axis, in a run folder of its own: ``parts/NUMBER-of-COUNT`` of the folder
-of the sweep. So each part has its own lock, checkpoints, log and results. The names say how the sweep was divided.
+A part, for example a job of a cluster, is a sweep of some algorithms over some values of each axis, in a run folder of
+its own, ``parts/NUMBER-of-COUNT`` in that of the sweep: each has its own lock, checkpoints, log and results.
 """
 
 from __future__ import annotations
@@ -63,17 +62,7 @@ def run(
     callbacks: Sequence[CallbackSetup] = (),
     whole: bool = True,
 ) -> Outcome:
-    """Runs every algorithm in every cell and saves after each algorithm, as ``fljax.experiments.run.run`` does.
-
-    Cells that differ only in floats are runs of one compiled program. Cells that differ in static values run one after
-    another. An algorithm that does not depend on the differences between cells runs once for all of these cells.
-    ``grid`` is from ``fljax.config.load_grid``; ``whole``: whether its edges are those of a whole sweep, and worth a
-    note. The other arguments are as for ``fljax.experiments.run.run``.
-
-    Raises:
-      ValueError: if the sweep's metric does not exist, and as ``fljax.experiments.run.run``.
-      Stopped, OSError, NotFinite: as ``fljax.experiments.run.run``; results of algorithms before are saved.
-    """
+    """Runs every algorithm in every cell as ``run.run`` does; ``whole``: edges of the grid are worth a note."""
     processes.check_same(lambda: flat(dumps(grid.config)) | {"grid": repr(paths(grid))})
     check(grid)
     experiment = _experiment(grid)
@@ -143,15 +132,10 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
 
 
 class Part(NamedTuple):
-    """Some algorithms over some values of each axis of a sweep.
+    """Some algorithms over some values of each axis of a sweep."""
 
-    Attributes:
-      grid: of the part alone.
-      places: along each axis, the places of the values in the whole sweep.
-    """
-
-    grid: Grid
-    places: tuple[tuple[int, ...], ...]
+    grid: Grid  # of the part alone
+    places: tuple[tuple[int, ...], ...]  # along each axis, the places of the values in the whole sweep
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -160,11 +144,7 @@ class Part(NamedTuple):
 
 
 def split(grid: Grid, count: int) -> tuple[Part, ...]:
-    """At most ``count`` parts of about the same number of cells; every cell of every algorithm is in one of them.
-
-    The algorithms and the axes are cut into pieces; a part is one piece of each. The same grid and ``count`` give the
-    same parts.
-    """
+    """At most ``count`` parts of about as many cells, always the same: pieces of the algorithms and axes."""
     if count < 1:
         raise ValueError(f"expected a positive number of parts, got {count}")
     lengths = [len(grid.config.algorithms), *(len(axis.values) for axis in grid.axes)]
@@ -232,14 +212,11 @@ def count_of(directory: pathlib.Path) -> int | None:
 
 
 def begin_part(grid: Grid, directory: pathlib.Path, number: int, count: int) -> Part | None:
-    """Makes the folder of the sweep, with its config, and the folder of a part.
-
-    Parts may begin at the same time: each waits for the others. JAX does not start, here and in ``join_parts``. Parts
-    are numbered from 1. The result is None if the sweep is divided into fewer than ``number`` parts.
-    """
+    """Makes the folders of the sweep and of part ``number`` from 1; None: there are fewer. JAX does not start."""
     check(grid)
     folders.check(directory)
     text, parts, used = dumps(grid.config), split(grid, count), folders.is_used(directory)
+    # Parts may begin at the same time: each waits for the others.
     with locked(directory / folders.LOCK, folders.PATIENCE):
         if (directory / folders.PARTS).exists():
             _check_same(directory, text, number, count)
@@ -309,25 +286,15 @@ def _same_record(parts: Sequence[pathlib.Path], force: bool) -> tuple[str, str]:
 
 
 class Joined(NamedTuple):
-    """The joined parts of a sweep.
+    """The joined parts of a sweep."""
 
-    Attributes:
-      outcome: of the algorithms whose parts have ended; None if there are none.
-      unfinished: the numbers of the parts, from 1, that do not have all of their results.
-      parts: the number of parts that have cells.
-    """
-
-    outcome: Outcome | None
-    unfinished: tuple[int, ...]
-    parts: int
+    outcome: Outcome | None  # of the algorithms whose parts have ended; None if there are none
+    unfinished: tuple[int, ...]  # numbers, from 1, of the parts that lack results
+    parts: int  # how many have cells
 
 
 def join_parts(grid: Grid, directory: pathlib.Path, count: int, force: bool = False) -> Joined:
-    """The results of all algorithms whose parts have ended, also written to the folder of the sweep.
-
-    Its ``environment.json`` has the environments of the parts. ``force``: whether parts are joined that were computed
-    with other settings of JAX or other code.
-    """
+    """The results of all algorithms whose parts have ended, also written to the sweep's folder, without JAX."""
     parts = dict(enumerate(split(grid, count), 1))
     results = {number: _results(part, folder_of(directory, number, count)) for number, part in parts.items()}
     unfinished = tuple(number for number, part in parts.items() if set(part.labels) - results[number].keys())

@@ -33,11 +33,7 @@ class Kept(NamedTuple):
     blocks: str
 
     def earlier(self, directory: pathlib.Path | None, text: str, resume: bool, force: bool) -> tuple[Any, Differences]:
-        """What a folder has, None if nothing, and what differs from its run.
-
-        Raises:
-          ValueError: if it is there and does not go on, or is of another config or version, or not by force.
-        """
+        """What a folder has, None if nothing, and what differs from its run, which is refused unless by force."""
         found, differ = None, Differences()
         if directory is None:
             return found, differ
@@ -92,13 +88,7 @@ def on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
 
 
 def begin(setup: Setup, log: EventLog, *, purpose: str, run: str, lost: str) -> dict[str, Plan]:
-    """The plans of all algorithms by label, after what can be checked and told before anything is computed.
-
-    ``purpose`` says what the runs are for, ``run`` what one is called, and ``lost`` what becomes of one that diverges.
-
-    Raises:
-      ValueError: if the clients have no test rows, or an algorithm cannot be built or be run on some clients alone.
-    """
+    """The plans of all algorithms by label, after what can be checked and told before anything is computed."""
     preparation.check_test_rows(setup.federation)
     for words in preparation.facts_to_tell(setup):
         log.note(words)

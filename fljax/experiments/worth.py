@@ -1,8 +1,7 @@
 """What the clients of a config are worth: every coalition retrained, for each of its algorithms (``fljax worth``).
 
-The folder has the files of a run folder that say what ran, and ``worth.nc`` with the tables of all algorithms that are
-finished. Blocks of runs are saved in ``worth/checkpoints``, so a process that was killed goes on after them, and a run
-in the same folder has its checkpoints elsewhere.
+``worth.nc`` has the tables of finished algorithms; blocks of runs are saved in ``worth/checkpoints``, apart from those
+of a run in the same folder.
 """
 
 from __future__ import annotations
@@ -41,29 +40,21 @@ _KEPT = Kept("tables", TABLES, load, OF_WORTH)
 
 
 class Question(NamedTuple):
-    """What is asked of the coalitions, as for ``fljax.games.coalitions``.
-
-    ``estimators`` are compared with the Shapley values of the tables: names, or "all" that have what they need.
-    """
+    """What is asked of the coalitions, as for ``fljax.games.coalitions``."""
 
     value: Value = "average_accuracy"
     among: Coalitions | None = None
     baseline: Baseline = "initial"
     outside: Outside = "alone"
     max_runs: int = 4096
-    estimators: Sequence[str] | Literal["all"] | None = None
+    estimators: Sequence[str] | Literal["all"] | None = None  # beside Shapley values; "all" that can
 
 
 class Answer(NamedTuple):
-    """What a config's clients are worth.
+    """What a config's clients are worth."""
 
-    Attributes:
-      tables: by label of the algorithm.
-      estimators: of ``fljax.games.compare_estimators``, by label; empty if no estimators are asked for.
-    """
-
-    tables: dict[str, CoalitionTable]
-    estimators: dict[str, xr.Dataset]
+    tables: dict[str, CoalitionTable]  # by label
+    estimators: dict[str, xr.Dataset]  # of ``fljax.games.compare_estimators``, by label; may be empty
 
 
 def run(
@@ -75,21 +66,8 @@ def run(
     on_event: OnEvent | None = None,
     saving: Saving | None = None,
 ) -> Answer:
-    """Retrains the coalitions of every algorithm of a config, and saves after each block and each algorithm.
-
-    Estimators are compared once all coalitions of an algorithm are there. This is not saved, and computed again when a
-    finished folder is resumed. Callbacks and early stopping of the config are not used: every run goes to its end, and
-    is judged there. ``question`` None: the defaults. The other arguments are as for ``fljax.experiments.run.run``: with
-    ``resume``, blocks and algorithms of the folder are not repeated; rounds of events are runs; numbers of checkpoints
-    do not count.
-
-    Raises:
-      ValueError: as ``fljax.games.coalitions`` and ``compare_estimators``; if the folder has tables of another config
-        or of another question, or, where some are missing, of other data; or if an algorithm is pooled, or needs models
-        of all clients before it starts (clusters that are found by training).
-      OSError: if the disk has no room for the results.
-      Stopped: if ``saving.stop`` asks for it, after a block.
-    """
+    """Retrains the coalitions of every algorithm of a config, and saves after each block and each algorithm."""
+    # Callbacks and early stopping are not used: every run goes to its end. Rounds of events are runs.
     asked = Question() if question is None else question
     text = "" if directory is None else dumps(config)
     force = saving is not None and saving.force
@@ -102,6 +80,7 @@ def run(
             if finished is not None and directory is not None and label in tables:
                 _check_asked(finished, label, asked, directory)
                 outputs.log.note(f"{DONE}, not repeated", label)
+        # Not saved: computed again when a finished folder is resumed.
         compared: dict[str, xr.Dataset] = {}
         if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read
             setup = resolve_setup(config, outputs.log)

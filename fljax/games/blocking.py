@@ -1,8 +1,4 @@
-"""Groups of clients that would rather train without the others, from a table of coalitions and without further runs.
-
-A coalition S blocks a federation if its members are better off by themselves. Payoffs are means over seeds. A client
-with NaN (its run diverged) is better off anywhere else, and never prefers that run.
-"""
+"""Groups of clients that would rather train without the others, from a table of coalitions and without further runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Estimators of a client's worth, judged by retraining: the same seeds, the same rounds, the same clients.
-
-``compare_algorithms`` asks how far what a client is worth depends on the algorithm, beside how far it depends on seeds.
-"""
+"""Estimators of a client's worth judged by retraining, and how far a worth depends on the algorithm, beside seeds."""
 
 from __future__ import annotations
 
@@ -291,10 +288,8 @@ def of_seed(federation: Federation, place: Array) -> Federation:
 
 
 def recording(algorithm: Algorithm) -> Algorithm:
-    """The algorithm, whose Info also has every client's update and weight, and the model before the round.
-
-    The weight is the weight of the client's part of the sum; if an aggregation is not a sum, it is 1.
-    """
+    """The algorithm, whose Info also has every client's update and weight, and the model before the round."""
+    # The weight is the weight of the client's part of the sum; if an aggregation is not a sum, it is 1.
     inner = as_streamed(algorithm.aggregate)
 
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
@@ -318,10 +313,7 @@ def recording(algorithm: Algorithm) -> Algorithm:
 def record_runs(
     plan: Plan, federation: Federation, *, rounds: int, seeds: tuple[int, ...], server_rate: float = 1.0
 ) -> RunRecord:
-    """The records of the runs of several seeds, ``[R, T, ...]``: full runs of all clients, which send updates.
-
-    The federation is shared by all seeds, or there is one per seed. ``server_rate`` is ``eta_g`` of the record.
-    """
+    """The records of the runs of several seeds, ``[R, T, ...]``: full runs of all clients, which send updates."""
     if rounds < 1:
         raise ValueError(f"expected at least one round for a record of rounds, got {rounds}")
     federation = by_id(federation)

@@ -1,8 +1,7 @@
 """Every coalition of clients retrained from scratch, as runs of one compiled program (``fljax.engine`` has the runs).
 
-The runs of one seed share its randomness: initial weights, batches and draws depend on the seed, the round and a
-client's id, and never on the coalition. Differences between coalitions are therefore less noisy than their values. A
-client's worth still depends on one draw of its batches, so error bars need several seeds.
+Runs of one seed share initial weights, batches and draws, which depend on seed, round and id, never on the coalition:
+so differences are less noisy than values. A worth still depends on one draw of batches: error bars need several seeds.
 """
 
 from __future__ import annotations

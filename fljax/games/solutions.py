@@ -1,7 +1,4 @@
-"""Results of a table of coalitions: the worth of each client, the stable payoffs, and the violated laws.
-
-``fljax.contributions`` has the arithmetic, on the values of the table by code.
-"""
+"""Results of a table of coalitions, by ``fljax.contributions``: worth of each client, stable payoffs, violated laws."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The table of a game: what each coalition of clients reaches when it trains alone, labelled, saved and loaded.
-
-A coalition S has the code ``sum_{i in S} 2^i``, as in ``fljax.contributions.coalitions``. More is better for all
-values: a loss has a minus sign, also in the name of the metric.
-"""
+"""The table of a game: what each coalition of clients reaches when it trains alone, labelled, saved and loaded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The value of a coalition: a metric of its run, or a user's function.
+"""The value of a coalition: a metric of its run, computed from the scores of all clients, or a user's function.
 
-A metric is computed from the scores of all clients, in and outside the coalition, so one program gives every metric. A
-function of one's own is part of the program of the runs: a function that is made anew in every call, such as a lambda,
-makes a new program in every call.
+One program gives every metric. A function that is made anew in every call, such as a lambda, makes a new program.
 """
 
 from __future__ import annotations
@@ -31,17 +29,10 @@ Value = str | ValueFunction
 
 
 class Measured(NamedTuple):
-    """The kept results of a run: the scores of all clients, and the value of a user's function.
-
-    It is equal for equal functions, so that runs share a program.
-
-    Attributes:
-      function: of one's own; None: there is none.
-      code: ``code_of`` the function, by which saved runs of an older body are told from those of this one.
-    """
+    """The kept results of a run; equal for equal functions of one's own, so that runs share a program."""
 
     function: ValueFunction | None = None
-    code: str = ""
+    code: str = ""  # of the function, by which saved runs of an older body are told from those of this one
 
     def __call__(self, algorithm: Algorithm, state: State, scores: Mapping[str, Labelled]) -> dict[str, Labelled]:
         """``{name: array}`` for the engine's runs."""
@@ -54,10 +45,8 @@ class Measured(NamedTuple):
 
 
 def name_of_value(value: Value) -> str:
-    """A metric, or where a function is defined; saved runs and tables of another function have another name.
-
-    The name of a function that holds numbers, in a partial or a closure, ends in a checksum of these.
-    """
+    """A metric, or where a function is defined; saved runs and tables of another function have another name."""
+    # The name of a function that holds numbers, in a partial or a closure, ends in a checksum of these.
     return value if isinstance(value, str) else function_name(value).replace("/", "|")
 
 
@@ -68,10 +57,7 @@ def algorithm_of(plan: Plan) -> Algorithm:
 
 
 def metrics_of(algorithm: Algorithm, federation: Federation, reference: Reference | None) -> tuple[str, ...]:
-    """The metrics that have one number for a run of this algorithm on this federation.
-
-    Metrics that compare with standalone models need a ``reference``.
-    """
+    """The metrics of one number for a run; those that compare with standalone models need a ``reference``."""
     scored = algorithm.task.score is not None
     kinds = ("loss", "accuracy") if scored else ("loss",)
     shared = algorithm.personal is None or algorithm.common is not None
@@ -129,28 +115,17 @@ def _need(value: str, federation: Federation, reference: Reference | None) -> st
 
 
 class Measures(NamedTuple):
-    """The numbers of finished runs, with P coalitions and R seeds.
+    """The numbers of finished runs, with P coalitions and R seeds."""
 
-    Attributes:
-      values: ``[R, P]``, more is better.
-      metric: their name; with a minus sign if less of the metric is better.
-      scores: ``[R, P, N]``, of each client.
-      payoff: the name of ``scores``.
-      diverged: ``[R, P]``.
-    """
-
-    values: Float[np.ndarray, "seeds P"]
-    metric: str
-    scores: Float[np.ndarray, "seeds P N"]
-    payoff: str
+    values: Float[np.ndarray, "seeds P"]  # more is better
+    metric: str  # with a minus sign if less of it is better
+    scores: Float[np.ndarray, "seeds P N"]  # of each client
+    payoff: str  # the name of ``scores``
     diverged: Bool[np.ndarray, "seeds P"]
 
 
 def measures_of(measured: xr.Dataset, value: Value, reference: Reference | None) -> Measures:
-    """The values of runs, and the payoffs of each client.
-
-    ``measured`` is over ``run``, ``seed`` and others, of ``Measured``, with ``diverged``.
-    """
+    """The values of runs, and the payoffs of each client, of ``Measured`` over ``run``, ``seed`` and others."""
     runs, seeds = measured.sizes["run"], measured.sizes["seed"]
 
     def of_runs(name: str) -> np.ndarray:

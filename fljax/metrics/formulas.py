@@ -1,13 +1,8 @@
-"""Metrics of the papers, as pure functions on arrays whose last axis is the clients.
+"""Metrics of the papers, as pure functions on arrays whose last axis is the clients; leading axes are kept.
 
-Leading axes (seed, evaluated round, ...) are kept; arrays with fewer axes are aligned at the last one, as in NumPy.
-NumPy arrays give NumPy results; JAX arrays give JAX results, also inside ``jit`` and ``vmap``.
-
-Accuracies and differences of accuracies are fractions: 0.01 is one percentage point. A client without test samples has
-NaN for its loss and accuracy. Averages leave it out; a result without any client is NaN.
-
-The papers' comparisons differ and are kept as printed: INCFL and MaxFL require *better* (strict), IAFL *not worse*
-(ties count). ``fljax.metrics.registry`` lists the variables of a run that each metric compares.
+Accuracies and their differences are fractions. A client without test samples has NaN for its loss and accuracy, and
+averages leave it out; a result without any client is NaN. The papers' comparisons are kept as printed: INCFL and MaxFL
+require *better* (strict), IAFL *not worse* (ties count). NumPy gives NumPy; JAX gives JAX, also under ``jit``.
 """
 
 from __future__ import annotations

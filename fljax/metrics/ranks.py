@@ -1,7 +1,6 @@
 """Ranks of methods over blocks (partitions, data sets), and whether their differences are more than chance.
 
-Source: Demsar (2006), "Statistical comparisons of classifiers over multiple data sets", Journal of Machine Learning
-Research 7, 1-30.
+Source: Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7 (2006), 1-30.
 """
 
 from __future__ import annotations
@@ -13,38 +12,18 @@ from jaxtyping import Float
 
 
 class Ranking(NamedTuple):
-    """The comparison of k methods over n blocks.
+    """The comparison of k methods over n blocks."""
 
-    Attributes:
-      ranks: ``[n, k]`` of each block, 1 for the best; equal values share the mean of their ranks.
-      average: ``[k]`` mean over the blocks.
-      friedman: Friedman's statistic, chi-squared with k - 1 degrees of freedom, corrected for ties; NaN for fewer than
-        three methods or two blocks.
-      p: its probability where all methods are alike; NaN where ``friedman`` is.
-      critical_difference: methods whose average ranks differ by more are different (Nemenyi); NaN for one block or one
-        method.
-      alpha: the level of the test.
-    """
-
-    ranks: Float[np.ndarray, "n k"]
+    ranks: Float[np.ndarray, "n k"]  # 1 for the best; equal values share the mean of their ranks
     average: Float[np.ndarray, " k"]
-    friedman: float
-    p: float
-    critical_difference: float
+    friedman: float  # chi-squared with k - 1 degrees of freedom, corrected for ties; NaN for k < 3 or n < 2
+    p: float  # where all methods are alike; NaN where ``friedman`` is
+    critical_difference: float  # Nemenyi's, of average ranks; NaN for one block or one method
     alpha: float
 
 
 def ranking(values: Float[np.ndarray, "n k"], *, lower: bool = False, alpha: float = 0.05) -> Ranking:
-    """Ranks of methods, Friedman's test and Nemenyi's critical difference.
-
-    Args:
-      values: ``[n, k]``, a block in each row and a method in each column.
-      lower: whether lower values are better.
-      alpha: the level, between 0 and 1.
-
-    Raises:
-      ValueError: if a value is not finite, there is no method or block, or ``alpha`` is out of range.
-    """
+    """Ranks of methods (columns) over blocks (rows), Friedman's test and Nemenyi's critical difference."""
     from scipy.stats import chi2, rankdata  # late: it takes a quarter of a second
 
     values = np.asarray(values, float)
@@ -67,16 +46,7 @@ def ranking(values: Float[np.ndarray, "n k"], *, lower: bool = False, alpha: flo
 
 
 def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float:
-    """Nemenyi's critical difference of average ranks: ``q * sqrt(k * (k + 1) / (6 * n))``.
-
-    ``k`` is ``methods`` and ``n`` is ``blocks``. ``q`` is the upper ``alpha`` quantile of the studentised range of k
-    groups with infinitely many degrees of freedom, divided by ``sqrt(2)``.
-
-    Args:
-      methods: their number; NaN for fewer than two.
-      blocks: their number; NaN for fewer than two.
-      alpha: the level.
-    """
+    """Nemenyi's critical difference of average ranks: ``q * sqrt(k * (k + 1) / (6 * n))``; NaN for k or n below 2."""
     from scipy.stats import studentized_range
 
     if methods < 2 or blocks < 2:
@@ -86,15 +56,7 @@ def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float
 
 
 def alike(average: Float[np.ndarray, " k"], critical_difference: float) -> list[tuple[int, ...]]:
-    """The largest groups of methods whose average ranks differ by at most the critical difference.
-
-    Args:
-      average: ``[k]`` average ranks.
-      critical_difference: of ``ranking``.
-
-    Returns:
-      Groups of at least two methods, as their places from the best to the worst.
-    """
+    """The largest groups (two or more places, best first) of methods whose average ranks are as near."""
     order = np.argsort(average, kind="stable")
     groups: list[tuple[int, ...]] = []
     end = 0

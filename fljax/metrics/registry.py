@@ -1,14 +1,8 @@
 """Every variable of ``Result.metrics``: its definition in one sentence, and how those over clients are computed.
 
-An entry of ``OVER_CLIENTS`` adds a metric, and the same metric ``unseen_...``, to results, sweeps and
-``fljax list metrics``.
-
-``f`` is a loss, ``w`` the global model, ``w_k`` the model that client k would use and ``what_k`` its standalone model.
-If an algorithm has no global model, metrics of the global model are absent (NaN beside other algorithms). Metrics that
-compare with standalone models are NaN for an algorithm whose clients train alone. Accuracies are fractions. Averages
-count only clients with a value.
-
-``global_*`` metrics are those of the common model; metrics without a prefix are those of the deployed model.
+An entry of ``OVER_CLIENTS`` adds a metric, also ``unseen_...``, to results, sweeps and ``fljax list metrics``.
+``global_*`` are of the common model, absent (NaN beside other algorithms) without one; others are of the deployed
+model. Those that compare with standalone models are NaN where clients train alone.
 """
 
 from __future__ import annotations
@@ -26,21 +20,13 @@ from fljax.metrics.arrays import Array
 
 
 class Metric(NamedTuple):
-    """One number for all clients.
+    """One number for all clients; it exists if all of ``variables`` do."""
 
-    Attributes:
-      sentence: its definition, with the names of variables of results.
-      compute: function of ``variables``, each ``[..., client]``, with a result ``[...]``.
-      variables: names of variables over clients. The metric exists if all of them do.
-      lower: whether lower is better, for sweeps.
-      unseen: whether the metric also exists for unseen clients, with the prefix ``unseen_``.
-    """
-
-    sentence: str
-    compute: Callable[..., Any]
+    sentence: str  # its definition, with the names of variables of results
+    compute: Callable[..., Any]  # of ``variables``, each ``[..., client]``; the result is ``[...]``
     variables: tuple[str, ...]
-    lower: bool = False
-    unseen: bool = True
+    lower: bool = False  # whether lower is better, for sweeps
+    unseen: bool = True  # whether it exists for unseen clients, too, with the prefix ``unseen_``
 
 
 OVER_CLIENTS: dict[str, Metric] = {
@@ -342,10 +328,7 @@ def needs_of(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """All metrics whose variables exist, ``[...]`` by name.
-
-    ``variables`` are ``[..., client]``, and their leading axes are broadcast.
-    """
+    """All metrics whose variables ``[..., client]`` exist, ``[...]`` by name; leading axes are broadcast."""
     scalars = {}
     for name, metric in OVER_CLIENTS.items():
         if all(variable in variables for variable in metric.variables):
@@ -356,18 +339,8 @@ def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
 def of_gains(
     gain: Array, opt_out_threshold: float | Sequence[float], *, unseen: bool, error: Array | None = None
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """The metrics of gains over a baseline.
-
-    Args:
-      gain: ``[..., client]``, the differences of accuracies.
-      opt_out_threshold: IP-FL's ``delta_k``: one number for all clients, or one for each seen client; unseen clients
-        then have 0.
-      unseen: whether ``gain`` is of unseen clients.
-      error: the standard errors of ``gain``, ``[..., client]``; None: unknown.
-
-    Returns:
-      The thresholds ``[client]``, and the metrics ``[...]`` by name.
-    """
+    """The thresholds ``[client]``, and the metrics ``[...]`` by name, of gains in accuracy over a baseline."""
+    # ``opt_out_threshold`` is IP-FL's ``delta_k``. If it is by client, unseen clients have 0.
     check_unlabelled("opt_out_threshold", opt_out_threshold)
     chosen = 0.0 if unseen and np.ndim(opt_out_threshold) else opt_out_threshold
     thresholds = np.broadcast_to(np.asarray(chosen, gain.dtype), gain.shape[-1:])

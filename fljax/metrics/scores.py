@@ -1,12 +1,6 @@
 """Scores of a task, such as AUROC and F1: scikit-learn computes them on the host from labels and predictions.
 
-A score is of one client's test rows, or of the test rows of all clients together (pooled). ``SCORES`` has those that a
-config names; a function of one's own takes ``(labels, probabilities)``.
-
-Results have ``score_NAME`` by client, ``average_score_NAME``, its mean over the clients with a value, and
-``pooled_score_NAME``; the same of unseen clients begins with ``unseen_``. ``confusion`` is a matrix by client alone.
-
-Ranks are taken of log-odds and not of probabilities: those of two rows of which the model is sure round to the same 1.
+Ranks are taken of log-odds, since probabilities of two rows of which the model is sure round to the same 1.
 """
 
 from __future__ import annotations
@@ -130,11 +124,7 @@ Asked = str | Score | Callable[..., Any]
 
 
 def scores_of(asked: Sequence[Asked], *, imports: bool = True) -> tuple[Score, ...]:
-    """Scores by name (of ``SCORES``, or ``"module:object"``), as functions of one's own, or as they are.
-
-    Raises:
-      ValueError: if a name is unknown, something is no function, or two scores have one name.
-    """
+    """Scores by name (of ``SCORES``, or ``"module:object"``), as functions of one's own, or as they are."""
     if isinstance(asked, str) or callable(asked) or not isinstance(asked, Sequence):
         raise ValueError(f"expected a list of scores, got {shown(asked)}")
     chosen = tuple(_score(entry, imports) for entry in asked)
@@ -163,46 +153,23 @@ def _score(asked: Asked, imports: bool) -> Score:
 
 
 class Predicted(NamedTuple):
-    """What the models of some clients predict on their test rows; C classes.
-
-    Attributes:
-      outputs: ``[N, n, C]`` logits; of a task without classes any ``[N, n, ...]``; of rows beyond ``size`` anything.
-      labels: ``[N, n, ...]``.
-      size: ``[N]`` the number of real rows, which come first.
-      counts: ``[N]`` whether metrics count the client.
-    """
+    """What models predict on n test rows of N clients, ``[N, n, C]`` logits or any; rows beyond ``size`` pad."""
 
     outputs: Any  # arrays of JAX from a program, of NumPy for scores
     labels: Any
     size: Any
-    counts: Any
+    counts: Any  # whether metrics count the client
 
 
 def rare_class(predicted: Sequence[Predicted]) -> int | None:
-    """The class with the fewest real rows (at least one), of equal ones the last; None without rows.
-
-    ``predicted`` is of several groups of clients, ``[*runs, N, n]``, with labels that are whole numbers from 0.
-    """
+    """The class with the fewest real rows (at least one), of equal ones the last; None without rows."""
     real = [part.labels[np.arange(part.labels.shape[-1]) < part.size[..., None]] for part in predicted]
     classes, counts = np.unique(np.concatenate(real), return_counts=True)
     return int(classes[len(counts) - 1 - np.argmin(counts[::-1])]) if len(classes) else None
 
 
 def value_of(score: Score, labels: np.ndarray, outputs: np.ndarray, rare: int | None = None) -> float:
-    """A score of some rows.
-
-    NaN without rows, if an output is not finite, and, unless the function is the user's, if the rows have one class
-    only ("rare": if all of them or none is of the rare class).
-
-    Args:
-      score: one of ``SCORES``, or of one's own.
-      labels: ``[n]``.
-      outputs: ``[n, C]`` logits, or the outputs of a task without classes.
-      rare: the rare class.
-
-    Raises:
-      NoValue: if a function of one's own raises an exception or returns no number.
-    """
+    """A score of some rows; NaN without rows or finite outputs, and of one class alone (if not one's own)."""
     if not len(labels) or not np.isfinite(outputs).all():
         return float("nan")
     if score.is_own:
@@ -256,11 +223,8 @@ def scores_of_clients(
     classes: bool = True,
     failed: Callable[[str, int | None, str], Any] = lambda score, client, got: None,
 ) -> dict[str, Any]:
-    """All scores of some clients: ``score_NAME`` ``[N]``, ``average_score_NAME`` and ``pooled_score_NAME``.
-
-    ``classes``: whether the task has classes, so that outputs are logits. ``failed`` is called with a score's name, a
-    client's position (None: all rows) and what a function of one's own did in place of a value, which is then NaN.
-    """
+    """All scores of some clients: ``score_NAME`` ``[N]``, ``average_score_NAME`` and ``pooled_score_NAME``."""
+    # ``failed`` takes a score's name, a client's position (None: all rows) and what a user's function did: it has NaN.
     real = [slice(0, int(size) if counts else 0) for size, counts in zip(predicted.size, predicted.counts, strict=True)]
     labels = [predicted.labels[client, rows] for client, rows in enumerate(real)]
     outputs = [predicted.outputs[client, rows] for client, rows in enumerate(real)]

@@ -1,7 +1,4 @@
-"""What tables and pictures show of metrics: means over seeds, clusters numbered alike in all seeds, and headings.
-
-Everything is computed on the host with NumPy. JAX is not imported, since ``fljax watch`` and tables do without it.
-"""
+"""What tables and pictures show of metrics, with NumPy alone, since ``fljax watch`` and tables do without JAX."""
 
 from __future__ import annotations
 
@@ -69,20 +66,9 @@ def mean(values: Sequence[float | None]) -> float | None:
 def align_clusters(
     accuracy: Float[np.ndarray, "*batch evaluated_round C D"],
 ) -> Float[np.ndarray, "*batch evaluated_round C D"]:
-    """Numbers the clusters by the source distributions that their models fit.
-
-    The distribution in which a cluster model specialises is random, so clusters of two seeds cannot be compared by
-    number. Here cluster g becomes the cluster matched with distribution g, in the one-to-one matching with the largest
-    sum of accuracies at the run's last evaluation (Hungarian method). All evaluations have the same permutation.
-
-    Args:
-      accuracy: of every cluster model on every distribution, as in ``cluster_accuracy``. NaN (a cluster that an
-        algorithm does not have) is matched last.
-
-    Returns:
-      The permuted accuracies. Unmatched clusters follow in their old order. With fewer clusters than distributions,
-      clusters are in the order of their matched distributions.
-    """
+    """Numbers clusters by the distributions that they fit, by the matching of largest accuracy at the end."""
+    # The distribution in which a cluster specialises is random, so clusters of two seeds cannot be compared by number.
+    # Unmatched clusters follow in their old order; NaN is matched last.
     from scipy.optimize import linear_sum_assignment  # late: it takes a quarter of a second
 
     accuracy = np.asarray(accuracy)

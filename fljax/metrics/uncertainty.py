@@ -1,10 +1,4 @@
-"""How sure a client's gain is: standard errors by its number of test rows, and decisions that noise may have made.
-
-An accuracy over n rows is a mean of n draws of 0 and 1, so its standard error is that of a binomial share. A gain is a
-difference of two accuracies on the same rows. Who has the predictions of both models takes ``paired_standard_error``.
-Results have accuracies only: ``gain_standard_error`` is the sum of the two standard errors, which is never too small,
-since the standard deviation of a difference is at most the sum of both.
-"""
+"""How sure a client's gain is: standard errors by its number of test rows, and decisions that noise may have made."""
 
 from __future__ import annotations
 

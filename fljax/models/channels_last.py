@@ -1,18 +1,10 @@
-"""Convolution, GroupNorm and pooling on ``[batch, height, width, channels]``, for accelerators.
+"""Convolution, GroupNorm and pooling on ``[batch, height, width, channels]``, for GPUs and TPUs, which choose layouts.
 
-The compilers of GPUs and TPUs choose the layout in memory themselves, so nothing is arranged by hand here. Under
-``vmap`` over clients, a convolution becomes a grouped one. On CPUs that is slow; ``planes`` and ``lines`` are the forms
-for them. ``convolve`` is XLA's own. ``convolve_patches`` and ``convolve_tiles`` are other forms, which
-``fljax.core.gpu_rules`` may choose for GPUs. ``benchmarks/results`` holds what the compilers say about each form.
-
-``convolve_tiles`` is a product of tiles and a wider kernel. The output is cut into squares of ``side x side`` pixels.
-One row of the left matrix holds the input pixels that a square reads, one column of the right matrix holds the kernel
-of one channel, shifted to one pixel of the square. Fewer pixels are written than for patches, since neighbours share
-them, for more arithmetic: LeNet's first layer writes 12 numbers for an output pixel in place of 75, with 2.6 times the
-multiplications. On a GPU, moving the patches of few channels takes longer than multiplying them.
-
-A step of 100 LeNets is 8 times as fast on an H100 as with XLA's grouped convolutions, and one of 10 ResNet18s 3.6 times
-on an H200.
+``convolve_tiles`` cuts the output into squares. A row of its left matrix holds the input pixels that a square reads, a
+column of its right one the kernel of one channel, shifted to one pixel of the square. LeNet's first layer then writes
+12 numbers for an output pixel in place of 75 of patches, with 2.6 times the multiplications: on a GPU, moving the
+patches of few channels takes longer than multiplying them. A step of 100 LeNets is 8 times as fast on an H100 as with
+XLA's grouped convolutions, and one of 10 ResNet18s 3.6 times on an H200.
 """
 
 from __future__ import annotations
@@ -48,11 +40,8 @@ def convolve_patches(
     strides: Sequence[int] = (1, 1),
     padding: str | planes.Pairs = "VALID",
 ) -> Float[Array, "b h2 w2 o"]:
-    """The same values as a product of patches ``[b h2 w2, kh kw c]`` and the kernel.
-
-    Under ``vmap`` over clients this is a batched product, in the forward pass and in both gradients. The patches take
-    ``kh kw`` times the memory of ``x``.
-    """
+    """The same values as a product of patches ``[b h2 w2, kh kw c]``, which are large, and the kernel."""
+    # Under ``vmap`` over clients this is a batched product, in the forward pass and in both gradients.
     height, width, channels, outputs = kernel.shape
     pairs = (
         lax.padtype_to_pads(x.shape[1:3], (height, width), strides, padding) if isinstance(padding, str) else padding
@@ -75,10 +64,7 @@ def convolve_tiles(
     strides: Sequence[int] = (1, 1),
     padding: str | planes.Pairs = "VALID",
 ) -> Float[Array, "b h2 w2 o"]:
-    """The same values by ``convolve_by_tiles``, with the side that it estimates to be the fastest.
-
-    With strides it is ``convolve_patches``.
-    """
+    """The same values by ``convolve_by_tiles``, or with strides by ``convolve_patches``."""
     if 0 in (*x.shape, *kernel.shape):  # nothing to multiply
         return convolve(x, kernel, strides, padding)
     if tuple(strides) != (1, 1):
@@ -93,19 +79,14 @@ def add_bias(x: Float[Array, "b h w c"], bias: Float[Array, " c"]) -> Float[Arra
 
 
 def window_maximum(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """The maximum of each 2 x 2 window, for TPUs: their compiler has kernels for it and for its gradient.
-
-    A remainder at the edge is dropped. Of equal maxima, the first receives the gradient.
-    """
+    """The maximum of each 2 x 2 window, for TPUs: their compiler has kernels for it and for its gradient."""
+    # A remainder at the edge is dropped. The first of equal maxima receives the gradient.
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
 
 
 def square_maximum(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """The same values and gradients as those of ``window_maximum``, for GPUs.
-
-    Values and gradients are elementwise operations, which fuse with their neighbours. The gradient of
-    ``lax.reduce_window`` scatters.
-    """
+    """The values and gradients of ``window_maximum``, for GPUs."""
+    # They are elementwise operations, which fuse with their neighbours; the gradient of ``lax.reduce_window`` scatters.
     b, h, w, c = x.shape
     x = x[:, : h // 2 * 2, : w // 2 * 2].reshape(b, h // 2, 2, w // 2, 2, c)
     return planes.largest(x.transpose(2, 4, 0, 1, 3, 5).reshape(4, b, h // 2, w // 2, c))
@@ -118,10 +99,7 @@ def group_norm(
     groups: int,
     epsilon: float = 1e-6,
 ) -> Float[Array, "b h w c"]:
-    """flax's ``nn.GroupNorm``: mean 0 and variance 1 within each image and group of channels, then scaled and shifted.
-
-    Statistics are computed in float32 at least.
-    """
+    """flax's ``nn.GroupNorm``, over each image and group of channels, with statistics in float32 at least."""
     b, h, w, c = x.shape
     wide = x.astype(jnp.float32 if x.dtype.itemsize < 4 else x.dtype).reshape(b, h, w, groups, c // groups)
     mean = wide.mean((1, 2, 4), keepdims=True)
@@ -156,11 +134,8 @@ FLOP_PER_BYTE = 100
 
 
 def tile_side(kernel: Sequence[int], rows: int, columns: int) -> int:
-    """The side of the squares for a kernel ``[kh, kw, c, o]`` and an output of ``rows x columns`` pixels.
-
-    It is the one of ``SIDES`` with the least estimated time: tiles are written once and read twice, and multiplied in
-    the forward pass and in both gradients.
-    """
+    """The side of the squares with the least estimated time, for an output of ``rows x columns`` pixels."""
+    # Tiles are written once and read twice, and multiplied in the forward pass and in both gradients.
 
     def cost(side: int) -> float:
         taps_down, taps_right = planes.kernel_taps(kernel, side)
@@ -174,14 +149,7 @@ def tile_side(kernel: Sequence[int], rows: int, columns: int) -> int:
 def convolve_by_tiles(
     x: Float[Array, "b h w c"], kernel: Float[Array, "kh kw c o"], padding: str | planes.Pairs, side: int
 ) -> Float[Array, "b h2 w2 o"]:
-    """The values of ``lax.conv_general_dilated`` with stride 1.
-
-    Args:
-      x: images.
-      kernel: a kernel in flax's layout.
-      padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` for height and for width; may be negative.
-      side: of the squares of the output; 1 gives patches.
-    """
+    """The values of ``lax.conv_general_dilated`` with stride 1, by squares of ``side`` pixels; side 1 gives patches."""
     b, outputs = x.shape[0], kernel.shape[-1]
     rows, columns = planes.output_size(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1))
     x = padded(x, planes.pads(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1)))

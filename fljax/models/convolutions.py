@@ -1,18 +1,11 @@
-"""Convolution and pooling that are fast when every client has its own kernels.
+"""Convolution and pooling that are fast when every client has its own kernels, in any flax module.
 
-Under ``vmap`` over clients, ``lax.conv_general_dilated`` becomes a grouped convolution, which is slow on CPUs. Its
-weight gradient is slow inside loops. Compiled for a CPU, a convolution here extracts patches and computes one matrix
-product, which ``vmap`` turns into a batched matrix product; the batch becomes the innermost axis (``planes``, and
-``lines`` for large images). Compiled for a TPU it is ``lax.conv_general_dilated``, and for a GPU the form that
-``fljax.core.gpu_rules`` says. The built-in models keep the layouts of ``planes`` and ``lines`` between layers
-(``trunk``).
+Under ``vmap`` over clients, ``lax.conv_general_dilated`` becomes a grouped convolution: slow on CPUs, and its weight
+gradient inside loops. For a CPU, patches and one matrix product become a batched product, and the batch is the
+innermost axis (``planes``, and ``lines`` for large images). A TPU has XLA's own: by XLA's estimate for a v5e, a LeNet
+then trains 14 times as many client-steps per second. ``fljax.core.gpu_rules`` says the form for a GPU.
 
-Any flax module can use this convolution: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
-``nnx.Conv``.
-
-By XLA's estimate for a TPU v5e, a LeNet with XLA's own convolutions trains 14 times as many client-steps per second as
-with the layouts for CPUs. Max-pools are ``lax.reduce_window`` on a TPU, and elementwise on a GPU, where the gradient
-would scatter.
+Flax modules take it as an argument: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``; so does ``nnx.Conv``.
 """
 
 from __future__ import annotations

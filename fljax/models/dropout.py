@@ -1,8 +1,4 @@
-"""Checks by abstract evaluation, before training, that a module's dropout is on in training.
-
-Dropout that would stay off in training is refused. Layers of linen are intercepted in an abstract training call; each
-layer of nnx must change the traced program.
-"""
+"""Checks by abstract evaluation, before training, that a module's dropout is on in training; else it is refused."""
 
 from __future__ import annotations
 
@@ -47,10 +43,7 @@ def _names() -> str:
 
 
 def check_linen(module: nn.Module, begin: Callable[[], Any], train: Callable[[Any], Any]) -> Any:
-    """What ``begin`` returns; raises a ValueError if a dropout layer is deterministic in training mode.
-
-    ``begin`` initialises the module, and ``train`` calls it in training mode on the result, both abstractly.
-    """
+    """What ``begin`` returns; raises a ValueError if a dropout layer is deterministic in training (``train``)."""
     begun, layers = _layers(begin)
     _, called = _layers(lambda: train(begun))
     if silent := [name for name, off in (called or layers) if off]:

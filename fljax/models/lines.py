@@ -1,10 +1,8 @@
-"""Convolution of large images line by line, on ``[height, channels, width, batch]``.
+"""Convolution of large images line by line, on ``[height, channels, width, batch]``; no step changes this layout.
 
-A matrix of patches can be far larger than a cache: in a ResNet it has 75 MB for 64 channels, 32 x 32 pixels and a batch
-of 32. Writing and reading this matrix limited the layer to 34 of the 58 GFLOP/s of one core (Xeon at 2.5 GHz). This
-module multiplies one line of the images at a time by the whole kernel: ``[kh o, kw c] x [kw c, w b]`` gives the line's
-share of ``kh`` output lines, which a scan sums. A patch has ``kw`` pixels instead of ``kh kw``, and only one line has
-patches at a time. Lines are the outermost axis, so no step changes the layout.
+A matrix of patches can be far larger than a cache: 75 MB in a ResNet, which held a layer to 34 of the 58 GFLOP/s of one
+core (Xeon at 2.5 GHz). Here one line at a time is multiplied by the whole kernel: ``[kh o, kw c] x [kw c, w b]`` gives
+the line's share of ``kh`` output lines, which a scan sums. Patches have ``kw`` pixels, of one line at a time.
 """
 
 from __future__ import annotations
@@ -30,11 +28,7 @@ def convolve(
     precision: lax.PrecisionLike = None,
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "h2 o w2 b"]:
-    """The values of ``lax.conv_general_dilated``, with lines outermost and the batch innermost.
-
-    The convolution runs line by line if ``worth_lines`` is True, and otherwise calls ``planes.convolve``. Arguments and
-    errors are those of ``planes.convolve``.
-    """
+    """``lax.conv_general_dilated``, lines outermost, batch innermost; by ``planes.convolve`` unless ``worth_lines``."""
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
     h, _, w, b = x.shape
     if not worth_lines((h, w), b, kernel.shape, strides, padding, dilation, x.dtype):
@@ -52,13 +46,9 @@ def worth_lines(
     dilation: Sequence[int],
     dtype: jax.typing.DTypeLike,
 ) -> bool:
-    """Whether convolving images of this height and width line by line is faster.
-
-    The answer is True if the patches of all lines do not fit into a cache and a line is long enough for a matrix
-    product (256 numbers per channel). A gradient of ResNet18 then took 0.81 of the time of ``planes.convolve`` and half
-    its memory (one core of a Xeon at 2.5 GHz). ``planes`` handles strides, dilation and padding beyond the kernel, and
-    also half precision, in which sums over lines would lose digits.
-    """
+    """Whether line by line is faster: patches of all lines fit in no cache, and a line has 256 numbers per channel."""
+    # A gradient of ResNet18 then took 0.81 of the time of ``planes.convolve`` and half its memory (one core of a Xeon
+    # at 2.5 GHz). In half precision, sums over lines would lose digits.
     kh, kw, c, _ = kernel
     columns = planes.output_size(size, kernel, strides, padding, dilation)[1] * batch
     (top, bottom), sides = planes.pads(size, kernel, strides, padding, dilation)
@@ -105,10 +95,8 @@ def _product(
     precision: lax.PrecisionLike = None,
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "o n"]:
-    """``matrix x patches``; the gradient for ``patches`` reads ``turned``, the same matrix transposed in memory.
-
-    XLA's fast product on CPUs does not accept a transposed left side (see ``models.network``).
-    """
+    """``matrix x patches``; the gradient for ``patches`` reads ``turned``, the same matrix transposed in memory."""
+    # XLA's fast product on CPUs does not accept a transposed left side (see ``models.network``).
 
     def multiply(left: Array, right: Array, contracted: int = 1) -> Array:
         numbers = (((contracted,), (0,)), ((), ()))

@@ -1,7 +1,4 @@
-"""Pure functions of params that a module of ``flax.linen`` becomes, and what nnx modules share with them.
-
-In training, BatchNorm leaves out the rows that pad a batch: calls of layers are intercepted.
-"""
+"""Pure functions of params that a module of ``flax.linen`` becomes, and what nnx modules share with them."""
 
 from __future__ import annotations
 
@@ -24,19 +21,12 @@ from fljax.protocol.roles import hold, record
 
 
 class Functions(NamedTuple):
-    """The functions of a linen or nnx module.
+    """The functions of a linen or nnx module."""
 
-    Attributes:
-      init: ``key -> params``, with statistics beside the parameters of their layer.
-      logits: ``(params, x, key) -> output``; the key is as for ``Task.logits``.
-      features: ``(params, x) -> [b, ...]``; None: the module has no such method.
-      statistics: the paths of the statistics in params.
-    """
-
-    init: Callable[..., Any]
-    logits: Callable[..., Any]
-    features: Callable[..., Any] | None
-    statistics: frozenset[str]
+    init: Callable[..., Any]  # ``key -> params``, with statistics beside the parameters of their layer
+    logits: Callable[..., Any]  # ``(params, x, key) -> output``; the key is as for ``Task.logits``
+    features: Callable[..., Any] | None  # ``(params, x) -> [b, ...]``; None: there is no such method
+    statistics: frozenset[str]  # their paths in params
 
 
 def has_features(module: Any) -> bool:
@@ -50,10 +40,8 @@ def split_mode(mode: Any) -> tuple[Any, Bool[Array, " b"] | None]:
 
 
 def row_mask(real: Bool[Array, " b"], x: Array, mask: Array | None = None) -> Array:
-    """The real rows as a mask of the input of BatchNorm: ``[b, 1, ..., 1]``, within a ``mask`` of the module's own.
-
-    A batch without real rows has a mask of all rows, so that no mean is 0 / 0; its gradient is dropped.
-    """
+    """The real rows as a mask of the input of BatchNorm: ``[b, 1, ..., 1]``, within a ``mask`` of the module's own."""
+    # A batch without real rows has a mask of all rows, so that no mean is 0 / 0; its gradient is dropped.
     if x.shape[0] != real.shape[0]:
         raise ValueError(
             f"expected BatchNorm to get one row for each of {real.shape[0]} examples, got an input of shape {x.shape}"

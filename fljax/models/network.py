@@ -1,13 +1,4 @@
-"""What all built-in networks have in common: their options, checks of their sizes, layers, and initial parameters.
-
-``network_task`` makes a Task of a flax module. Sizes and rates are checked before anything is traced. ``Convolution``
-and ``GroupNorm`` are parameters, under flax's names, of layers that compute in the layout of ``planes``.
-``initialised`` draws the initial parameters, by flax's rules or by those of PyTorch.
-
-``dot_general`` is a matrix product for dense layers whose weight gradient is as fast as its value. Any flax module can
-use it: ``nn.Dense(64, dot_general=dot_general)``, and likewise ``nnx.Linear``. XLA's fast matrix product on CPUs takes
-no transposed left side, so the derivative is stated with the transposed batch.
-"""
+"""What all built-in networks have in common: options, checks of sizes, layers of ``planes``, and initial parameters."""
 
 from __future__ import annotations
 
@@ -103,31 +94,10 @@ _GATES = frozenset(first + gate for first in "ih" for gate in "ifgo")
 
 
 def initialised(task: Task, initialisation: Initialisation) -> Task:
-    """The task with initial parameters that are drawn in the named way.
-
-    "flax": as the layers of flax draw them. Kernels are normal with the variance ``1 / fan_in``, biases are 0, and
-    embeddings of width d are normal with the variance ``1 / d``. Kernels of an LSTM's state are those of "framework".
-
-    "framework": as the layers of PyTorch, the framework of most published code, draw them.
-
-    - Dense layers and convolutions: kernels and biases are ``U(-b, b)`` with ``b = 1 / sqrt(fan_in)``, where fan_in is
-      the product of all lengths of the kernel but the last. The norm of a kernel is that of flax's divided by 1.73.
-    - LSTM layers: kernels are ``U(-b, b)`` with ``b = 1 / sqrt(hidden)``. PyTorch adds two biases, each ``U(-b, b)``; a
-      bias here is their sum.
-    - Embeddings: ``N(0, 1)``.
-    - Scales and biases of a normalisation: 1 and 0, as in flax.
-
-    Args:
-      task: a built-in model; layers are known by flax's names for their parameters.
-      initialisation: "flax" or "framework".
-
-    Returns:
-      The task. Equal arguments give the same one, so compiled programs are reused.
-
-    Source: PyTorch's documentation of ``torch.nn.Linear``, ``Conv2d``, ``LSTM`` and ``Embedding``.
-    """
+    """The task with initial parameters by the rules of flax, or of PyTorch, the framework of most published code."""
+    # Source: PyTorch's documentation of ``torch.nn.Linear``, ``Conv2d``, ``LSTM`` and ``Embedding``.
     if initialisation == "flax":
-        return task
+        return task  # in which kernels of an LSTM's state are drawn as by PyTorch
     if initialisation != "framework":
         raise ValueError(
             f"expected a known initialisation, got {initialisation!r}; valid names are 'flax', 'framework'"
@@ -156,7 +126,7 @@ def redraw(key: Key[Array, ""], params: PyTree) -> PyTree:
         elif name in ("kernel", "bias") and kernel is not None:
             gate = layer[-1] in _GATES
             bound = 1 / math.sqrt(kernel.shape[-1] if gate else math.prod(kernel.shape[:-1]))
-            times = 2 if gate and name == "bias" else 1
+            times = 2 if gate and name == "bias" else 1  # PyTorch adds two biases of an LSTM, which is their sum here
             drawn = jax.random.uniform(leaf_key, (times, *leaf.shape), jnp.float32, -bound, bound).sum(axis=0)
         else:
             continue
@@ -190,12 +160,9 @@ def network_task(
     initialisation: Initialisation = "flax",
     stored: Any = None,
 ) -> Task:
-    """The Task of a flax module whose last layer is called ``head``.
+    """The Task of a flax module whose last layer is called ``head``; builders show the lines of ``Common`` below.
 
     Args:
-      module: called with prepared examples ``[b, ...]``; returns logits.
-      input_shape: shape of one stored example.
-      classes: number of classes.
       prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
       augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
       dtype: dtype of parameters and activations.
@@ -223,11 +190,8 @@ def _in_head(path: str) -> bool:
 
 
 def network(builder: Callable[P, Task]) -> Callable[P, Task]:
-    """Shows the options of ``Common`` in a builder's signature and docstring, in place of its ``**common``.
-
-    Type checkers read them from ``**common: Unpack[Common]``; ``inspect``, configs and ``help`` read these.
-    The function itself is returned. The docstring is to explain ``classes`` in a line of ``Args``.
-    """
+    """Shows the options of ``Common`` in a builder's signature and docstring, in place of its ``**common``."""
+    # Type checkers read ``**common: Unpack[Common]``. The docstring must explain ``classes`` in a line of ``Args``.
     hints = typing.get_type_hints(network_task)
     shared = [
         parameter.replace(annotation=hints[name])
@@ -263,13 +227,9 @@ def dot_general(
     preferred_element_type: Any = None,
     **rest: Any,
 ) -> Float[Array, "*b m"]:
-    """``lax.dot_general`` (same arguments, same values and derivatives), for the products of dense layers.
-
-    On a CPU, the product of a batch ``[b, k]`` and weights ``[k, m]`` has a weight gradient that first transposes the
-    batch in memory, since XLA's fast product does not accept a transposed left side. (With a transposed left side, the
-    gradient, 784 x 30 times 30 x 64, took 2.5 times as long as the forward product of as many operations.) Compiled for
-    other platforms, it is XLA's own. All other calls go to ``lax.dot_general`` unchanged.
-    """
+    """``lax.dot_general``, whose weight gradient on a CPU first transposes the batch in memory, for dense layers."""
+    # XLA's fast product on CPUs takes no transposed left side: with one, the gradient, 784 x 30 times 30 x 64, took 2.5
+    # times as long as the forward product of as many operations. ``nn.Dense(64, dot_general=dot_general)`` uses this.
     rest = {name: value for name, value in rest.items() if value is not None}
     plain = (((lhs.ndim - 1,), (0,)), ((), ()))
     dense = jax.tree.map(int, dimension_numbers) == plain and lhs.ndim == rhs.ndim == 2

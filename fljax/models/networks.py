@@ -56,20 +56,16 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """Blocks of convolutions, each with a 2 x 2 max-pool at its end; then dense layers; ReLU throughout.
-
-    ``padding`` is one value for all convolutions, or one for each. ``flat_dropout`` is applied between the last block
-    and the first dense layer, ``dropout`` after every hidden dense layer.
-    """
+    """Blocks of convolutions, each with a 2 x 2 max-pool at its end; then dense layers; ReLU throughout."""
 
     classes: int
     blocks: tuple[tuple[int, ...], ...]
     dense_widths: tuple[int, ...]
     kernel: int = 3
-    padding: str | tuple[str, ...] = "SAME"
+    padding: str | tuple[str, ...] = "SAME"  # of all convolutions, or of each
     groups: int | None = None
-    dropout: float = 0.0
-    flat_dropout: float = 0.0
+    dropout: float = 0.0  # after every hidden dense layer
+    flat_dropout: float = 0.0  # before the first dense layer
 
     def setup(self) -> None:
         widths = [width for block in self.blocks for width in block]

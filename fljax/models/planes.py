@@ -1,12 +1,10 @@
 """Convolution, GroupNorm and pooling on images whose batch is the innermost axis: ``[channels, height, width, batch]``.
 
-On a CPU, the long contiguous (width x batch) axis makes patches cheap to write and every product a plain matrix
-product. A network that stays in this layout has no transposes between its layers. Three rules were chosen on ``cnn_b``
-alone (5 x 5 kernels, batch 50), on a busy machine with AVX-512 and an L2 cache of 1 MiB:
+On a CPU, the long (width x batch) axis makes patches cheap to write and every product a plain matrix product; no layer
+transposes. Three rules were chosen on ``cnn_b`` alone (5 x 5 kernels, batch 50; AVX-512, an L2 cache of 1 MiB):
 
-- *Squares.* Few output channels make a thin product. If a 2 x 2 max-pool follows, the four pixels of a pooling square
-  are computed as four times the channels: [24, 108] x [108, n] instead of [6, 75] x [75, 4n]. This takes 36/25 of the
-  arithmetic for 5 x 5 kernels, but writes a third of the patches, and the pool becomes a maximum over an axis.
+- *Squares.* Few output channels make a thin product. Before a 2 x 2 max-pool, the four pixels of a square are four
+  times the channels: [24, 108] x [108, n], not [6, 75] x [75, 4n]; 36/25 of the arithmetic, a third of the patches.
 - *Blocks.* ``in_blocks`` applies a network to a few images at a time, so that patches stay in the cache.
 - *Recomputation.* The backward pass recomputes patches instead of storing them, as they are larger than all else.
 """
@@ -34,17 +32,7 @@ def convolve(
     precision: lax.PrecisionLike = None,
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "o h2 w2 b"]:
-    """The values of ``lax.conv_general_dilated``, with the batch innermost.
-
-    Args:
-      x: images.
-      kernel: a kernel in flax's layout.
-      strides: along height and width.
-      padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` for height and for width; may be negative.
-      dilation: dilation of the kernel, along height and width.
-      precision: precision of the matrix product, as for ``lax.dot_general``.
-      preferred_element_type: dtype of the result, as for ``lax.dot_general``.
-    """
+    """The values of ``lax.conv_general_dilated``, with the batch innermost and a kernel in flax's layout."""
     x = _padded(x, kernel.shape, strides, padding, dilation)
     options = (tuple(strides), tuple(dilation), precision, preferred_element_type)
     if kernel.shape[:2] == (1, 1):  # no patches, nothing to recompute
@@ -55,10 +43,8 @@ def convolve(
 def convolve_squares(
     x: Float[Array, "c h w b"], kernel: Float[Array, "kh kw c o"], padding: str | Pairs = "VALID"
 ) -> Float[Array, "4 o h2 w2 b"]:
-    """A convolution of stride 1 whose output is arranged in 2 x 2 squares for a max-pool.
-
-    Output pixel ``(2 i + p, 2 j + q)`` is at ``[2 p + q, :, i, j]``; a remainder at the edge is dropped.
-    """
+    """A convolution of stride 1 whose output is arranged in 2 x 2 squares for a max-pool."""
+    # Output pixel ``(2 i + p, 2 j + q)`` is at ``[2 p + q, :, i, j]``; a remainder at the edge is dropped.
     if not worth_squares(kernel.shape):
         return squares(convolve(x, kernel, padding=padding))
     return convolve_parted(part(x, kernel.shape, padding), kernel)
@@ -88,10 +74,7 @@ def kernel_taps(kernel: Sequence[int], side: int) -> tuple[int, int]:
 
 
 def widen_kernel(kernel: Float[Array, "kh kw c o"], side: int) -> Float[Array, "down right c2 o2"]:
-    """The kernel shifted to each pixel of a square of ``side x side``, as a kernel on squares.
-
-    It has ``side * side * c`` inputs and ``side * side * o`` outputs, and ``kernel_taps`` squares down and right.
-    """
+    """The kernel shifted to each pixel of a square of ``side x side``, as a kernel on ``kernel_taps`` squares."""
     (kh, kw, c, o), (down, right) = kernel.shape, kernel_taps(kernel.shape, side)
     spare = down * side - kh, right * side - kw
     shifted = [
@@ -112,10 +95,8 @@ def squares(x: Float[Array, "c h w b"]) -> Float[Array, "4 c h2 w2 b"]:
 
 @jax.custom_jvp
 def largest(x: Float[Array, "4 c h w b"]) -> Float[Array, "c h w b"]:
-    """The maximum of every square: max-pooling. Of equal maxima, the first receives the gradient.
-
-    The derivative is custom because that of ``max`` stores all of ``x``; this one stores one byte for every square.
-    """
+    """The maximum of every square: max-pooling. The first of equal maxima receives the gradient."""
+    # The derivative of ``max`` stores all of ``x``; this one stores one byte for every square.
     return x.max(0)
 
 
@@ -148,10 +129,7 @@ def group_norm(
     *,
     axis: int = 0,
 ) -> Float[Array, "*c_h w b"]:
-    """flax's ``nn.GroupNorm``: mean 0 and variance 1 within each image and group of channels, then scaled and shifted.
-
-    Channels are ``axis`` 0 (``[c, h, w, b]``) or 1 (``[h, c, w, b]``). Statistics are computed in float32 at least.
-    """
+    """flax's ``nn.GroupNorm`` over each image and group of channels, which are ``axis`` 0 or 1; in float32 at least."""
     *outer, c = x.shape[: axis + 1]
     grouped = x.reshape(*outer, groups, c // groups, *x.shape[axis + 1 :])
     wide = grouped.astype(jnp.float32 if x.dtype.itemsize < 4 else x.dtype)
@@ -173,17 +151,9 @@ def in_blocks(
     patch: int,
     enter: Callable[[Float[Array, "c h w b"]], Array] = lambda x: x,
 ) -> Float[Array, "b h2 w2 o"]:
-    """Applies ``network`` to a batch of images, channels last, a few images at a time.
-
-    Values and gradients are exact if the network treats its images independently.
-
-    Args:
-      network: maps the output of ``enter`` to images with the batch innermost.
-      x: images, channels last.
-      patch: number of entries in one image's largest matrix of patches; determines the block size (``block_size``).
-      enter: applied to the images, batch innermost, outside the loop. Inside the loop, XLA would fuse the change of
-        layout into every read of its result.
-    """
+    """Applies ``network`` to images, channels last, a few at a time; exact if it treats them independently."""
+    # ``patch``: entries of one image's largest matrix of patches. ``enter`` is applied outside the loop, inside which
+    # XLA would fuse the change of layout into every read of its result.
     batch = x.shape[0]
     size = block_size(batch, patch)
     count = -(-batch // size)
@@ -199,11 +169,8 @@ CACHED = 2**18
 
 
 def block_size(batch: int, patch: int) -> int:
-    """Images per block, such that the patches of a block have at most 256 Ki numbers (1 MiB in float32).
-
-    Blocks are of nearly equal size. The whole batch is one block if fewer than 8 images would fit (more than 32 Ki
-    numbers per image).
-    """
+    """Images per block, such that the patches of a block have at most 256 Ki numbers (1 MiB in float32)."""
+    # Blocks are of nearly equal size. The whole batch is one block if fewer than 8 images would fit.
     limit = CACHED // max(1, patch)
     if limit < 8 or batch <= limit:
         return max(1, batch)

@@ -1,8 +1,4 @@
-"""Functions from stored examples to model inputs, ``Task.prepare``, and of training batches, ``Task.augment``.
-
-``crop_flip`` frames images with raw black, as before standardising, and reads pixels by index. On a CPU this was faster
-than ``dynamic_slice``.
-"""
+"""Functions from stored examples to model inputs, ``Task.prepare``, and of training batches, ``Task.augment``."""
 
 from __future__ import annotations
 
@@ -104,18 +100,10 @@ FRAME = 4
 def crop_flip(
     key: Key[Array, ""], x: Real[Array, "b h w *channels"], black: Real[Array, "*#channels"] | float = 0.0
 ) -> Real[Array, "b h w *channels"]:
-    """A random crop and a horizontal flip of each image: IAFL's augmentation of CIFAR's training images.
+    """A random crop of each image in a frame of 4 black pixels, flipped by chance: IAFL's augmentation for CIFAR.
 
-    Each image gets a frame of 4 pixels on every side. A window of the original size is cut out at one of the 9 x 9
-    positions with equal probability, and mirrored left to right with probability 1/2. Each image has its own draw.
-
-    Args:
-      key: the key of this batch.
-      x: prepared images, ``[b, h, w, channels]`` or ``[b, h, w]``.
-      black: value of a black pixel in prepared units, the colour of the frame.
-
-    Returns:
-      Images of the same shape and dtype. Feature noise is added before augmentation, so the frame has no noise.
+    The window is at one of 9 x 9 positions, and mirrored with probability 1/2. ``black`` is in prepared units. Noise of
+    features is added before, so the frame has none.
 
     Source: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
     """
@@ -140,11 +128,8 @@ AUGMENTATIONS: dict[str, Callable[..., Array]] = {"crop_flip": crop_flip}
 def named_augmentation(
     augment: str | Callable[..., Array] | None, input_shape: Sequence[int], prepare: Callable[[Array], Array] | None
 ) -> Callable[..., Array] | None:
-    """``Task.augment`` by name; functions and None are returned unchanged.
-
-    The frame of "crop_flip" is ``prepare`` of a raw zero, as if the raw image had been framed in black. (If ``prepare``
-    depends on the pixel, the value of the first pixel is used.) Equal arguments return the same function.
-    """
+    """``Task.augment`` by name; functions and None are returned unchanged. Equal arguments return the same function."""
+    # The frame of "crop_flip" is ``prepare`` of a raw zero (of the first pixel), as if the raw image had a black frame.
     if augment is None or callable(augment):
         return augment
     if augment not in AUGMENTATIONS:

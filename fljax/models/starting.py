@@ -1,8 +1,4 @@
-"""Tasks whose models start from given parameters, parameters from files, and tasks with frozen leaves.
-
-Freezing is fine-tuning of a part of a model, such as adapters on a fixed backbone. Initial parameters and frozen leaves
-are arrays in a ``jax.tree_util.Partial`` of a Task, so in a ``Plan`` they are arguments of the program.
-"""
+"""Tasks whose models start from given parameters, parameters from files, and tasks with frozen leaves."""
 
 from __future__ import annotations
 

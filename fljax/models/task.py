@@ -1,7 +1,4 @@
-"""Tasks from flax modules: pure functions on plain pytrees of parameters.
-
-Their losses and scores are one number per sample, from a model's outputs and the labels.
-"""
+"""Tasks from flax modules: pure functions on plain pytrees of parameters, with losses and scores by sample."""
 
 from __future__ import annotations
 
@@ -122,22 +119,15 @@ def task_from_module(
 
 
 class _Arguments(NamedTuple):
-    """The arguments of ``task_from_module``, with shapes and dtypes in place of examples; equal ones make equal tasks.
-
-    Attributes:
-      shape: of one stored example, with a batch axis of 1.
-      stored: its dtype.
-      labels: the shape of one label, and its dtype; None: unknown.
-      compute: dtype of activations.
-    """
+    """Arguments of ``task_from_module``, with shapes and dtypes, not examples; equal ones make equal tasks."""
 
     module: Any
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of one stored example, with a batch axis of 1
     stored: Any
     classes: int | None
     loss: Callable | None
     score: Callable | None
-    labels: tuple[tuple[int, ...], Any] | None
+    labels: tuple[tuple[int, ...], Any] | None  # the shape of one label, and its dtype; None: unknown
     prepare: Callable | None
     augment: Callable | None
     head: Callable[[str], bool] | None

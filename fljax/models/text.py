@@ -1,8 +1,4 @@
-"""Models for texts: ``bilstm`` and ``text_cnn``, on token ids padded with 0 at the end.
-
-Padding does not affect the logits: the same text padded to another length gives the same logits. A text without words
-counts as one padding token.
-"""
+"""Models for texts, as token ids padded with 0, which does not affect logits; no words are one padding token."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
 """The convolutional part of a network, in the form that is fast on the platform it is compiled for.
 
 The platform is that of the compilation (``fljax.core.platforms.choose``), not that of the process: a program traced on
-a laptop's CPU and compiled for a TPU gets the TPU's form. All forms have the same values and gradients, up to rounding.
-
-A run's programs are traced for the platform of its layout, and have its form only. Elsewhere all forms are traced; the
-compiler sees one of them, and residuals of the others are dropped. Layers, draws without replacement and maps over
-models have such forms, too. ``default_platform`` in ``fljax.engine.devices.layout`` is the only question to the
-process, asked before tracing. A law lowers every algorithm for cpu, cuda and tpu, and runs each form on the CPU.
+a CPU and compiled for a TPU gets the TPU's form. All forms have the same values and gradients, up to rounding. A run's
+programs are traced for the platform of its layout alone; elsewhere all forms are traced, and the compiler sees one.
 """
 
 from __future__ import annotations
@@ -22,29 +18,18 @@ from fljax.models import channels_last, planes
 
 
 class Layer(NamedTuple):
-    """The parameters of one convolution.
-
-    Attributes:
-      kernel: ``[kh, kw, c, o]``.
-      bias: ``[o]``.
-      norm: scale ``[o]`` and shift ``[o]`` of a GroupNorm after the convolution; None: no normalisation.
-    """
+    """The parameters of one convolution."""
 
     kernel: Array
     bias: Array
-    norm: tuple[Array, Array] | None = None
+    norm: tuple[Array, Array] | None = None  # scale ``[o]`` and shift ``[o]`` of a GroupNorm after it; None: none
 
 
 class Trunk(NamedTuple):
-    """Blocks of convolutions with ReLU, each block with a 2 x 2 max-pool at its end.
+    """Blocks of convolutions with ReLU, each block with a 2 x 2 max-pool at its end."""
 
-    Attributes:
-      paddings: of the convolutions, block by block: ``"SAME"`` or ``"VALID"``.
-      groups: number of groups of every GroupNorm; None: no normalisation.
-    """
-
-    paddings: tuple[tuple[str, ...], ...]
-    groups: int | None = None
+    paddings: tuple[tuple[str, ...], ...]  # ``"SAME"`` or ``"VALID"``, block by block
+    groups: int | None = None  # of every GroupNorm; None: no normalisation
 
 
 def apply(trunk: Trunk, blocks: Sequence[Sequence[Layer]], x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 o"]:

@@ -1,16 +1,8 @@
 """The protocol of every algorithm: one value of pure functions.
 
 Functions marked ONE are written for one client; the engine maps them over clients. Server, Client, Down, Ballot, Up and
-Deployed are pytrees of the algorithm's choice: they are ``PyTree`` here, and an algorithm defines types for them.
-
-An Algorithm carries its task, since evaluation needs the task's ``prepare``, ``loss`` and ``score``. Wrappers keep
-them. The predictions of a deployed model are those of ``Algorithm.task.logits``; FedEM's mixtures and FedProto's
-prototypes replace this function.
-
-``common`` is the model before a client changes it. Without ``personal`` nothing is evaluated twice. ``send`` shows a
-seat that is ``first`` what ``init_client`` needs once, such as LG-FedAvg's own layers; this does not count as sent.
-``models`` names models of the server, with the server's rows on which they are judged: IAFL's reference on
-``held["test"]``, cluster models on ``held["distribution_0"]`` and so on.
+Deployed are pytrees of the algorithm's choice. ``common`` is the model before a client changes it; without ``personal``
+nothing is evaluated twice. What ``send`` shows a seat that is ``first`` does not count as sent.
 """
 
 from __future__ import annotations

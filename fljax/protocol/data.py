@@ -111,10 +111,7 @@ def _raise_absent() -> NoReturn:
 
 
 def mapped_file(array: Any) -> np.memmap[Any, Any] | None:
-    """The memory-mapped array that NumPy made of a file and of which this one is a view, or which it is itself.
-
-    None: it is another array.
-    """
+    """The memory-mapped array that NumPy made of a file and of which this one is a view, or is it; else None."""
     mapped = None
     while isinstance(array, np.ndarray):
         mapped = array if isinstance(array, np.memmap) else mapped

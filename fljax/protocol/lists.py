@@ -1,10 +1,8 @@
 """Index lists of clients, stored one after another in one array ``[total]``: a client costs what it holds.
 
-``Spans`` and ``IndexList`` are read in programs. ``RowLists`` are read on the host, whatever form the lists have.
-
-``Spans.least`` is the least number of a client's rows, which ``partition_plan`` tells programs. Where all clients have
-equally many batches, the loop over local steps then has a fixed length: 1,000 MLPs on an H100 are 1.5 times as fast. It
-holds for the ``size`` that came with the list alone, so an algorithm that trains on fewer rows gets the other loop.
+``Spans`` and ``IndexList`` are read in programs, ``RowLists`` on the host. With ``Spans.least``, and equally many
+batches, the loop over local steps has a fixed length: 1,000 MLPs on an H100 are 1.5 times as fast. It holds for the
+``size`` that came with the list alone, so an algorithm that trains on fewer rows gets the other loop.
 """
 
 from __future__ import annotations
@@ -140,10 +138,8 @@ jax.tree_util.register_pytree_with_keys(
 
 
 def least_rows(rows: Any) -> int:
-    """So many rows every client is known to have, if ``rows`` of a client are as the engine made them; else 0.
-
-    An algorithm may train on fewer rows of the same list (``rows._replace(size=...)``), of which nothing is known.
-    """
+    """So many rows every client is known to have, if ``rows`` of a client are as the engine made them; else 0."""
+    # An algorithm may train on fewer rows of the same list (``rows._replace(size=...)``), of which nothing is known.
     index = rows.index
     return index.least if isinstance(index, IndexList) and index.size is rows.size else 0
 
@@ -158,29 +154,17 @@ def choose_list(first: Any, some: Any, other: Any) -> Any:
 
 
 class RowLists(NamedTuple):
-    """Clients' index lists on the host, from ``Spans`` or a table: list k is ``table[start[k] : start[k] + size[k]]``.
+    """Clients' index lists on the host; list k is ``table[start[k] : start[k] + size[k]]``."""
 
-    Attributes:
-      table: ``[total]``, row numbers; padding of a table is part of it.
-      start: ``[federations, clients]``.
-      size: ``[federations, clients]``.
-      capacity: the length that the lists have in programs.
-    """
-
-    table: np.ndarray
-    start: np.ndarray
-    size: np.ndarray
-    capacity: int
+    table: np.ndarray  # [total], row numbers; padding of a table is part of it
+    start: np.ndarray  # [federations, clients]
+    size: np.ndarray  # [federations, clients]
+    capacity: int  # the length that the lists have in programs
 
     @classmethod
     def of(cls, rows: Any, lists: Any) -> RowLists:
-        """The lists of some clients' ``Rows``, of one federation or several stacked ones.
-
-        Args:
-          rows: with ``index``, ``Spans`` or an array ``[*batch, n_max]``, and ``size [*batch]``; the server's rows are
-            one list, without an axis of clients.
-          lists: ``Federation.lists``; not read where ``index`` is an array.
-        """
+        """The lists of clients' ``Rows`` (one list of the server's), of one federation or several stacked ones."""
+        # ``lists`` is not read where ``rows.index`` is an array.
         size = np.atleast_1d(np.asarray(rows.size))
         size = size.reshape(-1, size.shape[-1])
         if isinstance(rows.index, Spans):

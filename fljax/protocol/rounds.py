@@ -1,11 +1,8 @@
 """Arguments and records of an algorithm's functions: seats, cohorts, rounds, labelled values.
 
-- The dimensions of ``Labelled`` values are static, so no code reads dimensions out of names.
-- Who is absent may come back, and is a member. A scenario in which clients leave for good says so to ``init_server`` by
-  ``Census.members`` and to ``select`` by ``Available.without``. A Server has room for members only where clients may
-  leave, so all other programs stay as they are.
-- ``Algorithm.peers`` names whose rows a client receives, by id. So the engine knows the rows before it computes the
-  client, and hands over these alone. ``Algorithm.down(server, seat)`` does both steps.
+Who is absent may come back, and is a member; only clients that leave for good make ``Census.members``, so all other
+programs stay as they are. ``Algorithm.peers`` names whose rows a client receives, so that the engine hands over these
+alone. Dimensions of ``Labelled`` values are static, so no code reads them out of names.
 """
 
 from __future__ import annotations

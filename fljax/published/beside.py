@@ -1,8 +1,8 @@
 """Published tables beside our results.
 
-IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Our clusters have the numbers of their matched
-distributions (``fljax.metrics.summaries.align_clusters``). For a split "best-distribution", both numbers are on the
-distribution where the cluster's model is best. The split names the paper's distribution; ours may be another one.
+``metric[c0]`` is about IP-FL's cluster 0; ours have the numbers of their matched distributions (``align_clusters``).
+For a split "best-distribution", both numbers are on the distribution where the cluster's model is best: the split names
+the paper's; ours may be another one.
 """
 
 from __future__ import annotations
@@ -67,27 +67,16 @@ OVER_CLIENTS = {"average_accuracy": "test_accuracy", "average_gain": "personalis
 
 
 class Compared(NamedTuple):
-    """A printed number and ours.
-
-    Attributes:
-      published: the printed number.
-      mean: our mean over seeds; NaN if there is none.
-      spread: the paper's kind of spread; NaN if there is none.
-      missing: what our results lack, if they have no number; else "".
-      seeds: the number of seeds with a finite value.
-      rounds: after how many rounds.
-      diverged: which of our seeds diverged, in words; may be empty.
-      deviation: our standard deviation over seeds; NaN with fewer than two.
-    """
+    """A printed number and ours."""
 
     published: Published
-    mean: float
-    spread: float
-    missing: str = ""
-    seeds: int = 0
-    rounds: int = 0
-    diverged: str = ""
-    deviation: float = math.nan
+    mean: float  # over seeds; NaN if there is none
+    spread: float  # the paper's kind; NaN if there is none
+    missing: str = ""  # what our results lack, if they have no number
+    seeds: int = 0  # the number of seeds with a finite value
+    rounds: int = 0  # after how many
+    diverged: str = ""  # which of our seeds, in words
+    deviation: float = math.nan  # over seeds; NaN with fewer than two
 
     @property
     def sample(self) -> Sample:
@@ -96,11 +85,7 @@ class Compared(NamedTuple):
 
 
 def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
-    """Compares our numbers at the last evaluation with published numbers.
-
-    Algorithms are matched by label without case and punctuation: "q-FFL(q=1)" is ``qffl_q1``, "PerFedAvg" is
-    ``perfedavg``. Published metrics that we do not have are left out.
-    """
+    """Compares our numbers at the last evaluation with published ones of metrics that we have, by plain labels."""
     marks = diverged_seeds(metrics)
     return [_compared(metrics, row, marks) for row in rows if plain_metric(row.metric) in METRICS]
 

@@ -1,7 +1,4 @@
-"""When numbers are told apart: by two standard errors of both sides together.
-
-Less than that is undecided, and so is whatever has no standard error: one seed, or no printed spread over seeds.
-"""
+"""When numbers are told apart: by two standard errors of both sides; undecided below, and without a standard error."""
 
 from __future__ import annotations
 
@@ -15,17 +12,11 @@ SLACK = 1e-9  # relative; numbers of a few decimals are not exact in binary
 
 
 class Sample(NamedTuple):
-    """A number over seeds.
-
-    Attributes:
-      mean: over seeds.
-      deviation: the standard deviation over seeds; NaN if it is not known.
-      seeds: their number; 0 if it is not known.
-    """
+    """A number over seeds."""
 
     mean: float
-    deviation: float = math.nan
-    seeds: int = 0
+    deviation: float = math.nan  # standard deviation over seeds; NaN if it is not known
+    seeds: int = 0  # 0 if not known
 
     @property
     def error(self) -> float:
@@ -34,11 +25,7 @@ class Sample(NamedTuple):
 
 
 def verdict_on_excess(excess: float, error: float, strict: bool = False) -> str:
-    """Whether a number is at least 0, or with ``strict`` above 0, as far as its standard error tells.
-
-    "agrees" if ``excess >= 2 error``, "differs" if ``excess <= -2 error`` (with ``strict``; else below), and
-    "undecided" between, or if ``error`` is NaN. So 0 without an error agrees, and with ``strict`` it differs.
-    """
+    """Whether a number is at least 0 (``strict``: above 0), as far as two of its standard errors tell."""
     beyond = ERRORS * error
     if math.isnan(beyond):
         return UNDECIDED
@@ -48,18 +35,7 @@ def verdict_on_excess(excess: float, error: float, strict: bool = False) -> str:
 
 
 def verdict_on_number(printed: Sample, ours: Sample, digit: float = 0.0) -> str:
-    """Whether our mean is the printed one.
-
-    The limit of agreement is two printed deviations, where one more run of the paper would lie, or one digit if that is
-    more: ``max(2 printed.deviation, digit)``. With ``d`` the absolute difference and ``e`` the standard error of both
-    sides together, ``e^2 = printed.error^2 + ours.error^2``: "differs" if ``d - 2 e > digit``; else "agrees" if
-    ``d + 2 e <= limit``; else "undecided".
-
-    Args:
-      printed: the paper's number.
-      ours: our number.
-      digit: one unit of the last printed decimal, within which rounding may have moved both.
-    """
+    """Whether our mean is the printed one, up to one ``digit`` of the last printed decimal."""
     apart = abs(ours.mean - printed.mean)
     both = ERRORS * together(printed, ours)
     if math.isnan(both):
@@ -67,6 +43,7 @@ def verdict_on_number(printed: Sample, ours: Sample, digit: float = 0.0) -> str:
     slack = SLACK * max(abs(ours.mean), abs(printed.mean), both)
     if apart - both > digit + slack:
         return DIFFERS
+    # Two printed deviations: where one more run of the paper would lie.
     return AGREES if apart + both <= max(ERRORS * printed.deviation, digit) + slack else UNDECIDED
 
 

@@ -18,17 +18,11 @@ QUICK_ROUNDS, QUICK_STEPS = 2, 10
 
 
 class TableRun(NamedTuple):
-    """One run of a table.
+    """One run of a table."""
 
-    Attributes:
-      config: name of a shipped config, or a path.
-      changes: overrides of it, as for ``--set``.
-      minutes: measured on 2 cores; NaN if nobody has measured it.
-    """
-
-    config: str
-    changes: tuple[str, ...] = ()
-    minutes: float = math.nan
+    config: str  # name of a shipped config, or a path
+    changes: tuple[str, ...] = ()  # overrides of it, as for ``--set``
+    minutes: float = math.nan  # measured on 2 cores; NaN if nobody has measured it
 
 
 def table_runs(table: str) -> tuple[TableRun, ...]:
@@ -44,13 +38,7 @@ def table_runs(table: str) -> tuple[TableRun, ...]:
 
 
 def load_run(run: TableRun, changes: Sequence[str] = (), quick: bool = False) -> Config:
-    """The config of a run.
-
-    Args:
-      run: the run.
-      changes: further overrides.
-      quick: whether to make it two rounds of one seed, with few steps of standalone training.
-    """
+    """The config of a run with further overrides; ``quick``: two rounds of one seed, and few standalone steps."""
     config = load(run.config, [*run.changes, *changes])
     if not quick:
         return config
@@ -60,11 +48,7 @@ def load_run(run: TableRun, changes: Sequence[str] = (), quick: bool = False) ->
 
 
 def rows_of(config: Config, table: str) -> list[Published]:
-    """The rows of a table that a config is about.
-
-    Raises:
-      ValueError: if there are none.
-    """
+    """The rows of a table that a config is about."""
     chosen = config.published
     return select([table]) if chosen is None else select([table], chosen.dataset, chosen.partition)
 

@@ -1,10 +1,6 @@
 """Numbers of tables as CSV files: the papers' as printed (``fljax/published``), ours in ``benchmarks/results/cells``.
 
-The columns of a printed table are paper, table, dataset, partition, split (the owner of the test data), algorithm,
-metric, mean and ``std``. ``std`` is the printed spread (empty if there is none).
-
-Our whole results are too large to commit, so their cells are. A cell is one number of one algorithm, in the paper's
-units. The columns are those of ``Measured``.
+A cell is one number of one algorithm, in the paper's units. Ours are committed, as whole results are too large.
 """
 
 from __future__ import annotations
@@ -26,22 +22,18 @@ from fljax.published.noise import Sample
 
 
 class Published(NamedTuple):
-    """One printed number (NaN: "undefined") and its spread (NaN: none).
-
-    ``fljax.published.verdicts.spread`` gives the kind of a spread. ``digit`` is one unit of the last decimal that most
-    of the table's numbers of this metric have.
-    """
+    """One printed number (NaN: "undefined") and its spread (NaN: none), of the kind that ``verdicts.spread`` gives."""
 
     paper: str
     table: str
     dataset: str
     partition: str
-    split: str
+    split: str  # the owner of the test data
     algorithm: str
     metric: str
     mean: float
     std: float
-    digit: float = math.nan
+    digit: float = math.nan  # one unit of the last decimal that most of the table's numbers of this metric have
 
 
 def tables() -> dict[str, str]:
@@ -136,27 +128,16 @@ class Cell(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One of our numbers.
+    """One of our numbers."""
 
-    Attributes:
-      cell: its place; the data set may be another one than the paper's.
-      mean: over seeds.
-      std: the paper's kind of spread (``fljax.published.verdicts.spread``); NaN if it is not known.
-      seeds: the number of seeds.
-      rounds: after how many rounds.
-      date: of the run, as 2026-11-21.
-      note: from where the number is.
-      deviation: the standard deviation over seeds; NaN if it is not known.
-    """
-
-    cell: Cell
-    mean: float
-    std: float
+    cell: Cell  # its place; the data set may be another one than the paper's
+    mean: float  # over seeds
+    std: float  # the paper's kind of spread (``verdicts.spread``); NaN if it is not known
     seeds: int
-    rounds: int
-    date: str
-    note: str
-    deviation: float = math.nan
+    rounds: int  # after how many
+    date: str  # of the run, as 2026-11-21
+    note: str  # from where the number is
+    deviation: float = math.nan  # standard deviation over seeds; NaN if it is not known
 
     @property
     def sample(self) -> Sample:

@@ -1,11 +1,7 @@
 """Whether our numbers agree with printed ones, our order of algorithms with the printed order, and both with claims.
 
-Verdicts need two standard errors (``fljax.published.noise``). Papers print different spreads after "±" (``spread``);
-``printed_sample`` makes standard deviations over seeds of them, where that is possible.
-
-The claims are those that papers make with their tables (``fljax/published/claims.toml``). A claim is about one metric
-of one setting. It compares an algorithm with others, or with a number, by means over seeds. The standard error of a
-difference is that of both means, taken as independent.
+Claims are what papers say with their tables (``fljax/published/claims.toml``): each compares an algorithm with others,
+or with a number, in one metric of one setting, by means over seeds, taken as independent.
 """
 
 from __future__ import annotations
@@ -44,15 +40,10 @@ SEEDS_OF_TABLES = {("IAFL", f"Table{number}"): 3 for number in (8, 9, 10)}
 
 
 class Verdict(NamedTuple):
-    """What is said of one number or one claim.
+    """What is said of one number or one claim."""
 
-    Attributes:
-      word: "agrees", "differs", "undecided" or "not run".
-      missing: what is missing, if it was not run or has no standard error, or the counts of many settings; else "".
-    """
-
-    word: str
-    missing: str = ""
+    word: str  # "agrees", "differs", "undecided" or "not run"
+    missing: str = ""  # what is, if it was not run or has no standard error; or the counts of many settings
 
     def __str__(self) -> str:
         return f"{self.word} ({self.missing})" if self.missing else self.word
@@ -64,20 +55,14 @@ def spread(paper: str) -> str:
 
 
 def printed_sample(row: Published) -> Sample:
-    """The published number with its standard deviation over seeds; NaN if none is printed.
-
-    A standard error over ``n`` seeds is multiplied by ``sqrt(n)``. One over clients says nothing of seeds.
-    """
+    """The published number with its standard deviation over seeds; NaN if none is printed, or one over clients."""
     seeds = SEEDS_OF_TABLES.get((row.paper, row.table), SEEDS.get(row.paper, 0))
     of_seeds = {STANDARD_DEVIATION: 1, STANDARD_ERROR: math.sqrt(seeds), DEVIATION_OVER_CLIENTS: math.nan}
     return Sample(row.mean, row.std * of_seeds[spread(row.paper)], seeds)
 
 
 def errors_apart(row: Published, ours: Sample) -> float:
-    """``(ours - published) / standard error of both``; NaN if something is missing, +-inf if the error is 0.
-
-    Equal numbers are 0 apart, whatever the errors.
-    """
+    """``(ours - published) / standard error of both``; NaN if something is missing, 0 for equal numbers."""
     difference, error = ours.mean - row.mean, together(printed_sample(row), ours)
     if math.isnan(difference) or math.isnan(error):
         return math.nan
@@ -87,13 +72,7 @@ def errors_apart(row: Published, ours: Sample) -> float:
 
 
 def judge_number(row: Published, ours: Sample, missing: str = "no results") -> Verdict:
-    """The verdict on our number, which is in the paper's units.
-
-    Args:
-      row: the printed number.
-      ours: our number; its mean is NaN if there is none.
-      missing: what is missing if there is none.
-    """
+    """The verdict on our number, which is in the paper's units; ``missing`` says what is if its mean is NaN."""
     if math.isnan(row.mean):
         return Verdict(NOT_RUN, "the paper prints no number")
     if math.isnan(ours.mean):
@@ -112,10 +91,7 @@ def _unknown(ours: Sequence[Sample]) -> str:
 
 
 def rank_correlation(published: Sequence[float], ours: Sequence[float]) -> float:
-    """Kendall's tau-b of two orders of the same algorithms, from -1 to 1, over those with both numbers.
-
-    NaN if fewer than two algorithms have both, or if one side has the same number for all.
-    """
+    """Kendall's tau-b of two orders of the algorithms with both numbers; NaN of fewer than two, or all the same."""
     from scipy.stats import kendalltau
 
     both = [pair for pair in zip(published, ours, strict=True) if not math.isnan(sum(pair))]
@@ -128,27 +104,16 @@ def rank_correlation(published: Sequence[float], ours: Sequence[float]) -> float
 
 
 class Column(NamedTuple):
-    """One column of a table: a metric of all algorithms in one setting.
+    """One column of a table: a metric of all algorithms in one setting."""
 
-    Attributes:
-      table: paper and table.
-      setting: data set, partition and split.
-      metric: the published metric.
-      agrees: how many numbers agree.
-      differs: how many differ.
-      undecided: how many are neither.
-      not_run: how many there are not.
-      tau: Kendall's tau-b of both orders of algorithms; NaN if there is none.
-    """
-
-    table: str
-    setting: tuple[str, str, str]
-    metric: str
-    agrees: int
+    table: str  # paper and table
+    setting: tuple[str, str, str]  # data set, partition and split
+    metric: str  # the published one
+    agrees: int  # how many numbers do
     differs: int
-    undecided: int
-    not_run: int
-    tau: float
+    undecided: int  # how many are neither
+    not_run: int  # how many there are not
+    tau: float  # Kendall's tau-b of both orders of algorithms; NaN if there is none
 
 
 def summarise_columns(numbers: Sequence[tuple[Published, Sample]]) -> list[Column]:
@@ -183,45 +148,27 @@ class Instead(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A statement of a paper that numbers can contradict.
+    """A statement of a paper that numbers can contradict; its place is as in the published tables."""
 
-    Attributes:
-      name: unique.
-      paper: as in the published tables; ``table``, ``dataset``, ``partition``, ``split`` and ``metric`` likewise.
-      statement: in plain English.
-      printed: where the paper says so.
-      algorithm: the one that the statement is about.
-      form: "greater_than", "less_than", "at_least" or "at_most".
-      others: the algorithms of a comparison.
-      by: the least difference of a comparison; None: any difference above 0. With 0 equal numbers agree.
-      bound: the number of the other forms.
-      in_print: the verdict on the paper's own means as printed. Some statements contradict their table. "not run" of
-        statements about figures without numbers.
-      beside: table and partition of the others' numbers, where these are not the claim's own.
-      best_in: the claim is that the comparison holds in so many settings of the table (data sets and partitions).
-      instead: where else we have run it.
-      cause: why ours differ, or what was ruled out; "" if ours do not differ.
-    """
-
-    name: str
+    name: str  # unique
     paper: str
     table: str
     dataset: str
     partition: str
     split: str
     metric: str
-    statement: str
-    printed: str
-    algorithm: str
-    form: str
-    others: tuple[str, ...] = ()
-    by: float | None = None
-    bound: float = math.nan
-    in_print: str = AGREES
-    beside: Sequence[str] = ()
-    best_in: int | None = None
-    instead: Instead | None = None
-    cause: str = ""
+    statement: str  # in plain English
+    printed: str  # where the paper says so
+    algorithm: str  # the one that the statement is about
+    form: str  # "greater_than", "less_than", "at_least" or "at_most"
+    others: tuple[str, ...] = ()  # the algorithms of a comparison
+    by: float | None = None  # the least difference of a comparison; None: any above 0; with 0 equal numbers agree
+    bound: float = math.nan  # the number of the other forms
+    in_print: str = AGREES  # on the printed means, which some statements contradict; "not run" without numbers
+    beside: Sequence[str] = ()  # table and partition of the others' numbers, where these are not the claim's own
+    best_in: int | None = None  # the comparison holds in so many settings of the table (data sets and partitions)
+    instead: Instead | None = None  # where else we have run it
+    cause: str = ""  # why ours differ, or what was ruled out
 
     def cell(self, algorithm: str, instead: bool = False) -> Cell:
         """The place of one algorithm's number; ``instead`` puts it on the other data set."""
@@ -238,27 +185,15 @@ class Claim(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A verdict on a claim, and the numbers behind it.
-
-    Attributes:
-      claim: the claim.
-      verdict: agrees, differs, undecided or not run.
-      numbers: by algorithm, the claim's own first, as far as there are any.
-    """
+    """A verdict on a claim, and the numbers behind it."""
 
     claim: Claim
     verdict: Verdict
-    numbers: dict[str, Sample]
+    numbers: dict[str, Sample]  # by algorithm, the claim's own first, as far as there are any
 
 
 def judge(claim: Claim, numbers: Numbers, instead: bool = False) -> Judged:
-    """Evaluates one claim. A comparison agrees if all differences do, and differs if one does.
-
-    Args:
-      claim: the claim.
-      numbers: in the paper's units by cell; labels of algorithms count without case and punctuation.
-      instead: whether to evaluate it on the other data set, which the claim must name.
-    """
+    """Evaluates one claim by numbers in the paper's units: it agrees if all differences do, and differs if one does."""
     if claim.best_in is not None:
         return _judge_settings(claim, claim.best_in, numbers)
     by_label = {_plain(cell): each for cell, each in numbers.items()}
@@ -309,11 +244,7 @@ def published_numbers() -> dict[Cell, Sample]:
 
 @functools.cache
 def read_claims() -> tuple[Claim, ...]:
-    """The claims of ``claims.toml``, in its order.
-
-    Raises:
-      ValueError: if the file has an error.
-    """
+    """The claims of ``claims.toml``, in its order."""
     file = importlib.resources.files("fljax").joinpath("published", "claims.toml")
     return parse_claims(file.read_text(encoding="utf-8"))
 

@@ -1,9 +1,4 @@
-"""Whether it pays to deviate: a table, sentences, a heatmap of deviations by client, and where best responses lead.
-
-The files of ``fljax certify`` are a table of all cells, a picture of each algorithm, and a page. The datasets are those
-of ``fljax.games``: ``certificate_dataset`` of a certificate, and ``response_dataset`` of a graph
-of best responses.
-"""
+"""Whether it pays to deviate: a table, sentences, a heatmap of deviations by client, and where best responses lead."""
 
 from __future__ import annotations
 
@@ -69,11 +64,7 @@ def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
 
 
 def deviation_rows(certificate: xr.Dataset, *, bounds: bool = False) -> list[list[str]]:
-    """The certificate as text: a row of headings, and a row for each deviation, with the client that gains most by it.
-
-    The largest mean gains come first. With ``bounds``, losses of others, participation and welfare have them, too. The
-    verdict is that of all clients: "VIOLATED" if it is violated for some, and another one if it is so for all.
-    """
+    """The certificate as text: headings, and a row for each deviation: who gains most by it, largest gain first."""
     beside = {"loss": "others lose", "participation": "participation", "welfare": "welfare"}
     rows = [["deviation", "client", "gain", "from", "to", *beside.values(), "verdict"]]
     names, means = certificate["deviation"].values.astype(str), certificate["mean"].values
@@ -82,6 +73,7 @@ def deviation_rows(certificate: xr.Dataset, *, bounds: bool = False) -> list[lis
         entry = certificate.isel(cell=int(cell))
         gain = [f"{float(entry[part]):+.4f}" for part in ("mean", "low", "high")]
         others = [_with_bounds(entry, part, bounds) for part in beside]
+        # "VIOLATED" if it is for some clients, and another verdict if it is so for all.
         verdicts = certificate["verdict_of_cell"].values[names == name].tolist()
         rows.append([str(name), _name_of(certificate, int(cell)), *gain, *others, _of_all(verdicts)])
     return rows
@@ -296,12 +288,7 @@ def _mark(verdict: str) -> Patch | Line2D:
 
 
 def certificate_table(certificates: Mapping[str, xr.Dataset]) -> bytes:
-    """All cells as CSV: a line for each algorithm and cell, with its gain with each seed.
-
-    Columns: the gain with its bounds and standard error; by ``loss`` (of another client), ``participation`` and
-    ``welfare`` means and bounds; ``above``, the share of seeds with a gain above the tolerance; the verdict; and
-    ``seed_S``. What is not known is empty.
-    """
+    """All cells as CSV: a line for each algorithm and cell, with its gain with each seed; empty if not known."""
     seeds = list(dict.fromkeys(int(seed) for dataset in certificates.values() for seed in dataset["seed"].values))
     changes = [f"{name}{end}" for name in _CHANGES for end in ("", "_low", "_high")]
     text = io.StringIO()
@@ -335,12 +322,9 @@ def write_certificates(
     folder: pathlib.Path,
     certificates: Mapping[str, xr.Dataset],
     heading: str,
-    notes: Mapping[str, Sequence[str]],
+    notes: Mapping[str, Sequence[str]],  # further sentences by label: which runs diverged
 ) -> tuple[pathlib.Path, ...]:
-    """Writes ``certificates.html`` and ``certificate_WORDS.png`` of each label into a folder; returns their paths.
-
-    ``notes`` are further sentences by label: which runs diverged. Those of a label without a certificate stand alone.
-    """
+    """Writes ``certificates.html`` and ``certificate_WORDS.png`` of each label; returns their paths."""
     paths: list[pathlib.Path] = []
     parts: list[str] = []
     for label, dataset in certificates.items():

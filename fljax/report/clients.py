@@ -1,7 +1,4 @@
-"""Pictures and a table by client: what they have, and which of them gain.
-
-What clients have are labels as stacked bars or a heat map, or numbers to predict as boxes.
-"""
+"""Pictures and a table by client: what they have (labels, or numbers to predict), and which of them gain."""
 
 from __future__ import annotations
 
@@ -152,17 +149,13 @@ Marks = dict[str, dict[Client, tuple[float, float]]]
 
 
 def gains_picture(metrics: xr.Dataset) -> Figure | None:
-    """The gain of every client over its standalone model, by algorithm; None without gains.
-
-    Few clients have a line each, by name, in the order of their mean gain. More are drawn as curves, each algorithm's
-    clients in the order of their own gains. Of a sweep, gains are those in each algorithm's best cell, and a second
-    panel has the share of all cells and seeds in which a client gains.
-    """
+    """The gain of every client over its standalone model, by algorithm; None without gains."""
     swept = bool(axes_of(metrics))
     found = [each for each in (gains_at_best(metrics) if swept else gains(metrics)) if math.isfinite(each.gain)]
     if not found:
         return None
     shares = [each for each in gain_shares(metrics) if math.isfinite(each.share)] if swept else []
+    # Few clients have a line each; more are curves, each algorithm's clients in the order of their own gains.
     names, where = _in_order(found), " in each algorithm's best cell" if swept else ""
     few, width = len(names) <= MOST_CLIENTS, 13.0 if swept else 9.0
     figure = Figure(figsize=(width, 1.8 + 0.24 * len(names) if few else 4.6), layout="constrained")
@@ -192,10 +185,7 @@ def gains_picture(metrics: xr.Dataset) -> Figure | None:
 
 
 def _draw(axes: Axes, marks: Marks, names: list[Client] | None, looks: Mapping[str, Style], words: str) -> None:
-    """A line for each client of ``names``, or a sorted curve for each algorithm if there are none.
-
-    ``words`` name the axis of the numbers, and the first of them their kind.
-    """
+    """A line for each client of ``names``, or a sorted curve for each algorithm; ``words`` name the axis."""
     dress(axes)
     for place, (label, of_clients) in enumerate(marks.items()):
         shown, look = printable(label), looks[label]
@@ -228,11 +218,7 @@ def _in_order(found: list[ClientGain]) -> list[Client]:
 
 
 def gains_table(metrics: xr.Dataset) -> str:
-    """Which clients gain as HTML: a line for each client, and for each algorithm its value and gain.
-
-    Of a sweep, these are in the algorithm's best cell, where the standalone model may be another one; the share of all
-    cells and seeds in which the client gains stands beside them.
-    """
+    """Which clients gain as HTML: a line for each client, and for each algorithm its value and gain."""
     swept = bool(axes_of(metrics))
     found = gains_at_best(metrics) if swept else gains(metrics)
     shares = {each[:3]: each for each in gain_shares(metrics)} if swept else {}
@@ -243,6 +229,7 @@ def gains_table(metrics: xr.Dataset) -> str:
     measure = found[0].measure if found else "accuracy"
     words = [f"standalone {measure}", measure, "gain", "gains in"] if swept else [measure, "gain"]
     heads = [f"{label}: {word}" for label in labels for word in words]
+    # A sweep's best cells may have different standalone models.
     heads = ["Client", *heads] if swept else ["Client", f"Standalone {measure}", *heads]
     lines: list[list[str]] = []
     for (unseen, client), own in by_client.items():

@@ -1,8 +1,6 @@
 """Clusters and incentives: a table of clients' clusters; panels of membership, tokens, gains and cluster models.
 
-The panels use the records ``membership`` [seed, round, client, cluster] (whether a client trained a cluster's model),
-``tokens`` [seed, round, client] and ``pool`` [seed, round, cluster], and the metrics
-``personalised_model_accuracy_gain`` and ``cluster_accuracy``. Algorithms without these numbers are omitted.
+The record ``membership`` [seed, round, client, cluster] says whether a client trained a cluster's model.
 """
 
 from __future__ import annotations

@@ -16,43 +16,24 @@ from fljax.results.sweeps import axes_of
 
 
 class Difference(NamedTuple):
-    """A difference of means over seeds.
-
-    Attributes:
-      mean: the difference.
-      std: standard deviation of the differences seed by seed, with n - 1 in the denominator; NaN if the two runs have
-        different seeds, or fewer than two.
-      of: the run and the algorithm from which it is.
-    """
+    """A difference of means over seeds."""
 
     mean: float
-    std: float
-    of: tuple[str, str]
+    std: float  # of differences seed by seed (n - 1); NaN for different seeds, or fewer than two
+    of: tuple[str, str]  # the run and the algorithm from which it is
 
 
 class Compared(NamedTuple):
-    """One metric of one algorithm of one run.
+    """One metric of one algorithm of one run."""
 
-    Attributes:
-      run: the name of the run.
-      row: the metric.
-      difference: None for what others are compared with.
-      diverged: which seeds of this algorithm diverged in this run, in words; may be empty.
-    """
-
-    run: str
-    row: Row
-    difference: Difference | None
-    diverged: str = ""
+    run: str  # its name
+    row: Row  # the metric
+    difference: Difference | None  # None for what others are compared with
+    diverged: str = ""  # which seeds of this algorithm diverged in this run, in words
 
 
 def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
-    """Every metric of several runs, at each algorithm's own last evaluation, with differences from the first run.
-
-    A difference is from the algorithm of the same label in the first run; if there is none, from the first algorithm of
-    the first run. Where both have the same seeds it is taken seed by seed. ``runs`` has the ``metrics`` of each run, by
-    a name for tables.
-    """
+    """Every metric of runs by name, at each algorithm's last evaluation, with differences from the first run."""
     for name, metrics in runs.items():
         if axes_of(metrics):
             raise ValueError(f"expected folders of fljax run, got {name!r}, which is of fljax sweep")
@@ -62,6 +43,7 @@ def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
     for name, of_run in runs.items():
         marks = diverged_seeds(of_run)
         for row in summary(of_run):
+            # From its algorithm of the same label, or else from its first one.
             base = row.algorithm if row.algorithm in known else known[0]
             same = name == first and base == row.algorithm
             difference = None if same else _difference(metrics, base, of_run, row)

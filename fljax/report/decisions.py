@@ -123,13 +123,11 @@ def _part(material: Material, label: str, kind: str) -> pd.DataFrame:
 
 
 def _decisions(material: Material, label: str, prefix: str, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """1 (leaves), 0 or NaN (unknown) ``[seed, client]`` by column; the last one is whether any reason holds.
-
-    Metrics over one client alone are the decisions of that client.
-    """
+    """1 (leaves), 0 or NaN (unknown) ``[seed, client]`` by column; the last one is whether any reason holds."""
     gain = values["gain"]
     if (name := f"{prefix}personalised_model_accuracy_gain") in material.metrics:
         gain = gain.astype(material.metrics[name].dtype)  # which says how far rounding may move a gain
+    # Metrics over one client alone are the decisions of that client.
     alone = values["test_loss"][..., None], values["standalone_loss"][..., None]
     required = values["global_loss"][..., None], values["required_loss"][..., None]
     decided = {

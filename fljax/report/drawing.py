@@ -253,13 +253,11 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
 
 
 def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
-    """Draws each client's share of its round's weight: the median and a band from the 10th to the 90th percentile.
-
-    Shares, since some methods record weights that sum to 1, and others do not.
-    """
+    """Draws each client's share of its round's weight: the median and a band from the 10th to the 90th percentile."""
     rounds = records["round"].values
     for name, look in looks.items():
         values = _present(records, "weight", name)
+        # Shares, since some methods record weights that sum to 1, and others do not.
         total = np.nansum(values, axis=-1, keepdims=True)
         values = np.where(total > 0, values / np.where(total > 0, total, 1), np.nan)
         groups = np.array_split(np.arange(len(rounds)), min(WINDOWS, len(rounds)))

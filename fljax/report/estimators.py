@@ -1,7 +1,4 @@
-"""Estimators of what clients are worth beside retraining: tables as text, and as CSV.
-
-The datasets are those of ``fljax.games.compare_estimators``.
-"""
+"""Estimators of what clients are worth beside retraining: ``fljax.games.compare_estimators`` as text and CSV."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ _WHOLE = ("trainings", "evaluations", "gradients")
 
 
 def estimator_rows(compared: xr.Dataset) -> list[list[str]]:
-    """The table of one algorithm as text: headings, and a row for each estimator, the best order of clients first.
-
-    Numbers are means over the seeds in which they are known. Estimators that say nothing of some clients come last.
-    """
+    """The table of one algorithm as text: headings, and a row for each estimator, the best order of clients first."""
     means = {name: _known_mean(compared[name]) for name in HEADINGS}
     names, clients = [str(name) for name in compared["estimator"].values], compared.sizes["client"]
     rows = [

@@ -48,22 +48,12 @@ def escape(text: str) -> str:
 
 def latex_table(
     rows: Sequence[Row],
-    columns: Mapping[str, str],
-    diverged: Mapping[str, str] | None = None,
-    scores: str = "",
-    lower: Mapping[str, bool] | None = None,
+    columns: Mapping[str, str],  # headings by metric
+    diverged: Mapping[str, str] | None = None,  # which seeds did, by label; these labels have a dagger
+    scores: str = "",  # words about the columns, for the first line
+    lower: Mapping[str, bool] | None = None,  # whether lower is better; the best printed means of such columns are bold
 ) -> str:
-    r"""The last evaluation as a ``tabular`` with the rules of booktabs.
-
-    Args:
-      rows: of ``summary``.
-      columns: headings by metric.
-      diverged: which seeds diverged, by the label of the algorithm (``fljax.results.non_finite.diverged_seeds``); these
-        labels have a dagger, and the first line says which.
-      scores: words about the columns, such as ``fljax.results.scores.directions``, for the first line.
-      lower: by metric, whether lower is better: the best mean of these columns is bold, of several algorithms. Equal
-        ones, as they are printed, are bold alike; who diverged is not the best.
-    """
+    """The last evaluation (rows of ``summary``) as a ``tabular`` with the rules of booktabs."""
     diverged = diverged or {}
     seeds = max((row.of for row in rows), default=1)
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
@@ -130,11 +120,7 @@ def latex_cell(mean: str, spread: str, best: bool, more: str = "") -> str:
 
 
 def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
-    """One line for each algorithm and metric: mean, standard deviation, seeds, round, and which seeds diverged.
-
-    The last column says whether lower or higher values are better. ``rows`` of ``summary`` are as many as are to be
-    written.
-    """
+    """One line for each algorithm and metric of ``rows``: its numbers, which seeds diverged, and what is better."""
     head, marks = (
         ("algorithm", "metric", "mean", "std", "seeds", "round", "diverged", "better"),
         diverged_seeds(metrics),
@@ -144,10 +130,7 @@ def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
 
 
 def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
-    """All metrics of every cell of a sweep as CSV, unrounded: a line for each algorithm, cell and metric.
-
-    ``chosen`` are the metrics; all of them if empty.
-    """
+    """All or ``chosen`` metrics of every cell of a sweep as CSV, unrounded, a line for each."""
     axes, body, known = axes_of(metrics), list[list[object]](), set[str]()
     for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
         cell = metrics.isel(dict(zip(axes, place, strict=True)))
@@ -182,13 +165,9 @@ def _csv(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
 
 
 def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Writes every panel of a run's report (of a sweep: its picture) as a PDF and an SVG file; returns the paths.
-
-    ``clients`` shows which clients gain.
-
-    The same results give the same bytes. Letters in PDF files are letters (TrueType), as publishers ask for.
-    """
+    """Writes every panel of a run's report (of a sweep: its picture) as a PDF and an SVG file; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
+    # The same results give the same bytes. Letters in PDF files are TrueType, as publishers ask for.
     with fonts_for(texts_of(metrics)):
         drawn = {"sweep": sweep_picture(metrics)} if axes_of(metrics) else figures(metrics, records)
         by_client = gains_picture(metrics)

@@ -27,29 +27,17 @@ if TYPE_CHECKING:
 
 
 class MethodTable(NamedTuple):
-    """k methods on n blocks.
-
-    Attributes:
-      metric: its name.
-      lower: whether lower is better.
-      methods: labels of the algorithms, in the order of their first run.
-      blocks: names of runs, of cells of sweeps with their values.
-      mean: ``[n, k]`` over the seeds with a value; NaN where a method has none.
-      std: ``[n, k]`` over these seeds (n - 1); NaN for fewer than two.
-      seconds: ``[k]`` of all seeds and blocks: compiling, rounds and evaluations.
-      ranked: places of the methods that have a value in every block, the only ones that are ranked.
-      ranking: of these methods; None if there are none.
-    """
+    """k methods on n blocks."""
 
     metric: str
     lower: bool
-    methods: tuple[str, ...]
-    blocks: tuple[str, ...]
-    mean: np.ndarray
-    std: np.ndarray
-    seconds: np.ndarray
-    ranked: tuple[int, ...]
-    ranking: Ranking | None
+    methods: tuple[str, ...]  # labels of the algorithms, in the order of their first run
+    blocks: tuple[str, ...]  # names of runs, of cells of sweeps with their values
+    mean: np.ndarray  # [n, k] over the seeds with a value; NaN where a method has none
+    std: np.ndarray  # [n, k] over these seeds (n - 1); NaN for fewer than two
+    seconds: np.ndarray  # [k] of all seeds and blocks: compiling, rounds and evaluations
+    ranked: tuple[int, ...]  # places of the methods that have a value in every block, the only ones that are ranked
+    ranking: Ranking | None  # of these methods; None if there are none
 
     def frame(self) -> pd.DataFrame:
         """The table as text, a line for each method; ``*`` marks the best of a block."""

@@ -215,11 +215,7 @@ def _diverged(metrics: xr.Dataset) -> list[str]:
 
 
 def metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str] | None = None, *, unseen: bool) -> str:
-    """All metrics of the seen or the unseen clients, a column for each algorithm; empty without numbers.
-
-    Where there are fewer metrics than algorithms, each algorithm has a line. ``diverged`` has words about seeds that
-    diverged, by label.
-    """
+    """All metrics of seen or unseen clients, a column or, with fewer metrics, a line for each algorithm."""
     chosen = [row for row in rows if row.metric.startswith("unseen_") == unseen and row.seeds]
     names = list(dict.fromkeys(row.metric for row in chosen))
     if not names:

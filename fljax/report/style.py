@@ -1,8 +1,4 @@
-"""How pictures look: colours, the frame, texts that fit, and fonts; and reading the values of a panel from Datasets.
-
-For letters that matplotlib's own font lacks, such as Chinese ones, installed fonts are taken (``fonts_for``), or else
-one sentence says which letters are missing (``font_note``).
-"""
+"""How pictures look: colours, the frame, texts that fit, and fonts; and reading the values of a panel from Datasets."""
 
 from __future__ import annotations
 
@@ -123,11 +119,7 @@ def percent(value: float, place: int | None = None) -> str:
 
 
 def printable(label: str, width: int = LABEL_WIDTH) -> str:
-    """A label escaped for matplotlib, in lines of at most ``width`` characters.
-
-    Without escapes, matplotlib would parse text between dollar signs as mathematics, and omit labels that begin with an
-    underscore from the legend.
-    """
+    """A label in lines of ``width`` characters, whose ``$`` and leading ``_`` mean nothing to matplotlib."""
     text = "\n".join(textwrap.wrap(label, width)).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 

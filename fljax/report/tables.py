@@ -146,10 +146,7 @@ def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | Non
 
 
 def cell(row: Row | None) -> str:
-    """``mean ± std`` with three decimals (counts with one); a dash if no seed has a number.
-
-    If only some seeds have a number, the text ends with ``(seeds of all seeds)``.
-    """
+    """``mean ± std`` with three decimals (counts: one) and ``(seeds of all seeds)`` if some lack it; or a dash."""
     if row is None or not row.seeds:
         return "–"
     digits = digits_of(row.metric)
@@ -333,15 +330,9 @@ def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | 
 
 
 def best_cell_rows(metrics: xr.Dataset, shown: Collection[str] = ()) -> tuple[list[Row], dict[str, str]]:
-    """``summary`` of each algorithm in its best cell, which its label names: ``fedavg (learning_rate = 0.1)``.
-
-    The second result says by label which seeds diverged there (``fljax.results.non_finite.diverged_seeds``).
-
-    The cell is the best one by validation rows, if clients have some, or else by the sweep's metric. Along an axis that
-    makes no difference to these it is the first one, and the label names it if another metric differs. ``shown`` are
-    the metrics that are read of the rows; none: all of them.
-    """
+    """``summary`` of each algorithm in its best cell, as ``fedavg (learning_rate = 0.1)``; seeds that diverged."""
     last, rows, diverged = at_end(metrics), list[Row](), dict[str, str]()
+    # Along an axis without a difference it is the first cell; labels name it if a shown metric differs.
     for choice, cell_of_label in _best_cells(metrics):
         label = choice.algorithm
         of_label = [row for row in summary(cell_of_label) if row.algorithm == label]

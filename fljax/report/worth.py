@@ -1,7 +1,6 @@
 """What clients are worth: tables as text, a picture, and a page.
 
-The datasets are those of ``fljax.games``: ``tables`` has the values and payoffs of coalitions (``to_dataset``),
-``worths`` what they say of each client (``worth``), both by label of the algorithm.
+By label, ``tables`` has the values and payoffs of coalitions (``to_dataset``), ``worths`` what they say of each client.
 """
 
 from __future__ import annotations
@@ -114,10 +113,7 @@ def worth_table(worths: Mapping[str, xr.Dataset]) -> bytes:
 
 
 def worth_picture(tables: Mapping[str, xr.Dataset], worths: Mapping[str, xr.Dataset], heading: str = "") -> Figure:
-    """Three panels: what clients are worth, values by the size of the coalition, and payoffs together and alone.
-
-    The first panel has Shapley values, or leave-one-out values where there are no others, with their intervals.
-    """
+    """Three panels: what clients are worth, values by the size of the coalition, and payoffs together and alone."""
     looks = styles(list(tables))
     figure = Figure(figsize=(14, 4.9), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr]
@@ -249,14 +245,10 @@ def write_worth(
     tables: Mapping[str, xr.Dataset],
     worths: Mapping[str, xr.Dataset],
     heading: str,
-    notes: Mapping[str, Sequence[str]],
-    comparisons: Mapping[str, xr.Dataset],
+    notes: Mapping[str, Sequence[str]],  # further sentences: what it cost, what diverged
+    comparisons: Mapping[str, xr.Dataset],  # of estimators with retraining
 ) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes ``worth.png`` and ``worth.html`` into a folder; returns their paths.
-
-    By label, ``notes`` are further sentences (what it cost, what diverged), ``comparisons`` those of estimators with
-    retraining.
-    """
+    """Writes ``worth.png`` and ``worth.html`` into a folder; returns their paths."""
     names = [str(name) for table in tables.values() for name in table["name"].values]
     with fonts_for([*names, *tables, *texts_of(xr.Dataset(), heading)]):
         content = png(worth_picture(tables, worths, heading))

@@ -1,7 +1,6 @@
 """Which clients gain, by name: accuracies beside those of standalone models and of the first algorithm.
 
-Clients of several seeds are matched by their numbers. Results have names where all seeds call a client the same. Those
-of a sweep have names where all cells do; a client is told in each algorithm's best cell, and over all cells.
+Clients of several seeds (or cells) are matched by their numbers, and have names where all of them call one the same.
 """
 
 from __future__ import annotations
@@ -24,40 +23,23 @@ _NAMES = {"client": "client_name", "unseen": "unseen_name"}
 
 
 class ClientGain(NamedTuple):
-    """What a client has of an algorithm at its last evaluation; means over the seeds that have a number.
+    """What a client has of an algorithm at its last evaluation; means over the seeds that have a number."""
 
-    Attributes:
-      algorithm: the label.
-      client: its name, or else its number.
-      unseen: whether it did not train.
-      measure: "accuracy", or "loss" for a task without accuracies, of the model that the client would use.
-      value: the measure on the client's test rows.
-      standalone: the same of its standalone model; NaN if there is none.
-      gain: how much better ``value`` is than ``standalone``: above 0 the client gains.
-      std: standard deviation of the gain over seeds (n - 1); NaN for fewer than two.
-      seeds: the number of seeds with a gain.
-      prefers: the share of these seeds in which ``test_loss < standalone_test_loss`` (INCFL, equation 1).
-      over_baseline: how much better ``value`` is than that of the first algorithm.
-    """
-
-    algorithm: str
-    client: str
-    unseen: bool
-    measure: str
-    value: float
-    standalone: float
-    gain: float
-    std: float
-    seeds: int
-    prefers: float
-    over_baseline: float
+    algorithm: str  # the label
+    client: str  # its name, or else its number
+    unseen: bool  # whether it did not train
+    measure: str  # "accuracy", or "loss" for a task without accuracies, of the model that the client would use
+    value: float  # the measure on the client's test rows
+    standalone: float  # the same of its standalone model; NaN if there is none
+    gain: float  # how much better ``value`` is than ``standalone``: above 0 the client gains
+    std: float  # of the gain over seeds (n - 1); NaN for fewer than two
+    seeds: int  # with a gain
+    prefers: float  # share of these seeds with ``test_loss < standalone_test_loss`` (INCFL, equation 1)
+    over_baseline: float  # how much better ``value`` is than that of the first algorithm
 
 
 def with_names(metrics: xr.Dataset, names: Sequence[Names]) -> xr.Dataset:
-    """Metrics whose clients have their names as coordinates ``client_name`` and ``unseen_name``.
-
-    ``names`` are of each seed; a population whose names differ between seeds, or that has none, gets none.
-    """
+    """Metrics with coordinates ``client_name`` and ``unseen_name``, where ``names`` of all seeds are the same."""
     for dimension, field in (("client", "clients"), ("unseen", "unseen")):
         of_seeds = {getattr(of_seed, field) for of_seed in names}
         called = of_seeds.pop() if len(of_seeds) == 1 else None
@@ -112,14 +94,8 @@ def gains(metrics: xr.Dataset) -> list[ClientGain]:
 
 
 def gains_at_best(metrics: xr.Dataset) -> list[ClientGain]:
-    """The gain of every client by every algorithm of a sweep, in the algorithm's best cell by the sweep's metric.
-
-    If the sweep has several data sets or models, an algorithm has a best cell with each, which its label names.
-
-    Along an axis that makes no difference to the metric, such as the learning rate of standalone models, this is the
-    first cell; ``gain_shares`` and ``gains_frame`` have all cells. ``over_baseline`` compares with the first
-    algorithm in the same cell.
-    """
+    """The gain of every client by every algorithm of a sweep, in its best cell (of each data set and model)."""
+    # Along an axis that makes no difference to the metric, this is the first cell; ``gain_shares`` has all.
     metric, lines = str(metrics.attrs["metric"]), list[ClientGain]()
     for choice in best(metrics, metric) if _has_clients(metrics) else ():
         if choice.criterion == metric:
@@ -130,28 +106,17 @@ def gains_at_best(metrics: xr.Dataset) -> list[ClientGain]:
 
 
 class GainShare(NamedTuple):
-    """In how many cells and seeds of a sweep a client is better off than with its standalone model.
-
-    Attributes:
-      algorithm: the label.
-      client: its name, or else its number.
-      unseen: whether it did not train.
-      share: of the cells and seeds with a gain, those in which it is above 0; NaN if there are none.
-      count: the number of cells and seeds with a gain.
-    """
+    """In how many cells and seeds of a sweep a client is better off than with its standalone model."""
 
     algorithm: str
-    client: str
+    client: str  # its name, or else its number
     unseen: bool
-    share: float
-    count: int
+    share: float  # of the cells and seeds with a gain, those in which it is above 0; NaN if there are none
+    count: int  # of the cells and seeds with a gain
 
 
 def gain_shares(metrics: xr.Dataset) -> list[GainShare]:
-    """In which share of the cells and seeds every client gains, by algorithm, seen clients first.
-
-    Of a run, seeds are counted alone.
-    """
+    """In which share of the cells and seeds every client gains, by algorithm, seen clients first."""
     return [
         line._replace(algorithm=label_of(line.algorithm, values))
         for values, cells in (by_problem(metrics) if _has_clients(metrics) else [])
@@ -175,10 +140,7 @@ def _shares(metrics: xr.Dataset) -> list[GainShare]:
 
 
 def gains_frame(metrics: xr.Dataset) -> pd.DataFrame:
-    """``gains`` as a table whose columns are the fields of ``ClientGain``; of a sweep in every cell.
-
-    The axes of a sweep are columns behind the algorithm.
-    """
+    """``gains`` as a table whose columns are the fields of ``ClientGain``, and the axes of a sweep: of every cell."""
     import pandas as pd
 
     axes, lines = axes_of(metrics), list[list[object]]()
@@ -206,10 +168,7 @@ class _Population(NamedTuple):
             return value - other if self.measure == "accuracy" else other - value
 
     def arrays(self, last: xr.Dataset, algorithm: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values of the model and of the standalone model, and whether the loss is lower; NaN where it is unknown.
-
-        All are ``[seed, client]``, and ``[cell and seed, client]`` of a sweep.
-        """
+        """Values of the model and the standalone one, and whether the loss is lower; NaN where it is unknown."""
         value, alone, loss, loss_alone = (
             self._of(last, f"{start}test_{measure}", algorithm)
             for measure in (self.measure, "loss")

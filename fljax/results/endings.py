@@ -1,11 +1,7 @@
-"""Metrics and records of algorithms, and the last evaluation of every run.
+"""Metrics and records of algorithms, and the last evaluation of every run, after any number of rounds.
 
-Algorithms, and cells of a sweep, may end after different numbers of rounds.
-
-Joined results have NaN after the end of a run that stopped early; ``rounds_done`` says where that is.
-
-A value may be NaN for other reasons, so NaN does not mark an end. A baseline that ended earlier is held at its last
-evaluation.
+Joined results have NaN after the end of a run that stopped early. A value may be NaN for other reasons, so
+``rounds_done`` says where the end is. A baseline that ended earlier is held at its last evaluation.
 """
 
 from __future__ import annotations
@@ -54,11 +50,9 @@ def weights_in_words(metrics: xr.Dataset) -> str:
 
 
 def ends(metrics: xr.Dataset) -> xr.DataArray:
-    """The position of the last evaluation along ``evaluated_round``, over the dimensions of ``rounds_done``.
-
-    Results without ``rounds_done`` (of an earlier version) end at the last position.
-    """
+    """The position of the last evaluation along ``evaluated_round``, over the dimensions of ``rounds_done``."""
     rounds = metrics["evaluated_round"].values
+    # Results of an earlier version, without it, end at the last position.
     if "rounds_done" not in metrics:
         return xr.DataArray(len(rounds) - 1)
     done = metrics["rounds_done"]
@@ -79,10 +73,7 @@ def at_end(metrics: xr.Dataset) -> xr.Dataset:
 
 
 def held_after_end(values: xr.DataArray, place: xr.DataArray) -> np.ndarray:
-    """``[..., evaluated_round, x]``: the values, and after the end of a run those at its end.
-
-    ``place`` is from ``ends``.
-    """
+    """``[..., evaluated_round, x]``: the values, and after the end of a run (by ``ends``) those at its end."""
     count = values.sizes["evaluated_round"]
     end = place.broadcast_like(values.isel(dict.fromkeys(values.dims[-2:], 0)))
     end = end.transpose(*values.dims[:-2]).values

@@ -1,9 +1,7 @@
 """The two files of lines in a run folder, appended while a run goes on: ``log.jsonl`` and ``metrics.jsonl``.
 
-A line of the log is an event: ``EventLog`` writes it, and calls the listener of whoever started the run. A line of the
-metrics is one evaluation, of all seeds (in a sweep, of all cells that run together). Its lines are long, so they have a
-file of their own, and who reads events need not parse them. NaN and infinities are null there. A resumed run appends;
-who reads drops the evaluations that a later line repeats.
+A line of the metrics is one evaluation of all seeds (in a sweep, of all cells that run together), with null for NaN and
+infinities; readers of events need not parse these long lines. A resumed run appends: later lines replace earlier ones.
 """
 
 from __future__ import annotations
@@ -27,40 +25,22 @@ DONE, STOPPED = "already in the results", "stopped after round"
 
 
 class Event(NamedTuple):
-    """A step of a run, for progress bars and the log.
+    """A step of a run, for progress bars and the log."""
 
-    Attributes:
-      stage: "data", "standalone", "train", "note" or "saved".
-      label: label of the algorithm, or "".
-      round: number of rounds done.
-      rounds: number of rounds of the run.
-      seconds: seconds since the run began.
-      message: one sentence, or "".
-      unit: what ``round`` and ``rounds`` count: "rounds", or "runs" of ``fljax worth``.
-    """
-
-    stage: str
-    label: str
-    round: int
-    rounds: int
-    seconds: float
-    message: str
-    unit: str = "rounds"
+    stage: str  # "data", "standalone", "train", "note" or "saved"
+    label: str  # of the algorithm, or ""
+    round: int  # number of rounds done
+    rounds: int  # number of rounds of the run
+    seconds: float  # since the run began
+    message: str  # one sentence, or ""
+    unit: str = "rounds"  # what ``round`` and ``rounds`` count: "rounds", or "runs" of ``fljax worth``
 
 
 OnEvent = Callable[[Event], None]
 
 
 class EventLog:
-    """Tells the steps of a run: appends them to the log of a folder, and calls a listener with each ``Event``.
-
-    If the log cannot be written, the run continues without it and reports this once. Of several processes, only process
-    0 writes it.
-
-    Args:
-      folder: the run folder; None: there is no log.
-      on_event: the listener; None: there is none.
-      unit: what all events count.
+    """Tells the steps of a run: process 0 appends them to a folder's log, if it can; a listener gets each ``Event``.
 
     ``forced`` has the sentences about what differed where the run went on by force; its results say them, too.
     """

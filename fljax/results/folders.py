@@ -1,26 +1,10 @@
-"""Run folders: their contents, locking, writing and resuming.
-
-A run folder contains
-
-- ``run.lock``: locked while a process writes to the folder; never removed, since then two processes could hold it;
-- ``config.toml``: the config, with every default;
-- ``comparison.toml``: in place of the config, if ``fljax.compare`` made the results: its numbers and labels;
-- ``environment.json``: versions and devices;
-- ``log.jsonl``: one event a line;
-- ``metrics.jsonl``: one evaluation a line, as it happens (``fljax.results``);
-- ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
-- ``metrics.csv``: the scalar metrics as a table, and the round in which a seed diverged;
-- ``models``: trained models, if requested (``fljax.experiments.saved_models``);
-- ``records``: of algorithms whose records need more than 256 MB: those by client, as zarr stores; the results then only
-  have those that are one value for each seed and round (``fljax.results.stores``);
-- ``parts``: of a sweep in parts, the run folder of each, such as ``2-of-8`` (``fljax.experiments.sweep``);
-- ``worth.nc``: of ``fljax worth``, the values of all coalitions (``fljax.experiments.worth``);
-- ``certificates.nc``: of ``fljax certify``, the certificates of all algorithms (``fljax.experiments.certify``);
-- ``checkpoints``: until the run is finished, what is not in the results yet
-  (``fljax.experiments.running``); ``worth/checkpoints`` and ``certify/checkpoints``: the same of these commands.
+"""Run folders: their contents (``docs/howto/saving.md``), locking, writing and resuming.
 
 Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
-temporary name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
+temporary name, flushed to the disk and then renamed, so a process that dies leaves the last complete file. ``run.lock``
+is never removed, since then two processes could hold it. ``results.nc`` has metrics, the group "records", and the group
+"origin" with the text of the config and fljax's version. Records of more than 256 MB are zarr stores in ``records``;
+the results then have only those that are one value for each seed and round.
 """
 
 from __future__ import annotations
@@ -73,17 +57,11 @@ def check(directory: pathlib.Path) -> None:
 
 
 class OpenFolder(NamedTuple):
-    """A run folder that this process has locked.
+    """A run folder that this process has locked."""
 
-    Attributes:
-      finished: metrics and records in the folder, by label of the finished algorithm.
-      notes: sentences for the user.
-      begun: metrics and records of the algorithms that go on for more rounds (``fljax.results.further_rounds``).
-    """
-
-    finished: Parts
-    notes: tuple[str, ...] = ()
-    begun: Parts = {}
+    finished: Parts  # metrics and records in the folder, by label of the finished algorithm
+    notes: tuple[str, ...] = ()  # sentences for the user
+    begun: Parts = {}  # metrics and records of the algorithms that go on for more rounds
 
 
 @contextlib.contextmanager
@@ -98,22 +76,14 @@ def claim(
 ) -> Iterator[OpenFolder]:
     """Locks a run folder for this process, prepares it, and unlocks it at the end; of several processes, 0 does.
 
-    The folder is created if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
-    rewritten from existing results. If who goes on is refused before it computes anything, these files are as before.
-
     The folder may have results if ``resume``: of this config, of one with fewer rounds, or of one that lacks its last
-    algorithms. ``grid`` is that of a sweep, as in the attributes of its results. Unless a process ``computes``,
-    ``environment.json`` is not written, for which JAX would start, and records of settings and code are not compared.
-    With ``force`` a run goes on where these differ, and a note says what does. With no ``directory``, nothing is saved
-    or locked.
-
-    Yields:
-      The finished algorithms of the folder, and notes.
+    algorithms. ``grid`` is that of a sweep, as in the attributes of its results. Unless a process ``computes``, JAX
+    does not start: no environment is written, and records of settings and code are not compared. With ``force`` a run
+    goes on where these differ, and a note says what does. With no ``directory``, nothing is saved or locked.
 
     Raises:
       ValueError: if another process has locked the folder, if the folder cannot be written, if it has results and
         ``resume`` is False, or if its results are damaged, of another config or of another version of fljax.
-      OSError: if the disk has no room for the files.
     """
     with contextlib.ExitStack() as opened:
         how = force if computes else None
@@ -152,10 +122,8 @@ _ABOUT = (CONFIG, ENVIRONMENT, LOG, TABLE)
 
 @contextlib.contextmanager
 def _as_before_if_refused(directory: pathlib.Path) -> Iterator[None]:
-    """Puts back what a process wrote about itself, if a ValueError ends it before anything else in the folder changed.
-
-    For example, a method that is added to a run and refused, because the data are others now.
-    """
+    """Puts back what a process wrote about itself, if a ValueError ends it before anything else there changed."""
+    # For example, a method that is added to a run and refused, because the data are others now.
     texts, others = {name: _bytes_of(directory / name) for name in _ABOUT}, _times_of_others(directory)
     try:
         yield
@@ -234,11 +202,7 @@ def by_algorithm(results: Results | None) -> Parts:
 def _finished(
     directory: pathlib.Path, text: str, grid: str | None, *, grows: bool, force: bool | None
 ) -> tuple[Results | None, int | None, Differences]:
-    """The results, as they were written, and the rounds after which some of them go on, None if there are none.
-
-    Nothing is changed. ``grows``: whether the config may ask for more algorithms than the results have, and in a run
-    for more rounds. ``force`` is as for ``check_same_run``, whose result comes last.
-    """
+    """The results as written, the rounds after which some of them go on (None: none do), and what differs by force."""
     where, written = str(directory), config_of(directory)
     if not (directory / RESULTS).is_file():
         grown = grows and written is not None and added(written, text)
@@ -317,11 +281,7 @@ def record_in(directory: pathlib.Path) -> str:
 
 
 def save(directory: pathlib.Path, results: Results, text: str, record: str | None = None) -> None:
-    """Writes ``results.nc``, then ``metrics.csv``; ``text`` is the config of the results, ``record`` that of others.
-
-    Raises:
-      OSError: if the disk has no room; files saved before are unchanged.
-    """
+    """Writes ``results.nc``, then ``metrics.csv``; ``text`` is the config of the results, ``record`` that of others."""
     origin = net_cdf.origin(text) if record is None else net_cdf.origin(text).assign({RECORD: ((), record)})
     content = net_cdf.encoded(results.metrics, {"records": results.records, "origin": origin})
     write(directory / RESULTS, content)
@@ -339,11 +299,7 @@ def _table(metrics: xr.Dataset) -> bytes:
 
 
 def load(directory: pathlib.Path) -> Results:
-    """The results of a run folder.
-
-    Raises:
-      ValueError: if the folder has no results, or damaged ones.
-    """
+    """The results of a run folder."""
     return _read(directory)[0]
 
 

@@ -1,7 +1,6 @@
 """A finished run that goes on for more rounds: ``fljax run --resume --set rounds=MORE``.
 
-Each algorithm goes on from its models after the last round (``save_models = "last"``), which are its whole state. Its
-results grow by the new rounds; evaluations of the new rounds may have another distance. A run may die meanwhile: the
+Models after the last round (``save_models = "last"``) are an algorithm's whole state. A run may die meanwhile: the
 attribute CONTINUES of the results has the rounds of the earlier run, and algorithms with so many have to go on.
 """
 
@@ -31,10 +30,7 @@ _AT_ONCE = 1000  # rounds of long records that are in memory
 
 
 def rounds_before(metrics: xr.Dataset, old_text: str, text: str) -> int | None:
-    """The rounds after which the results of a folder go on; None: they do not, or not with this config.
-
-    ``old_text`` is the config of the results, and ``text`` that of the run that is asked for.
-    """
+    """The rounds after which results of the config ``old_text`` go on; None: they do not, or not with ``text``."""
     asked, changed = tomllib.loads(text), differences(old_text, text)
     if not changed:
         return _goes_on(metrics)
@@ -81,11 +77,7 @@ def divided(parts: Parts, before: int | None) -> tuple[Parts, Parts]:
 
 
 def check_models(text: str, models: Mapping[str, pathlib.Path], stores: Mapping[str, pathlib.Path]) -> None:
-    """Raises a ValueError if there is nothing from which algorithms could go on.
-
-    By label of each algorithm that goes on, ``models`` are the files of its last models, and ``stores`` the places of
-    its records, if they are too long for the results.
-    """
+    """Raises a ValueError if algorithms, by label of their last models' files and stores of records, cannot go on."""
     saved = tomllib.loads(text).get("save_models")
     if models and saved != "last":
         raise ValueError(
@@ -114,21 +106,14 @@ def check_models(text: str, models: Mapping[str, pathlib.Path], stores: Mapping[
 
 
 def with_metrics(before: xr.Dataset, after: xr.Dataset, evaluate_every: int) -> xr.Dataset:
-    """The metrics of a run and of its further rounds, over ``evaluated_round``.
-
-    Further rounds are evaluated at multiples of ``evaluate_every``, as in a run from the beginning, and at their end.
-    """
+    """The metrics of a run and of its further rounds, at multiples of ``evaluate_every`` and at the end."""
     at = after["evaluated_round"].values
     usual = np.flatnonzero((at % evaluate_every == 0) | (at == at[-1]))
     return joined(before, after.isel(evaluated_round=usual), "evaluated_round")
 
 
 def with_records(before: xr.Dataset, after: xr.Dataset) -> xr.Dataset:
-    """The records of a run and of its further rounds, over ``round``; long ones stay in their store, with all rounds.
-
-    Raises:
-      OSError: if the disk has no room.
-    """
+    """The records of a run and of its further rounds; long ones stay in their store, with all rounds."""
     if not long_records.is_long(after):
         return joined(before, after, "round")
 
@@ -149,13 +134,8 @@ def with_records(before: xr.Dataset, after: xr.Dataset) -> xr.Dataset:
 
 
 def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:
-    """Metrics (along ``evaluated_round``) or records (along ``round``) of a run and of its further rounds.
-
-    Of results that were joined with those of algorithms with more rounds, what is NaN after the end is left out. An
-    evaluation after the last of the rounds before is that of ``before``.
-
-    Variables of each evaluation or round are joined. Of others, seconds are added, and the rest is as ``after`` has it.
-    """
+    """Metrics (along ``evaluated_round``) or records (along ``round``) of a run and of its further rounds."""
+    # An evaluation after the last of the rounds before is that of ``before``; NaN after the end is left out.
     if along == "evaluated_round":
         first = int(before["rounds_done"])
         after = after.isel({along: np.flatnonzero(after[along].values > first)})
@@ -163,6 +143,7 @@ def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:
         first = int(after[along].values[0]) - 1 if after.sizes[along] else np.iinfo(np.int64).max
     before = before.isel({along: np.flatnonzero(before[along].values <= first)})
     axes = (along, *(["decision_round"] if "decision_round" in after.dims else []))
+    # Seconds are added; others without evaluations or rounds are as ``after`` has them.
     variables: dict[str, Any] = {}
     for name, values in after.items():
         axis = next((dimension for dimension in axes if dimension in values.dims), None)

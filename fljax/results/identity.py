@@ -1,10 +1,8 @@
 """Whether two results are of one run: their configs, their version of fljax, their grid; and where they were computed.
 
-Results and checkpoints may go on where the config says the same. ``save_models`` changes no result, so configs that
-differ in it are equal for resuming. A folder of checkpoints names its config, version and, of a sweep, its grid
-(``origin.json``). Beside them stands the record of ``fljax.core.sameness``: settings of JAX, and the code that the
-config names. A run goes on by force where these or the data differ, and its results say so. Versions of other packages
-and devices are in ``environment.json``; a run goes on although they differ, and says so.
+``save_models`` changes no result, so configs that differ in it are equal for resuming. ``origin.json`` says what
+checkpoints are of, with the record of ``fljax.core.sameness``. A run goes on by force where these or the data differ,
+and although ``environment.json`` has other packages and devices; its results say so.
 """
 
 from __future__ import annotations
@@ -35,19 +33,12 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "xarray", "fljax")
 
 
 class Origin(NamedTuple):
-    """The run that results or checkpoints are of.
+    """The run that results or checkpoints are of."""
 
-    Attributes:
-      config: its config, as TOML.
-      fljax: the version of fljax.
-      grid: of a sweep, as in the attributes of its results; None for a run.
-      record: ``record_of`` the config in the process that wrote it, as JSON; "" of an older fljax.
-    """
-
-    config: str
-    fljax: str
-    grid: str | None
-    record: str = ""
+    config: str  # as TOML
+    fljax: str  # its version
+    grid: str | None  # of a sweep, as in the attributes of its results; None for a run
+    record: str = ""  # ``record_of`` the config in the process that wrote it, as JSON; "" of an older fljax
 
 
 def record_of(text: str) -> dict[str, str]:
@@ -74,16 +65,12 @@ def check_same_run(
     grid: str | None,
     what: str,
     where: pathlib.Path,
-    remedy: str | None = None,
+    remedy: str | None = None,  # what a user may do if the config differs
     *,
-    may_differ: bool = False,
-    force: bool | None = False,
+    may_differ: bool = False,  # the run goes on for more rounds or has more algorithms: configs are not compared
+    force: bool | None = False,  # None: records are not compared
 ) -> Differences:
-    """Raises a ValueError if ``what`` in the folder ``where`` is of another run: its version, config or grid differ.
-
-    ``remedy`` is what a user may do if the config differs. With ``may_differ`` configs are not compared, since the run
-    goes on for more rounds or has more algorithms; with ``force`` None, records are not.
-    """
+    """Raises a ValueError if ``what`` in ``where`` is of another run: its version, config or grid differ."""
     from fljax.core.version import __version__
 
     begin, place = f"expected {what} of", f"in {str(where)!r} to resume them, got those of"
@@ -101,11 +88,7 @@ def check_same_run(
 
 
 def difference(earlier: str, now: str) -> str | None:
-    """A phrase about the first key in which two configs differ.
-
-    For instance "rounds is 6 there and 4 here; local.steps and seeds differ, too"; None if all values are equal. Keys
-    that change no result are not compared.
-    """
+    """For instance "rounds is 6 there and 4 here; local.steps and seeds differ, too"; None if all values are equal."""
     changed = differences(earlier, now)
     if not changed:
         return None
@@ -117,10 +100,7 @@ def difference(earlier: str, now: str) -> str | None:
 
 
 def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT) -> dict[str, tuple[str, str]]:
-    """The two values of every key in which two configs differ, as short texts, by the key's path.
-
-    Keys in ``without`` are not compared.
-    """
+    """The two values, as short texts, of every key by its path in which configs differ; none of ``without``."""
     first, second = _flat(tomllib.loads(earlier)), _flat(tomllib.loads(now))
     # In the record, or the mark that an older fljax.compare gave a task.
     without = (*without, "task", *(key for key in {**first, **second} if key.startswith("code.")))
@@ -129,10 +109,7 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
 
 
 def added(earlier: str, now: str) -> list[str]:
-    """The labels of the algorithms that a config has after all of those of an earlier one.
-
-    Empty if the configs are equal, or differ in anything else that changes results.
-    """
+    """The labels that a config has after an earlier one's; empty if anything else that changes results differs."""
     first, second = (tomllib.loads(text).get("algorithms", []) for text in (earlier, now))
     count = len(first)
     if len(second) <= count:
@@ -144,8 +121,8 @@ def added(earlier: str, now: str) -> list[str]:
 
 
 def flat(text: str) -> dict[str, str]:
-    """Every value of a config as text, by its dotted path; without places of files, which may differ by machine, and
-    without keys that change no result."""
+    """Every value of a config as text, by its dotted path, but places of files and keys that change no result."""
+    # Places of files may differ by machine.
     without = (*WITHOUT_EFFECT, *_OF_THE_MACHINE)
     values = _flat(tomllib.loads(text))
     return {key: value for key, value in values.items() if key not in without and not _is_path(value)}
@@ -178,11 +155,7 @@ def _shown(text: str | None) -> str:
 
 
 def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
-    """Makes the folder of checkpoints, which names the config and the version that they are of.
-
-    Raises:
-      OSError: if the disk has no room.
-    """
+    """Makes the folder of checkpoints, which names the config and the version that they are of."""
     from fljax.core.version import __version__
 
     path = directory / CHECKPOINTS / ORIGIN
@@ -193,10 +166,7 @@ def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> N
 
 
 def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None, force: bool = False) -> Differences:
-    """Raises a ValueError if the checkpoints of a folder are of another run; removes those that name none.
-
-    What goes on by force has the record of now from then on.
-    """
+    """Raises a ValueError if the checkpoints of a folder are of another run; removes those that name none."""
     folder = directory / CHECKPOINTS
     if not folder.is_dir():
         return Differences()
@@ -209,6 +179,7 @@ def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None, forc
         return Differences()
     remedy, grown = f"without the folder {CHECKPOINTS!r} what they have is given up", bool(added(origin.config, text))
     found = check_same_run(origin, text, grid, "checkpoints", directory, remedy, may_differ=grown, force=force)
+    # What goes on by force has the record of now from then on.
     if found.changed:
         forced = tuple(dict.fromkeys((*forced, *found.changed)))
         told = named | {RECORD: json.dumps(record_of(text)), FORCED: forced}
@@ -242,11 +213,7 @@ def environment() -> dict[str, Any]:
 
 
 def write_environment(path: pathlib.Path, resumed: bool) -> tuple[str, ...]:
-    """Writes the environment of this process, which starts JAX.
-
-    If an earlier process, whose results go on (``resumed``), had another one, "earlier" keeps it. Returns
-    sentences for the user.
-    """
+    """Writes this process's environment (JAX starts); if resumed, "earlier" keeps another one, as notes say."""
     now = environment()
     notes: tuple[str, ...] = ()
     if resumed:
@@ -262,11 +229,7 @@ def write_environment(path: pathlib.Path, resumed: bool) -> tuple[str, ...]:
 
 
 def join_environments(path: pathlib.Path, parts: Mapping[int, pathlib.Path]) -> None:
-    """Writes the environments of parts that ran apart, each different one once; JAX is not started.
-
-    The file has that of the first part, with the numbers of the parts that it is of, and "others" lists the others.
-    Times are not compared. ``parts`` has the file of each by its number.
-    """
+    """Writes the environments of parts, by number, each different one once ("others"); JAX is not started."""
     different: list[dict[str, Any]] = []
     for number, file in parts.items():
         of_part = read_environment(file)

@@ -30,13 +30,11 @@ def encoded(dataset: xr.Dataset, groups: Mapping[str, xr.Dataset]) -> bytes:
 
 
 def origin(text: str) -> xr.Dataset:
-    """What results are of: the text of their config, the version of fljax, and the record of this process.
-
-    They are variables, because attributes of HDF5 are limited to 64 kB.
-    """
+    """What results are of: the text of their config, the version of fljax, and the record of this process."""
     from fljax.core.version import __version__
 
     record = json.dumps(record_of(text))
+    # Variables, because attributes of HDF5 are limited to 64 kB.
     return xr.Dataset({"config": ((), text), "fljax": ((), __version__), RECORD: ((), record)})
 
 
@@ -74,10 +72,7 @@ def read(
 
 
 def encoded_by_label(root: xr.Dataset, datasets: Mapping[str, xr.Dataset], *, listed: str, group: str) -> bytes:
-    """The bytes of a file with a dataset at its root, and others by any label.
-
-    The variable ``listed`` of the root lists the labels; groups are called ``GROUP_0``, ``GROUP_1`` and so on.
-    """
+    """The bytes of a file with datasets by any label, in groups ``GROUP_0`` and so on; ``listed`` has the labels."""
     groups = {f"{group}_{place}": dataset for place, dataset in enumerate(datasets.values())}
     return encoded(root.assign({listed: ((), json.dumps(list(datasets)))}), groups)
 

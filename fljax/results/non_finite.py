@@ -5,19 +5,13 @@ A NaN or infinity in the server, or in the state of a client that trains, freeze
 count, since infinite losses and thresholds are honest answers; NaN there counts. Values of a Client count if they were
 finite before. Ballots do not count.
 
-- "drop": the client is absent from the moment its message arrives, as if it had been selected and had not come. The
-  aggregation sees ``present`` False; a law compares the two rounds bit for bit (CGSV-IAFL's up to rounding). The
-  record ``cohort_present``, participation and bytes still count the client, since it trained and sent. What the server
-  had given it in ``send`` or ``select`` stays given. Clients that are polled and have NaN data are exempt: their
-  ballots change who is selected.
-- "stop": the seed is frozen in the round in which a message is not finite, even if the server would not have noticed.
-  The partial results are saved. A resumed run keeps the algorithms before it and repeats the one that was stopped.
-- "freeze": the program knows nothing of messages. Who made a seed diverge is computed after the run: a frozen state is
-  that before its last round, so this round is done once more, on one device.
-
-A loss may be infinite although all parameters are finite. A NaN row of a client, for example, makes the loss of the
-first evaluation infinite, before training. ``InfiniteLoss`` names the first evaluation of each run with such a loss,
-and the client.
+- "drop": the client is absent from the moment its message arrives (a law compares the two rounds bit for bit). Records,
+  participation and bytes still count it, since it trained and sent. Clients that are polled and have NaN data are
+  exempt: their ballots change who is selected.
+- "stop": the seed is frozen in this round, even if the server would not have noticed; a resumed run repeats the
+  algorithm.
+- "freeze": the program knows nothing of messages. Who made a seed diverge is computed after the run, by its last round
+  once more, on one device.
 """
 
 from __future__ import annotations
@@ -35,18 +29,11 @@ _Returned = TypeVar("_Returned")
 
 
 class Divergence(NamedTuple):
-    """A seed that was frozen because of values that are not finite.
-
-    Attributes:
-      seed: of the run.
-      round: the round in which they appeared.
-      clients: ids of the clients whose messages or new states were not finite in that round. Empty if there are none:
-        the server's own step gave such values. None if it is not known.
-    """
+    """A seed that was frozen because of values that are not finite."""
 
     seed: int
-    round: int
-    clients: tuple[int, ...] | None = None
+    round: int  # in which they appeared
+    clients: tuple[int, ...] | None = None  # by whose messages or states; (): the server's own step; None: not known
 
     def __str__(self) -> str:
         return f"diverged in round {self.round} of seed {self.seed}{in_which(self.clients)}"
@@ -108,13 +95,7 @@ def in_which(clients: Sequence[int] | None) -> str:
 def with_anomalies(
     metrics: xr.Dataset, records: xr.Dataset, divergences: Sequence[Divergence], clients: int
 ) -> xr.Dataset:
-    """Adds who was not finite to the metrics of one run.
-
-    Returns:
-      The Dataset with ``diverged_by`` over ``seed, client``: whether the client's message or new state was not finite
-      in the round in which the seed diverged; and, if messages are dropped, ``dropped_messages`` over
-      ``seed, evaluated_round``: the number of messages that were dropped until then.
-    """
+    """Adds who was not finite to the metrics of one run: ``diverged_by``, and the ``dropped_messages`` until then."""
     seeds = metrics["seed"].values.tolist()
     senders = np.zeros((len(seeds), clients), bool)
     for divergence in divergences:
@@ -129,10 +110,7 @@ def with_anomalies(
 
 
 def senders_of(metrics: xr.Dataset, run: Mapping[str, Any]) -> tuple[int, ...]:
-    """Ids of the clients that were not finite in the round in which a run diverged; empty if it is not known.
-
-    ``run`` has the coordinates of one run: algorithm, seed, axes of a sweep.
-    """
+    """Ids of the clients by which a run (coordinates: algorithm, seed, axes) diverged; empty if it is not known."""
     if "diverged_by" not in metrics:
         return ()
     marks = metrics["diverged_by"].sel(dict(run))
@@ -140,10 +118,7 @@ def senders_of(metrics: xr.Dataset, run: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def diverged_seeds(metrics: xr.Dataset) -> dict[str, str]:
-    """Which seeds diverged, in a few words for tables, by the label of the algorithm; without algorithms that did not.
-
-    ``2 of 3 seeds, round 14``: the first of their rounds. In a sweep the numbers are of runs, i.e. cells and seeds.
-    """
+    """Which seeds diverged, by label, such as ``2 of 3 seeds, round 14`` (the first); in a sweep, runs."""
     if "diverged" not in metrics:
         return {}
     words_by_label = {}
@@ -183,20 +158,12 @@ def until_stopped(
 
 
 class InfiniteLoss(NamedTuple):
-    """The first evaluation of a run in which some model has an infinite loss.
+    """The first evaluation of a run in which some model has an infinite loss."""
 
-    Attributes:
-      run: the run's coordinates by name: the seed, and the algorithm and axes of a sweep if there are any.
-      round: rounds done at that evaluation; None for a loss of standalone models.
-      metric: the metric with the infinite loss, e.g. ``test_loss`` or ``unseen_test_loss``.
-      clients: the clients with an infinite loss, by number; unseen clients if ``metric`` is of unseen clients; empty
-        for a loss of the server's own models.
-    """
-
-    run: dict[str, Any]
-    round: int | None
-    metric: str
-    clients: tuple[int, ...]
+    run: dict[str, Any]  # its coordinates by name: the seed, and the algorithm and axes of a sweep if there are any
+    round: int | None  # rounds done at that evaluation; None for a loss of standalone models
+    metric: str  # e.g. ``test_loss`` or ``unseen_test_loss``
+    clients: tuple[int, ...]  # by number, unseen ones if the metric is of those; () for the server's own models
 
     def __str__(self) -> str:
         run = ", ".join(f"{name} {value}" for name, value in self.run.items())
@@ -209,14 +176,8 @@ class InfiniteLoss(NamedTuple):
 
 
 def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
-    """Runs in which a model's loss is infinite, although no parameter is NaN or infinite.
-
-    A loss is also infinite if it cannot be computed, e.g. because a client's examples have NaN.
-
-    Returns:
-      For each algorithm, cell and seed, the first evaluation with infinite losses; of several metrics, the one with the
-      shortest name. One more entry for standalone models.
-    """
+    """The first evaluation of each run, and of standalone models, with an infinite loss of finite parameters."""
+    # A loss is infinite, too, if it cannot be computed: a client's NaN row makes that of the first evaluation so.
     first_of_runs: dict[tuple[Any, ...], tuple[int, InfiniteLoss]] = {}
     names = [str(name) for name in metrics.data_vars if str(name).endswith(("test_loss", "valid_loss", "cluster_loss"))]
     for name in sorted(names, key=len):  # shorter names first

@@ -34,27 +34,9 @@ def dataset(
     blocks: Sequence[Mapping[str, Any]],
     wire: Wire,
     population: int,
-    rounds: int | None = None,
+    rounds: int | None = None,  # of the run, if the blocks are only some of it
 ) -> xr.Dataset:
-    """Joins the Info of blocks, ``[seeds, rounds, ...]`` each, and adds bytes on the wire.
-
-    Entries without ``Labelled`` get numbered dimensions.
-
-    Args:
-      seeds: coordinate.
-      first: round of the first record.
-      blocks: in order; may be empty.
-      wire: bytes of messages.
-      population: number of seen clients.
-      rounds: of the run, if the blocks are only some of it; tables that are too large for the run are left out.
-
-    Returns:
-      The records, with ``bytes_down``, ``bytes_up``, ``participation`` over ``client`` (the number of cohort rows in
-      which a client trained) and, if the algorithm records a ``weight`` by row, ``client_weight`` over ``client`` (NaN
-      for clients that did not train). If messages are dropped, ``dropped_by_client`` over ``client`` has the number of
-      a client's rows that were. Tables over clients with more than 10^7 entries are left out; ``by_client``
-      derives them.
-    """
+    """Joins the Info of blocks ``[seeds, rounds, ...]`` from round ``first`` on; adds bytes and tables by client."""
     if not blocks:
         return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
     parts = [unlabelled(dict(block)) for block in blocks]
@@ -68,6 +50,7 @@ def dataset(
     polled = joined["polled"].astype(np.int64)
     by_row = "weight" in variables and variables["weight"][0] == ("seed", "round", "row")
     count = joined["polled"].shape[1]
+    # ``by_client`` derives tables that are left out here.
     if len(seeds) * (count if rounds is None else rounds) * population <= LARGEST_TABLE:
         variables |= _by_client(joined, by_row, population)
     variables["bytes_down"] = (("seed", "round"), rows * wire.down + polled * wire.shown)
@@ -79,10 +62,8 @@ def dataset(
 
 
 def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
-    """``participation`` and the other tables over ``client`` of ``dataset``, derived from the rows of cohorts.
-
-    For records that leave them out, since they are large: choose rounds first, by ``records.isel(round=...)``.
-    """
+    """``participation`` and the other tables over ``client`` of ``dataset``, from the rows of cohorts."""
+    # They are large: callers choose rounds first.
     names = [name for name in ("cohort_id", "cohort_present", "weight", "dropped") if name in records]
     dims = ("seed", "round", "row")
     joined = {name: records[name].transpose("seed", "round", ...).values for name in names}
@@ -115,14 +96,7 @@ def last_clusters(records: xr.Dataset, population: int) -> np.ndarray | None:
 def with_compute(
     metrics: xr.Dataset, records: xr.Dataset, counts: Mapping[str, Integer[np.ndarray, "seeds N"]]
 ) -> xr.Dataset:
-    """Adds what clients have computed in local training until each evaluation.
-
-    ``counts`` are of one local training of each client, by name.
-
-    Returns:
-      The Dataset with each name over ``seed, evaluated_round``, of all clients, and ``client_`` before the name over
-      ``seed, evaluated_round, client``.
-    """
+    """Adds what clients computed until each evaluation, in all and by client, by ``counts`` of one training."""
     done = metrics["evaluated_round"].values - (int(records["round"][0]) if records.sizes["round"] else 0)
     trainings = np.zeros((len(metrics["seed"]), len(done), next(iter(counts.values())).shape[1]), np.int64)
     for place, (begin, end) in enumerate(itertools.pairwise(done), 1):
@@ -152,7 +126,7 @@ def datasets(
 
 
 def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int) -> dict[str, Any]:
-    """Participation by client; dropped messages if there may be some; and, if rows are ``weighed``, weights."""
+    """Cohort rows that trained, by client; dropped messages if there may be some; and, if ``weighed``, weights."""
     id, present = joined["cohort_id"], joined["cohort_present"]
     seeds, rounds, _ = id.shape
     seed, round, row = np.nonzero(present)

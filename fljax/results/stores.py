@@ -1,13 +1,7 @@
 """Records that are too many for the memory: a zarr store, written block by block and read where it is asked for.
 
-    records = fljax.load("runs/long").records_of("incfl")
-    records.weight.sel(client=3, round=slice(90_000, 90_100)).values
-
 The store must stay where it is while it is read. One that was removed or replaced, or that lacks a chunk, is refused;
-zarr alone would read zeros.
-
-Records are copied block by block into a store with the labels of ``fljax.results.records.dataset``. Sweeps join cells,
-so theirs are read into memory.
+zarr alone would read zeros. Sweeps join cells, so theirs are read into memory.
 """
 
 from __future__ import annotations
@@ -28,13 +22,7 @@ _WRITTEN, _SOURCE = "written", "long_records"  # attribute of a store: when it w
 
 
 def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
-    """Writes the records of a run, some rounds in each part, and opens them; values are read when they are asked for.
-
-    A store that was there is replaced, once the new one is whole.
-
-    Raises:
-      OSError: one sentence, if the disk has no room.
-    """
+    """Writes records, some rounds in each part, in place of what was there, and opens them to be read on demand."""
     import zarr
 
     fresh = path.with_name(f"{path.name}+new")  # no label has this file name
@@ -66,11 +54,7 @@ def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
 
 
 def load(path: pathlib.Path) -> xr.Dataset:
-    """Opens records; values are read when they are asked for.
-
-    Raises:
-      ValueError: if the store is damaged, or is not there.
-    """
+    """Opens records; values are read when they are asked for."""
     import zarr
 
     path = path.absolute()
@@ -125,11 +109,7 @@ def is_store(path: pathlib.Path) -> bool:
 
 
 def copy(records: xr.Dataset, path: pathlib.Path) -> None:
-    """Copies the store of long records.
-
-    Raises:
-      OSError: if the disk has no room, or the store is not there any more.
-    """
+    """Copies the store of long records."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(records.encoding[_SOURCE], path, dirs_exist_ok=True)
 

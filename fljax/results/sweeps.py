@@ -95,27 +95,16 @@ _OF_THE_PROBLEM = ("data", "model")
 
 
 class Best(NamedTuple):
-    """The best cell of one algorithm at the last evaluation, of the cells with one data set and one model.
+    """The best cell of one algorithm at the last evaluation, of the cells with one data set and one model."""
 
-    Attributes:
-      algorithm: its label.
-      criterion: the criterion of the choice: the sweep's metric or one of ``VALIDATION``.
-      cell: value by axis; None on an axis without effect on the algorithm.
-      chosen_by: mean of the criterion over seeds in this cell.
-      mean: mean of the sweep's metric over seeds in this cell.
-      std: standard deviation of the sweep's metric over these seeds (n - 1; NaN for one seed).
-      seeds: number of seeds with a finite value.
-      edges: numeric axes of more than two values on which the cell has the least or the largest value.
-    """
-
-    algorithm: str
-    criterion: str
-    cell: dict[str, Any]
-    chosen_by: float
-    mean: float
-    std: float
-    seeds: int
-    edges: tuple[str, ...]
+    algorithm: str  # its label
+    criterion: str  # of the choice: the sweep's metric or one of ``VALIDATION``
+    cell: dict[str, Any]  # value by axis; None on an axis without effect on the algorithm
+    chosen_by: float  # mean of the criterion over seeds in this cell
+    mean: float  # of the sweep's metric over seeds in this cell
+    std: float  # over these seeds (n - 1; NaN for one seed)
+    seeds: int  # number of seeds with a finite value
+    edges: tuple[str, ...]  # numeric axes of more than two values on which the cell has the least or the largest value
 
 
 def axes_of(metrics: xr.Dataset) -> list[str]:
@@ -167,21 +156,10 @@ def label_of(algorithm: str, values: Mapping[str, Any]) -> str:
 
 
 def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
-    """The best cell of every algorithm by the mean over seeds at the last evaluation of each cell.
-
-    Axes of ``[data]`` and ``[model]`` are not chosen: there is a best cell for each combination of their values.
-
-    Args:
-      metrics: of a sweep.
-      metric: the metric to maximise, or to minimise if lower is better; on test rows, as in the papers.
-
-    Returns:
-      For each problem and algorithm, the best cell by ``metric`` and, if clients have validation rows, the best cell by
-      ``average_valid_accuracy`` (``average_valid_loss`` without accuracies). Cells with a diverged seed are considered
-      only if there are no others; among equal cells the first wins. Algorithms without finite values are left out.
-    """
+    """Every algorithm's best cells, with each data set and model, by ``metric`` and by validation rows, if any."""
     if metric not in metrics:
         raise ValueError(f"expected metric to be in the results, got {metric!r}")
+    # Cells with a diverged seed only if there are no others; of equal ones the first.
     return tuple(
         choice._replace(cell={name: (choice.cell | values)[name] for name in axes_of(metrics)})
         for values, cells in by_problem(metrics)

@@ -1,11 +1,9 @@
 """Behaviours as data: which clients misbehave (send something else than they should), and in which rounds.
 
-The misbehaving clients are an array, given by the user or drawn from the seed, so runs with different arrays share a
-program. A given array is not part of the state: a run that continues from ``initial`` uses the array of its own plan. A
-drawn array is part of the clients' states: the server sends each client its own row once, before its first round.
-
-It is sent once, so the size of later messages does not change. Scenarios find the field ``update`` by name and a
-``Report`` by type, also inside ballots that carry other ballots.
+They are an array, so runs with different arrays share a program. A given array is not part of the state: a run that
+continues from ``initial`` uses the array of its own plan. A drawn one is part of the clients' states: the server sends
+each client its own row once, before its first round, so the size of later messages does not change.
+Scenarios find the field ``update`` by name and a ``Report`` by type, also inside ballots that carry other ballots.
 """
 
 from __future__ import annotations
@@ -27,15 +25,10 @@ ByRound = Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[floa
 
 
 class Given(NamedTuple):
-    """The misbehaving clients, given by the user.
+    """The misbehaving clients, given by the user."""
 
-    Attributes:
-      check: ``(population)``; raises a ValueError if the user's array or ids do not fit this population.
-      row: ``(id) -> []`` or ``[rounds]`` of bools: one client's entry, or the client's column of a table.
-    """
-
-    check: Callable[[int], None]
-    row: Callable[[Int[Array, ""]], Bool[Array, "*rounds"]]
+    check: Callable[[int], None]  # (population); a ValueError if the array or the ids do not fit it
+    row: Callable[[Int[Array, ""]], Bool[Array, "*rounds"]]  # (id) -> [] or [rounds], one client's column
 
 
 class Drawn(NamedTuple):
@@ -46,12 +39,7 @@ class Drawn(NamedTuple):
 
 
 def given(who: Shaped[AnyArray, "*rounds N"]) -> Given:
-    """The misbehaving clients by an array ``[N]`` or ``[rounds, N]`` of bools or zeros and ones.
-
-    Raises:
-      ValueError: if ``who`` is not an array of zeros and ones, or has another number of dimensions. ``check`` raises it
-        for another number of clients.
-    """
+    """The misbehaving clients by an array ``[N]`` or ``[rounds, N]`` of bools or zeros and ones."""
     try:
         array = jnp.asarray(who)
     except (TypeError, ValueError):
@@ -76,11 +64,7 @@ def _is_id(id: object) -> bool:
 
 
 def of_ids(ids: Sequence[int]) -> Given:
-    """The misbehaving clients by their ids.
-
-    Raises:
-      ValueError: if ``ids`` are not distinct whole numbers from 0. ``check`` raises it if an id is not a client's.
-    """
+    """The misbehaving clients by their ids."""
     chosen = tuple(ids)
     if len(set(chosen)) != len(chosen) or any(not _is_id(id) for id in chosen):
         raise ValueError(f"expected different ids of clients from 0 for ids, got {list(chosen)}")
@@ -100,11 +84,7 @@ def chosen_by(
     who: Shaped[AnyArray, "*rounds N"] | None,
     fraction: float | Float[Array, ""] | None,
 ) -> Given | Drawn:
-    """The misbehaving clients by the one of ``ids``, ``who`` and ``fraction`` that is not None.
-
-    Raises:
-      ValueError: unless exactly one of the three is given, or if ``of_ids`` or ``given`` raises it.
-    """
+    """The misbehaving clients by the one of ``ids``, ``who`` and ``fraction`` that is not None."""
     if (ids is not None) + (who is not None) + (fraction is not None) != 1:
         raise ValueError(f"expected exactly one of ids, who and fraction for {name}")
     if who is not None:
@@ -118,31 +98,14 @@ def chosen_by(
 def with_behaviour(
     inner: Algorithm,
     name: str,
-    behaviour: Given | Drawn,
+    behaviour: Given | Drawn,  # unseen clients never misbehave
     *,
-    sent: Callable[[Key[Array, ""], Bool[Array, ""], PyTree], PyTree],
-    answered: Callable[[Bool[Array, ""], PyTree], PyTree] | None = None,
-    counted: bool = True,
-    rounds: Sequence[int] | None = None,
+    sent: Callable[[Key[Array, ""], Bool[Array, ""], PyTree], PyTree],  # (key of its training, behaves [], up) -> up
+    answered: Callable[[Bool[Array, ""], PyTree], PyTree] | None = None,  # (behaves, ballot) -> ballot
+    counted: bool = True,  # whether metrics count the clients that misbehave in at least one round
+    rounds: Sequence[int] | None = None,  # (first, end): they misbehave from ``first`` to before ``end``
 ) -> Algorithm:
-    """``inner`` with changed messages from the misbehaving clients.
-
-    Args:
-      inner: any algorithm.
-      name: name of the scenario.
-      behaviour: the misbehaving clients; unseen clients never misbehave.
-      sent: ``(key, behaves, up) -> up``: the changed Up of one client. ``key`` is the key of its training; ``behaves``
-        is ``[]``.
-      answered: ``(behaves, ballot) -> ballot``: the changed Ballot; None: ballots are unchanged.
-      counted: whether metrics count the clients that misbehave in at least one round of the table.
-      rounds: ``(first, end)``, the rounds from ``first`` to before ``end`` in which they misbehave; None: all.
-
-    Returns:
-      The algorithm. The bytes sent in a round are unchanged.
-
-    Raises:
-      ValueError: unless ``rounds`` is two whole numbers from 0, of which the second is larger.
-    """
+    """``inner`` with changed messages from the misbehaving clients, of as many bytes."""
     behaving = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
     algorithm, ever = behaving.algorithm, behaving.ever
     if rounds is not None and (len(rounds) != 2 or not all(map(_is_id, rounds)) or rounds[0] >= rounds[1]):

@@ -1,9 +1,5 @@
 """Parts that scenarios share: registry entries, scores of deployed models, noise, and wrapped Servers.
 
-``Algorithm.scenarios`` counts how often a scenario is nested in itself. Each nesting folds another number into its
-keys, so a single scenario keeps its random numbers. A scenario in which clients leave keeps their rows with
-``keep_rows``, for every algorithm.
-
 The appeal of deployed models (``deployed_model_appeal``) is by training loss, as what clients require is by default: a
 test loss is seldom below a standalone training loss. The loss is another pass over the training rows, so only scenarios
 that mark themselves ask for it (``Applied.tunes``).
@@ -58,20 +54,14 @@ def applied_scenarios(
 
 
 def key_number(inner: Algorithm, name: str, number: int) -> int:
-    """The number that a scenario folds into a key: ``number + NESTED m`` if ``inner`` has this scenario m times.
-
-    So a scenario nested in itself draws independent random numbers.
-    """
+    """The number that a scenario folds into a key, so that one nested in itself draws independent random numbers."""
     return number + NESTED * sum(scenario.name == name for scenario in inner.scenarios)
 
 
 def deployed_scores(
     inner: Algorithm, split: str, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData
 ) -> tuple[Float[Array, ""], Float[Array, ""] | None]:
-    """Loss and accuracy of the model that one client would deploy, on its rows of a split.
-
-    A client without such rows uses its training rows. The accuracy is None if the task has no score.
-    """
+    """Loss and accuracy, if the task has one, of a client's deployed model on rows of a split (without any: train)."""
     deployed = inner.deploy(key, seat, down, client, data)
 
     def scores(rows: Subset) -> tuple[Array, Array | None]:
@@ -110,11 +100,7 @@ def with_clients(
     keep: Callable[[PyTree, PyTree], PyTree] = lambda client, new: new,
     said: Callable[[Seat, PyTree], PyTree] = lambda seat, message: message,
 ) -> Algorithm:
-    """``inner``, of which each client runs its own variant with a Client and data: ``own(seat, client, data)``.
-
-    ``keep(client, new)`` is its state after that Client has become ``new``; its messages are ``said(seat, message)``.
-    Clients begin as ``inner``'s, of ``own``'s data for a Client of None.
-    """
+    """``inner``, of which each client runs its own variant with a Client and data: ``own(seat, client, data)``."""
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> PyTree:
         return inner.init_client(key, seat, down, own(seat, None, data)[2])
@@ -164,10 +150,7 @@ def with_server(inner: Algorithm) -> Algorithm:
 
 
 def keep_rows(gone: Bool[Array, " N"], before: PyTree, after: PyTree) -> PyTree:
-    """The Server ``after`` a step, where clients that are ``gone`` keep their rows of the Server ``before`` it.
-
-    These are rows of ``PerClient`` and ``Exchanged`` parts. All other parts are those of ``after``.
-    """
+    """The Server ``after`` a step, whose ``PerClient`` and ``Exchanged`` parts keep rows of clients that are gone."""
 
     def keep(old: Any, new: Any) -> Any:
         return trees.where_rows(gone, old, new) if is_per_client(new) else new

@@ -17,22 +17,13 @@ from fljax.protocol import LocalData, Task
 )
 @dataclass(frozen=True, eq=False)
 class FlippedLabels:
-    """Labels ``[n]`` read by index: ``classes - 1 - y`` in place of y for a share of the rows, which never changes.
+    """Labels ``[n]`` read by index: ``classes - 1 - y`` in place of y for a share of the rows, which never changes."""
 
-    Attributes:
-      labels: ``[n]``, the true ones.
-      number: ``[n]``, the rows of the federation; None: they are the indices.
-      key: of the client. A row is flipped if its number draws less than ``share``, so a larger share has the rows of a
-        smaller one.
-      share: ``[]``, the probability of a row.
-      classes: their number, static.
-    """
-
-    labels: Array
-    number: Int[Array, " n"] | None
-    key: Key[Array, ""]
+    labels: Array  # [n], the true ones
+    number: Int[Array, " n"] | None  # of the federation's rows; None: they are the indices
+    key: Key[Array, ""]  # of the client; rows that draw less than the share are flipped, so shares nest
     share: Float[Array, ""]
-    classes: int
+    classes: int  # static
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,11 +52,7 @@ class FlippedLabels:
 
 
 def with_flipped_labels(task: Task, key: Key[Array, ""], share: Float[Array, ""], data: LocalData) -> LocalData:
-    """A client's data in which a share of its training labels is flipped, also of rows for after a drift.
-
-    Raises:
-      ValueError: if the task has no classes.
-    """
+    """A client's data in which a share of its training labels is flipped, also of rows for after a drift."""
     if task.classes is None:
         raise ValueError("expected a task of classes for flipped labels, got one without")
     examples = data.train.examples

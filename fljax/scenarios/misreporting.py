@@ -100,20 +100,14 @@ def misreporting(
 def false_value(
     name: str, value: Array, factor: float | Float[Array, ""], offset: float | Float[Array, ""]
 ) -> Shaped[Array, ...]:
-    """``factor * value + offset`` as a client may report it, in the dtype of ``value``.
-
-    Args:
-      name: of the value. Sizes, accuracies, contributions and bids are at least 0.
-      value: the truth, which may be infinite. Whole numbers are rounded, to at most half of the largest one.
-      factor: multiplies the truth; with 0 the truth is not read.
-      offset: added to the product.
-    """
+    """``factor * value + offset`` as a client may report it; with factor 0 the truth is not read."""
     real = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
     scale = jnp.asarray(factor, real)
     # The truth may be infinite: the product with 0 is 0, and there is no derivative by the factor.
     finite, truth = jnp.isfinite(value), value.astype(real)
     endless = jnp.where(scale == 0, 0, jax.lax.stop_gradient(scale) * truth)
     other = jnp.where(finite, scale * jnp.where(finite, truth, 0), endless) + jnp.asarray(offset, real)
+    # Sizes, accuracies, contributions and bids are at least 0.
     if name not in ("loss", "threshold"):
         other = jnp.maximum(other, 0)
     if real != value.dtype:

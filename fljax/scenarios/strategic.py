@@ -334,10 +334,7 @@ def updates_of(message: PyTree) -> list[PyTree]:
 
 
 def received_model(algorithm: Algorithm, down: PyTree, update: PyTree) -> PyTree:
-    """What a client received that has the structure and the shapes of its update.
-
-    None: there is nothing of these shapes, as where clients train one of several models.
-    """
+    """What a client received with the shapes of its update; None where clients train one of several models."""
     candidates = [down, getattr(down, "model", None)]
     candidates += [] if algorithm.common is None else [algorithm.common(down)]
     alike = (part for part in candidates if part is not None and _have_same_shapes(part, update))

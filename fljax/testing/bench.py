@@ -34,13 +34,7 @@ enable_x64: Any = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experime
 
 @runtime_checkable
 class Example(Protocol):
-    """An algorithm with example arguments.
-
-    Attributes:
-      build: ``build(task, local, **example)``.
-      example: options of the builder.
-      signature: the builder that has the options as parameters, inside of scenarios; None: ``build``.
-    """
+    """An algorithm with example arguments, ``build(task, local, **example)``; in scenarios ``signature`` has them."""
 
     @property
     def build(self) -> Callable[..., Algorithm]: ...

@@ -1,11 +1,8 @@
 """The law of coalitions: a run on some members is the run of a federation that holds only these clients.
 
-Of the others it sees shapes alone: other rows and labels of theirs change no bit. Features are standardised by what is
-learnt from rows, which is then the members'.
-
 Keys are made of ids, and JAX draws ``[N]`` numbers entry by entry. So the first clients alone have the batches and the
-draws that they have as members, and the two runs are equal to rounding whatever is random. Other members have other ids
-in a federation of their own: there the two are compared on full batches, with everybody in each round.
+draws that they have as members. Other members have other ids in a federation of their own: there the two are compared
+on full batches, with everybody in each round.
 """
 
 from __future__ import annotations
@@ -54,17 +51,8 @@ def equals_its_members_alone(case: Bench) -> None:
 
 
 def compare_with_members_alone(case: Bench, who: Sequence[int], local: Any, clients_per_round: int | None) -> None:
-    """Raises an AssertionError unless scores of members, strangers and server models are equal, to ``CLOSE``.
-
-    The contributions that a server measures in rounds are compared as well, member by member. All of these are the same
-    bits with other rows and labels of those outside, NaN and large ones.
-
-    Args:
-      case: an algorithm.
-      who: ids of the members, in order.
-      local: how clients train.
-      clients_per_round: the cohort, where the algorithm has such an option.
-    """
+    """Raises an AssertionError unless scores and contributions of members ``who`` are equal, to ``CLOSE``."""
+    # All are the same bits with other rows and labels of those outside, NaN and large ones.
     member = np.isin(np.arange(POPULATION), who)
     with enable_x64(True):
         data = by_id(tiny_federation(dtype=np.float64))

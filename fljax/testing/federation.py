@@ -1,7 +1,4 @@
-"""A tiny ragged federation and a Task for it, on which the laws are checked.
-
-Further functions change the federation in ways that must leave a result as it is, or have a known effect.
-"""
+"""A tiny ragged federation, a Task for it, and changes of it that leave a result as it is, or have a known effect."""
 
 from __future__ import annotations
 

@@ -222,15 +222,13 @@ def effective_server_rate(
 
 
 def _incentivised(local_means: NumpyArray, error: NumpyArray) -> NumpyArray:
-    """``[K]``: the share of INCFL's lowest minima at which each client is incentivised.
-
-    A client is incentivised if ``d (d + 2 error) < 0`` with ``d = w - thetahat_k``; the first d enters by its sign.
-    """
+    """``[K]``: the share of INCFL's lowest minima at which each client is incentivised."""
     minima = local_minima(local_means)
     lowest = minima.objective <= minima.objective[0] + TIE
     apart = local_means[minima.client[lowest]][:, None] - local_means
     side = minima.side[lowest][:, None]
     d = apart + side * np.exp(minima.log_distance[lowest])[:, None]
+    # A client is incentivised if ``d (d + 2 error) < 0`` with ``d = w - thetahat_k``; the first d enters by its sign.
     sign = np.where(apart == 0, side, np.sign(d))
     return (sign * (d + 2 * error) < 0).mean(0)
 
@@ -242,11 +240,9 @@ def _slope_at_means(means: NumpyArray, count: NumpyArray) -> tuple[NumpyArray, N
 
 
 def _signed_sum(sign: NumpyArray, log_size: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-    """``sum sign exp(log_size)`` over the last axis, as the sum divided by its largest term and the log of its size.
-
-    The division preserves the sign even if every term is below the smallest float.
-    """
+    """``sum sign exp(log_size)`` over the last axis, divided by its largest term, and the log of its size."""
     largest = np.maximum(log_size.max(-1, keepdims=True), np.finfo(float).min)  # all are -inf where all signs are 0
+    # The division preserves the sign even if every term is below the smallest float.
     total = (sign * np.exp(log_size - largest)).sum(-1)
     with np.errstate(divide="ignore"):
         return total, largest[..., 0] + np.log(np.abs(total))

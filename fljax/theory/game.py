@@ -112,10 +112,7 @@ def best_response(game: Game, contribution: Array, player: ArrayLike) -> Array:
 
 
 def descent(slope: Callable[[Array], Array], low: Array, high: Array) -> Array:
-    """The point between ``low`` and ``high`` at which ``slope`` falls below 0, by bisection.
-
-    The result is exactly ``low`` if the slope is nowhere above 0, so an optimum at 0 is exactly 0.
-    """
+    """The point where ``slope`` falls below 0, by bisection; exactly ``low`` if it is nowhere above 0."""
 
     def halve(_: int | Int[Array, ""], ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends

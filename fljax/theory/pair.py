@@ -56,10 +56,7 @@ class LocalMinimum(NamedTuple):
 
 
 def log_pull(log_distance: ArrayLike) -> NumpyArray:
-    """``log g(x)`` at ``x = exp(log_distance)``, with ``g(x) = q(x^2) x`` and ``q = sigma (1 - sigma)``.
-
-    g is half the slope of ``sigma(x^2)``: the pull on the model of a client whose local mean is x away.
-    """
+    """``log g(x)`` at ``x = exp(log_distance)`` with ``g(x) = q(x^2) x``, half the slope of ``sigma(x^2)``."""
     square = np.exp(2 * np.asarray(plain(log_distance), np.float64))
     return log_distance - square - 2 * np.log1p(np.exp(-square))
 

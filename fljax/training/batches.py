@@ -1,10 +1,7 @@
 """Batches of one client: drawing positions in its index list, and reading the rows.
 
 Batches without replacement are drawn by Floyd's method: no sort, and a cost that does not depend on the client's size.
-Off the CPU all picks are made at once, with the same positions. Permutations sort one word per row, random bits above
-and the position below, in an array about as long as the largest client of the chunk needs.
-
-``Stream`` has the named random streams of one client in one round.
+Permutations sort one word per row, in an array about as long as the largest client of the chunk needs.
 """
 
 from __future__ import annotations
@@ -138,12 +135,9 @@ def _pick_in_turn(guess: Int[Array, "count draws"], last: Int[Array, " count"]) 
 
 
 def _pick_at_once(guess: Int[Array, "count draws"], last: Int[Array, " count"]) -> Int[Array, "draws count"]:
-    """The same without a loop over picks.
-
-    An earlier pick took a guess in two cases: an earlier guess was equal, or the guess is the last position of an
-    earlier pick that clashed itself. The second case is a chain of picks; each turn below doubles the links that are
-    followed.
-    """
+    """The same without a loop over picks."""
+    # An earlier pick took a guess in two cases: an earlier guess was equal, or the guess is the last position of an
+    # earlier pick that clashed itself. The latter is a chain of picks, of which each turn below follows twice as much.
     count = guess.shape[0]
     guess, place = guess.T, jnp.arange(count, dtype=jnp.int32)
     earlier = place[None, :] < place[:, None]
@@ -283,11 +277,8 @@ def _in_order(subset: Subset, capacity: int, batch: int, local: Local, steps: In
 
 
 def _real_steps(rows: Rows, batch: int, total: Int[Array, ""], steps: Int[Array, ""] | None) -> Int[Array, ""] | None:
-    """The number of real steps of some epochs, ``total`` unless fewer are asked for; None if all clients take all.
-
-    A loop of a fixed length needs no answer from an accelerator before its next turn, and keeps no old parameters for
-    clients that have ended.
-    """
+    """The number of real steps of some epochs, ``total`` unless fewer are asked for; None if all clients take all."""
+    # A loop of a fixed length needs no answer from an accelerator before its next turn, and keeps no old parameters.
     if steps is not None:
         return jnp.minimum(steps, total)
     alike = -(-least_rows(rows) // batch) == -(-rows.index.shape[-1] // batch)

@@ -1,7 +1,4 @@
-"""Training one client: gradients, the loop over batches, and corrections of the gradient.
-
-``train`` takes all its steps. ``train_until`` stops early by the loss on other rows, such as validation rows.
-"""
+"""Training one client: gradients, the loop over batches (to its end, or until a loss stops it), and corrections."""
 
 from __future__ import annotations
 

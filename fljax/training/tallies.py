@@ -1,7 +1,4 @@
-"""Counts what one client computes: programs that are traced inside ``counting`` report every gradient and every pass.
-
-Only a call inside the block changes a program; all others compute as if this module did not exist.
-"""
+"""Counts what one client computes: programs traced inside ``counting`` report every gradient and every pass."""
 
 from __future__ import annotations
 

@@ -40,19 +40,12 @@ _ARRAYS = {"N": "one for each client", "*rounds N": "one for each client (and ro
 
 
 class Docstring(NamedTuple):
-    """The parts of a docstring, each without line breaks that say nothing.
+    """The parts of a docstring, each without line breaks that say nothing."""
 
-    Attributes:
-      paragraphs: the text outside of sections, except for the source; a literal block keeps its lines.
-      arguments: the lines of ``Args`` or ``Attributes``, by name.
-      sections: the text of the other sections, by heading.
-      source: the paragraph that begins with "Source:", without this word; "" if there is none.
-    """
-
-    paragraphs: tuple[str, ...]
-    arguments: Mapping[str, str]
-    sections: Mapping[str, str]
-    source: str
+    paragraphs: tuple[str, ...]  # outside of sections, except for the source; a literal block keeps its lines
+    arguments: Mapping[str, str]  # the lines of ``Args`` or ``Attributes``, by name
+    sections: Mapping[str, str]  # the others, by heading
+    source: str  # the paragraph that begins with "Source:", without this word; "" if there is none
 
     @property
     def equations(self) -> tuple[str, ...]:
@@ -133,23 +126,14 @@ def _entries(lines: list[str]) -> dict[str, str]:
 
 
 class Parameter(NamedTuple):
-    """A hyper-parameter or option.
+    """A hyper-parameter or option."""
 
-    Attributes:
-      name: dotted if it is a field of a table.
-      type: in words, as a config writes values.
-      default: as a config writes it; None: there is none, so that a value must be given.
-      by_experiment: whether a run of a config gives a value where the config gives none.
-      text: what the docstring says.
-      gradient: "yes": rounds are differentiable in it; "zero": their gradient is zero by construction; "": neither.
-    """
-
-    name: str
-    type: str
-    default: str | None
-    by_experiment: bool
-    text: str
-    gradient: str = ""
+    name: str  # dotted if it is a field of a table
+    type: str  # in words, as a config writes values
+    default: str | None  # as a config writes it; None: there is none, so that a value must be given
+    by_experiment: bool  # whether a run of a config gives a value where the config gives none
+    text: str  # what the docstring says
+    gradient: str = ""  # "yes": rounds are differentiable in it; "zero": zero by construction; "": neither
 
     @property
     def default_in_words(self) -> str:

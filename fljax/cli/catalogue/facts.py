@@ -31,11 +31,7 @@ _GIVEN = {"threshold": 0.5, "contribution": (1.0, 0.5, 0.8, 0.2, 0.6)}
 
 
 def of_algorithm(name: str, entry: Any) -> dict[str, str]:
-    """What an algorithm needs: how it aggregates, what it polls, what server and clients keep, and what is sent.
-
-    It is read off the shapes of a round of five clients, of which nothing is computed; empty if the algorithm cannot be
-    built for a classifier with BatchNorm.
-    """
+    """How an algorithm aggregates, what it polls, keeps and sends, by the shapes of a round; empty if it fails."""
     try:
         traced = _traced(getattr(entry, "build", entry))
     except Exception:  # what an algorithm of a user asks of its task, and of its options, is its own affair

@@ -41,11 +41,7 @@ _REGISTRIES = {
 
 
 def entries(kind: str) -> Mapping[str, Any]:
-    """What fljax has of a kind, by name; ``kind`` is a key of ``KINDS``.
-
-    Raises:
-      ValueError: if there is no such kind.
-    """
+    """What fljax has of a kind, by name; ``kind`` is a key of ``KINDS``."""
     if kind not in KINDS:
         raise ValueError(unknown("list", kind, KINDS))
     if kind == "configs":
@@ -70,10 +66,7 @@ def line(entry: Any) -> str:
 
 
 def find(name: str, *, imports: bool = True) -> dict[str, Any]:
-    """The entries with this name by kind, a key of ``KINDS``; of an import path the algorithm's builder.
-
-    ``imports`` is as for ``fljax.core.names.resolve``.
-    """
+    """The entries with this name by kind, a key of ``KINDS``; of an import path the algorithm's builder."""
     every = {kind: entries(kind) for kind in KINDS}
     names = (name, f"{name.partition(':')[0]}:NAME")  # such as "tfds:NAME"
     by_kind = {
@@ -97,47 +90,24 @@ def find(name: str, *, imports: bool = True) -> dict[str, Any]:
 
 
 class Description(NamedTuple):
-    """What is known about one name. Code in texts stands between backticks.
+    """What is known about one name. Code in texts stands between backticks; what is not known is empty."""
 
-    Attributes:
-      name: the name in configs.
-      kind: in the singular.
-      summary: one line; "" if the first line of the text below is all there is.
-      about: the paragraphs of its text.
-      equation: those of them that state an equation.
-      parameters: what may be given.
-      returns: what is returned, and what is recorded; "" if the docstring does not say it.
-      raises: the errors of mistakes; "" if there is none.
-      facts: properties, by what they are about.
-      source: the publication, with deviations from it; "" if none is known.
-      bibtex: BibTeX of the publications; "" if there is none.
-      configs: names of shipped configs that use it, each with the published tables that its results belong to.
-    """
-
-    name: str
-    kind: str
-    summary: str
-    about: tuple[str, ...]
-    equation: tuple[str, ...]
+    name: str  # in configs
+    kind: str  # in the singular
+    summary: str  # one line; "" if the first line of the text below is all there is
+    about: tuple[str, ...]  # the paragraphs of its text
+    equation: tuple[str, ...]  # those of them that state an equation
     parameters: tuple[Parameter, ...]
-    returns: str
-    raises: str
-    facts: Mapping[str, str]
-    source: str
+    returns: str  # what is returned, and what is recorded
+    raises: str  # the errors of mistakes
+    facts: Mapping[str, str]  # properties, by what they are about
+    source: str  # the publication, with deviations from it
     bibtex: str
-    configs: Mapping[str, tuple[str, ...]]
+    configs: Mapping[str, tuple[str, ...]]  # names of shipped ones with it, each with the tables of its results
 
 
 def describe(name: str, *, imports: bool = True) -> tuple[Description, ...]:
-    """Everything of this name: one description for each kind that has it.
-
-    Args:
-      name: what ``fljax list`` prints, or the import path ``"module:name"`` of an algorithm of one's own.
-      imports: as for ``fljax.core.names.resolve``.
-
-    Raises:
-      ValueError: if nothing has this name; the sentence names the most similar one.
-    """
+    """Everything of a name (or the import path of one's own algorithm): a description for each kind that has it."""
     by_kind = find(name, imports=imports)
     return tuple(_description(kind, name, entry) for kind, entry in by_kind.items())
 

@@ -1,7 +1,6 @@
 """Estimators from gradients and from the directions of updates: no model of a coalition is evaluated.
 
-Each function builds an ``Estimator`` (``fljax.contributions.estimators.rounds``); all work under ``jit``. ``L`` is a
-loss on validation rows, ``a_i`` a client's weight as a share of the round's, and the cosine with a zero vector is 0.
+``L`` is a loss on validation rows, ``a_i`` a client's share of the round's weights; a cosine with zero is 0.
 """
 
 from __future__ import annotations

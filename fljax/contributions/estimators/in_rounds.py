@@ -1,12 +1,9 @@
 """Contributions that the server computes from the updates of each round, while it trains.
 
-A ``RoundMeasure`` names an estimator of the registry, or is a function of the updates. ``begin_contributions`` makes
-the state, which an algorithm keeps in its Server, and ``observe_contributions`` takes one round. Both work on arrays
-alone; ``fljax.algorithms.measuring`` gives them what a round has: the server's rows, the task and the cohort.
-
-IAFL leaves the measure open (section 4.2: "agnostic to contribution measures", ``p_{i,t}`` may change with the round).
-The memory is CGSV's (Xu et al., NeurIPS 2021, Algorithm 1). Shutting clients out is what IAFL's appendix F, question 3,
-proposes; the rule is that of RFFL (Xu and Lyu, 2021), whose reputations are shares of their sum.
+``begin_contributions`` and ``observe_contributions`` work on arrays alone; ``fljax.algorithms.measuring`` gives them
+the server's rows, the task and the cohort. IAFL leaves the measure open (section 4.2). The memory is CGSV's (Xu et al.,
+NeurIPS 2021, Algorithm 1). Shutting clients out is what IAFL's appendix F, question 3, proposes, by the rule of RFFL
+(Xu and Lyu, 2021), whose reputations are shares of their sum.
 """
 
 from __future__ import annotations

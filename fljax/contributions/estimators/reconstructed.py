@@ -1,12 +1,9 @@
 """Estimators from models that the server puts together of a run's updates, and evaluates on validation rows.
 
 Round t is a game over its cohort ``I_t``: ``U_t(S) = U(w_S) - U(w^t)`` with
-``w_S = w^t + eta_g sum_{i in S} a_i Delta_i / sum_{i in S} a_i``, where U is larger for better models. A sum over all
-rounds of Shapley values of these games is ``U(w^T) - U(w^0)``, if the server's step is that of all present clients, as
-in FedAvg.
-
-Each function builds an ``Estimator`` (``fljax.contributions.estimators.rounds``). All work under ``jit``. They need
-every single update, and the models of all coalitions are evaluated in blocks of ``batch_size`` (None: all at once).
+``w_S = w^t + eta_g sum_{i in S} a_i Delta_i / sum_{i in S} a_i``, where U is larger for better models. Shapley values
+of all rounds add up to ``U(w^T) - U(w^0)``, if the server's step is that of all present clients, as in FedAvg. Models
+of coalitions are evaluated in blocks of ``batch_size`` (None: all at once).
 """
 
 from __future__ import annotations
@@ -239,11 +236,8 @@ def completed_shapley_so_far(
     starts: Count = 8,
     batch_size: int | None = 256,
 ) -> Estimator:
-    """ComFedSV inside a run: after each round ``completed_shapley`` of the rounds so far, the last ``rounds`` of them.
-
-    All members must take part in one of these rounds; else some coalition is known in none, and the score is NaN.
-    Clients that left are in no coalition. Cohorts with fewer rows than clients are a ValueError.
-    """
+    """ComFedSV inside a run: after each round ``completed_shapley`` of the last ``rounds`` rounds so far."""
+    # Unless all members take part in one of these rounds, some coalition is known in none, and the score is NaN.
     whole = completed_shapley(
         utility=utility, rank=rank, penalty=penalty, sweeps=sweeps, starts=starts, batch_size=batch_size
     )

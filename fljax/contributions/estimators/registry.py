@@ -1,7 +1,4 @@
-"""All estimators of what a client is worth, by name, behind one function.
-
-Some look at the record of one run (``RunRecord``), the others ask a game for the values of coalitions (``CachedGame``).
-"""
+"""All estimators of what a client is worth, by name, from a run (``RunRecord``) or a game (``CachedGame``)."""
 
 from __future__ import annotations
 

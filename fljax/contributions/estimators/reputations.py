@@ -1,8 +1,4 @@
-"""Estimators that are reputations: numbers of clients that the rounds update, and some of which shut clients out.
-
-Each function builds an ``Estimator`` (``fljax.contributions.estimators.rounds``); all work under ``jit``. ``by_round``
-has the reputation after each round, of the clients that were present. CGSV's is ``fljax.aggregators.cgsv_reputation``.
-"""
+"""Estimators that are reputations: numbers of clients that the rounds update, and some of which shut clients out."""
 
 from __future__ import annotations
 

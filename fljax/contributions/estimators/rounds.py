@@ -1,11 +1,7 @@
 """Estimators that look at the rounds of one run: what they see, what they keep, and how a record is played to them.
 
-An ``Estimator`` has a memory of fixed shapes. ``begin`` makes its state, ``observe`` takes one round, and
-``estimate_of`` reads the estimate. All three work under ``jit``, ``vmap`` and ``scan``, so that an estimator can run
-inside a round, or over the record of a run (``estimate_run``). Rows of a cohort may be absent; an absent row is never
-read.
-
-A client that was absent in a round has 0 in it. A client that never took part has NaN, since nothing is known of it.
+``begin``, ``observe`` and ``estimate_of`` of an ``Estimator`` work under ``jit``, ``vmap`` and ``scan``, inside a round
+or over a record (``estimate_run``), as its memory has fixed shapes. Absent rows are never read.
 """
 
 from __future__ import annotations
@@ -278,10 +274,8 @@ def products(rows: PyTree, other: PyTree) -> Float[Array, " S"]:
 
 
 def cosines(rows: PyTree, weights: Float[Array, " S"], *, others: bool = False) -> Float[Array, " S"]:
-    """``cos(rows_s, sum_r weights_r rows_r)``, 0 where a vector is 0; ``others`` leaves row s out of the sum.
-
-    A sum that is 0 but for the rounding of its terms is 0: also where other rows cancel each other, or there are none.
-    """
+    """``cos(rows_s, sum_r weights_r rows_r)``, 0 where a vector is 0; ``others`` leaves row s out of the sum."""
+    # A sum that is 0 but for the rounding of its terms is 0, also where other rows cancel each other.
     count = weights.shape[0]
     parts = jnp.where(jnp.eye(count, dtype=bool), 0, weights[None]) if others else weights[None]
 

@@ -1,9 +1,7 @@
-"""Estimators that sample coalitions and retrain them: each value is a training, so that the number of values counts.
+"""Estimators that sample coalitions of a ``CachedGame`` and retrain them, on the host: the number of values counts.
 
-They run on the host and take a ``CachedGame`` and a key of JAX, from which NumPy draws. The value of a coalition is a
-training, but for the empty one, whose value is that of the model before training. If the game has a budget, an
-estimator draws its samples in the same order and takes as many as the budget allows. ``Estimate.cost`` is what the game
-has spent in all.
+Each value is a training, but for the empty coalition, whose value is that of the model before. With a budget, an
+estimator draws in the same order and takes as many samples as it allows. ``cost`` is what the game has spent in all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The code of one's own functions as a checksum: those that are neither of fljax, nor of Python, nor installed.
 
-Code is bytecode, so comments, docstrings, names and places do not count. What a function calls of one's own modules
-counts with it, and so do the constants of modules that it reads: those that may change, such as lists, as they are
-written. Checksums name the version of Python, since those of two versions cannot be compared.
+Code is bytecode: comments, docstrings, names and places do not count, functions of one's own that it calls and
+constants that it reads do. Checksums name the version of Python: those of two versions cannot be compared.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""HTML, made by the templates of ``page.html`` alone, which escape what they are given.
-
-A template gives ``Markup``. Whatever is no ``Markup`` is text, also where templates are given parts of a page, so HTML
-that was put together as a string is shown and not obeyed.
-"""
+"""HTML, made by the templates of ``page.html`` alone, which escape what they are given."""
+# What is no ``Markup`` is text, so HTML that was put together as a string is shown and not obeyed.
 
 from __future__ import annotations
 
@@ -24,11 +21,8 @@ def _templates() -> Any:
 
 
 def page(heading: str, parts: Sequence[str], attached: Mapping[str, str], reload: int | None = None) -> str:
-    """A page of its own: a heading, the parts, and the attached texts by title.
-
-    ``reload`` is the number of seconds after which the browser asks for it again, None: never. A lone surrogate, which
-    is no text, is written as its escape.
-    """
+    """A page of its own: a heading, the parts, and the attached texts by title; ``reload`` in seconds, None: never."""
+    # A lone surrogate, which is no text, is written as its escape.
     return str(_templates().page(heading, parts, attached, reload)).encode(errors="backslashreplace").decode()
 
 

@@ -1,7 +1,4 @@
-"""Data in the files of other federated benchmarks: LEAF's JSON, and PFLlib's folders.
-
-In both, users own their examples. PFLlib has two pickled files for each client.
-"""
+"""Data in the files of other federated benchmarks, whose users own examples: LEAF's JSON, PFLlib's folders."""
 
 from __future__ import annotations
 

@@ -30,13 +30,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class TextForm(NamedTuple):
-    """How a CSV file is written.
-
-    Attributes:
-      encoding: of the file's text, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
-      separator: one character between the cells of a row, e.g. ``";"`` or a tab.
-      decimal: the character before the decimals of a number, e.g. ``","``.
-    """
+    """How a CSV file is written; the options of ``table`` with these names."""
 
     encoding: str = "utf-8"
     separator: str = ","
@@ -55,13 +49,8 @@ class Unpacked(gzip.GzipFile):
 
 
 def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
-    """The table in a file, also a compressed one (``.gz``), whose first line has the names of columns.
-
-    Columns of labels, clients, parts and paths of images are text, and None where a cell is empty; ``with_numbers``
-    makes numbers of them. All but paths are without blanks at their ends, and in Unicode's form NFC.
-
-    The first column of the pandas DataFrame is left out if it has no name, as pandas writes row numbers.
-    """
+    """The table in a CSV file (or .gz), with text or None in columns of labels, clients, parts and images."""
+    # ``with_numbers`` makes numbers of texts. A first column without a name is left out: pandas' row numbers.
     import pandas
 
     encoding, separator, decimal = form
@@ -114,11 +103,8 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
 
 
 def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, decimal: str = ".") -> list[Any]:
-    """Tables of ``read_text`` with numbers in place of texts, as ``numbers_or_text`` says of each column of all tables.
-
-    So a column is text in all tables if it is text in one: "7" is no number if another file has "007". ``names`` are
-    what error messages call the tables.
-    """
+    """Tables of ``read_text`` with numbers in place of texts, by ``numbers_or_text`` of columns of all tables."""
+    # A column is text in all tables if it is text in one: "7" is no number if another file has "007".
     import pandas
 
     made, changed = list(tables), [dict[Any, Any]() for _ in tables]
@@ -158,10 +144,8 @@ def _check_forms(parts: Sequence[Any], files: Sequence[str], name: Any, decimal:
 
 
 def _check_kinds(parts: Sequence[Any], joined: Any, files: Sequence[str], name: Any, decimal: str) -> None:
-    """Raises a ValueError if some files have whole numbers as labels, and others bools, or whole numbers with decimals.
-
-    Numbers such as 1.5 leave no doubt that labels are numbers to predict, and text that they are classes.
-    """
+    """Raises a ValueError if some files have whole numbers as labels, and others bools or 1.0."""
+    # Numbers such as 1.5 leave no doubt that labels are numbers to predict, and text that they are classes.
     having: dict[str, str] = {}
     for part, file in zip(parts, files, strict=True):
         if len(part):
@@ -177,10 +161,8 @@ def _check_kinds(parts: Sequence[Any], joined: Any, files: Sequence[str], name: 
 
 
 def _line_of_names(place: Path, form: TextForm, checked: bool) -> list[str]:
-    """The names of columns as the file has them: pandas would call the second one of two equal names y.1.
-
-    If it is ``checked``, a row with fewer cells is refused, as its values may stand in wrong columns.
-    """
+    """The names of columns as the file has them: pandas would call the second one of two equal names y.1."""
+    # If it is ``checked``, a row with fewer cells is refused, as its values may stand in wrong columns.
     opened = gzip.open if place.suffix.lower() == ".gz" else open
     # Without a byte order mark.
     encoding = "utf-8-sig" if codecs.lookup(form.encoding).name == "utf-8" else form.encoding
@@ -257,15 +239,9 @@ def _check_separator(names: Sequence[str], texts: Sequence[str], separator: str)
 
 
 def numbers_or_text(column: Any, kind: Kind, decimal: str = ".") -> Any:
-    """A column of text as numbers, if its texts are numbers without doubt: then different texts are different numbers.
-
-    Args:
-      column: a pandas Series of text and None.
-      kind: "id" makes whole numbers alone, if every text is one as Python writes it: 7, and neither 007 nor 1e5.
-        "label" also makes bools of True and False, and floats if all are numbers and one is written with decimals.
-        "number" makes floats of all numbers. "text" makes none.
-      decimal: the character before decimals.
-    """
+    """A column of text as numbers, if these are numbers without doubt: different texts, different numbers."""
+    # "id" makes whole numbers alone (7, but neither 007 nor 1e5), "label" also bools, and floats if one has decimals.
+    # "number" makes floats of all numbers. "text" makes none.
     import pandas
 
     texts = [text for text in column.tolist() if text is not None]

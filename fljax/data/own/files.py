@@ -1,8 +1,4 @@
-"""Data sets in files of one's own, named in a config by their path: tables, arrays, and the files of MedMNIST.
-
-Tables are .csv and .parquet, arrays .npz and .npy. MedMNIST's ``.npz`` files are images of medicine with the parts
-train, val and test that their authors chose.
-"""
+"""Data sets in files of one's own, named in a config by their path: tables, arrays, and the files of MedMNIST."""
 
 from __future__ import annotations
 
@@ -240,12 +236,8 @@ def _test_file(place: Path, name: str, endings: Sequence[str]) -> Path:
 def read_arrays(
     place: Path, features: str, label: str, client: str | None, *, whole: bool = False, test: bool = False
 ) -> list[Piece]:
-    """The rows of an ``.npz`` file.
-
-    A part of test or validation rows may lack the array ``client``, the owners. Unless the rows are of one part
-    (``whole``), arrays whose names end in ``_train``, ``_val`` and ``_test`` are parts. ``test``: whether they are test
-    rows.
-    """
+    """The rows of an ``.npz`` file, by parts (``_train``, ``_val``, ``_test``) unless they are of one (``whole``)."""
+    # Parts of test or validation rows may lack the array ``client``.
     with opened_npz(place) as stored:
         ends = {} if whole or features in stored else _ENDS
         split = {end: part for end, part in ends.items() if f"{features}{end}" in stored} or {"": 2 * test}

@@ -22,10 +22,7 @@ _NAMED = 10
 
 
 class Columns(NamedTuple):
-    """What the columns of a table are; the options of ``from_frame`` with these names.
-
-    ``images`` is the column with paths of image files, which are then the features; other columns are not used.
-    """
+    """What the columns of a table are; the options of ``from_frame`` with these names."""
 
     label: str | Sequence[str]
     client: str | None
@@ -35,19 +32,14 @@ class Columns(NamedTuple):
     regression: bool | None
     shape: Sequence[int] | None
     vocabulary: int | None
-    images: str | None = None
+    images: str | None = None  # with paths of image files, which are then the features
 
 
 class RowsOfFiles(NamedTuple):
-    """Part and owner of each row of a table that was joined from several files, as the files say them.
-
-    Attributes:
-      test: which rows are test rows, ``[n]``.
-      owner: a pandas Series with the owner of each row, None for rows without an owner; None: no row has one.
-    """
+    """Part and owner of each row of a table that was joined from several files, as the files say them."""
 
     test: np.ndarray
-    owner: Any
+    owner: Any  # a pandas Series, None for rows without an owner; None: no row has one
 
 
 def from_frame(
@@ -138,11 +130,7 @@ def read_columns(
     pixels: np.ndarray | None = None,
     rows: RowsOfFiles | None = None,
 ) -> Dataset:
-    """As ``dataset_from_frame``, of the columns as one value.
-
-    ``pixels`` are the images ``[n, height, width, channels]`` whose paths ``columns.images`` has. With ``rows``, which
-    say what the files of the table do, the column of clients is not read.
-    """
+    """As ``dataset_from_frame``, with the ``pixels`` of a column of images; ``rows`` replace columns.client."""
     columns = Columns(*map(_named, Columns._fields, columns))
     label, client, features, part, classes, regression, shape, vocabulary, images = columns
     table = as_frame(frame)

@@ -1,7 +1,7 @@
 """Arrays out of a pickle, read without running code of it and without NumPy's own unpickling.
 
-NumPy's dtypes and arrays change when a pickle says so, and then read memory that is not theirs. So a pickle here makes
-plain records. Arrays are made of the records afterwards, if lengths and dtypes are what NumPy writes.
+A pickle can make NumPy's dtypes and arrays read memory that is not theirs. So plain records are made of it, and arrays
+of the records, if lengths and dtypes are what NumPy writes.
 """
 
 from __future__ import annotations

@@ -32,29 +32,18 @@ ENDINGS = (".csv", ".csv.gz", ".parquet")
 
 
 class TableFile(NamedTuple):
-    """One file of a table.
-
-    Attributes:
-      place: the file.
-      test: whether its rows are test rows.
-      client: whose rows they are; None: a column says it, or rows have no owners.
-    """
+    """One file of a table."""
 
     place: Path
     test: bool = False
-    client: Any = None
+    client: Any = None  # whose rows they are; None: a column says it, or rows have no owners
 
 
 class ImagePaths(NamedTuple):
-    """How the images of a column of paths are read.
+    """How the images of a column of paths are read."""
 
-    Attributes:
-      folder: where paths begin, relative to the folder of the table; None: in the folder of the table.
-      size: height and width to which images are resized; None: all have one size.
-    """
-
-    folder: str | Path | None = None
-    size: Sequence[int] | None = None
+    folder: str | Path | None = None  # where paths begin, relative to the folder of the table
+    size: Sequence[int] | None = None  # height and width to which images are resized; None: all have one size
 
 
 def image_paths(columns: Columns, folder: str | Path | None, size: Sequence[int] | None) -> ImagePaths:
@@ -82,13 +71,8 @@ def read_files(
     *,
     standardise: bool,
 ) -> Dataset:
-    """The rows of some files as one data set, in the order of the files.
-
-    Files must have the same columns by name, in any order, and one kind of values in each column. Texts of a column of
-    CSV files become numbers if they do in all files. Some file has training rows, and either all have a client or none.
-    Test files of a client may be empty, and need no column of clients: their rows are then of nobody. ``name`` is what
-    error messages call the whole.
-    """
+    """The rows of some files as one data set, in the order of the files; errors call it ``name``."""
+    # Either all files have a client or none. Test files without a column of clients have rows of nobody.
     tables = [_read(file, columns, form) for file in files]
     split = any(file.test for file in files)
     full = [len(table) > 0 or not file.test or file.client is None for file, table in zip(files, tables, strict=True)]

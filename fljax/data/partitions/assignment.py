@@ -57,11 +57,7 @@ def rows_by_owner(owner: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> tu
 def begin(
     labels: np.ndarray, clients: int, unseen: int, seed: int, minimum: int = 1
 ) -> tuple[np.ndarray, int, np.random.Generator]:
-    """Checks the common arguments of partitioners; returns the label array, the number of all clients, and a generator.
-
-    Raises:
-      ValueError: if a count is out of range, or there are fewer than ``minimum`` samples per client.
-    """
+    """Checks common arguments of partitioners; returns the labels, the number of all clients, a generator."""
     labels = np.asarray(labels)
     everybody = check_count("clients", clients) + check_count("unseen", unseen, 0)
     check_count("minimum", minimum)
@@ -89,10 +85,7 @@ def check_class_labels(labels: np.ndarray) -> None:
 
 
 def relative_order(clients: int, unseen: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each client's position among the seen or the unseen clients, and the size of its population.
-
-    Partitioners that depend on a client's number apply the same rule to the unseen clients as a separate population.
-    """
+    """Each client's position among the seen or the unseen clients, to which rules apply apart, and their number."""
     position = np.concatenate([np.arange(clients), np.arange(unseen)])
     return position, np.repeat([clients, unseen], [clients, unseen])
 
@@ -106,10 +99,7 @@ def cut(fractions: np.ndarray, total: int | NumpyArray) -> np.ndarray:
 
 
 def largest_remainders(shares: Sequence[float] | NumpyArray, total: int) -> np.ndarray:
-    """Returns whole counts that sum to ``total``: ``floor(share * total)``, plus 1 where the remainders are largest.
-
-    If remainders are equal, the first shares count as larger. Shares are first divided by their sum.
-    """
+    """Returns whole counts that sum to ``total``: ``floor(share * total)``, plus 1 where the remainders are largest."""
     shares = np.asarray(shares, float)
     # Rounding makes quotas of the same remainder equal, and 28.999999999999996 = 0.29 * 100 a whole number.
     quotas = np.round(shares / shares.sum() * total, 9)
@@ -143,11 +133,8 @@ def take(order: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
 
 
 def repair(rows: Sequence[np.ndarray], minimum: int) -> list[np.ndarray]:
-    """Moves rows from the largest clients to clients with fewer than ``minimum`` rows; needs enough rows in all.
-
-    Each move fills a client up to ``minimum`` or reduces the largest client to ``minimum``. So there are at most 2
-    moves per client.
-    """
+    """Moves rows from the largest clients to clients with fewer than ``minimum`` rows; needs enough rows in all."""
+    # Each move fills a client or reduces the largest one to ``minimum``: there are at most 2 moves per client.
     rows = list(rows)
     sizes = np.array([len(part) for part in rows])
     for client in np.flatnonzero(sizes < minimum):
@@ -205,10 +192,7 @@ def split_client(
     test: str,
     rng: np.random.Generator,
 ) -> Split:
-    """The rows of a client of a partition; the partition's own validation and test rows stay what they are.
-
-    Fractions and ``test`` are as for ``federate``. ``rng`` draws the order of rows.
-    """
+    """The rows of a client, by the arguments of ``federate``; the partition's own validation and test rows stay."""
     if made.test is None and test == "own":
         split = split_rows(made.rows[client], train_fraction, 0.0, rng)
         train, tests = split.train, split.test
@@ -229,11 +213,8 @@ def split_unseen(
     valid_fraction: float,
     rng: np.random.Generator,
 ) -> Split:
-    """The rows of an unseen client, of which some are training rows and some test rows, if it has two rows or more.
-
-    ``split`` has its rows by the partition, ``unassigned`` all rows of a client without training rows, whom the
-    partition gives none. Fractions are as for ``federate``. ``rng`` draws the order of rows.
-    """
+    """The rows of an unseen client, of which some are training rows and some test rows, if it has two rows or more."""
+    # ``unassigned`` are all rows of a client without training rows, whom the partition gives none.
     if not len(split.train):
         return split_rows(np.concatenate([*split, unassigned]), train_fraction, valid_fraction, rng)
     if made.test is None or len(split.test):

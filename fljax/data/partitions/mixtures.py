@@ -1,8 +1,7 @@
 """Partitioners whose clients mix several source distributions, as in IP-FL's experiments.
 
-Source: "IP-FL: Incentivized and Personalized Federated Learning", the section on experiments, and Ruan and
-Joe-Wong, "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", AAAI 2022. The papers omit several
-details; reconstructions are noted in each function.
+Sources: "IP-FL: Incentivized and Personalized Federated Learning", the section on experiments; Ruan and Joe-Wong,
+"FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", AAAI 2022.
 """
 
 from __future__ import annotations
@@ -237,19 +236,12 @@ def _class_pools(labels: np.ndarray, parts: int, classes: int | None, rng: np.ra
 
 
 class _Later(NamedTuple):
-    """The rows of clients whose data change after training.
+    """The rows of clients whose data change after training."""
 
-    Attributes:
-      weights: their mixture, ``[clients, pools]``.
-      share: of all rows of a client.
-      deployment: the share of them that are validation rows when the client uses its model.
-      drift: the share of them that are training rows once data have changed; the others are test rows.
-    """
-
-    weights: np.ndarray
-    share: float
-    deployment: float
-    drift: float
+    weights: np.ndarray  # their mixture, ``[clients, pools]``
+    share: float  # of all rows of a client
+    deployment: float  # share of these: validation rows when the client uses its model
+    drift: float  # share of these: training rows once data have changed; the others are test rows
 
 
 def _deal(

@@ -22,33 +22,20 @@ _NAMED = 10
 
 
 class Owners(NamedTuple):
-    """The owners of a data set's rows, as numbers in ascending order.
-
-    Attributes:
-      training: those with training rows.
-      tested: those whose rows are all for validation or test.
-      validated: those of ``tested`` whose rows are all for validation.
-      names: what the user calls each owner, by number; None: owners have no names.
-    """
+    """The owners of a data set's rows, as numbers in ascending order."""
 
     training: NumpyArray
-    tested: NumpyArray
-    validated: NumpyArray
-    names: tuple[Any, ...] | None
+    tested: NumpyArray  # those whose rows are all for validation or test
+    validated: NumpyArray  # those of ``tested`` whose rows are all for validation
+    names: tuple[Any, ...] | None  # what the user calls each owner, by number; None: owners have no names
 
 
 class RowsApart(NamedTuple):
-    """Rows that belong to no client that trains.
+    """Rows that belong to no client that trains."""
 
-    Attributes:
-      unseen: all rows of each chosen unseen owner, if that owner has no training rows; otherwise none.
-      validation: the server's validation rows, ``held["validation"]``.
-      test: rows of the global test set, ``held["test"]``.
-    """
-
-    unseen: list[NumpyArray]
-    validation: NumpyArray
-    test: NumpyArray
+    unseen: list[NumpyArray]  # by chosen unseen owner; none of one that has training rows
+    validation: NumpyArray  # the server's, ``held["validation"]``
+    test: NumpyArray  # of the global test set, ``held["test"]``
 
 
 def owners_of(dataset: Dataset) -> Owners:
@@ -68,15 +55,8 @@ def _are_tests(dataset: Dataset) -> np.ndarray:
 
 
 def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
-    """The numbers of the owners that are unseen clients, in ascending order.
-
-    None if ``unseen`` is a number of clients, which a partition draws; else it is a list of owners by name, or "test":
-    all owners without training rows. Where no name is equal to an entry, the texts of both are compared; owners without
-    names are chosen by number.
-
-    Raises:
-      ValueError: if an owner does not exist or is named twice, or no owner is chosen.
-    """
+    """The numbers of the owners that are unseen clients; None if ``unseen`` is a number, for a partition."""
+    # Where no name is equal to an entry, the texts of both are compared; owners without names are chosen by number.
     if is_whole(unseen):
         check_count("unseen", unseen, 0)
         return None
@@ -130,11 +110,8 @@ def owners_left(owner: np.ndarray, part: np.ndarray | None, minimum: int, chosen
 
 
 def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held_fraction: float) -> RowsApart:
-    """The rows that no client trains on, since their owner has no training rows or since they have no owner.
-
-    If an owner without training rows is not an unseen client, its validation rows are the server's, and its test rows
-    are in the global test set, by a file or by a column. So are validation rows and test rows without an owner.
-    """
+    """The rows that no client trains on, since their owner has no training rows or since they have no owner."""
+    # If their owner is no unseen client, validation rows are the server's, and test rows are in the global test set.
     tests, part, unseen_rows = _are_tests(dataset), dataset.part, list[np.ndarray]()
     upstream = np.arange(len(tests)) >= dataset.train_size
     free, global_tests = np.ones(len(tests), bool), upstream

@@ -1,9 +1,4 @@
-"""Partitioners: functions from labels to the rows of every client. The registry is PARTITIONERS.
-
-A partitioner is a pure function of the labels and its keywords; all randomness comes from ``seed``. All partitioners
-take ``clients``, ``unseen`` (further clients that never train; their rows follow the same rule and belong to no other
-client) and ``seed``. Each client gets at least ``minimum`` rows; otherwise a ValueError gives the reason.
-"""
+"""Partitioners: pure functions of labels and a ``seed`` to the rows of every client. The registry is PARTITIONERS."""
 
 from __future__ import annotations
 

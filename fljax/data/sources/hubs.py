@@ -1,7 +1,4 @@
-"""Data sets by name of TensorFlow Datasets (TFDS), read without TensorFlow where TFDS can, and of Hugging Face.
-
-Hugging Face's package also reads a folder in its format.
-"""
+"""Data sets by name of TensorFlow Datasets (TFDS), read without TensorFlow where TFDS can, and of Hugging Face."""
 
 from __future__ import annotations
 

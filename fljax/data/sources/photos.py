@@ -1,9 +1,6 @@
-"""Colour images from upstream's files: CIFAR-10 and CIFAR-100, SVHN, Tiny ImageNet.
+"""Colour images from upstream's files: CIFAR-10 and CIFAR-100, SVHN (in MATLAB's format), Tiny ImageNet.
 
-CIFAR is upstream's binary archive. An image is 3072 bytes: 1024 of red, then green, then blue, each row by row. Source
-of the format: upstream's page of the data sets. SVHN, house numbers cropped to single digits, is upstream's MATLAB
-files. Tiny ImageNet, 200 classes of 64 x 64 images, is the unpacked folder of upstream's archive.
-
+An image of CIFAR's binary archive is 3072 bytes: 1024 of red, then green, then blue, each row by row.
 All are tested on files that the tests write in these formats, not yet on upstream's files.
 """
 

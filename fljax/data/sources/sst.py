@@ -1,7 +1,4 @@
-"""SST-5: the Stanford Sentiment Treebank's sentences with five degrees of sentiment, from upstream's parsed trees.
-
-Tested on files that the tests write in this format, not yet on upstream's files.
-"""
+"""SST-5, sentences of the Stanford Sentiment Treebank; tested on files that tests write, not yet on upstream's."""
 
 from __future__ import annotations
 

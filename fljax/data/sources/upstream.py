@@ -1,11 +1,7 @@
 """Upstream's files of a data set: downloads, with the addresses and checksums of TensorFlow Datasets, and a cache.
 
-The builders of TensorFlow Datasets (TFDS) need TensorFlow to read most of these files; its download manager does not.
-
-The cache is a folder of .npz files with parsed data sets, each with a file that holds its SHA-256. If one archive
-serves several data sets or options, the archive itself is cached instead. Cache errors do not stop a run: a file that
-cannot be read or written gives a warning, and the caller continues without the cache. ``Source`` is a data set whose
-parsed arrays are cached.
+The builders of TFDS need TensorFlow to read most of these files; its download manager does not. If one archive serves
+several data sets or options, it is cached itself. Errors of the cache give a warning, and a run goes on without it.
 """
 
 from __future__ import annotations
@@ -34,39 +30,21 @@ _save: Callable[..., None] = np.savez
 
 
 class Source(NamedTuple):
-    """A data set whose upstream files are parsed once: the cache has its arrays in one file, ``<name>.npz``.
-
-    Attributes:
-      name: of the data set in fljax, and of its file in the cache.
-      parse: makes the data set of a folder with upstream's files.
-      advice: how to get these files; the end of an error message.
-      classes: number of classes; None: a number of the cached file.
-      saved: numbers of the Dataset that the cached file has beside ``train_size``: "classes", "vocabulary".
-      builder: name of the data set in TFDS, if different.
-      only: upstream's names of the needed files; None: all.
-      fetched: whether the files may be downloaded. Data of a folder that a user gives are then not cached; of files
-        that are never fetched they are.
-      folders: folders in which a package of the system may have the files.
-      pattern: what one of these files is called, as for ``Path.glob``.
-    """
+    """A data set whose upstream files are parsed once: the cache has its arrays in one file, ``<name>.npz``."""
 
     name: str
-    parse: Callable[[Path], Dataset]
-    advice: str
-    classes: int | None = None
-    saved: tuple[str, ...] = ()
-    builder: str | None = None
-    only: tuple[str, ...] | None = None
-    fetched: bool = True
-    folders: tuple[str, ...] = ()
-    pattern: str = "*"
+    parse: Callable[[Path], Dataset]  # of a folder with upstream's files
+    advice: str  # how to get these files; the end of an error message
+    classes: int | None = None  # None: a number of the cached file
+    saved: tuple[str, ...] = ()  # numbers of the Dataset in the cached file beside ``train_size``
+    builder: str | None = None  # name of the data set in TFDS, if different
+    only: tuple[str, ...] | None = None  # upstream's names of the needed files; None: all
+    fetched: bool = True  # if so, data of a user's folder are not cached
+    folders: tuple[str, ...] = ()  # in which a package of the system may have the files
+    pattern: str = "*"  # of the name of one of these files
 
     def load(self, folder: str | Path | None, cache: str | Path | None) -> Dataset:
-        """The data set, read from ``folder`` if given; otherwise from the cache, a package's folder, or a download.
-
-        Raises:
-          ValueError: if the files cannot be found or fetched, or are damaged.
-        """
+        """The data set, read from ``folder`` if given; otherwise from the cache, a package's folder, or a download."""
         return with_moments(self._load(folder, cache_folder(cache)))
 
     def _load(self, folder: str | Path | None, store: Path) -> Dataset:
@@ -111,17 +89,7 @@ class Source(NamedTuple):
 def fetch_files(
     name: str, advice: str, builder: str | None = None, only: Collection[str] | None = None
 ) -> Iterator[Path]:
-    """Downloads the files of a data set into a temporary folder, and checks their SHA-256.
-
-    Args:
-      name: name of the data set in fljax.
-      advice: advice for users without a network; the end of an error message.
-      builder: name of the data set in TFDS, if different.
-      only: upstream's names of the needed files; None: all.
-
-    Yields:
-      A folder with the files under upstream's names. The folder is deleted afterwards.
-    """
+    """Downloads and checks files of a data set; yields a temporary folder with them by upstream's names."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,10 +1,7 @@
 """What a callback is: it is called with a Block, what is known after some rounds of a run.
 
-An exception of a callback (also KeyboardInterrupt) ends the run after the evaluation, and has the results until then in
-``results``. A tracker that fails after some rounds ends nothing.
-
-A callback with a history has ``replay(blocks)``, which sets it and says whether the run had stopped. Who continues a
-run calls ``replay(callbacks, blocks)`` once before the next block.
+An exception of a callback (also KeyboardInterrupt) ends the run, and has the results until then in ``results``.
+Who continues a run calls ``replay(callbacks, blocks)`` once before the next block.
 """
 
 from __future__ import annotations
@@ -70,10 +67,8 @@ def is_called_at_start(callback: Callback) -> bool:
 
 
 def same_everywhere(callbacks: Sequence[Callback]) -> Sequence[Callback]:
-    """The callbacks; in processes other than 0, which do not call them, as many as process 0 has.
-
-    So all processes agree where they wait for what a callback answers.
-    """
+    """The callbacks; in processes other than 0, which do not call them, as many as process 0 has."""
+    # All processes must agree where they wait for what a callback answers.
     callbacks = checked(callbacks)
     if not processes.are_several():
         return callbacks
@@ -116,10 +111,7 @@ def with_results(error: BaseException, results: Sequence[Any], done: int) -> Bas
 
 
 def going_on(what: str, write: Callable[[Block], Any], *, at_start: bool = False, may_end: bool = True) -> Callback:
-    """A callback that writes somewhere; if that fails after some rounds, there is one RuntimeWarning, and no end.
-
-    With ``at_start`` it is called before the first round, too. If it fails then, it ends the run, if it ``may_end`` it.
-    """
+    """A callback that writes somewhere; a failure is one RuntimeWarning, at the start an error if it ``may_end``."""
     failed: list[Exception] = []
 
     def callback(block: Block) -> None:

@@ -1,8 +1,4 @@
-"""Callbacks that end a run: when a metric no longer improves, or when a function of the block says so.
-
-``stop_early`` answers from the evaluations so far alone. Seeds stop together, by their mean; so do the cells of a sweep
-that share a program, once all may.
-"""
+"""Callbacks that end a run: when a metric no longer improves, or when a function of the block says so."""
 
 from __future__ import annotations
 
@@ -124,10 +120,7 @@ class StopEarly:
 
 
 def best_place(values: Sequence[float], minimum_change: float, lower: bool) -> int | None:
-    """The place of the last value that is better than the best one before it by more than ``minimum_change``.
-
-    None if all values are NaN.
-    """
+    """The last place that is better than the best one before by more than ``minimum_change``; None if all are NaN."""
     sign = -1.0 if lower else 1.0
     best, place = -math.inf, None
     for at, value in enumerate(values):

@@ -1,8 +1,4 @@
-"""What scripts and notebooks print while they wait: a line for each block of rounds, and the time that has passed.
-
-A callback is any function of a Block; returning True stops the run. ``print_elapsed`` is for work that says nothing
-itself, such as one long compiled program.
-"""
+"""What scripts and notebooks print while they wait: a line for each block of rounds, and the time that has passed."""
 
 from __future__ import annotations
 
@@ -68,10 +64,8 @@ def log_to(path: str | pathlib.Path) -> Callback:
 
 
 def _mean(values: NumpyArray) -> float | None:
-    """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity).
-
-    ``metrics.over_seeds`` leaves infinity out; a line about progress must not hide that a run diverges.
-    """
+    """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity)."""
+    # ``metrics.over_seeds`` leaves infinity out; a line about progress must not hide that a run diverges.
     known = np.asarray(values, float)[~np.isnan(values)]
     mean = float(known.mean()) if known.size else math.nan
     return mean if math.isfinite(mean) else None

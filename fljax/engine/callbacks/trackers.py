@@ -1,14 +1,7 @@
 """The numbers of an evaluation, for trackers that take a dictionary of numbers and a step, and for TensorBoard.
 
-The numbers are every metric that has one value for each run of a block. Trackers get ``LABEL/mean/METRIC``,
-``LABEL/seed_0/METRIC``, and in a sweep ``LABEL/cell_3/mean/METRIC``. For TensorBoard the metric is the tag and the rest
-is the folder, so that algorithms and seeds are curves of one picture.
-
-The record writer of TensorBoard's event files is that of the optional package tensorboardX. There is a flush after each
-evaluation. The package's ``SummaryWriter`` queues events for a thread instead, and a process that dies loses the queue.
-
-The builders in ``CALLBACKS``, which a config may name, are called once for each algorithm with its label, so that a
-history belongs to one run. ``--tensorboard`` is no part of a config: a resumed run may do without it.
+``CALLBACKS``, which a config may name, are called once for each algorithm, so that a history belongs to one run.
+``--tensorboard`` is no part of a config: a resumed run may do without it.
 """
 
 from __future__ import annotations
@@ -230,10 +223,9 @@ def write_events(
 
 
 class _EventFile:
-    """One event file, complete after every ``add``.
+    """One event file, complete after every ``add``."""
 
-    tensorboardX's own SummaryWriter hands events to a thread, and those in its queue are lost with the process.
-    """
+    # tensorboardX's own SummaryWriter hands events to a thread, and those in its queue are lost with the process.
 
     def __init__(self, classes: Formats, folder: pathlib.Path, step: int) -> None:
         self._formats = classes

@@ -1,7 +1,5 @@
-"""Arrays that grow round by round, in memory or on the disk.
-
-Chunks have a running checksum, since zarr reads a missing one as zeros.
-"""
+"""Arrays that grow round by round, in memory or on the disk."""
+# Chunks have a running checksum, since zarr reads a missing one as zeros.
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
-"""Checkpoints in a folder: what a caller says of them, and how they are written and read.
-
-``Checkpoint`` says where, how often and how many, and when to stop. ``Checkpoint.stop`` is a request that a signal
-handler makes. It counts only while a run listens; else the handler raises.
-
-``Store`` has numbered checkpoints: arrays and a description, written by orbax in the background. orbax renames a
-checkpoint when it is whole. Every array has a checksum. If a checkpoint is damaged, this is noticed and the one before
-is taken.
-"""
+"""Checkpoints in a folder: what a caller says of them, and how they are written and read."""
+# ``Checkpoint.stop`` is a request that a signal handler makes. It counts only while a run listens; else it raises.
 
 from __future__ import annotations
 
@@ -288,11 +281,7 @@ class Store:
 
 
 def _silence_orbax() -> Callable[[], None]:
-    """Failures are told by ``note`` alone: neither by orbax's log, nor by threads that a failed write leaves behind.
-
-    Returns:
-      what ends the silence.
-    """
+    """Silences orbax's log and the threads that a failed write leaves behind; gives what ends the silence."""
     log, hook = logging.getLogger("absl"), sys.unraisablehook
     if _is_own in log.filters:  # a failed write of another store has left it
         return _do_nothing

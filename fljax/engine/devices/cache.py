@@ -57,11 +57,8 @@ def use_cache(folder: str | os.PathLike[str] | None = None) -> pathlib.Path | No
 
 
 def begin() -> pathlib.Path | None:
-    """Keeps the programs that are compiled from now on where the environment says; returns the folder.
-
-    FLJAX_COMPILATION_CACHE is a folder or "off". If only JAX_COMPILATION_CACHE_DIR is set, JAX uses that folder, with
-    JAX's own settings. Without both it is ``~/.cache/fljax/xla``.
-    """
+    """Keeps the programs that are compiled from now on where the environment says; returns the folder."""
+    # If only JAX_COMPILATION_CACHE_DIR is set, JAX uses that folder, with JAX's own settings.
     chosen, of_jax = os.environ.get("FLJAX_COMPILATION_CACHE", ""), os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
     if chosen.lower() == "off":
         jax.config.update("jax_enable_compilation_cache", False)
@@ -81,12 +78,9 @@ def _keep_in(folder: pathlib.Path) -> None:
 
 
 def mend(folder: pathlib.Path, older: float = 60.0) -> None:
-    """Removes programs that were being written when their process was killed.
-
-    JAX 0.10 keeps the time of each program's last use in a second file. If this file is missing, JAX cannot store any
-    further program. Only files ``older`` than this number of seconds are removed, since another process may be writing
-    newer ones.
-    """
+    """Removes programs that were being written when their process was killed."""
+    # JAX 0.10 keeps the time of last use in a second file, and stores no further program if that is missing. Files
+    # that are not ``older`` stay: another process may be writing them.
     for program in folder.glob("*-cache"):
         used = program.with_name(program.name.removesuffix("-cache") + "-atime")
         with contextlib.suppress(OSError):

@@ -1,18 +1,8 @@
 """Which device computes which client: maps functions of one client over clients, side by side and one after another.
 
-A chunk is the clients that one device trains side by side; each client of a chunk has a lane. Chunks run one after
-another.
-
-- A program for several devices is written in JAX's global view, except the functions of one client, which run inside a
-  ``shard_map``: each device trains its part of the cohort, in a loop whose length differs between devices. XLA's
-  partitioner divides the rest, selection and the server's step. No algorithm knows of devices.
-- The same layout (lanes and devices) gives the same bits. Other layouts add in another order and agree up to rounding.
-- What the function of one client closes over (traced hyper-parameters, examples, the shared part of the server) is
-  given to every device as arguments: inside a ``shard_map`` an array of the outside cannot be used. Rows of peers are
-  ``Picked``, since those of a whole cohort may be many times the table.
-- Rows of a cohort are ordered by size before they are cut into chunks, since a chunk takes as many steps as its longest
-  client. The next chunk goes to the device with the least work so far. The loop over chunks ends after the last one
-  with work, unless seeds are batched.
+A chunk is the clients that one device trains side by side; each client of a chunk has a lane. The functions of one
+client run inside a ``shard_map``, where loops differ in length; XLA's partitioner divides the rest. The same layout
+gives the same bits; others add in another order. Chunks are of similar sizes: one takes as long as its longest client.
 """
 
 from __future__ import annotations
@@ -38,12 +28,9 @@ BLOCK = 2**26
 
 
 class Picked(NamedTuple):
-    """A table, and the row of it that each client needs. Devices get the rows block by block, never all at once.
+    """A table, and the rows of it that each client needs: ``table[rows[r]]``. Devices get them block by block."""
 
-    Attributes:
-      table: ``[any, ...]``.
-      rows: ``[count, M]``; row r of ``xs`` has ``table[rows[r]]`` in its place.
-    """
+    # Those of a whole cohort may be many times the table.
 
     table: Any
     rows: Int[Array, "count M"]
@@ -58,21 +45,9 @@ def map_lanes(
     *,
     skip: bool = True,
 ) -> PyTree:
-    """Maps over the leading axis of ``xs``, ``lanes`` at a time on each device.
-
-    Args:
-      function: function of one row.
-      xs: ``[count, ...]``. With several devices, leaves but the first may be ``Picked``.
-      lanes: rows side by side: 1 is a scan, all rows one ``vmap``, a number in between gives chunks.
-      devices: the number of devices that share the rows; above 1 only while tracing.
-      cost: ``[count]``, cost of each row (e.g. its samples). A chunk takes as many steps as its longest row, so rows of
-        similar cost share a chunk, and devices get similar total costs. None: equal costs.
-      skip: whether chunks of rows with cost 0 are skipped, with results of zero. Under ``vmap`` set it to False: the
-        loop would copy all results in every iteration.
-
-    Returns:
-      Results in the order of ``xs``. Padding rows of an incomplete chunk have cost 0.
-    """
+    """Maps over the leading axis of ``xs``, ``lanes`` at a time on each device; results are in the order of ``xs``."""
+    # Rows of similar ``cost`` share a chunk, and devices get similar total costs. With ``skip``, chunks of cost 0 have
+    # results of zero; under ``vmap`` it must be False: the loop would copy all results in every iteration.
     count = jax.tree.leaves(xs)[0].shape[0]
     if eager.is_on() and count:
         return eager.map_rows(function, xs)
@@ -89,14 +64,9 @@ def map_lanes(
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Maps a function over several models that devices share: ``Subset.spread`` of the server's rows.
+    """Maps a function over several models that devices share: ``Subset.spread`` of the server's rows."""
 
-    Attributes:
-      lanes: models side by side on each device.
-      devices: more than one.
-    """
-
-    lanes: int
+    lanes: int  # models side by side on each device
     devices: int
 
     def __call__(self, function: Callable[[Any], PyTree], models: PyTree) -> PyTree:
@@ -114,22 +84,9 @@ def fold_lanes(
     skip: bool = True,
     rematerialise: bool = False,
 ) -> tuple[PyTree, PyTree]:
-    """Like ``map_lanes``, for a function of two results: the first is added up, so memory holds it for one chunk only.
-
-    Args:
-      function: of one row, gives the summand and the kept result.
-      add_up: ``(summands [lanes, ...], real [lanes]) -> sums``; ``real`` is False for padding, which repeats the
-        summand of another row.
-      xs: ``[count, ...]``, at least one row; ``Picked`` as for ``map_lanes``.
-      lanes: as for ``map_lanes``.
-      devices: as for ``map_lanes``; sums are over all devices.
-      cost: as for ``map_lanes``.
-      skip: as for ``map_lanes``.
-      rematerialise: whether reverse mode recomputes each chunk instead of storing its intermediate results.
-
-    Returns:
-      The sums over all rows, and the kept results ``[count, ...]`` in the order of ``xs``.
-    """
+    """Like ``map_lanes``; the first of two results is added up over devices, so memory holds it for one chunk."""
+    # In ``add_up(summands, real)``, ``real`` is False for padding, which repeats the summand of another row.
+    # With ``rematerialise``, reverse mode recomputes each chunk instead of storing its intermediate results.
     if eager.is_on():
         return eager.fold_rows(function, add_up, xs, cost if skip else None)
     count = jax.tree.leaves(xs)[0].shape[0]
@@ -172,12 +129,8 @@ def _on_devices(
     ordered: bool,
     rematerialise: bool,
 ) -> tuple[PyTree, PyTree]:
-    """``fold_lanes`` on several devices, of which each computes its rows ``row`` of ``xs``, ``turns`` of its chunks.
-
-    A device reads tables that it holds. Of tables that devices divide, it is given the rows that it computes, block by
-    block, so that few rows are held twice. Padding rows recompute the row ``spare``. ``ordered`` says whether ``row``
-    has another order than ``xs``.
-    """
+    """``fold_lanes`` on several devices, of which each computes its rows ``row`` of ``xs``; padding is ``spare``."""
+    # Tables that devices divide are read block by block, so that few rows are held twice.
     leaves, structure = jax.tree.flatten(xs, is_leaf=_is_picked)
     count, (devices, chunks, lanes) = leaves[0].shape[0], row.shape
     example = jax.eval_shape(lambda xs: _rows(xs, jnp.zeros(lanes, jnp.int32)), xs)
@@ -275,10 +228,8 @@ def one_by_one(function: Callable[[Any], Any], xs: PyTree) -> PyTree:
 def _with_arguments(
     function: Callable[[Any], Any], example: Any
 ) -> tuple[Callable[[Any, Any], Any], list[Any], list[bool]]:
-    """``function(x)`` as a function of ``(closed_over, x)``, what it closes over, and which leaves of x it reads.
-
-    A function that runs on one of several devices must be given arrays; it cannot close over those of all devices.
-    """
+    """``function(x)`` as a function of ``(closed_over, x)``, what it closes over, and which leaves of x it reads."""
+    # Inside a ``shard_map`` an array of the outside cannot be used.
     leaves, structure = jax.tree.flatten(example)
 
     def flat(*leaves: Any) -> Any:
@@ -304,11 +255,8 @@ def _in_turn(
     turns: int | Array,
     rematerialise: bool,
 ) -> tuple[PyTree, PyTree]:
-    """Computes the first ``turns`` chunks in a loop, each by one call of ``function``.
-
-    Rows ``read(turn)``, ``[lanes, ...]``, give results at ``place[turn]``. The kept results have ``size`` rows. Padding
-    rows, which are not ``real``, repeat the last row in order and so the cheapest; their results are discarded.
-    """
+    """Computes the first ``turns`` chunks in a loop: the rows ``read(turn)`` give results at ``place[turn]``."""
+    # Padding repeats the last row in order and so the cheapest; its results are discarded.
 
     def chunk(turn: Array) -> tuple[PyTree, PyTree]:
         summands, results = function(read(turn))
@@ -330,10 +278,7 @@ def _in_turn(
 
 
 def _deal(cost: Int[Array, " chunks"], devices: int) -> Int[Array, "devices share"]:
-    """The chunks of each device: in order of falling cost, each chunk goes to the device with the least total cost.
-
-    All devices get the same number of chunks, so a device with a very long chunk also gets cheap chunks.
-    """
+    """The chunks of each device, equally many: by falling cost, each goes to the device with the least work so far."""
     share = cost.shape[0] // devices
 
     def one(loads: tuple[Array, Array], cost: Array) -> tuple[tuple[Array, Array], Array]:

@@ -1,10 +1,7 @@
 """Python loops on concrete arrays, in place of compiled ones: what the engine does where ``jax.jit`` is off.
 
-``jax.lax``'s own loops are Python loops then, too. So all functions of an algorithm run op by op, and a user's
-``print``, debugger or exception meets numbers. Nothing here is used in a compiled program.
-
-``fljax.core.loops.repeat``, ``map_lanes`` and ``fold_lanes`` have Python forms. Code of algorithms that calls
-``jax.eval_shape`` or ``jax.vmap`` itself still traces there.
+All functions of an algorithm run op by op, so a user's ``print``, debugger or exception meets numbers. Code of
+algorithms that calls ``jax.eval_shape`` or ``jax.vmap`` itself still traces there.
 """
 
 from __future__ import annotations
@@ -72,11 +69,8 @@ def fold_rows(
     xs: PyTree,
     cost: Array | None,
 ) -> tuple[PyTree, PyTree]:
-    """As ``fljax.engine.devices.client_mapping.fold_lanes``: the sums over all rows, and the kept results, stacked.
-
-    Rows of cost 0 are not computed: their results are zeros. If all rows are, the first one is computed, since nothing
-    else has the shapes of the results.
-    """
+    """As ``fold_lanes``: the sums over all rows, and the kept results, stacked; rows of cost 0 are zeros."""
+    # If all rows have cost 0, the first one is computed: nothing else has the shapes of the results.
     rows = list(_rows(xs))
     busy = [True] * len(rows)
     with contextlib.suppress(jax.errors.TracerArrayConversionError):  # under a vmap of the whole run

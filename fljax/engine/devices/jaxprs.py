@@ -1,10 +1,7 @@
 """What a traced program (a jaxpr) tells before anything is lowered: whether steps differ, and bytes read and written.
 
-Nothing here needs a device or a compiler, so the answers are the same on every machine.
-
-XLA's own count of bytes (``Lowered.cost_analysis``) is None with every plugin for an accelerator, so ``step_bytes``
-counts those of a client's local step in the jaxpr, before XLA fuses operations. A step holds less than that, so the
-same number bounds a chunk by the memory of the device.
+XLA's own count of bytes (``Lowered.cost_analysis``) is None with every plugin for an accelerator. A step holds less
+than it moves, so the same number bounds a chunk by the memory of the device.
 """
 
 from __future__ import annotations
@@ -26,10 +23,7 @@ _FREE = ("reshape", "squeeze", "expand_dims", "stop_gradient", "platform_index")
 
 
 def steps_differ(jaxpr: Any) -> bool:
-    """Whether a loop's number of steps is computed by the program, so that it may differ between clients.
-
-    False if this release of JAX writes jaxprs in an unknown form: clients are then put side by side as if equal.
-    """
+    """Whether the program computes a loop's number of steps; False if this JAX writes jaxprs in an unknown form."""
     try:
         return _has_while(jaxpr)
     except (AttributeError, TypeError):
@@ -37,12 +31,8 @@ def steps_differ(jaxpr: Any) -> bool:
 
 
 def step_bytes(jaxpr: Any, platform: str) -> int:
-    """Bytes that the operations of one local step read and write, each once and before any is fused.
-
-    The local step is one turn of the loop that moves the most bytes in all its turns, inner loops included; or the code
-    outside of loops, if that moves more. Where code differs between platforms, that of ``platform`` counts. 0 if this
-    release of JAX writes jaxprs in an unknown form.
-    """
+    """Bytes that one local step reads and writes, before fusion; 0 if this JAX writes jaxprs in an unknown form."""
+    # The local step is one turn of the loop that moves the most in all its turns, or the code outside of loops.
     try:
         straight, loops = _moved_by(jaxpr, platform)
     except (AttributeError, TypeError, KeyError, IndexError, ValueError):
@@ -67,10 +57,7 @@ def _is_all_true(jaxpr: Any, variable: Any) -> bool:
 
 
 def arguments_read(jaxpr: Any) -> list[bool]:
-    """Which arguments the results of a traced program depend on, or may.
-
-    True for all arguments if this release of JAX writes jaxprs in an unknown form.
-    """
+    """Which arguments the results may depend on; all if this JAX writes jaxprs in an unknown form."""
     try:
         return _read(jaxpr)
     except (AttributeError, TypeError, KeyError, ValueError):

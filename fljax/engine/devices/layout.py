@@ -1,21 +1,7 @@
 """A run on its devices: the numbers of its layout, where devices hold its arrays, and the memory of its programs.
 
-A ``Layout`` is the decision of ``resolve`` (``fljax.engine.programs.execution``): how many clients and runs are side by
-side, and on which devices. ``fljax.engine.devices.client_mapping`` deals clients to the devices. The functions here
-place arrays on them.
-
-A table with one row per client (states of clients, ``PerClient`` and ``Exchanged`` parts of a server) is divided along
-an axis of one client's array: see ``division``. So 51 clients on 8 devices need no padding. Functions on such tables
-keep the axes of one row apart: a ``reshape`` to ``[S, P]`` would gather all of it. All other arrays are replicated.
-
-Before clients are computed, their rows move to the device that computes them, block by block; their results move back.
-Of several processes, each holds all of a state between programs, since each of them reads it.
-
-The memory of compiled programs is that of XLA's own analysis, for which nothing is run. What a run keeps (data, server,
-clients) is computed from shapes. What it holds at once is the analysis of its compiled programs. ``estimate`` compiles
-them with quick machine code: XLA assigns memory before it makes machine code, so the analysis is the same. Where XLA
-does not tell, the peak is None and the run goes on. A run whose memory does not suffice goes on with fewer clients side
-by side.
+Functions on tables with one row per client keep the axes of a row apart: a ``reshape`` to ``[S, P]`` would gather all.
+Several processes each hold all of a state between programs, since each reads it. Peaks are XLA's own analysis.
 """
 
 from __future__ import annotations
@@ -41,27 +27,14 @@ Where = Literal["device", "host"]
 
 
 class Layout(NamedTuple):
-    """A resolved ``Execution``.
+    """A resolved ``Execution``."""
 
-    Attributes:
-      clients: number of clients side by side on each device in training.
-      seeds: number of runs side by side on each device.
-      evaluation: number of clients side by side on each device while they are polled or evaluated.
-      devices: number of devices.
-      runs_apart: whether devices share whole runs (seeds, cells of a sweep), not a run's clients.
-      platform: of the devices: "cpu", "gpu" or "tpu". It decides about compiler options, and a program has its form of
-        code that differs between platforms (``fljax.core.platforms``). ``ANY``: not known, so programs have all forms.
-      precision: of matrix products and convolutions (see ``Execution``).
-      examples: where the examples are while the run goes on.
-      client_states: where the states of clients are between rounds.
-    """
-
-    clients: int
-    seeds: int
-    evaluation: int
+    clients: int  # side by side on each device in training
+    seeds: int  # runs side by side on each device
+    evaluation: int  # clients side by side on each device while they are polled or evaluated
     devices: int = 1
-    runs_apart: bool = False
-    platform: str = "cpu"
+    runs_apart: bool = False  # whether devices share whole runs, not a run's clients
+    platform: str = "cpu"  # "cpu", "gpu", "tpu"; ``ANY``: not known, so programs have all forms of code
     precision: Precision = "default"
     examples: Where = "device"
     client_states: Where = "device"
@@ -103,12 +76,8 @@ def sharding(devices: int) -> NamedSharding | None:
 
 
 def division(leaf: Any, devices: int, lead: int) -> PartitionSpec:
-    """How devices divide an array with one row per client: along its longest axis that they divide evenly.
-
-    That is an axis of one client's array, not the axis of clients. So any number of clients can be divided, and sums
-    over clients and a choice of clients need no communication. Arrays without such an axis are held by every device.
-    ``lead`` axes in front, of runs and clients, are not divided.
-    """
+    """How devices divide a table with a row per client: along the longest axis behind ``lead`` that allows it."""
+    # Not along the axis of clients: so 51 clients on 8 devices need no padding, and sums over them no communication.
     sizes = leaf.shape[lead:]
     fit = [axis for axis, size in enumerate(sizes) if size and size % devices == 0]
     if not fit:
@@ -168,10 +137,7 @@ def of_this_process(tree: PyTree) -> PyTree:
 
 
 def shardings(state: Any, devices: int, lead: int) -> Any:
-    """How devices hold a state: tables with one row per client are divided (``division``), all else is replicated.
-
-    ``lead`` axes are in front of one client's arrays: 1, or 2 with an axis of runs.
-    """
+    """How devices hold a state: tables with a row per client are divided (``division``), the rest is replicated."""
     everywhere = NamedSharding(mesh(devices), PartitionSpec())
 
     def divided(tree: PyTree) -> PyTree:
@@ -185,11 +151,7 @@ def shardings(state: Any, devices: int, lead: int) -> Any:
 
 
 def state_shardings(states: PyTree, layout: Layout, lead: int = 2) -> Any:
-    """The shardings of the states of runs between programs (``shardings``); None for each leaf with one device.
-
-    The devices of several processes all hold all of it then, since each process reads the state. Devices that share
-    whole runs do, too.
-    """
+    """The shardings of states between programs; several processes, and devices that share runs, hold all of it."""
     if layout.devices == 1 or layout.runs_apart or mesh(layout.devices).is_multi_process:
         return jax.tree.map(lambda leaf: sharding(layout.devices), states)
     return shardings(states, layout.devices, lead)
@@ -228,11 +190,7 @@ QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0}
 
 
 def made_bytes(compiled: Any) -> int | None:
-    """Bytes that a compiled program (``jax.stages.Compiled``) holds at once on each device, without its arguments.
-
-    These are its results, except those that take the place of donated arguments, and all that it computes in between.
-    None if XLA does not tell.
-    """
+    """Bytes that a compiled program holds at once on each device, without its arguments; None if XLA does not tell."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         return None

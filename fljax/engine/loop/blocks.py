@@ -1,9 +1,7 @@
 """Blocks of rounds, each followed by an evaluation, the callbacks and, if it is due, a checkpoint.
 
-A block of a run with checkpoints is run in pieces: as many rounds as take about 5 seconds. After each piece the loop
-looks whether a checkpoint is due, or a stop is asked for. On several CPU devices every run has such pieces, since the
-heap grows until a program ends. The number of rounds is traced, so pieces share the program of a block and change no
-bit.
+With checkpoints, a block is run in pieces of about 5 seconds, between which the run may be saved or stopped. Every run
+on several CPU devices has such pieces, since the heap grows until a program ends. They share one program and its bits.
 """
 
 from __future__ import annotations
@@ -76,27 +74,14 @@ Judge = Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
 
 
 class Loop(NamedTuple):
-    """The loop over blocks of rounds for all runs; it may begin anew with fewer clients side by side.
+    """The loop over blocks of rounds for all runs; it may begin anew with fewer clients side by side."""
 
-    Attributes:
-      first: the round in which the runs begin.
-      end: the number of rounds done at their end.
-      stops: the numbers of rounds done after which they are evaluated, after the first evaluation.
-      seeds: the seed of each run.
-      callbacks: called after each block.
-      on_memory: called once the programs are compiled.
-      judge: the metrics of an evaluation, for callbacks.
-      best: the best models so far.
-      keeper: of checkpoints.
-      scoring: scores of the task.
-    """
-
-    first: int
-    end: int
-    stops: Sequence[int]
+    first: int  # the round in which the runs begin
+    end: int  # the number of rounds done at their end
+    stops: Sequence[int]  # numbers of rounds done after which runs are evaluated, after the first evaluation
     seeds: list[int]
     callbacks: Sequence[Callback]
-    on_memory: OnMemory | None
+    on_memory: OnMemory | None  # called once the programs are compiled
     judge: Judge
     best: BestSoFar
     keeper: CheckpointKeeper
@@ -140,11 +125,7 @@ class Loop(NamedTuple):
         return LoopState(state, history, position)
 
     def run(self, run: Programs | OffloadRun, progress: LoopState, clock: Clock) -> LoopState:
-        """Runs block after block, each up to the next evaluation, to the last of ``stops``.
-
-        Raises:
-          Stopped: if the keeper is asked to stop, after a checkpoint.
-        """
+        """Runs block after block, each up to the next evaluation; raises Stopped, after a checkpoint, if asked to."""
         keeper, (state, history, at, _) = self.keeper, progress
         end = self.stops[-1] if self.stops else at.done
         ends = Exception if processes.are_several() else (Exception, KeyboardInterrupt)  # of which all processes hear
@@ -209,10 +190,7 @@ class Loop(NamedTuple):
         return Block(done, self.end, ran, self.judge(scores), local, seconds, diverged(self.seeds, state))
 
     def _earlier_blocks(self, history: History, state: State) -> list[Block]:
-        """The blocks of all evaluations so far, the first one included; their states and seconds are not known.
-
-        ``state`` is that of the run now: of it, only the seeds are those of the blocks.
-        """
+        """The blocks of all evaluations so far; their ``state`` is that of now, of which the seeds alone hold."""
         blocks, before = list[Block](), None
         for done, scores in history.evaluations():
             ran = 0 if before is None else done - before
@@ -224,11 +202,7 @@ class Loop(NamedTuple):
 def completed(
     loop: Loop, prepared: PreparedRun, initial: State | None, resumed: Resumed | None, clock: Clock
 ) -> tuple[LoopState, Layout, Clock]:
-    """Runs all blocks; returns the state of the loop at the end, the layout and the clock.
-
-    It goes on after the checkpoint ``resumed`` if there is one. Where memory does not suffice, it begins anew with a
-    smaller layout. ``run_plans`` calls it.
-    """
+    """Runs all blocks, after ``resumed`` if there is one; where memory does not suffice, anew with a smaller layout."""
     while True:
         run = programs_of(prepared)
         try:

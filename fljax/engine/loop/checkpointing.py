@@ -1,10 +1,7 @@
 """Checkpoints of ``simulate``: when they are due, what they hold, and how a run goes on after one.
 
-- A checkpoint has the state, how far the run is, and its records and evaluations so far. The layout is stored, too: the
-  same ``Execution`` gets it again ("trial" is not timed again), so results are the same bits.
-- A run goes on only after checkpoints with its ``identity_of``: version, rounds, seeds, names and plain options of the
-  plan, checksums of data and numbers, also those in closures, and the record of ``fljax.core.sameness``.
-- A checkpoint that cannot be written stops nothing. The reason is noted once, and the next one is tried at its time.
+The layout is stored, too ("trial" is not timed again), so that results are the same bits. A checkpoint that cannot be
+written stops nothing. The reason is noted once, and the next one is tried at its time.
 """
 
 from __future__ import annotations
@@ -49,55 +46,30 @@ _FIXED = frozenset((*_EVALUATIONS, *_RUNS))
 
 
 class Position(NamedTuple):
-    """How far a run is.
+    """How far a run is."""
 
-    Attributes:
-      first: the round in which it began.
-      done: number of rounds done.
-      ended: whether a callback has stopped it.
-      seconds: of its work so far, by purpose.
-      memory: bytes of each device, by XLA's analysis; None where there is none.
-    """
-
-    first: int
-    done: int
-    ended: bool
-    seconds: dict[str, float]
-    memory: int | None
+    first: int  # the round in which it began
+    done: int  # rounds
+    ended: bool  # whether a callback has stopped it
+    seconds: dict[str, float]  # of its work so far, by purpose
+    memory: int | None  # bytes of each device; None where XLA does not tell
 
 
 class Resumed(NamedTuple):
-    """What a checkpoint gives back.
-
-    Attributes:
-      position: how far the run was.
-      state: the arrays of the state by path.
-      history: records and evaluations.
-      layout: of the earlier run, if it was asked for in the same way and this machine has its devices; else None.
-      best: the arrays of ``BestSoFar.saved``; empty if the best models were not kept.
-      forced: sentences about what differed, where it went on by force.
-    """
+    """What a checkpoint gives back."""
 
     position: Position
-    state: dict[str, np.ndarray]
+    state: dict[str, np.ndarray]  # by path
     history: History
-    layout: Layout | None
-    best: dict[str, np.ndarray]
-    forced: str = ""
+    layout: Layout | None  # None unless it was asked for in the same way and this machine has its devices
+    best: dict[str, np.ndarray]  # of ``BestSoFar.saved``; empty if the best models were not kept
+    forced: str = ""  # sentences about what differed, where it went on by force
 
 
 class CheckpointKeeper:
-    """Saves a run's checkpoints and gives back the newest one; without settings it keeps nothing.
+    """Saves a run's checkpoints and gives back the newest one; without settings it keeps nothing."""
 
-    Of several processes, process 0 has the folder, and says when a checkpoint is due. Any of them may be asked to stop.
-
-    Args:
-      settings: None: no checkpoints.
-      identity: what a run must have in common with a checkpoint, by name: checksums and numbers.
-      rounds: the largest number of rounds.
-      evaluations: the largest number of evaluations.
-      execution: of the run.
-    """
+    # Process 0 has the folder, and says when a checkpoint is due. Any process may be asked to stop.
 
     def __init__(
         self,
@@ -290,11 +262,7 @@ def identity_of(
 def check_identity(
     there: Mapping[str, Any], here: Mapping[str, Any], folder: pathlib.Path, note: Callable[[str], Any], force: bool
 ) -> str:
-    """What differs between a saved run and this one, if it goes on by force, as a sentence; "" if nothing does.
-
-    Raises:
-      ValueError: with the first difference, if there is one and ``force`` is False, or no force helps.
-    """
+    """What differs from a saved run, as a sentence; a ValueError without ``force``, or if no force helps."""
     refused = _refused(there, here, force)
     if refused:
         first, *others = refused
@@ -402,10 +370,7 @@ def _name(value: Any) -> str:
 
 
 def function_name(function: Any) -> str:
-    """Where a function is defined, also one inside a tuple or a partial, and a checksum of the numbers that it holds.
-
-    Functions of other modules have other names, and so have partials and closures with other numbers.
-    """
+    """Where a function is defined, also inside a tuple or a partial, and a checksum of the numbers that it holds."""
     parts = [part for part in function if callable(part)] if isinstance(function, tuple) else []
     name, held = ", ".join(map(_name, [*parts] or [function])), _held(function, set())
     return f"{name} ({checksum_of(held):08x})" if held else name

@@ -1,7 +1,4 @@
-"""The programs of a run before it begins: they are prepared, compiled in parallel, timed, and their memory estimated.
-
-``estimate``, ``compile_ahead`` and ``rehearse`` compute nothing.
-"""
+"""The programs of a run before it begins: prepared, compiled in parallel, timed, and their memory estimated."""
 
 from __future__ import annotations
 
@@ -37,22 +34,13 @@ from fljax.results.non_finite import check_mode
 
 
 class PreparedRun(NamedTuple):
-    """The arguments of a run's programs, before anything is compiled.
-
-    Attributes:
-      spec: the static part of the plans.
-      layout: how clients and runs map to devices.
-      capacity: rounds of the longest block.
-      inputs: the traced part of the plans.
-      seeds: ``[runs]``.
-      shapes: of the run.
-    """
+    """The arguments of a run's programs, before anything is compiled."""
 
     spec: Spec
     layout: Layout
-    capacity: int
+    capacity: int  # rounds of the longest block
     inputs: Inputs
-    seeds: Array
+    seeds: Array  # [runs]
     shapes: Shapes
 
 
@@ -115,14 +103,8 @@ def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | N
 def compile_all(
     spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array, quick: bool = False
 ) -> list[Any]:
-    """Compiles start, rounds and evaluation in parallel; later calls with the same shapes reuse them.
-
-    ``capacity`` is the length of the longest block. ``quick``: whether the programs are compiled for their memory only
-    (``fljax.engine.devices.layout``); later calls do not reuse them.
-
-    Returns:
-      The programs (``jax.stages.Compiled``) in this order; none where ``jax.jit`` is off.
-    """
+    """Compiles start, rounds and evaluation in parallel, in this order; none where ``jax.jit`` is off."""
+    # ``quick`` programs have the same memory (``QUICK`` in layout), and no later call uses them.
     if eager.is_on():
         return []
     with ThreadPoolExecutor(3) as pool:
@@ -139,21 +121,14 @@ def begin(
     seeds: Array,
     options: dict[str, Any] | None = None,
 ) -> list[Future[Any]]:
-    """Traces start, rounds and evaluation now, and compiles them on the threads of ``pool``.
-
-    Later calls with the same shapes wait for these programs and use them. Each program compiles while the next one is
-    traced. Tracing stays in this thread, since it reads settings of the thread, such as a context with double
-    precision.
-    """
+    """Traces start, rounds and evaluation now; each compiles on a thread of ``pool`` while the next one is traced."""
+    # Tracing stays in this thread: it reads settings of the thread, such as a context with double precision.
     traced = evaluation.trace_all(spec, layout, capacity, inputs, seeds)
     return [pool.submit(traced_program.lower().compile, options) for traced_program in traced]
 
 
 def fastest(prepared: PreparedRun, tried: Sequence[Layout]) -> Layout:
-    """The fastest of ``tried``: each runs two timed rounds after compilation, and the faster round counts.
-
-    Strategies that run out of memory are skipped; with one client at a time the error is raised.
-    """
+    """The fastest of ``tried`` by the faster of two timed rounds; those that run out of memory are skipped."""
     spec, _, capacity, inputs, seeds, _ = prepared
     seconds: dict[Layout, float] = {}
     for layout in tried:

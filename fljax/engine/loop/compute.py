@@ -1,10 +1,7 @@
 """What local training computes: gradients and inference passes of clients, counted while they train once more.
 
-The count is measured, since algorithms take several gradients a step, train two models, or judge the models of others.
-One client of each number of training rows trains after the run, as in the next round, or every client if scenarios may
-tell clients with as many rows apart (effort, drift); results are discarded. So a count that differs between rounds, as
-with stragglers, is that of one round. What an algorithm computes without
-``fljax.training``, and what clients compute for ballots, is not counted.
+It is measured, since algorithms take several gradients a step, train two models, or judge the models of others. A
+count that differs between rounds is that of one round. Ballots, and code without ``fljax.training``, do not count.
 """
 
 from __future__ import annotations
@@ -36,10 +33,8 @@ def check_counted(offloaded: bool) -> None:
 def of_one_training(
     spec: Spec, inputs: Inputs, state: State, seeds: int, apart: bool = False
 ) -> dict[str, Int[np.ndarray, "seeds N"]]:
-    """Gradients and inference passes by client of one local training; 0 for clients without training rows.
-
-    ``apart``: whether clients with as many training rows may differ.
-    """
+    """Gradients and inference passes by client of one local training; 0 for clients without training rows."""
+    # ``apart``: whether scenarios may tell clients with as many training rows apart (effort, drift).
     inputs, state = jax.device_put((inputs, state), jax.local_devices()[0])
     size = np.asarray(inputs.federation.clients.train.size)
     size = np.broadcast_to(size, (seeds, size.shape[-1]))

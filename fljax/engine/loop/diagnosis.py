@@ -1,11 +1,7 @@
 """Who sent values that are not finite, and where a NaN came from: a round is computed once more to find it.
 
-``divergences`` names the clients of a run that diverged, from its records or by computing that round again.
-
-The ``check_`` functions are ``jax_debug_nans`` for compiled programs, which run at full speed. What they return tells
-where to look: a run that diverged keeps its state from before that round, and a loss that is NaN becomes infinite. Only
-that run, round or evaluation is repeated op by op, with JAX's own check in the functions of the algorithm. If nothing
-is found there, the run goes on: a value was infinite, and never NaN.
+The ``check_`` functions are ``jax_debug_nans`` for programs at full speed: only the run, round or evaluation whose
+results have a NaN is repeated op by op. If none is found there, the run goes on: a value was infinite, never NaN.
 """
 
 from __future__ import annotations
@@ -43,20 +39,8 @@ def divergences(
     seeds: Sequence[int],
     records: xr.Dataset,
 ) -> tuple[Divergence, ...]:
-    """The frozen seeds of one plan, with the clients that were not finite.
-
-    The records of a run that stops tell the clients. With "freeze" no round looks for them. The state of a frozen seed
-    is that before the round in which it diverged, so this round is computed once more, on one device.
-
-    Args:
-      spec: static part of the plan.
-      inputs: traced part of the plan.
-      layout: of the run.
-      shapes: of the run.
-      state: of all seeds, after the run.
-      seeds: of the run.
-      records: of the run.
-    """
+    """The frozen seeds of one plan, with the clients that were not finite, by records or a round computed again."""
+    # With "freeze" no round looks for them. The state of a frozen seed is that before the round in which it diverged.
     first = int(records["round"][0]) if records.sizes["round"] else 0
     diverged = []
     for place, (seed, round) in enumerate(zip(seeds, np.asarray(state.diverged).tolist(), strict=True)):

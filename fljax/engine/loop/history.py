@@ -1,9 +1,5 @@
-"""What a run has so far: ``History`` has its records and evaluations, ``BestSoFar`` the best models of each run.
-
-A history is in memory or in the folder of the checkpoints. The loop chooses the best models after every evaluation.
-These are on the host and are copied when an evaluation is better, so that the device holds no second state. They are
-chosen by validation rows only. The rows of a state are seeds, each of its own round.
-"""
+"""What a run has so far: ``History`` has its records and evaluations, ``BestSoFar`` the best models of each run."""
+# Best models are on the host, so that the device holds no second state, and are chosen by validation rows only.
 
 from __future__ import annotations
 
@@ -30,13 +26,7 @@ LONG = 2**28
 
 
 class History:
-    """Records of all rounds and results of all evaluations of several runs.
-
-    Args:
-      folder: of the checkpoints; None: everything stays in memory.
-      rounds: the largest number of rounds.
-      evaluations: the largest number of evaluations.
-    """
+    """Records of all rounds and all evaluations of several runs, in memory or in the folder of checkpoints."""
 
     def __init__(self, folder: pathlib.Path | None = None, rounds: int = 0, evaluations: int = 0) -> None:
         self._records = Series(None if folder is None else folder / _RECORDS, rounds)
@@ -84,11 +74,7 @@ class History:
         ]
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """The arrays and the description that ``resume`` needs; whole chunks are written to the folder.
-
-        Raises:
-          OSError: if the disk has no room.
-        """
+        """The arrays and the description that ``resume`` needs; whole chunks are written to the folder."""
         arrays: dict[str, np.ndarray] = {}
         about: dict[str, Any] = {"evaluated": list(self._evaluated)}
         for name, series in ((_RECORDS, self._records), (_EVALUATIONS, self._scores)):
@@ -118,11 +104,7 @@ class History:
         arrays: Mapping[str, np.ndarray],
         about: Mapping[str, Any],
     ) -> History:
-        """The history of a checkpoint.
-
-        Raises:
-          OSError, ValueError, KeyError: if what it needs of the folder is not there.
-        """
+        """The history of a checkpoint; raises OSError, ValueError or KeyError if the folder lacks what it needs."""
         history = cls()
         history._evaluated = [int(done) for done in about["evaluated"]]
 
@@ -163,25 +145,17 @@ _STATE, _ROUND, _VALUE = "state", "round", "value"
 
 
 def criterion(scores: Mapping[str, Labelled]) -> tuple[np.ndarray, bool]:
-    """The number of each run by which its best models are chosen, ``[runs]``, and whether lower is better.
-
-    It is the mean over clients of ``valid_accuracy``, or of ``valid_loss`` if the task has no score; never one of test
-    rows.
-    """
+    """The number of each run by which its best models are chosen, ``[runs]``, and whether lower is better."""
+    # It is of validation rows, never of test rows.
     lower = "valid_accuracy" not in scores
     values = np.asarray(scores["valid_loss" if lower else "valid_accuracy"].values)
     return np.asarray(metrics.average_accuracy(values)), lower
 
 
 class BestSoFar:
-    """Keeps the best models of each run, and calls a function after every evaluation.
+    """Keeps the best models of each run, and calls a function after every evaluation."""
 
-    The best state is on the host, so that the memory of the device stays as estimated.
-
-    Args:
-      best: whether the best models are kept; or the numbers of rounds done of the evaluations that count.
-      on_evaluated: called with the number of rounds done and the state.
-    """
+    # ``best`` may be the numbers of rounds done of the evaluations that count.
 
     def __init__(self, best: bool | Collection[int] = False, on_evaluated: OnEvaluated | None = None) -> None:
         self._counting = None if isinstance(best, bool) else frozenset(best)

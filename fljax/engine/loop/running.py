@@ -53,11 +53,8 @@ def run_plans(
     initial: State | None = None,
     leave_records: bool = False,
 ) -> list[Result]:
-    """The results of plans that share their programs, one for each; ``simulate`` calls it with one plan.
-
-    Plans differ in floats and arrays only. There is a reference for each of them. ``initial``, the state from which a
-    run goes on, and ``leave_records``, whether long records stay on the disk, are for a single plan.
-    """
+    """The results of plans that share their programs, since they differ in floats and arrays only; one for each."""
+    # ``initial`` and ``leave_records`` (long records stay on the disk) are for a single plan.
     with debug_mode(schedule.execution) as execution:
         seeds = seeds_of(schedule.seeds)
         check_mode(schedule.non_finite)

@@ -1,11 +1,7 @@
-"""``Scoring``: scores of the task (``fljax.metrics.scores``) at chosen evaluations of a run.
+"""``Scoring``: scores of the task (``fljax.metrics.scores``) at chosen evaluations of a run, and NaN at the others.
 
-Predictions come from one compiled program, which is made at the first evaluation that has scores, and never where no
-score is asked for. Where examples or states of clients are on the host, it takes a block of clients at a time.
-Evaluations without scores have NaN. The last evaluation has scores, also of a run that is stopped.
-
-A function of one's own is called on made rows before anything is trained, and refused if it returns no number or raises
-what no rows could mend; any other exception is a warning. A client for which it fails later has NaN and is named.
+The last evaluation has scores, also of a run that is stopped. A function of one's own is called on made rows before
+anything is trained, and refused if no rows could mend it. A client for which it fails later has NaN and is named.
 """
 
 from __future__ import annotations
@@ -89,27 +85,16 @@ def _made_rows(task: Task, federation: Federation) -> tuple[np.ndarray, np.ndarr
 
 
 class Scoring(NamedTuple):
-    """The scores of some runs.
-
-    Attributes:
-      scores: what is computed; nothing is if there are none.
-      rounds: between two evaluations that have scores; None: only the last one has.
-      offset: such evaluations are this many rounds after multiples of ``rounds``, where a run goes on between two.
-      classes: of the task; None: it has none.
-      runs: their number.
-      sizes: the number of clients by dimension, "client" and, if there are any, "unseen".
-      names: of the clients.
-      failed: what a function of one's own did in place of a value, by score and client; it grows during the run.
-    """
+    """The scores of some runs; nothing is computed if there are none."""
 
     scores: tuple[Score, ...]
-    rounds: int | None
-    offset: int
+    rounds: int | None  # between two evaluations that have scores; None: only the last one has
+    offset: int  # evaluations are so much after multiples of ``rounds``, if a run goes on between two
     classes: int | None
     runs: int
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # the number of clients by dimension, "client" and maybe "unseen"
     names: Names
-    failed: dict[tuple[str, str], str]
+    failed: dict[tuple[str, str], str]  # by score and client, what a function of one's own did; it grows during the run
 
     @classmethod
     def of(cls, schedule: Schedule, first: int, task: Task, federation: Federation, runs: int, names: Names) -> Scoring:
@@ -186,8 +171,7 @@ class Scoring(NamedTuple):
         return {score: _no_values(score, failed) for score, failed in by_score.items()}
 
     def described(self, metrics: xr.Dataset) -> xr.Dataset:
-        """Results whose scores say what they are (``long_name``), whether lower is better (``lower``, 0 or 1), and for
-        which clients a function of one's own had no value (``failed``)."""
+        """Results whose scores say their ``long_name``, whether ``lower`` (0 or 1) is better, and who ``failed``."""
         lower, failed = {score.name: int(score.lower) for score in self.scores}, self.notes()
         for name, sentence in sentences_of(self.scores).items():
             for variable in (name, f"unseen_{name}"):

@@ -28,21 +28,11 @@ from fljax.protocol import Algorithm, Features, Federation, RowsAbsent, Seat
 
 
 class DeployedModels:
-    """``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now.
+    """``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now."""
 
-    Pickle saves the state and the plan, which later calls need, but no rows of clients: a model that depends on its
-    client's rows when it is used raises ``RowsAbsent`` then, and ``with_rows`` gives them back. Either the plan's
-    functions must be importable (functions of the built-in models are not: they are defined inside functions), or the
-    package cloudpickle must be installed. Otherwise the plan is lost, and a call raises a ValueError with the reason.
-
-    Args:
-      plan: the static and the traced part of the run's plan, pickled or not, or why it could not be pickled.
-      state: of all seeds.
-      seeds: the number of seeds.
-      devices: the number of devices that hold the state.
-      precision: of predictions.
-      rows: reads the federation if a model needs its rows and the plan has none; None: it cannot be read.
-    """
+    # Pickle saves the state and the plan, but no rows of clients: a model that depends on its client's rows raises
+    # ``RowsAbsent`` until ``with_rows``. Functions of built-in models are defined inside functions, so the plan needs
+    # cloudpickle; without it the plan is lost, and a call raises a ValueError with the reason.
 
     def __init__(
         self,
@@ -100,11 +90,7 @@ class DeployedModels:
             raise ValueError(f"{sentence}{list(x.shape)}") from error
 
     def with_rows(self, federation: Federation) -> DeployedModels:
-        """The same models with the run's federation, whose rows some models depend on when they are used.
-
-        Raises:
-          ValueError: if it has other clients, sizes or moments than the run's, or if the plan was lost in a pickle.
-        """
+        """As ``Models.with_rows``; a ValueError if clients, sizes or moments differ, or the plan was lost."""
         (spec, inputs), state, seeds, precision = self.parts()
         if not isinstance(federation, Federation):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may err
             raise ValueError(f"expected the federation of the run, got {type(federation).__name__}")
@@ -170,10 +156,8 @@ class Predictions:
 
 
 def stored_features(x: Any, features: Features) -> Array:
-    """Raw examples as a run has them stored: a table's columns by name, then as ``features`` say.
-
-    Traced arrays are shifted in float32.
-    """
+    """Raw examples as a run has them stored: a table's columns by name, then as ``features`` say."""
+    # Traced arrays are shifted in float32.
     if len(getattr(x, "dims", ())) == 2 and labels_along(x, 1) is not None:  # of xarray
         x = x.to_pandas()
     if features.names is not None and (isinstance(x, Mapping) or hasattr(x, "columns")):

@@ -1,9 +1,4 @@
-"""Blocks of clients that are moved to the devices: which of their rows, how many clients, how many blocks at a time.
-
-``splits_read_by`` finds which parts of a client's data an algorithm's functions read, so that only these rows are
-moved. ``BlockSizes`` says how many clients are in a block. ``Pipeline`` lets a block begin before the one before it has
-ended: at most two are on the devices.
-"""
+"""Blocks of clients that are moved to the devices: which of their rows, how many clients, how many blocks at a time."""
 
 from __future__ import annotations
 
@@ -120,20 +115,12 @@ BLOCK = 2**26
 
 
 class BlockSize(NamedTuple):
-    """The blocks of clients that one kind of program gets.
+    """The blocks of clients that one kind of program gets."""
 
-    Attributes:
-      parts: the parts of their data that are moved.
-      clients: the number of clients of a block.
-      capacity: the number of rows that a block has room for; 0 if the examples are on the devices.
-      kept: whether their states are needed.
-      unseen: whether they are unseen clients.
-    """
-
-    parts: Splits
+    parts: Splits  # of their data that are moved
     clients: int
-    capacity: int
-    kept: bool = True
+    capacity: int  # rows that a block has room for; 0 if the examples are on the devices
+    kept: bool = True  # whether their states are needed
     unseen: bool = False
 
 
@@ -189,12 +176,8 @@ class BlockSizes(NamedTuple):
 def block_size(
     parts: Splits, people: Population | None, count: int, at_once: int, row: int, state_bytes: int
 ) -> BlockSize:
-    """Blocks of ``count`` clients: as many as fit ``BLOCK``, a multiple of those that the devices compute at a time.
-
-    A block has at most half of all clients, so that one half moves while the other is computed. ``parts`` of their data
-    are read; ``people`` None: their examples are on the devices. ``row`` and ``kept`` are bytes: of an example, and of
-    a client's state on the host, 0 if it is not moved.
-    """
+    """Blocks of at most ``BLOCK`` and half of the clients: one half moves while the other is computed."""
+    # ``people`` None: their examples are on the devices. ``row`` and ``state_bytes`` are bytes; 0 if nothing is moved.
     at_once = max(1, min(count, at_once))
     times = 1
     while 4 * times * at_once <= count + at_once:
@@ -214,10 +197,7 @@ AHEAD = 2
 
 
 class Pipeline:
-    """Keeps the number of unfinished blocks small.
-
-    JAX's calls return before the devices have computed. So the host can read and move the next block meanwhile.
-    """
+    """Keeps at most two blocks unfinished: the host reads and moves the next one while the devices compute."""
 
     def __init__(self) -> None:
         self._begun: deque[tuple[Any, Callable[[], None] | None]] = deque()

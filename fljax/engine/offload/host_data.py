@@ -1,8 +1,4 @@
-"""Examples on the host, in memory or in a mapped file, and the blocks and single clients of them that are moved.
-
-``HostData.block`` has the rows of some clients for a program on the devices. ``only_client`` has the inputs of one
-client's model, from data and states that are on the host.
-"""
+"""Examples on the host, in memory or in a mapped file, and the blocks and single clients of them that are moved."""
 
 from __future__ import annotations
 
@@ -78,12 +74,8 @@ class HostData(NamedTuple):
     def block(
         self, population: Population, place: int, clients: np.ndarray, parts: Collection[str], capacity: int
     ) -> Federation:
-        """Some clients as a federation of their own, whose examples are their rows in some parts; arrays of NumPy.
-
-        Rows of other parts must not be read. ``population`` is ``self.seen`` or ``self.unseen``, and ``place`` that of
-        the federation among stacked ones. ``clients`` are places in the population, and may repeat. ``capacity``, at
-        least ``population.most(parts, B)``, decides about the shapes.
-        """
+        """Some clients as a federation of their own, whose examples are their rows in some parts; arrays of NumPy."""
+        # Rows of other parts must not be read. ``clients`` may repeat; ``capacity`` is at least ``most(parts, B)``.
         chosen, spans, total = [np.zeros(0, np.int32)], {}, 0
         for part, lists in population.lists.items():
             start, size = lists.start[place, clients], lists.size[place, clients]
@@ -156,11 +148,8 @@ def server_rows(federation: Federation, rows: Rows) -> tuple[Examples, Rows]:
 
 
 def only_client(inputs: Inputs, state: State, seed: int, client: int, unseen: bool) -> tuple[Inputs, State]:
-    """Inputs of one plan and states reduced to one client, which becomes client 0; the axis of seeds stays.
-
-    ``seed`` is the position of the seed whose data are taken, ``client`` the id of a seen client, or the place of an
-    unseen one.
-    """
+    """Inputs of one plan and states reduced to one client, which becomes client 0; the axis of seeds stays."""
+    # ``seed`` is a position among the seeds, ``client`` the id of a seen client, or the place of an unseen one.
     federation = inputs.federation
     if isinstance(federation.examples.x, np.ndarray):
         alone = _moved(federation, seed, client, unseen)

@@ -1,5 +1,4 @@
-"""The compiled programs of a run whose examples or client states are on the host: the parts of a round and of an
-evaluation, each for some clients of one run."""
+"""The compiled programs of a run with data on the host: parts of a round and of an evaluation, for some clients."""
 
 from __future__ import annotations
 
@@ -37,17 +36,11 @@ _QUICK = {"xla_backend_optimization_level": 1}
 
 
 class ClientBlock(NamedTuple):
-    """Some clients of one run.
+    """Some clients of one run."""
 
-    Attributes:
-      id: ``[B]``, their ids; of unseen clients, their places.
-      data: them as a federation; None: their examples are in ``Inputs``, on the devices.
-      kept: the Client of each; None: they are in the states, on the devices.
-    """
-
-    id: Int[Array, " B"]
-    data: Federation | None
-    kept: PyTree
+    id: Int[Array, " B"]  # of unseen clients, their places
+    data: Federation | None  # None: their examples are in ``Inputs``, on the devices
+    kept: PyTree  # the Client of each; None: they are in the states, on the devices
 
 
 class Selection(NamedTuple):
@@ -129,11 +122,7 @@ def ask(spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, s
 def select(
     spec: Spec, layout: Layout, rows: int, inputs: Inputs, run: Array, states: State, answers: PyTree
 ) -> tuple[PyTree, Array, Chosen]:
-    """The fields of a ``Selection``.
-
-    ``answers`` are the ballots of a poll; None: nobody was polled. The cohort is filled up with empty rows to a
-    multiple of ``rows``.
-    """
+    """The fields of a ``Selection``; the cohort is filled up with empty rows to a multiple of ``rows``."""
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     size = federation.clients.train.size
@@ -216,10 +205,7 @@ def finish(
     selection: Selection,
     trained: TrainedBlocks,
 ) -> tuple[State, Array, Info]:
-    """The states after the round of one run, which of the cohort's ``rows`` have a new Client, and Info.
-
-    The blocks of ``trained`` have None in place of ``clients`` where the states are on the host.
-    """
+    """The states after the round of one run, which of the cohort's ``rows`` have a new Client, and Info."""
     (ballots, _, chosen), (total, blocks) = selection, trained
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
@@ -316,10 +302,8 @@ def judge_rest(
     unseen: dict[evaluate.Judgement, Any],
     first: ClientBlock | None,
 ) -> dict[str, Labelled]:
-    """The scores by name, with those of the server's models and of the global model.
-
-    ``first`` is one client whose test rows all clients have; None: the global model is not judged once for all.
-    """
+    """The scores by name, with those of the server's models and of the global model."""
+    # ``first`` is one client whose test rows all clients have; None: the global model is not judged once for all.
     state = _state(states, run)
     algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
     scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)

@@ -1,7 +1,4 @@
-"""A run whose examples or client states stay on the host: rounds and evaluations, block by block of clients.
-
-``memory`` compiles the programs of such a run ahead, and says what they take.
-"""
+"""A run whose examples or client states stay on the host: rounds and evaluations, block by block of clients."""
 
 from __future__ import annotations
 
@@ -43,33 +40,19 @@ from fljax.protocol import Info, Labelled
 
 
 class OffloadRun(NamedTuple):
-    """The programs of a run whose data or client states are on the host, and their arguments.
-
-    Attributes:
-      spec: the static part of the plans.
-      layout: how clients map to devices; runs take turns.
-      inputs: the traced part, on the devices; its federation has no rows of clients if examples are on the host.
-      seeds: ``[runs]``.
-      capacity: rounds after which records are given to the caller.
-      data: the examples on the host; None: they are on the devices.
-      polled: every how many rounds clients are polled; 0: never.
-      scope: what an evaluation judges.
-      sizes: how many clients are moved at a time, and which of their rows.
-      cohort: the number of rows of the cohort.
-      state: of one run, as shapes.
-    """
+    """The programs of a run whose data or client states are on the host, and their arguments."""
 
     spec: Spec
-    layout: Layout
-    inputs: Inputs
-    seeds: Array
-    capacity: int
-    data: HostData | None
-    polled: int
+    layout: Layout  # runs take turns
+    inputs: Inputs  # on the devices; its federation has no rows of clients if examples are on the host
+    seeds: Array  # [runs]
+    capacity: int  # rounds after which records are given to the caller
+    data: HostData | None  # None: they are on the devices
+    polled: int  # every how many rounds; 0: never
     scope: Scope
     sizes: BlockSizes
-    cohort: int
-    state: State
+    cohort: int  # its number of rows
+    state: State  # of one run, as shapes
 
     @classmethod
     def of(cls, spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array, shapes: Shapes) -> OffloadRun:
@@ -255,10 +238,7 @@ class OffloadRun(NamedTuple):
         function: Callable[[ClientBlock], PyTree],
         keep: Callable[[np.ndarray, PyTree], None],
     ) -> None:
-        """Calls ``function`` for blocks of all seen or unseen clients, and ``keep(places, results)`` for each in order.
-
-        The last block may have padding behind its ``places``.
-        """
+        """Calls ``function`` for blocks of clients, and ``keep(places, results)``; the last may have padding."""
         federation = self.inputs.federation
         clients: Any = federation.unseen if size.unseen else federation.clients
         count, pipeline = clients.id.shape[-1], Pipeline()
@@ -330,10 +310,7 @@ def _write(table: PyTree, run: int, place: np.ndarray, rows: PyTree) -> None:
 
 
 def memory(run: OffloadRun, shapes: Shapes, quick: bool = False) -> Memory:
-    """Compiles the programs of a round and of an evaluation; later calls with the same shapes reuse them.
-
-    ``quick``: whether they are compiled for their memory only.
-    """
+    """Compiles the programs of a round and an evaluation (``quick``: for their memory only); what they take."""
     with ThreadPoolExecutor(3) as pool:
         jobs = [pool.submit(program.lower().compile, QUICK if quick else None) for program in _traced(run)]
         made = [made_bytes(job.result()) for job in jobs]

@@ -23,10 +23,7 @@ from fljax.protocol.lists import RowLists
 
 
 def check_labels(task: Task, federation: Federation) -> None:
-    """Raises a ValueError unless the task has a class for every label of a client or of the server.
-
-    Labels of rows without an owner are not checked. A task without ``classes`` is not checked.
-    """
+    """Raises a ValueError unless the task has a class for every label of a client or of the server."""
     y = federation.examples.y
     check_wide("labels", y)
     if task.classes is None:
@@ -97,11 +94,8 @@ _OF_PROCESS = re.compile(r"0x[0-9a-f]+|\bid=\d+")
 
 
 def check_programs(trace: Callable[[], Iterable[Any]]) -> None:
-    """Raises a ValueError in every process unless ``trace`` gives the same traced programs in all.
-
-    So a model with another dropout, initialisation or dtype is noticed, and a function of the user's that differs. In
-    one process, nothing is traced.
-    """
+    """Raises a ValueError in every process unless ``trace`` gives the same traced programs in all."""
+    # So a model with another dropout, initialisation or dtype is noticed, and a function of the user's that differs.
     if processes.are_several() and not eager.is_on():
         processes.check_same(lambda: {"model or algorithm": checksum_of_programs(trace())})
 

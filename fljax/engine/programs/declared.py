@@ -1,8 +1,4 @@
-"""Normalises plans so that equal plans share a program: declared types of numbers, one object for equal partials.
-
-Whole numbers become floats where floats are declared, and equal partials become one function. The marks of a traced
-leaf and of an algorithm that runs as it is stand here, too.
-"""
+"""Normalises plans so that equal plans share a program: declared types of numbers, one object for equal partials."""
 
 from __future__ import annotations
 
@@ -95,10 +91,8 @@ def _as_array(value: Any) -> np.ndarray | None:
 
 
 def share_partials(tree: Any) -> Any:
-    """``tree`` with each ``functools.partial`` replaced by the first equal partial so far, also inside tasks.
-
-    Python and JAX compare partials by identity, so equal partials would be separate programs.
-    """
+    """``tree`` with each ``functools.partial`` replaced by the first equal partial so far, also inside tasks."""
+    # Python and JAX compare partials by identity, so equal partials would be separate programs.
     if isinstance(tree, Task):
         return Task(*map(_first, tree))
     return jax.tree.map(

@@ -1,9 +1,7 @@
 """The evaluation of the states of all runs, and all programs of a run in their order.
 
-If all clients use one model, which is a part of the Server, its scores depend on no algorithm: they are those of
-``serve_model``, an algorithm whose Server is this model alone. So one program judges the models of all algorithms of a
-task and a federation, where each algorithm had a program of its own. The arrays of the model are those of the state;
-none is copied. Only who counts is asked of the algorithm, by a small program if it tells clients apart.
+If all clients use one model, which is a part of the Server, its scores are those of ``serve_model``. So one program
+judges the models of all algorithms of a task and a federation. A small one asks the algorithm which clients count.
 """
 
 from __future__ import annotations
@@ -41,17 +39,11 @@ from fljax.protocol import (
 
 
 class GlobalModel(NamedTuple):
-    """Where a Server has the model that all clients use (static).
-
-    Attributes:
-      structure: of the model.
-      places: of its leaves among those of the Server.
-      counts: whether the algorithm says which clients metrics count.
-    """
+    """Where a Server has the model that all clients use (static)."""
 
     structure: Any
-    places: tuple[int, ...]
-    counts: bool
+    places: tuple[int, ...]  # of its leaves among those of the Server
+    counts: bool  # whether the algorithm says which clients metrics count
 
     def of(self, server: PyTree) -> PyTree:
         """The model."""
@@ -65,10 +57,8 @@ jax.tree_util.register_static(GlobalModel)
 def global_model_of(
     task: Task | None, algorithm: Algorithm, server: PyTree, initial: PyTree, unseen: bool
 ) -> GlobalModel | None:
-    """Where the Server has the model that all clients use; None if it has none, or more than this model is judged.
-
-    ``initial`` is a model of the task; one of another structure may hold functions, and these the algorithm's numbers.
-    """
+    """Where the Server has the model that all clients use; None if it has none, or more than this model is judged."""
+    # A model of another structure than ``initial`` may hold functions, and these the algorithm's numbers.
     common = algorithm.common
     if common is None or algorithm.personal is not None or algorithm.models is not None:
         return None
@@ -96,11 +86,9 @@ def global_model_of(
 
 
 def task_given(spec: Spec, traced: list[Any]) -> Task | None:
-    """The task that a plan's builder gets, with these traced leaves; None if it gets none, or different ones.
-
-    A task among the arguments holds no tracers but these leaves, so another program may use it. The arrays of the task
-    of a finished algorithm are constants of its programs, not arguments that are on all devices.
-    """
+    """The task that a plan's builder gets, with these traced leaves; None if it gets none, or different ones."""
+    # A task among the arguments holds no tracers but these leaves, so another program may use it. The arrays of a
+    # finished algorithm's task are constants of its programs, not arguments that are on all devices.
     if isinstance(spec.build, FixedBuilder):
         task = spec.build.algorithm.task
         return None if jax.tree.leaves(task) else task
@@ -128,13 +116,7 @@ def with_global_model(spec: Spec, inputs: Inputs, model: GlobalModel | None) -> 
 
 
 class ServedModel(NamedTuple):
-    """The Server of ``serve_model``.
-
-    Attributes:
-      model: that all clients use.
-      counted: ``[N]``, whether metrics count a client.
-      unseen_counted: ``[]``, whether they count unseen clients.
-    """
+    """The Server of ``serve_model``: the model, and which clients metrics count."""
 
     model: PyTree
     counted: PerClient
@@ -199,10 +181,7 @@ def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Ar
 
 
 def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
-    """The traced programs start, rounds and those of an evaluation, one after another.
-
-    They are ready to be lowered and compiled.
-    """
+    """The traced programs start, rounds and those of an evaluation, one after another, ready to be compiled."""
     zero = jnp.int32(0)
     begun = program.start.trace(spec, layout, inputs, seeds)
     yield begun

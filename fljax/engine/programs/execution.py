@@ -1,15 +1,8 @@
 """How clients and seeds map to devices; algorithms do not depend on it. ``resolve`` decides, the ``Layout`` says it.
 
-``auto`` is a rule of sizes for each platform, with the measurements behind its constants beside them. Nothing is
-compiled to decide: it needs shapes, and the bytes of a local step (``fljax.engine.devices.jaxprs``). ``precision``
-holds while a run's programs are traced, those of ``Result.predict`` and ``Result.deployed`` included. ``fljax.rollout``
-and ``fljax.evaluate_clients`` have that of the code around them.
-
-In debug mode a run is op by op, without ``jax.jit``, one client after another. The same host loop, rounds and
-evaluation run as in any other mode. ``fljax.engine.devices.eager`` has the Python loops that replace compiled ones,
-``fljax.engine.rounds.errors`` names what failed. What the engine would only trace (shapes before a run, rehearsals,
-programs ahead) is left out, since a user's ``print`` would meet tracers. Bytes of messages are counted as they are
-sent.
+Nothing is compiled to decide: it needs shapes, and the bytes of a local step. ``precision`` holds while a run's
+programs are traced; ``fljax.rollout`` and ``fljax.evaluate_clients`` have that of the code around them. In debug mode,
+what the engine would only trace (shapes, rehearsals) is left out, since a user's ``print`` would meet tracers.
 """
 
 from __future__ import annotations
@@ -126,16 +119,12 @@ class Sizes(NamedTuple):
 
 
 def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> Layout:
-    """Replaces names by numbers, by a fixed rule of shapes, platform, memory and devices, so that runs are repeatable.
-
-    "auto" for clients: as many as read and write a number of bytes in a local step, or three copies of their models
-    where that is more: on a CPU ``CPU_CHUNK``; on a TPU ``TPU_CHUNK``, at most its memory; on a GPU ``chunk_bytes`` of
-    ``fljax.core.gpu_rules``, at most twice its memory. On a CPU, where the step is not known or rows of a cohort may be
-    empty, as many as keep three copies of the model in ``CACHE``. If steps differ between clients, a chunk takes the
-    steps of its longest client; then, and on a CPU, the number is lowered to waste the least. Runs (seeds, and cells of
-    a sweep) are batched only if all their clients fit. With four or more runs per device, devices take whole runs; else
-    each device trains a part of every cohort.
-    """
+    """Replaces names by numbers, by a fixed rule of shapes, platform, memory and devices: runs are repeatable."""
+    # "auto" for clients: as many as read and write a number of bytes in a local step, or three copies of their models
+    # where that is more: on a CPU ``CPU_CHUNK`` (``CACHE`` where the step is not known or rows may be empty); on a TPU
+    # ``TPU_CHUNK``; on a GPU ``chunk_bytes`` of the rules. If steps differ between clients, a chunk takes those of its
+    # longest client; then, and on a CPU, the number is lowered to waste the least. Runs are batched only if all their
+    # clients fit. With four or more runs per device, devices take whole runs; else each trains a part of every cohort.
     _check_places(execution)
     if execution.precision not in get_args(Precision):
         names = ", ".join(get_args(Precision))
@@ -258,11 +247,8 @@ def _chunk(platform: str) -> int:
 
 
 def _least_waste(samples: Sequence[int], rows: int, devices: int, most: int, alone: float) -> int:
-    """The number of lanes, up to ``most``, with the least cost for a typical cohort of ``rows`` clients.
-
-    A chunk of sorted clients costs as its longest one in every lane, empty lanes of the last chunk included. The chunks
-    are shared by ``devices``, and the device with the most work counts.
-    """
+    """The number of lanes, up to ``most``, with the least cost for a typical cohort of ``rows`` clients."""
+    # A chunk costs as its longest client in every lane, also in empty ones; the device with the most work counts.
     among = np.linspace(0, len(samples) - 1, rows).round().astype(int)  # quantiles of all clients
     ordered = np.maximum(np.asarray(samples, float), 1)[among]
 
@@ -298,10 +284,7 @@ def _even(count: int, lanes: int) -> int:
 
 @contextmanager
 def debug_mode(execution: Execution) -> Generator[Execution, None, None]:
-    """While it is entered, runs are op by op, if the execution or ``jax_disable_jit`` asks for it.
-
-    It gives the execution that holds then, whose ``clients`` are "debug" also where ``jax_disable_jit`` asks.
-    """
+    """While it is entered, runs are op by op if the execution or ``jax_disable_jit`` asks; ``clients`` are "debug"."""
     if execution.clients != "debug" and not eager.is_on():
         yield execution
         return

@@ -1,8 +1,7 @@
 """The compiled programs of a process: compiler options for one or several devices, and a bounded store of programs.
 
-XLA's time to compile follows the number of kernels; each random hash costs 20 ms
-(``benchmarks/results/2026-11-24-first-round.md``). What a loop repeats is under ``jit`` where its shapes are asked for
-first, so JAX traces it once.
+XLA's time to compile follows the number of kernels (``benchmarks/results/2026-11-24-first-round.md``). What a loop
+repeats is under ``jit`` where its shapes are asked for first, so JAX traces it once.
 """
 
 from __future__ import annotations
@@ -40,16 +39,10 @@ PROGRAMS = 64
 
 
 class Store:
-    """The last used programs, at most ``limit``.
+    """The last used programs, at most ``limit``; above it, the least recently used quarter is dropped."""
 
-    Above the limit, the least recently used quarter is dropped. JAX's own caches refer to jitted functions weakly, so
-    they drop the traced and compiled code too. Programs of other code are not affected.
-
-    Args:
-      limit: the most programs.
-      collects: whether memory of dropped programs is freed at once, since compiled code holds memory maps. Traced code
-        holds none, and Python frees it in time.
-    """
+    # JAX's own caches refer to jitted functions weakly, so they drop traced and compiled code. With ``collects`` its
+    # memory is freed at once, since compiled code holds memory maps; traced code holds none.
 
     def __init__(self, limit: int, collects: bool = True) -> None:
         self.limit = limit
@@ -80,28 +73,14 @@ STORE = Store(PROGRAMS)
 
 
 class Program:
-    """A function under ``jax.jit``, compiled for ``layout.devices`` devices (one without an argument ``layout``).
+    """A function under ``jax.jit`` for ``layout.devices`` devices (one without an argument ``layout``)."""
 
-    Matrix products and convolutions have ``layout.precision``, unless they state one. Of code that differs between
-    platforms, only the form for ``layout.platform`` is traced.
-
-    Each set of static arguments and shapes has a separate jitted function, kept in a ``Store``.
-
-    If the cores of a CPU are devices, XLA must not also split the loops of one device over all threads. It queues a
-    piece for every thread, but each thread leads a device and does not take the pieces. After some thousand loops the
-    queues are full, and jaxlib 0.10 then computes wrong large matrix products. (A ResNet18 on two devices was right for
-    six local steps.) With one device per core nothing is lost by not splitting; with fewer devices than cores, loops
-    use as many cores as there are devices. YNNPACK's kernels share their work in the same way (``UNFUSED``), so long
-    programs on several devices also disable the kernels, if XLA has the option.
-
-    Args:
-      function: the function to compile.
-      static_argnames: as for ``jax.jit``.
-      donate_argnames: as for ``jax.jit``.
-      compiler_options: XLA's options for any number of devices.
-      is_long: whether a call may run for minutes.
-      store: keeps the programs.
-    """
+    # Each set of static arguments and shapes has a jitted function of its own, kept in ``store``.
+    # If the cores of a CPU are devices, XLA must not also split the loops of one device over all threads. It queues a
+    # piece for every thread, but each thread leads a device and does not take the pieces. After some thousand loops the
+    # queues are full, and jaxlib 0.10 then computes wrong large matrix products. (A ResNet18 on two devices was right
+    # for six local steps.) With one device per core nothing is lost by not splitting. YNNPACK's kernels share work in
+    # the same way (``UNFUSED``), so programs that are ``is_long`` also disable the kernels, if XLA has the option.
 
     def __init__(
         self,
@@ -153,12 +132,9 @@ class Program:
         return jax.jit(function, **chosen, compiler_options=options)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Runs the function; the first call with these static arguments and shapes compiles it.
-
-        Where ``jax.jit`` is off, the function runs op by op. ``jax_debug_nans`` does not hold in compiled programs,
-        since JAX's own check would stop at every NaN that says "unknown"; ``fljax.engine.loop.diagnosis`` looks at what
-        they return.
-        """
+        """Runs the function; the first call with these static arguments and shapes compiles it."""
+        # ``jax_debug_nans`` does not hold here: JAX's own check would stop at every NaN that says "unknown"
+        # (``fljax.engine.loop.diagnosis`` looks at results).
         if eager.is_on():
             return self._op_by_op(*arguments, **named)
         if not eager.nans_raise():

@@ -83,20 +83,13 @@ class Spec(NamedTuple):
         return jax.tree.unflatten(self.structure, leaves)
 
     def algorithm(self, traced: list[Any], by_seed: Mapping[str, Any], seed: Array | None = None) -> Any:
-        """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments.
-
-        Errors in its functions name them, and the seed of the run if it is known.
-        """
+        """What the builder makes of the traced leaves: an Algorithm; for ``standalone`` its arguments."""
         arguments = self.arguments(traced)
         return errors.named(lambda: self.build(**arguments, **by_seed), errors.name_of(self.build), seed)
 
 
 class Inputs(NamedTuple):
-    """The traced part of a plan, or of several plans that run together, with the data.
-
-    A run is one plan with one seed; runs of the first plan come first. With stacked federations, run r uses the
-    federation of seed ``r % seeds``.
-    """
+    """The traced part of plans that run together, with the data; runs (a plan and a seed) are in the order of plans."""
 
     traced: list[Any]  # leaves; leaves in which plans differ are [runs, ...]
     by_seed: dict[str, Any]  # [runs, ...]
@@ -231,11 +224,8 @@ def map_runs(
     place: Int[Array, " runs"] | None = None,
     cost: Int[Array, " runs"] | None = None,
 ) -> PyTree:
-    """Maps ``function(algorithm, federation, layout, own)`` over runs. Runs share the data.
-
-    With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run: those of
-    ``place``, or of ``run % seeds``. With a ``cost`` by run, runs of cost 0 are skipped, and devices get equal costs.
-    """
+    """Maps ``function(algorithm, federation, layout, own)`` over runs, which share the data."""
+    # Stacked tables are read by ``place``, or ``run % seeds``, without a copy for each run. Cost 0: the run is skipped.
     federation, runs = as_vectors(inputs.federation), jax.tree.leaves(tables_of_runs)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
     tables = without_shared(federation)
@@ -283,11 +273,8 @@ def start(spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
 def run_rounds(
     spec: Spec, layout: Layout, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
 ) -> tuple[State, Info]:
-    """``count`` rounds from round ``first`` for all runs, in one program without a host round trip.
-
-    ``count`` is traced, so blocks of any length up to ``capacity`` share one compilation. Records are
-    ``[runs, capacity, ...]``; the first ``count`` rounds are filled.
-    """
+    """``count`` rounds from round ``first`` for all runs, in one program; records are ``[runs, capacity, ...]``."""
+    # ``count`` is traced, so blocks of any length share one compilation.
 
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, Info]:
         def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:

@@ -39,10 +39,7 @@ class Shapes(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether clients train alone: none of them receives anything, and there is no global model.
-
-        Without ``jax.jit`` this is known once a client has trained.
-        """
+        """Whether clients train alone: they receive nothing. Without ``jax.jit`` known once one has trained."""
         return self.algorithm.common is None and self.wire.down == 0
 
 
@@ -66,23 +63,14 @@ _TRACED = jit.Store(jit.PROGRAMS, collects=False)
 
 
 class _Begun(NamedTuple):
-    """What is there before round 0.
+    """What is there before round 0."""
 
-    Attributes:
-      algorithm: static; with tracers inside.
-      state: of one run.
-      cohort: that of round 0.
-      down: what the first client would get.
-      model: an initial model of the task.
-      global_model: static; the model that all clients use, if there is one.
-    """
-
-    algorithm: Algorithm
-    state: State
-    cohort: Cohort
-    down: PyTree
+    algorithm: Algorithm  # static; with tracers inside
+    state: State  # of one run
+    cohort: Cohort  # of round 0
+    down: PyTree  # what the first client would get
     model: PyTree
-    global_model: GlobalModel | None
+    global_model: GlobalModel | None  # static
 
 
 @jit.program(static_argnames=("spec", "layout"), store=_TRACED)
@@ -154,20 +142,14 @@ def _traced_client(arguments: tuple[Any, ...], state: State) -> Any:
 
 
 def trace_round(spec: Spec, inputs: Inputs) -> None:
-    """Traces the initial state and the first round of a plan's first run, so that errors of its functions are raised.
-
-    ``measure`` of the same plan then traces nothing.
-    """
+    """Traces a plan's first round, so that errors of its functions are raised; ``measure`` then traces nothing."""
     arguments = _of_one_run(spec, inputs, default_platform())
     state = _begin.trace(*arguments).out_info.state
     _close.trace(*arguments, state, _traced_client(arguments, state).out_info[1])
 
 
 def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) -> Shapes:
-    """Shapes and bytes of one of ``runs`` runs, by abstract evaluation; ``platform`` is "cpu", "gpu" or "tpu".
-
-    None: the platform of this process. Where ``jax.jit`` is off, nothing is evaluated, and only counts are known.
-    """
+    """Shapes and bytes of one of ``runs`` runs, by abstract evaluation; without ``jax.jit`` only counts are known."""
     if eager.is_on():
         # Only counts: nothing else can be known before the run without calling the algorithm's functions.
         sizes = Sizes(1, inputs.federation.clients.id.shape[-1], runs, 0, 0)

@@ -1,10 +1,7 @@
 """Names the functions of an algorithm in the errors that they raise, in compiled programs and op by op alike.
 
-Only Python's calls are wrapped, so compiled programs do not change. ``Spec.algorithm`` wraps what a builder makes,
-inside the program: plans are compared and hashed as they were given.
-
-The innermost function counts. fljax's own sentences (a ValueError from a ``raise`` in fljax) pass unchanged; a
-library's ValueError does not.
+Only Python's calls are wrapped, inside the program: plans are compared and hashed as they were given. fljax's own
+sentences (a ValueError from a ``raise`` in fljax) pass unchanged; a library's ValueError does not.
 """
 
 from __future__ import annotations
@@ -28,10 +25,7 @@ _OF_ONE_CLIENT = ("send", "peers", "contribute", "counts")
 
 
 def named(build: Callable[[], Any], algorithm: str | None = None, seed: Any = None) -> Any:
-    """The result of ``build()``; errors of the builder, and of an Algorithm's functions, become ``AlgorithmError``.
-
-    An ``algorithm`` or ``seed`` of None is unknown.
-    """
+    """The result of ``build()``; errors of the builder, and of an Algorithm's functions, become ``AlgorithmError``."""
     with within("the builder", algorithm, seed=seed):
         built = build()
     return wrapped(built, algorithm, seed) if isinstance(built, Algorithm) else built
@@ -89,11 +83,8 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
 def within(
     function: str, algorithm: str | None = None, *, checked: bool = True, **where: Any
 ) -> Generator[None, None, None]:
-    """``fljax.core.errors.during``; where ``jax_debug_nans`` holds op by op, NaN inside raises.
-
-    ``checked``: whether NaN may raise. ``where`` (client, round and so on) is left out while a program is traced, once
-    for all clients and rounds.
-    """
+    """``fljax.core.errors.during``; op by op, NaN inside raises where ``jax_debug_nans`` holds, if ``checked``."""
+    # ``where`` is left out while a program is traced, once for all clients and rounds.
     where = where if eager.is_on() else {}
     try:
         with errors.during(function, algorithm=algorithm, **where), eager.checked() if checked else nullcontext():

@@ -1,7 +1,4 @@
-"""Evaluation of ALL clients, seen and unseen, on their own test rows, and of the server's models.
-
-``predict_tests`` has what clients' models predict on these rows, for scores that the host computes.
-"""
+"""Evaluation of ALL clients, seen and unseen, on their own test rows, and of the server's models."""
 
 from __future__ import annotations
 
@@ -30,12 +27,7 @@ Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a 
 
 
 class Judgement(NamedTuple):
-    """A model and the rows that judge it.
-
-    Attributes:
-      model: "own": the model that each client would use; "common": the global model, before personalisation.
-      rows: the client's rows.
-    """
+    """A model ("common" is the global model, before personalisation) and the rows of the client that judge it."""
 
     model: Literal["own", "common"]
     rows: Literal["test", "valid", "train"]
@@ -60,31 +52,10 @@ def evaluate(
     common: bool = False,
     needs: Collection[str] = (),
 ) -> dict[str, Labelled]:
-    """Test loss and accuracy of every client.
-
-    Args:
-      algorithm: any value of the protocol.
-      federation: stored by id.
-      layout: how many clients run side by side.
-      state: the state whose models are judged.
-      round: equals ``state.round``, as in ``one_round``.
-      valid: whether seen clients are also judged on their validation rows.
-      common: whether all clients with test rows, seen and unseen, have the same test rows (``same_tests``). The global
-        model is then judged once for all clients.
-      needs: names of what is also judged, since a metric was asked for: ``global_train_loss``, ``global_valid_loss``.
-
-    Returns:
-      Info: ``test_loss`` and ``test_accuracy`` [N] of the model that each seen client would use, by id; the same with
-      the prefix ``global_`` for the global model (if the algorithm has one); and all of these with the prefix
-      ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
-      of the models that seen clients would use; those of clients with deployment rows do not depend on these rows.
-      ``global_train_loss`` and ``global_valid_loss`` [N] of the global model, if they are needed.
-      ``train_loss`` and ``unseen_train_loss`` where a scenario tunes models before clients use them.
-      ``server_test_loss`` and ``server_test_accuracy`` [] of the server's
-      own model on ``held["test"]``, if both exist. ``cluster_loss`` and ``cluster_accuracy`` [C, distributions] of the
-      algorithm's cluster models on ``held["distribution_0"]``, ..., if both exist. NaN for clients without training
-      rows, without rows of the split, or not counted by the algorithm. A NaN loss becomes infinite.
-    """
+    """Test loss and accuracy of every client, ``[N]`` by id, ``unseen_`` [U], and of the server's models, by name."""
+    # ``global_`` is the prefix of the global model, judged once if tests are ``common`` (``same_tests``), ``server_``
+    # that of the server's own, ``cluster_`` [C, distributions] that of cluster models. NaN for clients without training
+    # rows, without rows of the split, or not counted by the algorithm. A NaN loss becomes infinite.
     round = state.round if round is None else round
     scope = Scope.of(algorithm, valid, common, needs)
     judge = Judge(algorithm, federation, state, round)
@@ -107,23 +78,14 @@ def evaluate(
 
 
 class Scope(NamedTuple):
-    """What an evaluation judges (static).
+    """What an evaluation judges (static)."""
 
-    Attributes:
-      valid: whether seen clients are also judged on their validation rows.
-      once: whether the global model is judged once for all clients, which have the same test rows.
-      same: whether all clients use the global model.
-      train: whether models are also judged on training rows, since clients tune what they are given.
-      common_train: whether the global model is also judged on training rows of seen clients.
-      common_valid: whether it is also judged on their validation rows.
-    """
-
-    valid: bool
-    once: bool
-    same: bool
-    train: bool = False
-    common_train: bool = False
-    common_valid: bool = False
+    valid: bool  # whether seen clients are also judged on their validation rows
+    once: bool  # whether the global model is judged once: all test rows are the same
+    same: bool  # whether all clients use the global model
+    train: bool = False  # also on training rows, since clients tune what they are given
+    common_train: bool = False  # the global model on training rows of seen clients
+    common_valid: bool = False  # the global model on their validation rows
 
     @classmethod
     def of(cls, algorithm: Algorithm, valid: bool, common: bool, needs: Collection[str] = ()) -> Scope:
@@ -150,21 +112,13 @@ Found = dict[Judgement, Any]  # of Scores [N] or [U]
 
 
 class Judge(NamedTuple):
-    """Judges models of clients after some rounds of one run.
-
-    Attributes:
-      algorithm: any value of the protocol.
-      federation: of all clients, stored by id, or of those that are judged.
-      state: has the seed and the Server; a Server of one client is enough.
-      round: equals ``state.round``, as in ``one_round``.
-      known: whether the clients are seen ones (static).
-    """
+    """Judges models of clients after some rounds of one run."""
 
     algorithm: Algorithm
-    federation: Federation
-    state: State
+    federation: Federation  # of all clients, stored by id, or of those that are judged
+    state: State  # has the seed and the Server; a Server of one client is enough
     round: Int[Array, ""]
-    known: bool = True
+    known: bool = True  # whether the clients are seen ones (static)
 
     def seat(self, client: ClientData) -> Seat:
         """The seat of the client; that of an unseen one has the id -1."""
@@ -177,11 +131,8 @@ class Judge(NamedTuple):
         return client_key(round_key(self.state.seed, purpose, self.round), client.id)
 
     def deploy(self, client: ClientData, client_state: PyTree = None) -> tuple[PyTree, PyTree | None]:
-        """(Deployed, common model) of the client; None for no common model, or if Deployed is the common model.
-
-        It is what the client uses on its test rows; it may depend on ``client.deployment``. ``kept`` is the Client of a
-        seen client. An unseen client gets a fresh one.
-        """
+        """(Deployed, common model) of the client; None for no common model, or if Deployed is the common model."""
+        # Both may depend on ``client.deployment``. An unseen client gets a fresh Client, not ``client_state``.
         if self.known:
             return self._deploy(client, lambda seat: client_state)
         data = local_data(self.federation, client)
@@ -238,10 +189,7 @@ class Judge(NamedTuple):
 
 
 def judge_seen(judge: Judge, layout: Layout, scope: Scope, id: Int[Array, " clients"] | None = None) -> Found:
-    """Scores of each seen client: its own model and, unless it is judged once, the global model.
-
-    ``id`` has the ids of the clients in ``judge.federation``; None: all clients of the run.
-    """
+    """Scores of each seen client (``id``; None: all): its own model and, unless it is judged once, the global model."""
 
     def one(judge: Judge, client: ClientData, client_state: PyTree) -> Found:
         models = judge.deploy(client, client_state)
@@ -361,10 +309,7 @@ def deployed(
 def predict_tests(
     algorithm: Algorithm, federation: Federation, layout: Layout, state: State, round: Int[Array, ""]
 ) -> dict[str, Predicted]:
-    """Predictions of all clients, under "client", and of unseen ones, under "unseen" if there are any.
-
-    The models are those of ``evaluate``: what each client would use after ``round`` rounds, personal or global.
-    """
+    """Predictions of the models of ``evaluate`` for all clients: under "client", and "unseen" if there are any."""
     judge = Judge(algorithm, federation, state, round)
     predicted = {"client": predict_seen(judge, layout)}
     if federation.unseen is None:

@@ -1,9 +1,4 @@
-"""Views of a federation that programs use: stored by id, as vectors, one client's data; and whether tests are shared.
-
-Programs read examples as vectors, made once at the start of a program. A TPU lays images out with the examples
-innermost, and would collect each row pixel by pixel. If all clients have the same test rows (``same_tests``), the
-global model is judged once.
-"""
+"""Views of a federation that programs use: stored by id, as vectors, one client's data; whether tests are shared."""
 
 from __future__ import annotations
 
@@ -37,11 +32,8 @@ from fljax.training.evaluation import SIDE_BY_SIDE
 
 
 def by_id(federation: Federation) -> Federation:
-    """The federation with its seen clients sorted by id, so that their original order does not matter.
-
-    Takes one federation or several stacked ones. Names of classes and clients are left out, since federations that
-    differ in names alone run the same programs; so is what raw features become.
-    """
+    """The federation, or stacked ones, with seen clients sorted by id: their original order does not matter."""
+    # Names and raw features are left out: federations that differ in these alone run the same programs.
     federation = federation._replace(names=Names(), features=Features())
     try:
         if np.all(np.diff(np.asarray(federation.clients.id), axis=-1) > 0):
@@ -58,19 +50,15 @@ def by_id(federation: Federation) -> Federation:
 
 
 def as_vectors(federation: Federation) -> Federation:
-    """The federation with each example as a vector, so that rows are read fast on every platform.
-
-    Called once in a program, outside its loops.
-    """
+    """The federation with each example as a vector; called once in a program, outside its loops."""
+    # A TPU lays images out with the examples innermost, and would collect each row pixel by pixel.
     x: Any = Vectors.of(federation.examples.x)  # stands for an array wherever it is read by index
     return federation._replace(examples=federation.examples._replace(x=x))
 
 
 def with_least(federation: Federation) -> Federation:
-    """The federation with the least number of training rows (``Spans.least``), if it is near the largest one.
-
-    Elsewhere it would be of no use, and federations with other numbers would need programs of their own.
-    """
+    """The federation with the least number of training rows (``Spans.least``), if it is near the largest one."""
+    # Elsewhere it would be of no use, and federations with other numbers would need programs of their own.
     train = federation.clients.train
     if not isinstance(train.index, Spans):
         return federation
@@ -118,11 +106,7 @@ def census(federation: Federation) -> Census:
 
 
 def local_data(federation: Federation, client: ClientData, *, deployed: bool = False) -> LocalData:
-    """One client's data: its rows of the shared examples; only its training features have noise.
-
-    ``deployed`` is whether it is the data of a client that uses its model: its validation rows are then its deployment
-    rows, if it has such.
-    """
+    """One client's data; only training features have noise. ``deployed``: deployment rows are the validation rows."""
 
     moments = federation.moments if client.moments is None else client.moments
 
@@ -151,10 +135,7 @@ def held_data(federation: Federation, layout: Layout) -> dict[str, Subset]:
 
 
 def same_tests(federation: Federation) -> bool:
-    """Whether all clients with test rows, seen and unseen, have the same test rows in the same order.
-
-    For stacked federations: whether this holds in each of them. False if no seen client has test rows.
-    """
+    """Whether all clients with test rows, seen and unseen, have the same in the same order, in each federation."""
     populations = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
     tests = [RowLists.of(clients.test, federation.lists) for clients in populations]
     return all(_same(tests, place) for place in range(len(tests[0].size)))

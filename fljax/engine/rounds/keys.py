@@ -46,10 +46,8 @@ def check_below(limit: int, name: str, number: Any) -> None:
 def round_key(
     seed: Integer[Array, ""], purpose: Purpose | Integer[Array, ""], round: Integer[Array, ""] | int = 0
 ) -> Key[Array, ""]:
-    """The key of a purpose in a round. The server uses it directly; ``client_key`` derives the clients' keys.
-
-    Rounds are below 2**27. One ``fold_in`` takes both numbers, since each hash adds compile time.
-    """
+    """The server's key of a purpose in a round below 2**27; ``client_key`` derives the clients' keys."""
+    # One ``fold_in`` takes both numbers, since each hash adds compile time.
     check_below(ROUNDS, "a round", round)
     both = jnp.asarray(round, jnp.uint32) * 32 + jnp.asarray(purpose, jnp.uint32)
     return jax.random.fold_in(jax.random.key(seed), both)

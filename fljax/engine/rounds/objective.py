@@ -30,17 +30,9 @@ def gradient_norm(
     round: Int[Array, ""],
     required: Float[Array, " N"],
 ) -> dict[str, Labelled]:
-    """``||(1/M) sum_k s_k (1 - s_k) grad F_k(w)||`` with ``s_k = sigma(F_k(w) - rho_k)``: 0 at stationary points.
-
-    ``w`` is the global model, ``F_k`` the loss on all training rows of client k, and M the number of seen clients that
-    count. Statistics of a model (BatchNorm) are constants. ``required`` has ``rho_k`` by client id; a client without
-    (NaN) does not count.
-
-    Returns:
-      Info: ``objective_gradient_norm`` []; NaN if no client counts, absent if there is no global model.
-
-    Source: INCFL, equation (4) and Theorem 3.1; MaxFL, equation (4).
-    """
+    """``||(1/M) sum_k s_k (1 - s_k) grad F_k(w)||`` with ``s_k = sigma(F_k(w) - rho_k)``: 0 at stationary points."""
+    # ``w`` is the global model (absent without one), ``F_k`` the loss on all training rows of client k, M the number of
+    # seen clients that count (have a ``rho_k``). Statistics (BatchNorm) are constants. INCFL and MaxFL, equation (4).
     same = algorithm.personal is None
     if not same and algorithm.common is None:
         return {}

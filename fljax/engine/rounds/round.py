@@ -115,63 +115,37 @@ def one_round(
 
 
 class Chosen(NamedTuple):
-    """The cohort of a round, before it trains.
+    """The cohort of a round, before it trains."""
 
-    Attributes:
-      server: the Server after ``select``.
-      cohort: who takes part, ``[S]``.
-      row: ``[S]``, the ids of the cohort; those of empty rows lie in 0..N-1, too.
-      trains: ``[S]``, the ids of the clients that rows train.
-      cost: ``[S]``, the number of training samples of a present client, at least 1; 0 for an empty row.
-      info: Info of ``select``.
-    """
-
-    server: PyTree
+    server: PyTree  # after ``select``
     cohort: Cohort
-    row: Int[Array, " S"]
-    trains: Int[Array, " S"]
-    cost: Int[Array, " S"]
-    info: Info
+    row: Int[Array, " S"]  # ids of the cohort; those of empty rows lie in 0..N-1, too
+    trains: Int[Array, " S"]  # ids of the clients that rows train
+    cost: Int[Array, " S"]  # training samples of a present client, at least 1; 0 for an empty row
+    info: Info  # of ``select``
 
 
 class CohortClients(NamedTuple):
-    """The clients ``Chosen.trains`` that the rows of a cohort train.
+    """The clients ``Chosen.trains`` that the rows of a cohort train."""
 
-    Attributes:
-      place: ``[S]``, their places in the federation.
-      states: the Client of each, stacked.
-    """
-
-    place: Int[Array, " S"]
-    states: PyTree
+    place: Int[Array, " S"]  # in the federation
+    states: PyTree  # the Client of each, stacked
 
 
 class TrainedCohort(NamedTuple):
-    """The results of training a cohort, or some of its rows.
+    """The results of training a cohort, or some of its rows."""
 
-    An empty row adds nothing, its record is zeros, and its Client must be discarded. A dropped row is like an empty
-    one, and its Client is the old one.
-
-    Attributes:
-      total: the sums of these rows.
-      rows: each row's record.
-      clients: each row's new Client.
-      bad: ``[S]``, who is not finite; ``()`` with "freeze", which does not look who it is.
-      broken: whether a NaN or infinity appeared in a Client.
-    """
+    # An empty row adds nothing, its record is zeros, and its Client must be discarded; a dropped row's is the old one.
 
     total: Total
-    rows: PyTree
-    clients: PyTree
-    bad: Any
-    broken: Bool[Array, ""]
+    rows: PyTree  # each row's record
+    clients: PyTree  # each row's new Client
+    bad: Any  # [S], who is not finite; () with "freeze", which does not look who it is
+    broken: Bool[Array, ""]  # whether a NaN or infinity appeared in a Client
 
 
 def able_clients(size: Int[Array, " N"], available: Bool[Array, " N"] | None, everybody: bool) -> Available:
-    """The clients that could take part: they have training samples (``size``), and are ``available`` (None: all).
-
-    ``everybody`` says that all are known to have training samples; the check is then skipped.
-    """
+    """The clients with training samples (``everybody``: all are known to) that are ``available`` (None: all)."""
     able = Available(size.shape[0], available)
     return able if everybody else able.only(size > 0)
 
@@ -220,13 +194,7 @@ def close(
     trained: TrainedCohort,
     non_finite: NonFinite,
 ) -> tuple[State, Bool[Array, " S"], Info]:
-    """The server's step at the end of a round.
-
-    ``trained`` is what the training of the cohort ``chosen`` gave; the new Clients are not read.
-
-    Returns:
-      The state after the round, with the clients before it; which rows of the cohort have a new Client ``[S]``; Info.
-    """
+    """The state after the server's step, with the clients before it; which rows have a new Client ``[S]``; Info."""
     cohort, bad = chosen.cohort, trained.bad
     counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
     key = round_key(state.seed, Purpose.AGGREGATE, round)

@@ -35,21 +35,13 @@ class StandalonePlan(NamedTuple):
 
 
 class StandaloneModels(NamedTuple):
-    """The results of standalone training, of one client or along an axis of clients.
+    """The results of standalone training, of one client or along an axis of clients."""
 
-    Attributes:
-      threshold: training loss.
-      test_loss: test loss.
-      test_accuracy: test accuracy; None if the task has no score.
-      valid_loss: loss on validation rows; None if it was not asked for.
-      params: the models; None if they are not kept.
-    """
-
-    threshold: Array
+    threshold: Array  # training loss
     test_loss: Array
-    test_accuracy: Array | None
-    valid_loss: Array | None
-    params: PyTree | None
+    test_accuracy: Array | None  # None if the task has no score
+    valid_loss: Array | None  # None if it was not asked for
+    params: PyTree | None  # None if they are not kept
 
 
 def reference_of(seen: Any, unseen: Any | None) -> Reference:

@@ -1,10 +1,4 @@
-"""The state of a run between rounds, the state before round 0, and what clients see of the Server.
-
-Clients' states are stacked by client. ``scaffold``, ``ditto``, ``pfedme``, ``fedala``, ``fedsoft``, ``fedproto``,
-``fedfomo``, ``lg_fedavg`` and ``fedbn`` (the clients' own layers) and ``standalone`` keep a model per client. ``iafl``,
-``cgsv``, ``cgsv_iafl``, ``rank`` and ``fedfomo`` keep one per client at the server: ``own_server`` gives each client
-its part of it. ``poll`` computes the ballots of clients that are polled.
-"""
+"""The state of a run between rounds, the state before round 0, and what clients see of the Server."""
 
 from __future__ import annotations
 
@@ -96,11 +90,9 @@ def every_seat(round: Int[Array, ""], id: Int[Array, " clients"]) -> Seat:
 def own_server(
     algorithm: Algorithm, server: PyTree, devices: int, seats: Seat, *, whole: bool = False
 ) -> tuple[Any, Callable[[Any], PyTree]]:
-    """What each client needs of parts with one row per client, and the Server made of one client's share.
-
-    Several devices get the rows of the clients that they compute; one device reads them in its table. ``seats`` are
-    stacked; ``whole``: whether they are those of all clients, by id.
-    """
+    """Parts with one row per client, as each client needs them, and what makes the Server of one client's share."""
+    # Several devices get the rows of the clients that they compute; one device reads them in its table.
+    # ``whole``: whether the stacked ``seats`` are those of all clients, by id.
     if devices == 1:
         return (), lambda row: server
     peers = jnp.zeros((*seats.id.shape, 0), jnp.int32)
@@ -149,10 +141,8 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def with_arrays(like: State, arrays: Mapping[str, np.ndarray], on_host: bool = False) -> State:
-    """A state of the structure, shapes and dtypes of ``like`` from its arrays by path, on one device.
-
-    Arrays of NumPy in ``like`` stay ones; with ``on_host`` all states of clients are.
-    """
+    """A state like ``like`` from its arrays by path, on one device."""
+    # Arrays of NumPy in ``like`` stay ones; with ``on_host`` all states of clients are.
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     client_leaves = {id(leaf) for leaf in jax.tree.leaves(like.clients)} if on_host else set[int]()
     leaves = []

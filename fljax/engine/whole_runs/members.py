@@ -1,12 +1,8 @@
 """A run of some clients only: what the others hold, and what the algorithm is told of them.
 
 The law of coalitions: a run on some members equals the run of a federation that holds only these clients. Absence
-alone would break it, since algorithms divide by the number of clients, rank them, or keep what they had.
-
-Of the others a run sees shapes and declared categories alone: classes, widths, the size of a vocabulary. What is learnt
-from rows is the members', so features are standardised by the moments of the members' training rows. They are joined on
-the host, in float64, from sums of each client that are taken once: a run then costs no further pass over rows, members
-have the very moments of a federation of these alone, and nothing that is not finite outside gets into a sum.
+alone would break it, since algorithms divide by the number of clients, rank them, or keep what they had. Features are
+standardised by the members' moments, joined on the host in float64 from sums of each client: these are the very ones.
 """
 
 from __future__ import annotations
@@ -38,12 +34,8 @@ from fljax.protocol.lists import RowLists
 
 
 def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federation:
-    """The federation, of one seed and stored by id, in which seen clients outside ``member`` hold test rows alone.
-
-    Those of data that change during training, or before a model is used, are training and validation rows, too.
-
-    ``Spans.least`` stays. It is read where clients train, and no client without rows is trained.
-    """
+    """The federation of one seed, by id, in which seen clients outside ``member`` hold test rows alone."""
+    # ``Spans.least`` stays. It is read where clients train, and no client without rows is trained.
 
     def kept(rows: Rows) -> Rows:
         return rows._replace(size=jnp.where(member, rows.size, 0))
@@ -58,15 +50,10 @@ _AT_ONCE = 2**22
 
 
 class Scales(NamedTuple):
-    """What moments of members are made of, for each of F stacked federations; one federation is the only one.
+    """What moments of members are made of, for each of F stacked federations; one federation is the only one."""
 
-    Attributes:
-      given: ``[F, ...]``, the moments of all clients.
-      sums: ``[F, N, ...]``, of the training rows of each client, and ``count [F, N]``, in the order of storage.
-    """
-
-    given: Moments
-    sums: Sums
+    given: Moments  # [F, ...], the moments of all clients
+    sums: Sums  # [F, N, ...], of training rows, and count [F, N], in the order of storage
 
     @classmethod
     def of(cls, federation: Federation) -> Scales | None:
@@ -81,11 +68,8 @@ class Scales(NamedTuple):
         return cls(Moments(*given), sums)
 
     def of_members(self, member: Bool[np.ndarray, "R N"], place: Int[np.ndarray, " R"]) -> Moments:
-        """``[R, ...]``, the moments of the members of each run, whose federation is the one at ``place``.
-
-        Everybody has those that are given, bit by bit. Nobody has 0 and 1: nothing is learnt from no rows. So has a
-        federation that is not standardised beside others that are.
-        """
+        """``[R, ...]``, the moments of the members of each run, whose federation is the one at ``place``."""
+        # Everybody has those that are given, bit by bit. Nobody has 0 and 1, as a federation that is not standardised.
         found: Any = (leaf[place] for leaf in self.given)
         mean, std = found
         inside = member & (self.sums.count > 0)[place]
@@ -141,12 +125,8 @@ def by_themselves(federation: Federation) -> Federation:
 
 
 def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:
-    """The algorithm in a federation of ``member`` alone: the others have left for good, before round 0.
-
-    ``init_server`` gets ``Census.members``, and ``select`` gets ``Available.members``. Ballots of the others are those
-    from before the first poll, zeros. A client outside is judged, too, but its model is neither chosen nor tuned by its
-    rows before that: ``personal`` gets none of these.
-    """
+    """The algorithm in a federation of ``member`` alone: the others have left for good, before round 0."""
+    # Ballots of the others are zeros. Those are judged, too, but ``personal`` gets none of their rows before that.
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
         return algorithm.init_server(key, census._replace(members=member))

@@ -40,21 +40,13 @@ class Over(NamedTuple):
 
 
 class VariedPlan(NamedTuple):
-    """A plan whose leaves in ``arguments`` have one row for each run.
+    """A plan whose leaves in ``arguments`` have one row for each run."""
 
-    Attributes:
-      spec: its static part; ``varied`` are the positions of these leaves.
-      inputs: its traced part, with all rows ``[R, ...]`` of these leaves as arrays of NumPy.
-      runs: R.
-      member: ``[R, N]``; None: all clients.
-      cost: ``[R]``, positive.
-    """
-
-    spec: Spec
-    inputs: Inputs
+    spec: Spec  # ``varied`` are the positions of these leaves
+    inputs: Inputs  # with all rows [R, ...] of these leaves as arrays of NumPy
     runs: int
-    member: Bool[np.ndarray, "R N"] | None
-    cost: Float[np.ndarray, " R"]
+    member: Bool[np.ndarray, "R N"] | None  # None: all clients
+    cost: Float[np.ndarray, " R"]  # positive
 
 
 def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> VariedPlan:
@@ -87,12 +79,8 @@ def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> V
 def client_steps(
     plan: Algorithm | Plan, federation: Federation, member: Bool[np.ndarray, "R N"], rows: int
 ) -> float | None:
-    """Local steps of all clients in one round of all runs: ``sum_S min(rows, |S|) mean_{i in S} tau_i``.
-
-    An algorithm that trains in a way of its own makes others. The steps ``tau_i`` are those of the plan's argument
-    ``local``; without one the result is None. Of several federations it is the mean. Clients without rows train in no
-    run, and those that are no ``member`` not in this one.
-    """
+    """Local steps in one round of all runs: ``sum_S min(rows, |S|) mean_{i in S} tau_i``; None without ``local``."""
+    # An algorithm that trains in a way of its own makes others. Clients without rows train in no run.
     local = local_of(plan)
     if local is None:
         return None

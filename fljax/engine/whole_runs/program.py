@@ -40,21 +40,13 @@ def all_scores(algorithm: Algorithm, state: State, scores: Mapping[str, Labelled
 
 
 class RunRows(NamedTuple):
-    """The runs of one call of the program, by row.
-
-    Attributes:
-      seed: ``[rows]``.
-      member: ``[rows, N]`` by id, who belongs to the federation of the run; ``()``: all clients, in all runs.
-      moments: ``[rows, ...]`` of the members' training rows; ``()``: those of the federation.
-      place: ``[rows]``, the place of the seed among the seeds, for federations of several seeds.
-      cost: ``[rows]``, relative cost; 0: the row is not computed, and its results are zeros.
-    """
+    """The runs of one call of the program, by row."""
 
     seed: UInt[Array, " rows"]
-    member: Any
-    moments: Any
-    place: Int[Array, " rows"]
-    cost: Int[Array, " rows"]
+    member: Any  # [rows, N] by id, who belongs to the run's federation; (): all clients
+    moments: Any  # [rows, ...] of the members' training rows; (): those of the federation
+    place: Int[Array, " rows"]  # of the seed among the seeds, for federations of several seeds
+    cost: Int[Array, " rows"]  # 0: the row is not computed, and its results are zeros
 
 
 class RunEnd(NamedTuple):
@@ -103,11 +95,7 @@ def final_state(
     rounds: int | Int[Array, ""],
     options: RoundOptions = AS_USUAL,
 ) -> State:
-    """The state of one run after its rounds.
-
-    The data are of one seed, stored by id, with the moments of the members (``Scales``). ``member`` is ``[N]`` by id,
-    who belongs to the federation; ``()``: all clients.
-    """
+    """The state of one run after its rounds, on data of one seed; both are by id, and ``member`` ``()`` is all."""
     if not isinstance(member, tuple):
         algorithm, data = among_members(algorithm, member), rows_of_members(data, member)
         options = options._replace(everybody=False)

@@ -372,9 +372,6 @@ def _blocks(call: _Call, left: np.ndarray, block: int | None) -> Iterator[tuple[
 
 
 def block_length(cost: Float[np.ndarray, " left"], seconds: float, fewest: int, most: int) -> int:
-    """How many of the runs that are left, in order, take about ``BLOCK`` CPU-seconds: from ``fewest`` to ``most``.
-
-    ``seconds`` are for a cost of 1.
-    """
+    """How many of the runs left, in order, take about ``BLOCK`` CPU-seconds; ``seconds`` are for a cost of 1."""
     affordable = np.searchsorted(np.cumsum(cost), BLOCK / seconds, side="right")
     return int(np.clip(affordable, fewest, most))

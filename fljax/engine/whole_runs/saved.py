@@ -1,8 +1,5 @@
-"""Finished blocks of whole runs in a folder: each is written when it ends, and the same call goes on without them.
-
-``runs.json`` says what the runs are of. Each ``runs-00000.npz`` has the runs of one block, by their places, and names
-the checksum of that identity, so a file of other runs is not read.
-"""
+"""Finished blocks of whole runs in a folder: each is written when it ends, and the same call goes on without them."""
+# Each ``runs-00000.npz`` has the checksum of the identity in ``runs.json``, so a file of other runs is not read.
 
 from __future__ import annotations
 
@@ -22,32 +19,19 @@ _IDENTITY, _PLACE, _DIVERGED, _MEASURE, _MARKS = "runs.json", "place", "diverged
 
 
 class FinishedRuns(NamedTuple):
-    """The results of some runs.
+    """The results of some runs."""
 
-    Attributes:
-      place: ``[b]``, their places among all runs.
-      measures: ``{name: [b, ...]}``.
-      diverged: ``[b]``.
-    """
-
-    place: np.ndarray
-    measures: Mapping[str, np.ndarray]
+    place: np.ndarray  # among all runs
+    measures: Mapping[str, np.ndarray]  # by name, [b, ...]
     diverged: np.ndarray
 
 
 class RunFolder(NamedTuple):
-    """A folder of finished blocks.
-
-    Attributes:
-      path: of the folder.
-      identity: what the runs are of, as in JSON.
-      note: called with sentences for the user.
-      force: as for ``Checkpoint``.
-    """
+    """A folder of finished blocks."""
 
     path: pathlib.Path
-    identity: dict[str, Any]
-    note: Callable[[str], Any]
+    identity: dict[str, Any]  # what the runs are of, as in JSON
+    note: Callable[[str], Any]  # called with sentences for the user
     force: bool = False
 
     @property
@@ -61,15 +45,7 @@ def _mark(identity: Mapping[str, Any]) -> int:
 
 
 def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int) -> tuple[list[FinishedRuns], str]:
-    """The blocks that a folder has, and what differs, if they are used by force.
-
-    Files that are damaged, or of other runs, are noted, and their runs computed anew. ``shapes`` are those of the
-    measures of one run. The folder is made if it does not exist.
-
-    Raises:
-      ValueError: if the folder is of other runs.
-      OSError: if the folder cannot be written.
-    """
+    """The blocks that a folder has, and what differs by force; runs of damaged files are noted and computed anew."""
     folder.path.mkdir(parents=True, exist_ok=True)
     described = folder.path / _IDENTITY
     try:
@@ -110,11 +86,7 @@ def _read(path: pathlib.Path, marks: set[int], shapes: Mapping[str, tuple[int, .
 
 
 def save(folder: RunFolder, block: FinishedRuns) -> None:
-    """Writes a block; the folder has it as a whole or not at all.
-
-    Raises:
-      OSError: if it cannot be written.
-    """
+    """Writes a block; the folder has it as a whole or not at all."""
     numbers = [int(path.stem.removeprefix("runs-")) for path in folder.path.glob("runs-*.npz") if _is_numbered(path)]
     arrays = {_MEASURE + name: array for name, array in block.measures.items()}
     arrays |= {_PLACE: block.place, _DIVERGED: block.diverged, "mark": np.asarray(folder.mark)}

@@ -26,17 +26,11 @@ class MeasureKind(NamedTuple):
 
 
 class RunTable(NamedTuple):
-    """The results of all runs so far, as arrays that are filled in place.
+    """The results of all runs so far, as arrays that are filled in place."""
 
-    Attributes:
-      measures: ``{name: [runs, ...]}``.
-      diverged: ``[runs]``.
-      left: ``[runs]``, whether a run is not finished yet.
-    """
-
-    measures: dict[str, np.ndarray]
+    measures: dict[str, np.ndarray]  # by name, [runs, ...]
     diverged: Bool[np.ndarray, " runs"]
-    left: Bool[np.ndarray, " runs"]
+    left: Bool[np.ndarray, " runs"]  # whether a run is not finished yet
 
 
 def measure_kinds(end: RunEnd) -> dict[str, MeasureKind]:

@@ -1,8 +1,4 @@
-"""Deviations that a command asks for: names of usual ones, or a file of strategies; and those that an algorithm reads.
-
-A file of strategies is a TOML file with a table for each deviation, as the option ``strategy`` of the scenario
-``strategic``: ``["double update"]`` and ``own = 2.0``.
-"""
+"""Deviations that a command asks for: names of usual ones, or a TOML file of strategies with a table for each."""
 
 from __future__ import annotations
 
@@ -24,22 +20,14 @@ _ALL = Messages(Report._fields, True, True, True, True)
 
 
 class Chosen(NamedTuple):
-    """The deviations that an algorithm plays.
+    """The deviations that an algorithm plays."""
 
-    Attributes:
-      deviations: by name; empty if it reads none of the requested ones.
-      left_out: the reasons for the others by name, as a clause about the algorithm.
-    """
-
-    deviations: Mapping[str, Strategy | Deviation]
-    left_out: Mapping[str, str]
+    deviations: Mapping[str, Strategy | Deviation]  # by name; empty if it reads none of the requested ones
+    left_out: Mapping[str, str]  # reasons for the others by name, as clauses about the algorithm
 
 
 def deviations_of(text: str | None, *, imports: bool = True) -> Deviations:
-    """What an option says: a file that ends in ``.toml``, or names with commas between them; None: all usual ones.
-
-    A name may be the import path of a function, ``"module:function"``; ``imports`` allows it.
-    """
+    """What an option says: a file that ends in ``.toml``, or names (or import paths of functions) with commas."""
     if text is None:
         return None
     if text.lower().endswith(".toml"):

@@ -166,10 +166,7 @@ def described(entries: Sequence[AlgorithmSetup], local: Local) -> dict[str, Any]
 
 
 def marks_of(task: Task, federation: Federation) -> dict[str, Any]:
-    """A checksum of how a task computes the loss of one row, with the version and backend of JAX that traced it.
-
-    Empty if the task cannot be traced, since a finished run must be described in any case.
-    """
+    """A checksum of how a task computes the loss of a row, and the JAX that traced it; empty if it cannot be traced."""
     key = jax.random.key(0)
     row = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)),

@@ -1,13 +1,8 @@
-"""``[model] initial`` of a config: the model from which clients, server and standalone models start.
+"""``[model] initial`` of a config: the model from which clients, server and standalone models start, in all seeds.
 
-    initial = "runs/my-run:fedavg"    the common model of that algorithm; with several seeds, initial_seed says whose
-    initial = "pretrained.npz"        arrays by path, or a flax checkpoint (msgpack), or an orbax folder
-
-All seeds start from it. A run splits its data by seed, so the training rows of a seed of that run may be test rows of
-another seed here.
-
-A file of models has the common model of each seed, so it is read without the data and the code that trained it. All
-seeds start from one model, since ``Task.init`` knows no seed but its key.
+It is ``RUN:LABEL``, the common model of that algorithm (``initial_seed`` says whose), or a file of parameters. A file
+of models has it apart, so it is read without the data and the code that trained it. A run splits its data by seed, so
+the training rows of a seed of that run may be test rows of another seed here.
 """
 
 from __future__ import annotations
@@ -27,11 +22,7 @@ COMMON, SEEDS = "common/", "seeds"
 
 
 def with_initial(task: Task, initial: str | None, seed: int | None = None) -> Task:
-    """The task that starts from what a config names; the task itself for None.
-
-    ``initial`` is ``RUN:LABEL``, or the path of a file or folder of parameters; ``seed`` one of the seeds of ``RUN``,
-    None its only one.
-    """
+    """The task that starts from what a config names (``seed``: one of ``RUN``'s seeds); None: the task itself."""
     if initial is None:
         if seed is not None:
             raise ValueError(f"model.initial_seed: expected model.initial = 'RUN:LABEL' with it, got {seed} alone")

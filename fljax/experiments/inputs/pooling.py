@@ -1,14 +1,7 @@
 """Pooled (centralised) training as a baseline: one client has the rows of all clients, and all clients are judged.
 
-An algorithm of an experiment with ``pooled = true`` runs on the federation of ``pooled``. Its single client has all
-training rows of the seen clients; the model is judged by the test rows of each seen and unseen client. Training has the
-settings of the experiment, so:
-
-- with ``steps``, a round has as many steps as one client makes in a round, of the same batch size, and a run as many
-  steps as a client that is in every cohort;
-- with ``epochs``, a round passes over all rows as often as all clients together do.
-
-The initial model, the rate, its decay and the seeds are those of the other algorithms.
+Training has the settings of the experiment. So with ``steps``, a run has as many steps as a client that is in every
+cohort; with ``epochs``, a round passes over all rows as often as all clients together do.
 """
 
 from __future__ import annotations
@@ -46,15 +39,8 @@ _OF_THE_POOL = (*_OF_VALIDATION, *COMPUTE)
 
 
 def pooled(federation: Federation) -> Federation:
-    """One client with the training and validation rows of all seen clients, which are unseen clients now.
-
-    Args:
-      federation: one, or one per seed, stacked.
-
-    Returns:
-      A federation of the same examples. Its unseen clients are first the seen ones by id, then the unseen ones. Rows
-      that several clients have are as often in the pool. The one client has no test rows.
-    """
+    """One client with the training and validation rows of all seen clients, which are unseen clients now."""
+    # Rows that several clients have are as often in the pool; its client has no test rows.
     features, names = federation.features, federation.names
     federation = by_id(federation)
     seen, unseen = federation.clients, federation.unseen
@@ -106,14 +92,11 @@ def _table(lists: Sequence[Sequence[np.ndarray]], stacked: tuple[int, ...]) -> R
 
 
 def by_client(values: Mapping[str, np.ndarray], clients: int, unseen: int) -> dict[str, Labelled]:
-    """What a pooled run measured of everybody, ``[runs, N + U]``, as ``[runs, N]`` and ``unseen_...`` ``[runs, U]``.
-
-    Scalars are left out: those over clients are computed again. A score pooled over all rows stays where there are no
-    unseen clients, since its rows are those of the seen ones then.
-    """
+    """What a pooled run measured of everybody, ``[runs, N + U]``, as ``[runs, N]`` and ``unseen_...`` ``[runs, U]``."""
     by_name: dict[str, Labelled] = {}
     for name, numbers in values.items():
         plain = name.removeprefix("unseen_")
+        # Scalars over clients are computed again.
         if plain == name:
             continue
         if np.ndim(numbers) == 2:
@@ -122,6 +105,7 @@ def by_client(values: Mapping[str, np.ndarray], clients: int, unseen: int) -> di
                 by_name[name] = Labelled(numbers[..., clients:], ("unseen",))
             if plain.startswith("score_"):
                 by_name |= _averages(plain, numbers, clients, unseen)
+        # Without unseen clients, its rows are those of the seen ones.
         elif plain.startswith("pooled_score_") and not unseen:
             by_name[plain] = Labelled(numbers, ())
     return by_name
@@ -138,10 +122,7 @@ def _averages(plain: str, numbers: np.ndarray, clients: int, unseen: int) -> dic
 
 
 def metrics_by_client(metrics: xr.Dataset, reference: Reference | None, clients: int, unseen: int) -> xr.Dataset:
-    """The metrics of a pooled run in the form of all others, with ``reference`` the standalone models of all clients.
-
-    ``metrics`` are of a run on ``pooled(federation)``, which has so many ``clients``, and ``unseen`` ones.
-    """
+    """The metrics of a run on ``pooled(federation)`` in the form of all others, with everybody's ``reference``."""
     rounds = metrics["evaluated_round"].values.tolist()
     evaluations = []
     for place, done in enumerate(rounds):
@@ -212,16 +193,10 @@ class OfPooled:
 
 
 class PooledModels(NamedTuple):
-    """``(client, ..., seed=0, unseen=False)`` of a pooled run, whose clients are all unseen ones.
+    """``(client, ..., seed=0, unseen=False)`` of a pooled run, whose clients are all unseen ones."""
 
-    Attributes:
-      function: ``deployed`` or ``predict`` of the run.
-      clients: the number of seen clients.
-      unseen: the number of unseen clients.
-    """
-
-    function: Callable[..., Any]
-    clients: int
+    function: Callable[..., Any]  # ``deployed`` or ``predict`` of the run
+    clients: int  # the number of seen ones
     unseen: int
 
     def parts(self) -> Any:

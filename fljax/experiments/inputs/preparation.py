@@ -1,9 +1,7 @@
 """What algorithms get before they run: facts for contributions, baselines, initial clusters, and the plan with them.
 
-A scenario with a parameter ``baseline``, but no option for it, compares clients with the first algorithm. It decides in
-rounds that are multiples of its parameter ``every`` (in every round without this parameter). So the first algorithm is
-also evaluated after these numbers of rounds, whatever ``evaluate_every`` is. Its metrics contain these accuracies, as
-variables over a separate dimension ``decision_round``.
+A scenario with a parameter ``baseline``, but no option for it, compares clients with the first algorithm in rounds that
+are multiples of its ``every``. The first one is evaluated there too: these accuracies are over ``decision_round``.
 """
 
 from __future__ import annotations
@@ -116,10 +114,7 @@ def facts_to_tell(setup: Setup) -> list[str]:
 
 
 def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Reference:
-    """The reference with what the clients of an experiment require, the same for all of its algorithms.
-
-    Validation losses are left out unless a metric reads them. ``trial``: whether the reference has placeholders.
-    """
+    """The reference with what the clients of an experiment require; ``trial``: it has placeholders."""
     names = [setup.federation.names] if setup.world is None else setup.world.names
     clients = clients_of(setup.federation, names, len(setup.seeds))
     found = with_requirement(reference, setup.requirement, _thresholds(setup), clients, trial=trial)
@@ -146,10 +141,8 @@ def _thresholds(setup: Setup) -> list[Given]:
 
 
 def check_requirement(parts: Parts, reference: Reference, setup: Setup) -> None:
-    """Raises a ValueError if earlier results of algorithms were judged by other numbers of the user.
-
-    Losses of standalone models are not compared, since those of two runs may differ by rounding.
-    """
+    """Raises a ValueError if earlier results were judged by other numbers of the user."""
+    # Losses of standalone models are not compared: those of two runs may differ by rounding.
     if setup.requirement is None or setup.requirement.value is None:
         return
     for label, (metrics, _) in parts.items():
@@ -170,10 +163,7 @@ def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> b
 
 
 def decision_rounds(setup: Setup) -> tuple[int, ...]:
-    """Numbers of rounds (including 0) after which a scenario compares clients with the first algorithm.
-
-    Empty if there is no such scenario.
-    """
+    """Numbers of rounds (including 0) after which a scenario compares clients with the first algorithm."""
     found: set[int] = set()
     for entry in setup.algorithms[1:]:
         for wrap, options in entry.scenarios:
@@ -188,11 +178,7 @@ def decision_rounds(setup: Setup) -> tuple[int, ...]:
 
 
 def baselines_of(setup: Setup, parts: Parts) -> dict[str, np.ndarray] | None:
-    """Tables ``[seeds, rounds, N]`` of the accuracies of the first algorithm, by the rows that they are of.
-
-    Row t is after t rounds; NaN in rounds without a decision. Empty if no scenario asks for them; None before the first
-    algorithm has run.
-    """
+    """Tables ``[seeds, rounds, N]`` of the first algorithm's accuracies by rows; None before it has run."""
     label, decisions = setup.labels[0], list(decision_rounds(setup))
     if label not in parts:
         return None
@@ -206,6 +192,7 @@ def baselines_of(setup: Setup, parts: Parts) -> dict[str, np.ndarray] | None:
                 f"expected results of {label} in every round in which a scenario decides, got results without some of "
                 "them (it was stopped early, or an earlier version of fljax saved none); run it again"
             )
+        # Row t is after t rounds; NaN in rounds without a decision.
         values = metrics[name].transpose("seed", "decision_round", "client").sel(decision_round=decisions).values
         found[split] = np.full((values.shape[0], setup.rounds, values.shape[2]), np.nan, values.dtype)
         found[split][:, decisions] = values
@@ -271,16 +258,11 @@ def build_plan(
     setup: Setup,
     entry: AlgorithmSetup,
     reference: Reference,
-    baselines: Mapping[str, np.ndarray] | None = None,
+    baselines: Mapping[str, np.ndarray] | None = None,  # [seeds, rounds, N], by the rows that they are of
     *,
-    trial: bool = False,
+    trial: bool = False,  # a placeholder for initial clusters, which are otherwise found by training
 ) -> Plan:
-    """The plan of one algorithm: its builder receives arguments by the names of its parameters.
-
-    ``baselines`` are the accuracies ``[seeds, rounds, N]`` that the first algorithm has after every number of rounds,
-    by the rows on which they are measured. ``trial`` uses a placeholder for initial clusters, which are otherwise found
-    by training.
-    """
+    """The plan of one algorithm: its builder receives arguments by the names of its parameters."""
     if entry.plan is not None:
         return entry.plan
     build, local = entry.build, entry.local

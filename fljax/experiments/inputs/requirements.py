@@ -62,15 +62,10 @@ class Requirement(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """The clients that require a loss.
+    """The clients that require a loss."""
 
-    Attributes:
-      trains: ``[seeds, N]``, whether a seen client has training rows, by id.
-      names: of each seed.
-    """
-
-    trains: Bool[np.ndarray, "seeds N"]
-    names: tuple[Names, ...]
+    trains: Bool[np.ndarray, "seeds N"]  # whether a seen client has training rows, by id
+    names: tuple[Names, ...]  # of each seed
 
 
 class Given(NamedTuple):
@@ -81,10 +76,7 @@ class Given(NamedTuple):
 
 
 def requirement_of(given: Any) -> Requirement | None:
-    """The requirement that a user gives, checked, with the content of its file as ``value``.
-
-    Its ``value`` or ``function`` may be given alone.
-    """
+    """The requirement that a user gives, also its value or function alone, checked; ``value`` is its file's content."""
     if given is None:
         return None
     if isinstance(given, Requirement):
@@ -203,18 +195,12 @@ def clients_of(federation: Federation, names: Sequence[Names], seeds: int) -> Cl
 def with_requirement(
     reference: Reference,
     requirement: Requirement | None,
-    given: Sequence[Given],
+    given: Sequence[Given],  # must be equal, also to the requirement; other forms than numbers are ignored
     clients: Clients,
     *,
-    trial: bool = False,
+    trial: bool = False,  # the reference has placeholders: no function is called
 ) -> Reference:
-    """The reference with the losses that clients require: ``required`` and ``unseen_required``.
-
-    ``requirement`` is from ``requirement_of``; None: the threshold that is given, or else the training losses of
-    standalone models. The thresholds ``given`` to algorithms and scenarios must be equal, and equal to the requirement;
-    values of another form than numbers are ignored. ``trial``: whether ``reference`` has placeholders; no function is
-    called then.
-    """
+    """The reference with ``required`` and ``unseen_required``; None: ``given`` thresholds, else standalone losses."""
     bare = reference._replace(required=None, unseen_required=None)
     found = [(each, results.with_threshold(bare, each.threshold)) for each in given]
     found = [(each, own) for each, own in found if own is not bare]

@@ -1,8 +1,4 @@
-"""The values that an experiment runs with: federation, task, local training, algorithms, execution.
-
-``resolve_setup`` makes them of a config: it calls the builders that ``fljax.config.name_resolution`` found for the
-config's names. ``fljax.experiments.run`` and ``fljax.experiments.sweep`` read only its name, rounds, labels and sweep.
-"""
+"""The values that an experiment runs with: federation, task, local training, algorithms, execution."""
 
 from __future__ import annotations
 
@@ -127,19 +123,13 @@ class Setup(NamedTuple):
 
 
 def resolve_setup(config: Config, log: EventLog | None = None) -> Setup:
-    """Reads the data and builds the model of a config.
-
-    ``log`` gets the data set that was read, and notes on the model.
-    """
+    """Reads the data and builds the model of a config; ``log`` gets notes on them."""
     world = build_world(config, log)
     return assemble(config, world.federation, build_task(config, world.dataset, log))._replace(world=world)
 
 
 def resolve_cells(cells: Sequence[Config], log: EventLog | None = None) -> list[Setup]:
-    """The setup of every cell of a sweep.
-
-    Cells with equal data and seeds share a federation. Cells whose models are equal too share a task.
-    """
+    """The setup of every cell of a sweep; equal data and seeds share a federation, and equal models a task."""
     worlds: dict[str, World] = {}
     tasks: dict[str, Task] = {}
     setups = []
@@ -209,10 +199,7 @@ def local_training(config: Config) -> Local:
 
 
 def _with_changes(local: Local, changes: Mapping[str, Any]) -> Local:
-    """``local`` with some settings replaced.
-
-    Steps replace epochs, and epochs replace steps. An optimizer replaces the options of the other one, too.
-    """
+    """``local`` with some settings replaced; steps replace epochs, and an optimizer the options of the other one."""
     found: dict[str, Any] = dict(changes)
     if found.keys() & {"steps", "epochs"}:
         found = {"steps": None, "epochs": None} | found
@@ -242,10 +229,7 @@ def build_federation(config: Config, log: EventLog | None = None) -> tuple[Feder
 
 
 def build_world(config: Config, log: EventLog | None = None) -> World:
-    """The data of all seeds; no model is built.
-
-    Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
-    """
+    """The data of all seeds; sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask."""
     resolved = resolved_of(config, needs_data=True)
     assert resolved.dataset is not None
     source, options = resolved.dataset
@@ -301,10 +285,7 @@ def weights_of(cells: Sequence[AlgorithmSetup]) -> dict[str, str]:
 
 
 def world_of(federation: Federation, names: Sequence[Names]) -> World:
-    """A federation that no config made, as a World: its data set has the federation's own rows and no moments.
-
-    ``names`` are of each seed.
-    """
+    """A federation that no config made, as a World: its data set has the federation's own rows and no moments."""
     x, y = federation.examples[:2]
     return World(federation, data.Dataset(x, y, None, x.shape[0], 0.0, 1.0), tuple(names))  # type: ignore[arg-type]
 

@@ -1,10 +1,7 @@
 """The certificate of a mechanism: every client deviates in turn, one attacks, and controls show that lies are seen.
 
-The attack comes after the deviations. It begins with the client and the strategy that gain most with the first half of
-the seeds. The same half chooses among many strategies, and the other half gives the gain of the best one.
-
-The search is random, and its draws depend only on its seed. It changes the fields of the tried deviations, so the
-algorithm reads them, and the runs have a program of the same form.
+The draws of the search depend only on its seed. It changes fields of tried deviations, so the algorithm reads them, and
+the runs have a program of the same form.
 """
 
 from __future__ import annotations
@@ -94,8 +91,7 @@ def certify(
       candidates: strategies that the attacker tries; 0: there is no attack.
       controls: whether mechanisms with known gains are certified beside it.
       max_runs: more runs are refused.
-      **of_runs: further arguments of ``fljax.runs``: ``execution``, ``block``, ``checkpoint``, ``on_block``. With
-        ``checkpoint`` the same call goes on with the runs that are missing.
+      **of_runs: further arguments of ``fljax.runs``, as for ``coalitions``.
 
     Returns:
       The certificate. Read ``rationality`` first, then ``controls``: where one has not passed, the verdict says little.
@@ -164,10 +160,7 @@ def cost_of(
     candidates: int = 0,
     splits: int = 0,
 ) -> Cost:
-    """The cost of all runs of a certificate, without the controls, whose programs are small; nothing is computed.
-
-    ``cells`` counts deviations for each client that deviates, and ``splits`` the clients that split.
-    """
+    """The cost of a certificate, without its controls, whose programs are small; nothing is computed."""
     clients = federation.clients.id.shape[-1]
     together = 1 + cells + (1 + candidates if candidates else 0) + (1 + splits if splits else 0)
     alone = runs_outside(outside, clients)
@@ -186,10 +179,8 @@ def check_number(cost: Cost, max_runs: int) -> None:
 
 
 def judged(result: Certificate, tolerance: float, *, attack: Attack | None = None, known: bool = False) -> Certificate:
-    """The certificate at another tolerance, with ``attack`` or its own; nothing of the mechanism runs again.
-
-    With ``known``, mechanisms with known gains are certified now. Otherwise the mechanisms of ``result`` stay.
-    """
+    """The certificate at another tolerance, with ``attack`` or its own; nothing of the mechanism runs again."""
+    # With ``known``, mechanisms with known gains are certified now. Otherwise the mechanisms of ``result`` stay.
     check_tolerance(tolerance)
     controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)
     if controls:
@@ -230,15 +221,11 @@ def _check(seeds: int, confidence: float, method: str, candidates: int) -> None:
 def candidate_strategies(
     deviations: Mapping[str, Strategy | Deviation], start: str, count: int, seed: int = 0
 ) -> dict[str, Strategy]:
-    """Strategies of one client by name: half of them around ``start``, the others drawn among all fields.
-
-    Around it, each number that is not honest is ``v 2^z + z' / 4`` with normal z and z', and other fields deviate now
-    and then. Elsewhere about half of the fields deviate: shares are uniform, the coefficient of the update is
-    ``2^U(-2, 3)`` and sometimes negative, factors of reports are ``10^U(-1.5, 1.5)``, and shifts ``U(-1, 2)``. Each
-    field of some deviation is a number in all strategies. None of them is honest.
-
-    Source: ours; random search as in Bergstra and Bengio, "Random search for hyper-parameter optimization" (2012).
-    """
+    """Strategies by name, none honest: half of them around ``start``, the others drawn among all fields."""
+    # Around it, each number that is not honest is ``v 2^z + z' / 4`` with normal z and z', and other fields deviate now
+    # and then. Elsewhere about half of the fields deviate: shares are uniform, the coefficient of the update is
+    # ``2^U(-2, 3)`` and sometimes negative, factors of reports are ``10^U(-1.5, 1.5)``, and shifts ``U(-1, 2)``.
+    # Source: ours; random search as in Bergstra and Bengio, "Random search for hyper-parameter optimization" (2012).
     drawn = np.random.default_rng(seed)
     fields = [name for name in _HONEST if any(name in numbers_of(strategy) for strategy in deviations.values())]
     origin = numbers_of(deviations[start])

@@ -1,11 +1,10 @@
 """Positive controls: results of the functions of a certificate if the gain of a lie is known.
 
 - Mean estimation: client i has ``F_i(w) = (w - c_i)^2 / 2``, and uniform FedAvg ends at ``w* = sum_i s_i c_i / sum_i
-  s_i`` if clients multiply their updates by ``s_i``. With c = (0, 1, 5) the last client gains 63/32 by s = 2, so the
-  mechanism must be flagged. If all clients have the same c, nobody gains with any seed, and no effect must be seen.
-  Both are runs, of one small program.
-- A fee for honesty: the runs of the certificate itself, where a client that does not deviate pays a fee beyond all
-  differences between payoffs. Every deviation pays then. If one is not flagged, seeds are too few for its noise.
+  s_i`` if clients multiply their updates by ``s_i``. With c = (0, 1, 5) the last client gains 63/32 by s = 2, which
+  must be flagged; with equal c nobody gains, and no effect must be seen. Both are runs of one small program.
+- A fee for honesty beyond all differences between payoffs, in the runs of the certificate itself: every deviation pays.
+  If one is not flagged, seeds are too few for its noise.
 """
 
 from __future__ import annotations
@@ -43,11 +42,9 @@ def _loss(predicted: Float[Array, " b"], y: Float[Array, " b"]) -> Float[Array, 
 
 
 def mean_estimation(targets: tuple[float, ...]) -> tuple[Plan, Federation]:
-    """Uniform FedAvg with one step of length 1/4 a round, and clients with one row each, their target.
-
-    Source: the setting of Dorner et al., "Incentivizing honesty among competitors in collaborative learning and
-    optimization" (NeurIPS 2023), with one sample and without competition.
-    """
+    """Uniform FedAvg with one step of length 1/4 a round, and clients with one row each, their target."""
+    # Source: the setting of Dorner et al., "Incentivizing honesty among competitors in collaborative learning and
+    # optimization" (NeurIPS 2023), with one sample and without competition.
     count = len(targets)
     rows = Rows(jnp.arange(count, dtype=jnp.int32)[:, None], jnp.ones(count, jnp.int32))
     none = rows._replace(size=jnp.zeros(count, jnp.int32))
@@ -81,10 +78,8 @@ def _mean_estimation_control(words: str, targets: tuple[float, ...], expected: s
 
 
 def fee_for_honesty(gains: Gains, tolerance: float, confidence: float, method: str) -> Control:
-    """``g + fee`` of all cells, with ``fee = tolerance + 2 (max u - min u)``: above the tolerance with every seed.
-
-    It is flagged if every cell is, so ``low`` is the smallest lower bound.
-    """
+    """``g + fee`` of all cells, with ``fee = tolerance + 2 (max u - min u)``: above the tolerance with every seed."""
+    # It is flagged if every cell is, so ``low`` is the smallest lower bound.
     most = max(float(gains.payoffs.max()), float(gains.honest.max()))
     least = min(float(gains.payoffs.min()), float(gains.honest.min()))
     fee = tolerance + (2 * (most - least) or 1.0)  # 1 where all payoffs are equal

@@ -11,14 +11,8 @@ from jaxtyping import Int
 def cycles_of(
     source: Int[np.ndarray, " edge"], target: Int[np.ndarray, " edge"], count: int
 ) -> tuple[tuple[int, ...], ...]:
-    """A shortest cycle through the first node of each strongly connected part that has an edge inside.
-
-    A walk that goes round for ever does so in one of these parts. Edges go from ``source`` to ``target``, both ``[E]``;
-    nodes are 0 to ``count - 1``.
-
-    Returns:
-      Cycles as nodes in their order, without the return to the first one.
-    """
+    """A shortest cycle through the first node of each strongly connected part that has an edge inside, as its nodes."""
+    # A walk that goes round for ever does so in one of these parts.
     from scipy.sparse import coo_array  # late: it takes a quarter of a second
     from scipy.sparse.csgraph import connected_components
 

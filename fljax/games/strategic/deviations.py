@@ -1,7 +1,6 @@
 """Deviations that are tried: which ones make sense for an algorithm, and their numbers for every client and profile.
 
-What an algorithm reads is seen from its messages: a value that it does not ask for is None in every Report, and no
-update is sent where none is needed. So algorithms of users need not declare anything.
+What an algorithm reads is seen from its messages, so that users' algorithms need not declare anything.
 """
 
 from __future__ import annotations
@@ -52,23 +51,14 @@ class Played(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """The messages of an algorithm's clients.
+    """The messages of an algorithm's clients."""
 
-    Attributes:
-      reports: the values that it asks for, in the order of ``Report``.
-      update: whether clients send an update.
-      one_model: whether clients receive one model of the shape of their update.
-      classes: whether labels can be flipped.
-      tokens: whether the server keeps tokens of clients.
-      own_models: whether a client uses a model that it keeps: then it trains also if it sends nothing.
-    """
-
-    reports: tuple[str, ...]
-    update: bool
-    one_model: bool
-    classes: bool
-    tokens: bool = False
-    own_models: bool = False
+    reports: tuple[str, ...]  # the values that it asks for, in the order of ``Report``
+    update: bool  # whether clients send one
+    one_model: bool  # whether clients receive one model of the shape of their update
+    classes: bool  # whether labels can be flipped
+    tokens: bool = False  # whether the server keeps tokens of clients
+    own_models: bool = False  # whether clients use models that they keep: they train also if they send nothing
 
 
 def messages_of(plan: Plan, federation: Federation) -> Messages:
@@ -179,11 +169,7 @@ def check_numbers(deviations: Mapping[str, Strategy | Deviation], algorithm: Alg
 
 
 def unread(deviations: Mapping[str, Strategy | Deviation], messages: Messages) -> dict[str, str]:
-    """The deviations that would certify nothing of an algorithm with these messages, or cannot be played beside others.
-
-    Returns:
-      By name why, as a clause about the algorithm: ``"which never reads size"``.
-    """
+    """Why some deviations would certify nothing, by name: clauses such as ``"which never reads size"``."""
     numbers = {name: strategy for name, strategy in deviations.items() if isinstance(strategy, Strategy)}
     reasons = {name: _reason(strategy, messages) for name, strategy in numbers.items()}
     left_out = {name: reason for name, reason in reasons.items() if reason}
@@ -235,10 +221,7 @@ def numbers_of(strategy: Strategy | Deviation) -> dict[str, float]:
 def strategies_played(
     deviations: Mapping[str, Strategy | Deviation], choices: Int[np.ndarray, "profile client"]
 ) -> Strategy:
-    """The strategies ``[P, N]`` of all profiles, with those fields alone that some deviation has.
-
-    0 in ``choices`` is honest, and 1 the first of the deviations.
-    """
+    """The strategies ``[P, N]`` of all profiles, with fields that some deviation has; choice 0 is honest."""
     honest, numbers = numbers_of(HONEST), [numbers_of(strategy) for strategy in deviations.values()]
     fields = [field for field in honest if any(field in strategy for strategy in numbers)]
     rows: dict[str, Float[np.ndarray, "profile client"]] = {}

@@ -1,11 +1,7 @@
-"""Equilibria of a table of all profiles: which profiles no client wants to leave, and where best responses lead.
+"""Equilibria of a table of all K^N profiles: which profiles no client wants to leave, and where best responses lead.
 
-A table is full if it has every profile of K strategies and N clients, K^N of them. Payoffs are means over seeds. A
-diverged run counts as the worst utility (``replace_diverged`` can say which). Arrays over profiles are in the order of
-the table. Differences of payoffs up to 64 times their precision, relative to the largest payoff, are rounding.
-
-Gains are paired by seed, and bounds of all of them at once say which profiles are equilibria for certain, and which
-are possible. Or else payoffs are off by up to a half-width h. Then every equilibrium of the true payoffs is a
+Payoffs are means over seeds; a diverged run counts as the worst utility (``replace_diverged``). Differences up to 64
+times the precision of the largest payoff are rounding. Where payoffs are off by up to h, a true equilibrium is a
 2h-equilibrium of the means, and a gamma-equilibrium of the means is a true (gamma + 2h)-equilibrium.
 """
 

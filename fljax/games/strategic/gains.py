@@ -1,13 +1,8 @@
 """The gains of clients that deviate alone, paired by seed, and the certificate that says whether it pays.
 
-A cell k is a client i and a strategy. ``g_{k,r} = u_i(k, the others honest; r) - u_i(honest; r)`` for seed r. Runs of a
-seed share data, initial weights and random keys, so that much of the noise cancels in the difference.
-
-The largest mean gain of many cells is biased upwards. So the certificate rests on bounds that hold for all cells at
-once, and also gives the gain of the worst cell with seeds that did not choose it.
-
-A diverged run counts as the worst utility, and is listed. Only some deviations were tried: their gains are lower bounds
-of what a client can gain.
+A cell k is a client i and a strategy. ``g_{k,r} = u_i(k, the others honest; r) - u_i(honest; r)`` for seed r. The
+largest mean gain of many cells is biased upwards: bounds hold for all cells at once, and the worst cell's gain is also
+given with seeds that did not choose it. Gains of tried deviations are lower bounds of what a client can gain.
 """
 
 from __future__ import annotations
@@ -406,10 +401,8 @@ def verdict_of_all(verdicts: Sequence[str]) -> str:
 def seeds_that_decide(
     bounds: Bounds, attack: Attack | None, tolerance: float, rounding: float, seeds: int
 ) -> int | None:
-    """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or else of all cells. None if no number is.
-
-    The attack is a cell. Without variation no number decides. The c of more seeds is smaller, so that fewer may do.
-    """
+    """``(c sd / (tolerance - mean))^2``: of one cell above the tolerance, or of all cells; None: no number."""
+    # The attack is a cell. Without variation no number decides. The c of more seeds is smaller, so that fewer may do.
     mean, high = bounds.mean, bounds.high
     if attack is not None:
         mean, high = np.append(mean, attack.mean), np.append(high, attack.high)

@@ -1,8 +1,4 @@
-"""Whether two clients gain by deviating together: the certificate of pairs.
-
-A mechanism may be truthful for each client alone and not for two that agree. A pair that can share what it gains cares
-about the mean of both gains; one that cannot needs that both gain.
-"""
+"""Whether two clients gain by deviating together, where a mechanism may be truthful for each client alone."""
 
 from __future__ import annotations
 

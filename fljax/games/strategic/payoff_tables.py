@@ -57,11 +57,8 @@ def are_whole(payoffs: Real[np.ndarray, "*shape"]) -> bool:
 
 
 def precision_of(payoffs: Real[np.ndarray, "*shape"]) -> float:
-    """The precision ``eps`` of payoffs: single precision if it holds all of them, whatever their dtype.
-
-    Runs compute in single precision by default, and tables have their results in double precision. Whole numbers have
-    double precision.
-    """
+    """The precision ``eps`` of payoffs: single precision if it holds all of them, whatever their dtype."""
+    # Runs compute in single precision by default, and tables have their results in double precision.
     if are_whole(payoffs):
         return float(np.finfo(float).eps)
     single = payoffs.astype(np.float32)

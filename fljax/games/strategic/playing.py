@@ -1,8 +1,4 @@
-"""Profiles of strategies, played: what every client gets in each, as runs of one compiled program, and outside.
-
-The runs of one seed share data, initial weights and random keys, which depend on the seed, the round and a client's id,
-and never on what clients do. So differences between profiles are paired by seed.
-"""
+"""Profiles of strategies, played: what every client gets in each, as runs of one compiled program, and outside."""
 
 from __future__ import annotations
 
@@ -115,8 +111,7 @@ def payoffs(
       standalone: how clients train alone; None: by the plan's ``local``, in as many rounds. A ``Reference`` has its own
         steps.
       max_runs: more runs are refused.
-      **of_runs: further arguments of ``fljax.runs``: ``execution``, ``block``, ``checkpoint``, ``on_block``. With
-        ``checkpoint`` the same call goes on with the runs that are missing.
+      **of_runs: further arguments of ``fljax.runs``, as for ``coalitions``.
 
     Returns:
       ``PayoffTable``, with NaN for a run that has diverged, and for a loss that is infinite. In a profile of "join" a
@@ -256,10 +251,7 @@ def kind_of(outside: Outside) -> str:
 def profiles(
     shape: Shape, clients: int, strategies: int, deviators: Sequence[int] | None = None
 ) -> Int[np.ndarray, "profile client"]:
-    """The strategy of each client in each profile of a shape; everybody is honest in the first.
-
-    For "join", 0 joins and 1 stays away. The honest one is among the K ``strategies``.
-    """
+    """The strategy of each client in each profile of a shape, the honest one first; in "join", 1 stays away."""
     if shape == "join":
         return members_of(clients).astype(int)
     if shape in ("unilateral", "pairs"):
@@ -329,11 +321,8 @@ def check_deviators(deviators: Sequence[int], clients: int) -> None:
 
 
 def with_losses_lost(table: PayoffTable, diverged: Bool[np.ndarray, " seed"]) -> PayoffTable:
-    """The table with NaN for infinite losses: a loss may be beyond the largest float where the model is not yet.
-
-    Raises a ValueError if an honest client has none that is finite in a run that has not diverged, or if all have;
-    ``diverged`` says which runs of honest clients have.
-    """
+    """The table with NaN for infinite losses: a loss may be beyond the largest float where the model is not yet."""
+    # A ValueError if an honest client has none that is finite in a run that has not ``diverged``, or if all have.
     if diverged.all():
         raise ValueError("expected a run of honest clients that stays finite, got runs that diverge with every seed")
     honest = np.where(diverged[:, None], 0, table.payoffs[:, table.honest])

@@ -1,8 +1,4 @@
-"""The costs for all clients if each looks after itself: prices of anarchy, of stability and of gaming.
-
-Welfare is the sum of all payoffs, ``W = sum_i u_i``. Prices compare the welfare of profiles. They are ratios, so that
-they say something only where welfare is positive: of losses, which count as negative payoffs, they are NaN.
-"""
+"""The costs for all clients if each looks after itself: prices, by the welfare ``W = sum_i u_i`` if it is positive."""
 
 from __future__ import annotations
 

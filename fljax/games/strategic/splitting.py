@@ -1,7 +1,6 @@
 """Whether it pays to join as several identities (false names): one client deals its rows to places after the others.
 
-Honest runs and runs of single clients have the same additional places, which are empty and are no members there. So all
-runs share one program, and all runs of a seed share initial weights and random keys.
+Honest runs and runs of single clients have the same places, empty and no members: all runs share one program.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def split_payoffs(
       outside: as for ``payoffs``.
       standalone: as for ``payoffs``.
       max_runs: more runs are refused.
-      **of_runs: further arguments of ``fljax.runs``, as for ``payoffs``.
+      **of_runs: further arguments of ``fljax.runs``, as for ``coalitions``.
 
     Returns:
       The table of N clients, with the strategies "honest" and "split in K".
@@ -181,11 +180,8 @@ def check_names(deviations: Iterable[str], identities: int) -> None:
 
 
 def with_splits(table: PayoffTable, splits: PayoffTable) -> PayoffTable:
-    """The table with the profiles in which one client splits, as one more strategy.
-
-    Their payoffs are ``u(honest) + u_s(split) - u_s(honest)``. In ``splits`` there are empty places, so that sums over
-    clients may differ in their last bits, and gains are those beside honest runs of the same form.
-    """
+    """The table with the profiles in which one client splits, with ``u(honest) + u_s(split) - u_s(honest)``."""
+    # In ``splits``, empty places may change the last bits of sums: gains are those beside honest runs of the same form.
     alone = splits.choices.any(axis=1)
     changes = splits.payoffs[:, alone] - splits.payoffs[:, [splits.honest]]
     payoffs = as_precise_as(table.payoffs[:, [table.honest]] + changes, table.payoffs)

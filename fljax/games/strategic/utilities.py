@@ -45,10 +45,9 @@ class Utility(NamedTuple):
 
 
 class Earnings(NamedTuple):
-    """What is kept of a run: the scores of each client and its tokens, or a utility of one's own.
+    """What is kept of a run: the scores of each client and its tokens, or a utility of one's own."""
 
-    It is equal for equal functions, so that runs share a program. Utilities with other costs need no other runs.
-    """
+    # It is equal for equal functions, so that runs share a program. Utilities with other costs need no other runs.
 
     function: UtilityFunction | None = None
     code: str = ""  # of the function, by which saved runs of an older body are told from those of this one
@@ -74,10 +73,7 @@ def utilities_of(
     tokens: Float[np.ndarray, "... N"] | None,
     utility: Utility,
 ) -> Float[np.ndarray, "... N"]:
-    """``u_i = metric_i - cost_i effort_i + price tokens_i``; ``tokens`` are None where there are none.
-
-    Source: ours. Blum et al., "One for one, or all for all" (ICML 2021), have costs linear in effort.
-    """
+    """``u_i = metric_i - cost_i effort_i + price tokens_i``; Blum et al. (ICML 2021) have such costs."""
     net = earned - np.asarray(utility.cost, float) * effort
     return net if tokens is None else net + utility.price * tokens
 
@@ -93,12 +89,8 @@ def tokens_of(server: PyTree) -> Any:
 def steps_of_round(
     plan: Algorithm | Plan, federation: Federation, played: Strategy = HONEST, own_models: bool = False
 ) -> Float[np.ndarray, "seed run N"]:
-    """Local steps that clients compute in a round of training, and pay for.
-
-    A client that sends nothing of its own training (``own`` and ``stale`` are 0) needs none, unless clients use their
-    own models. ``played`` has numbers ``[run, N]``.
-    Where ``local`` of the plan is not known, steps are shares of rows.
-    """
+    """Local steps that clients pay for in a round of training; shares of rows where ``local`` is unknown."""
+    # A client that sends nothing of its own (``own`` and ``stale`` are 0) needs none, unless it uses its own model.
     order = np.argsort(np.asarray(federation.clients.id), axis=-1)
     size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1)[..., None, :]
     share = np.ones((1, 1)) if played.effort is None else np.asarray(played.effort)

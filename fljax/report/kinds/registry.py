@@ -16,19 +16,12 @@ ALL = "all"
 
 
 class Kind(NamedTuple):
-    """A kind of figure.
+    """A kind of figure."""
 
-    Attributes:
-      sentence: what it shows.
-      draw: ``(source, ...) -> Figure``.
-      metrics: the names of its arguments that are metrics.
-      clients: whether it has an argument ``clients``.
-    """
-
-    sentence: str
-    draw: Callable[..., Figure]
-    metrics: tuple[str, ...] = ()
-    clients: bool = False
+    sentence: str  # what it shows
+    draw: Callable[..., Figure]  # (source, ...) -> Figure
+    metrics: tuple[str, ...] = ()  # the names of its arguments that are metrics
+    clients: bool = False  # whether it has an argument ``clients``
 
 
 KINDS = {

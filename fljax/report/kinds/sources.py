@@ -47,31 +47,18 @@ class MissingError(ValueError):
 
 
 class Material(NamedTuple):
-    """Results in one form.
+    """Results in one form."""
 
-    Attributes:
-      metrics: over ``algorithm`` too.
-      records: ``label -> records`` of one algorithm, over seed, round and row or client; empty if it has none.
-      labels: of the chosen algorithms, in order.
-    """
-
-    metrics: xr.Dataset
-    records: Callable[[str], xr.Dataset]
-    labels: tuple[str, ...]
+    metrics: xr.Dataset  # over ``algorithm`` too
+    records: Callable[[str], xr.Dataset]  # by label: over seed, round and row or client; empty if it has none
+    labels: tuple[str, ...]  # of the chosen algorithms, in order
 
 
 Source = HasResults | Material | str | pathlib.Path
 
 
 def read(source: Source, algorithms: Sequence[str] | None = None) -> Material:
-    """The results of a source.
-
-    It is a ``Result``, a ``Comparison``, a run that ``fljax.load`` opened, or the path of a run folder. ``algorithms``
-    are labels; None: all of them.
-
-    Raises:
-      ValueError: if a folder has no results, if they are of a sweep, or if a label is unknown.
-    """
+    """The results of a source (``Result``, ``Comparison``, loaded run, path of a run folder) with these labels."""
     if isinstance(source, Material):
         return source._replace(labels=_checked(source.labels, algorithms))
     folder, results = None, source
@@ -114,11 +101,7 @@ def _checked(labels: tuple[str, ...], chosen: Sequence[str] | None) -> tuple[str
 
 
 def check_clients(clients: Iterable[Any], count: int) -> tuple[int, ...]:
-    """The ids of chosen clients, each once.
-
-    Raises:
-      ValueError: if there is none, or if one is no id of the ``count`` seen clients.
-    """
+    """The ids of chosen clients, each once."""
     ids = tuple(dict.fromkeys(clients))
     if not ids:
         raise ValueError(f"expected ids of clients from 0 to {count - 1}, got none")
@@ -159,10 +142,8 @@ def of_rows(records: xr.Dataset, name: str) -> np.ndarray | None:
 
 
 def of_clients(records: xr.Dataset, name: str, count: int) -> np.ndarray | None:
-    """``[seed, round, client]`` of a record by client; None if there is none. ``participation`` is 1 where it trained.
-
-    Participation in many rounds is not recorded by client, and is derived from cohorts.
-    """
+    """``[seed, round, client]`` of a record by client, if there is one; ``participation`` is 1 where it trained."""
+    # In many rounds it is not recorded by client, and is derived from cohorts.
     if name == "participation" and name not in records and "cohort_id" in records:
         cohorts = records[["cohort_id", "cohort_present"]]
         records = by_client(cohorts.fillna(0).astype(int), count).where(cohorts["cohort_present"].notnull().any("row"))
