@@ -142,6 +142,7 @@ def settle(
     key: Key[Array, ""], books: Books, accuracy: Float[Array, "N C"], available: Available, tokens: Tokens
 ) -> tuple[Books, Info]:
     """Token manager: settles the last round by the new models' accuracies; Info is that of the PREVIOUS round."""
+    # A client that left neither pays nor is paid any more, also for the last round.
     reporting = books.members & available.mask()[:, None]
     mean = aggregators.member_accuracy(accuracy, reporting).astype(books.best.dtype)
     ledger = aggregators.settle_tokens(

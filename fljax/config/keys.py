@@ -159,7 +159,7 @@ class OwnLocal(_LocalChanges):
     decay: Positive | None = None
     optimizer: str | None = None
     weight_decay: NonNegative | None = None
-    options: dict[str, Any] | None = None  # as a whole; none by default with an ``optimizer``, which reads others
+    options: dict[str, Any] | None = None  # replace all of ``local``'s; a new ``optimizer`` without options has none
 
 
 class Participation(Table):

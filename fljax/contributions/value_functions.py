@@ -21,7 +21,9 @@ from fljax.core.labels import check_unlabelled
 
 
 def exact_shapley(value: Value, clients: int, *, batch_size: int | None = 256) -> Float[Array, " N"]:
-    """Shapley values ``[N]`` from the values of all ``2^N`` coalitions; works under jit.
+    """Shapley values ``[N]`` of all ``2^N`` coalitions, under jit: the mean marginal contribution over all orders.
+
+    ``phi_i = sum_{S without i} |S|! (N - |S| - 1)! / N! (v(S + i) - v(S))``.
 
     Args:
       value: maps ``[N]`` bools (True for members of the coalition) to a number; mapped over coalitions.

@@ -1,5 +1,6 @@
 """Files that are written as wholes, arrays by name in NumPy's format, and locks of folders."""
-# Other libraries give bytes: ``results.nc`` is made in memory and read from there, because HDF5 crashes on a full disk.
+# Other libraries give bytes. HDF5 crashes on a full disk, so ``results.nc`` is made in memory; it is also read from
+# there, so HDF5's own locks are never used.
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ def check_memory(size: int) -> None:
 
 
 def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -> dict[str, np.ndarray]:
-    """The arrays of a file by name, if that begins with one of ``prefixes``; nothing is unpickled."""
+    """The arrays of a file whose names begin with one of ``prefixes``; nothing is unpickled. Errors say ``what``."""
     try:
         check_unpacked(path)
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:

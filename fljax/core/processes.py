@@ -188,7 +188,7 @@ def is_first() -> bool:
 
 def agreed(decide: Callable[[], Value]) -> Value:
     """What ``decide`` returns or raises in process 0, in every process; all must call this in the same order."""
-    # It must not compute on the devices of other processes.
+    # ``decide`` is called in process 0 alone, and must not compute on the devices of other processes.
     if not are_several():
         return decide()
     import jax

@@ -1,5 +1,5 @@
 """Functions that users give: an error names the function, and what it returns is checked."""
-# Of a traced function both happen while its program is traced, before anything is computed.
+# Both happen to a traced function while its program is traced, before anything is computed.
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def own_source(name: str) -> Callable[..., Dataset] | None:
 
 def is_path(name: str, folder: str | Path = "") -> bool:
     """Whether the name of a data set is the path of a file or folder: it has a slash or a full stop."""
-    # With a colon, it is a path if there is such a file in ``folder``, or if it is no import path (``"10:30.csv"``).
+    # With a colon, it is one if it has a slash, is in ``folder``, or is no import path (``"10:30.csv"``).
     prefix, colon, rest = name.partition(":")
     if colon and rest and prefix in PREFIXES:
         return False

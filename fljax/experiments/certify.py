@@ -65,7 +65,7 @@ class Question(NamedTuple):
     utility: Utility = Utility()  # a price of tokens counts for algorithms whose server keeps tokens
     confidence: float = 0.95
     method: str = "bonferroni"
-    identities: int = 1  # 1 for algorithms with an argument of one number for each client
+    identities: int = 1  # as how many a client joins; no splits of algorithms with one number for each client
     candidates: int = 50
     control: bool = True  # whether FedAvg by size is certified beside the algorithms
     max_runs: int = 20_000  # of one algorithm

@@ -65,7 +65,7 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
 
 
 def save(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int) -> None:
-    """Writes the outline, atomically, unless the folder has models, of data with the same ``checksum`` (with rows)."""
+    """Writes the outline, atomically; a folder with models keeps its own, or refuses data of another ``checksum``."""
     if any((folder / MODELS).rglob("*.npz")):
         before = load(folder)
         if before is None:

@@ -154,6 +154,7 @@ class Ahead:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # The process waits for programs that are being compiled when it ends.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

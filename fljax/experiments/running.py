@@ -1,5 +1,7 @@
 """Output of a running experiment: evaluations to its callbacks, and unfinished work to its folder.
 
+In the run folder, while an algorithm is unfinished (``contribution_correlation`` needs records, so no block has it):
+
 checkpoints/origin.json       the config and fljax's version
 checkpoints/standalone.npz    scores of the standalone models, which are trained once
 checkpoints/LABEL/            checkpoints of an algorithm; of a sweep: of each of its programs

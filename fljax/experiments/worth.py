@@ -47,7 +47,7 @@ class Question(NamedTuple):
     baseline: Baseline = "initial"
     outside: Outside = "alone"
     max_runs: int = 4096
-    estimators: Sequence[str] | Literal["all"] | None = None  # beside Shapley values; "all" that can
+    estimators: Sequence[str] | Literal["all"] | None = None  # to compare with Shapley values; "all": all that can be
 
 
 class Answer(NamedTuple):

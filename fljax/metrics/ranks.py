@@ -56,7 +56,7 @@ def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float
 
 
 def alike(average: Float[np.ndarray, " k"], critical_difference: float) -> list[tuple[int, ...]]:
-    """The largest groups (two or more places, best first) of methods whose average ranks are as near."""
+    """The largest groups (two or more places, best first) whose average ranks differ by no more than that."""
     order = np.argsort(average, kind="stable")
     groups: list[tuple[int, ...]] = []
     end = 0

@@ -153,9 +153,9 @@ def _score(asked: Asked, imports: bool) -> Score:
 
 
 class Predicted(NamedTuple):
-    """What models predict on n test rows of N clients, ``[N, n, C]`` logits or any; rows beyond ``size`` pad."""
+    """What models predict on n test rows of N clients, of which the first ``size`` are real and the others padding."""
 
-    outputs: Any  # arrays of JAX from a program, of NumPy for scores
+    outputs: Any  # [N, n, C] logits, or [N, n, ...] of a task without classes; of JAX in a program, of NumPy for scores
     labels: Any
     size: Any
     counts: Any  # whether metrics count the client
@@ -224,7 +224,7 @@ def scores_of_clients(
     failed: Callable[[str, int | None, str], Any] = lambda score, client, got: None,
 ) -> dict[str, Any]:
     """All scores of some clients: ``score_NAME`` ``[N]``, ``average_score_NAME`` and ``pooled_score_NAME``."""
-    # ``failed`` takes a score's name, a client's position (None: all rows) and what a user's function did: it has NaN.
+    # ``failed`` takes a score's name, a client's position (None: all rows) and what a user's function did; NaN stands.
     real = [slice(0, int(size) if counts else 0) for size, counts in zip(predicted.size, predicted.counts, strict=True)]
     labels = [predicted.labels[client, rows] for client, rows in enumerate(real)]
     outputs = [predicted.outputs[client, rows] for client, rows in enumerate(real)]

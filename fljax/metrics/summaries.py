@@ -66,9 +66,9 @@ def mean(values: Sequence[float | None]) -> float | None:
 def align_clusters(
     accuracy: Float[np.ndarray, "*batch evaluated_round C D"],
 ) -> Float[np.ndarray, "*batch evaluated_round C D"]:
-    """Numbers clusters by the distributions that they fit, by the matching of largest accuracy at the end."""
+    """Numbers clusters by their distributions, in the one-to-one matching with the largest sum of last accuracies."""
     # The distribution in which a cluster specialises is random, so clusters of two seeds cannot be compared by number.
-    # Unmatched clusters follow in their old order; NaN is matched last.
+    # All evaluations have one permutation. Unmatched clusters follow in their old order; NaN is matched last.
     from scipy.optimize import linear_sum_assignment  # late: it takes a quarter of a second
 
     accuracy = np.asarray(accuracy)

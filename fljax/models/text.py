@@ -1,4 +1,4 @@
-"""Models for texts, as token ids padded with 0, which does not affect logits; no words are one padding token."""
+"""Models for texts, token ids padded with 0: padding changes no logits; a text without words is one padding token."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Arguments and records of an algorithm's functions: seats, cohorts, rounds, labelled values.
 
-Who is absent may come back, and is a member; only clients that leave for good make ``Census.members``, so all other
+An absent client may come back, and is a member. Scenarios in which clients leave for good say so to ``init_server`` by
+``Census.members`` and to ``select`` by ``Available.without``; a Server has room for members only there, so all other
 programs stay as they are. ``Algorithm.peers`` names whose rows a client receives, so that the engine hands over these
 alone. Dimensions of ``Labelled`` values are static, so no code reads them out of names.
 """

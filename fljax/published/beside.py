@@ -85,7 +85,7 @@ class Compared(NamedTuple):
 
 
 def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
-    """Compares our numbers at the last evaluation with published ones of metrics that we have, by plain labels."""
+    """Compares our numbers at the last evaluation with published ones; labels count without case and punctuation."""
     marks = diverged_seeds(metrics)
     return [_compared(metrics, row, marks) for row in rows if plain_metric(row.metric) in METRICS]
 

@@ -35,7 +35,7 @@ def verdict_on_excess(excess: float, error: float, strict: bool = False) -> str:
 
 
 def verdict_on_number(printed: Sample, ours: Sample, digit: float = 0.0) -> str:
-    """Whether our mean is the printed one, up to one ``digit`` of the last printed decimal."""
+    """Whether our mean is the printed one, up to the larger of two printed deviations and one last ``digit``."""
     apart = abs(ours.mean - printed.mean)
     both = ERRORS * together(printed, ours)
     if math.isnan(both):

@@ -194,6 +194,7 @@ class Judged(NamedTuple):
 
 def judge(claim: Claim, numbers: Numbers, instead: bool = False) -> Judged:
     """Evaluates one claim by numbers in the paper's units: it agrees if all differences do, and differs if one does."""
+    # Labels count without case and punctuation.
     if claim.best_in is not None:
         return _judge_settings(claim, claim.best_in, numbers)
     by_label = {_plain(cell): each for cell, each in numbers.items()}

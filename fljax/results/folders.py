@@ -1,4 +1,4 @@
-"""Run folders: their contents (``docs/howto/saving.md``), locking, writing and resuming.
+"""Run folders: their contents (names below), locking, writing and resuming.
 
 Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
 temporary name, flushed to the disk and then renamed, so a process that dies leaves the last complete file. ``run.lock``
@@ -37,6 +37,8 @@ from fljax.results.identity import (
     write_environment,
 )
 
+# ``comparison.toml`` stands in place of the config if ``fljax.compare`` made the results. ``records`` are zarr stores.
+# ``parts`` has the run folder of each part of a sweep; ``checkpoints`` has what is not in the results yet.
 RESULTS, TABLE, CONFIG, LOCK = "results.nc", "metrics.csv", "config.toml", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
 RECORDS, COMPARISON, PARTS, WORTH = "records", "comparison.toml", "parts", "worth.nc"

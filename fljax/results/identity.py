@@ -88,7 +88,7 @@ def check_same_run(
 
 
 def difference(earlier: str, now: str) -> str | None:
-    """For instance "rounds is 6 there and 4 here; local.steps and seeds differ, too"; None if all values are equal."""
+    """The keys in which configs differ, as "rounds is 6 there and 4 here; seeds differs, too"; None: all are equal."""
     changed = differences(earlier, now)
     if not changed:
         return None
@@ -213,7 +213,7 @@ def environment() -> dict[str, Any]:
 
 
 def write_environment(path: pathlib.Path, resumed: bool) -> tuple[str, ...]:
-    """Writes this process's environment (JAX starts); if resumed, "earlier" keeps another one, as notes say."""
+    """Writes this process's environment, which starts JAX, and returns notes; "earlier" keeps a different one."""
     now = environment()
     notes: tuple[str, ...] = ()
     if resumed:

@@ -151,6 +151,7 @@ def with_server(inner: Algorithm) -> Algorithm:
 
 def keep_rows(gone: Bool[Array, " N"], before: PyTree, after: PyTree) -> PyTree:
     """The Server ``after`` a step, whose ``PerClient`` and ``Exchanged`` parts keep rows of clients that are gone."""
+    # Every scenario in which clients leave must use this, so that all algorithms keep the rows of those that left.
 
     def keep(old: Any, new: Any) -> Any:
         return trees.where_rows(gone, old, new) if is_per_client(new) else new

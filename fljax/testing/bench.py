@@ -34,7 +34,9 @@ enable_x64: Any = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experime
 
 @runtime_checkable
 class Example(Protocol):
-    """An algorithm with example arguments, ``build(task, local, **example)``; in scenarios ``signature`` has them."""
+    """An algorithm with example arguments: ``build(task, local, **example)``."""
+
+    # ``signature`` is the builder that has these options as parameters, where a scenario wraps it; None: ``build``.
 
     @property
     def build(self) -> Callable[..., Algorithm]: ...

@@ -236,8 +236,11 @@ def completed_shapley_so_far(
     starts: Count = 8,
     batch_size: int | None = 256,
 ) -> Estimator:
-    """ComFedSV inside a run: after each round ``completed_shapley`` of the last ``rounds`` rounds so far."""
-    # Unless all members take part in one of these rounds, some coalition is known in none, and the score is NaN.
+    """ComFedSV inside a run: after each round ``completed_shapley`` of the last ``rounds`` rounds so far.
+
+    Scores are NaN unless all members take part in one of these rounds. Cohorts smaller than the population are refused.
+    Clients that left are in no coalition.
+    """
     whole = completed_shapley(
         utility=utility, rank=rank, penalty=penalty, sweeps=sweeps, starts=starts, batch_size=batch_size
     )

@@ -39,7 +39,7 @@ class Source(NamedTuple):
     saved: tuple[str, ...] = ()  # numbers of the Dataset in the cached file beside ``train_size``
     builder: str | None = None  # name of the data set in TFDS, if different
     only: tuple[str, ...] | None = None  # upstream's names of the needed files; None: all
-    fetched: bool = True  # if so, data of a user's folder are not cached
+    fetched: bool = True  # whether they may be downloaded; then data of a user's folder are not cached
     folders: tuple[str, ...] = ()  # in which a package of the system may have the files
     pattern: str = "*"  # of the name of one of these files
 

@@ -1,5 +1,5 @@
 """Checkpoints in a folder: what a caller says of them, and how they are written and read."""
-# ``Checkpoint.stop`` is a request that a signal handler makes. It counts only while a run listens; else it raises.
+# ``Checkpoint.stop`` is a request by a signal handler. It counts only while a run listens; else the handler raises.
 
 from __future__ import annotations
 

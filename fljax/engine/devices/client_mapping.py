@@ -2,7 +2,7 @@
 
 A chunk is the clients that one device trains side by side; each client of a chunk has a lane. The functions of one
 client run inside a ``shard_map``, where loops differ in length; XLA's partitioner divides the rest. The same layout
-gives the same bits; others add in another order. Chunks are of similar sizes: one takes as long as its longest client.
+gives the same bits; others add in another order. Clients of a chunk have similar sizes: the longest decides its steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK = 2**26
 class Picked(NamedTuple):
     """A table, and the rows of it that each client needs: ``table[rows[r]]``. Devices get them block by block."""
 
-    # Those of a whole cohort may be many times the table.
+    # The rows of a whole cohort may be many times the table.
 
     table: Any
     rows: Int[Array, "count M"]
@@ -48,6 +48,7 @@ def map_lanes(
     """Maps over the leading axis of ``xs``, ``lanes`` at a time on each device; results are in the order of ``xs``."""
     # Rows of similar ``cost`` share a chunk, and devices get similar total costs. With ``skip``, chunks of cost 0 have
     # results of zero; under ``vmap`` it must be False: the loop would copy all results in every iteration.
+    # With several ``devices``, which need a trace, leaves of ``xs`` but the first may be ``Picked``.
     count = jax.tree.leaves(xs)[0].shape[0]
     if eager.is_on() and count:
         return eager.map_rows(function, xs)

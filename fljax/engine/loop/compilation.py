@@ -104,7 +104,7 @@ def compile_all(
     spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array, quick: bool = False
 ) -> list[Any]:
     """Compiles start, rounds and evaluation in parallel, in this order; none where ``jax.jit`` is off."""
-    # ``quick`` programs have the same memory (``QUICK`` in layout), and no later call uses them.
+    # Later calls with the same shapes reuse them, but not ``quick`` ones, which have the same memory (``QUICK``).
     if eager.is_on():
         return []
     with ThreadPoolExecutor(3) as pool:

@@ -75,6 +75,7 @@ class HostData(NamedTuple):
         self, population: Population, place: int, clients: np.ndarray, parts: Collection[str], capacity: int
     ) -> Federation:
         """Some clients as a federation of their own, whose examples are their rows in some parts; arrays of NumPy."""
+        # ``place`` is that of the federation among stacked ones.
         # Rows of other parts must not be read. ``clients`` may repeat; ``capacity`` is at least ``most(parts, B)``.
         chosen, spans, total = [np.zeros(0, np.int32)], {}, 0
         for part, lists in population.lists.items():

@@ -47,7 +47,7 @@ def evaluate(
     federation: Federation,
     layout: Layout,
     state: State,
-    round: Int[Array, ""] | None = None,
+    round: Int[Array, ""] | None = None,  # equals ``state.round``, as in ``one_round``
     valid: bool = False,
     common: bool = False,
     needs: Collection[str] = (),
@@ -117,7 +117,7 @@ class Judge(NamedTuple):
     algorithm: Algorithm
     federation: Federation  # of all clients, stored by id, or of those that are judged
     state: State  # has the seed and the Server; a Server of one client is enough
-    round: Int[Array, ""]
+    round: Int[Array, ""]  # equals ``state.round``, as in ``one_round``
     known: bool = True  # whether the clients are seen ones (static)
 
     def seat(self, client: ClientData) -> Seat:
@@ -132,7 +132,7 @@ class Judge(NamedTuple):
 
     def deploy(self, client: ClientData, client_state: PyTree = None) -> tuple[PyTree, PyTree | None]:
         """(Deployed, common model) of the client; None for no common model, or if Deployed is the common model."""
-        # Both may depend on ``client.deployment``. An unseen client gets a fresh Client, not ``client_state``.
+        # Deployed may depend on ``client.deployment``. An unseen client gets a fresh Client, not ``client_state``.
         if self.known:
             return self._deploy(client, lambda seat: client_state)
         data = local_data(self.federation, client)

@@ -2,7 +2,8 @@
 
 The law of coalitions: a run on some members equals the run of a federation that holds only these clients. Absence
 alone would break it, since algorithms divide by the number of clients, rank them, or keep what they had. Features are
-standardised by the members' moments, joined on the host in float64 from sums of each client: these are the very ones.
+standardised by the members' moments, joined on the host in float64 from sums of each client: the very moments of a
+federation of the members alone.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def by_themselves(federation: Federation) -> Federation:
 
 def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:
     """The algorithm in a federation of ``member`` alone: the others have left for good, before round 0."""
-    # Ballots of the others are zeros. Those are judged, too, but ``personal`` gets none of their rows before that.
+    # The others have ballots of zeros. They are judged, too, but ``personal`` gets none of their rows before that.
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
         return algorithm.init_server(key, census._replace(members=member))

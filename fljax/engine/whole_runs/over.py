@@ -80,7 +80,8 @@ def client_steps(
     plan: Algorithm | Plan, federation: Federation, member: Bool[np.ndarray, "R N"], rows: int
 ) -> float | None:
     """Local steps in one round of all runs: ``sum_S min(rows, |S|) mean_{i in S} tau_i``; None without ``local``."""
-    # An algorithm that trains in a way of its own makes others. Clients without rows train in no run.
+    # Algorithms that train in a way of their own make other numbers of steps. With several federations it is the mean.
+    # Clients without rows train in no run.
     local = local_of(plan)
     if local is None:
         return None

@@ -95,7 +95,8 @@ def final_state(
     rounds: int | Int[Array, ""],
     options: RoundOptions = AS_USUAL,
 ) -> State:
-    """The state of one run after its rounds, on data of one seed; both are by id, and ``member`` ``()`` is all."""
+    """The state of one run after its rounds; ``data`` of one seed, by id, with the members' moments (``Scales``)."""
+    # ``member`` is ``[N]`` by id; ``()``: all clients.
     if not isinstance(member, tuple):
         algorithm, data = among_members(algorithm, member), rows_of_members(data, member)
         options = options._replace(everybody=False)

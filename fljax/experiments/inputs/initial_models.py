@@ -1,8 +1,8 @@
 """``[model] initial`` of a config: the model from which clients, server and standalone models start, in all seeds.
 
-It is ``RUN:LABEL``, the common model of that algorithm (``initial_seed`` says whose), or a file of parameters. A file
-of models has it apart, so it is read without the data and the code that trained it. A run splits its data by seed, so
-the training rows of a seed of that run may be test rows of another seed here.
+It is ``RUN:LABEL``, the common model of that algorithm (``initial_seed`` says whose), or a file of parameters. A run's
+file of models has its common models apart, so they are read without the data and the code that trained them. A run
+splits its data by seed, so the training rows of a seed of that run may be test rows of another seed here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ COMMON, SEEDS = "common/", "seeds"
 
 def with_initial(task: Task, initial: str | None, seed: int | None = None) -> Task:
     """The task that starts from what a config names (``seed``: one of ``RUN``'s seeds); None: the task itself."""
+    # All seeds start from one model, since ``Task.init`` knows no seed but its key.
     if initial is None:
         if seed is not None:
             raise ValueError(f"model.initial_seed: expected model.initial = 'RUN:LABEL' with it, got {seed} alone")
