@@ -1,4 +1,4 @@
-"""Attacks at the threshold of INCFL, and defences that were tried; ``results/2026-11-27-attacks.md`` has the numbers.
+"""Attacks at the threshold of INCFL, and defences that were tried; ``results/current/attacks.md`` has the numbers.
 
     python benchmarks/attacks.py --attacks noise,opposite,none --defences incfl,incfl_twice_median
 

@@ -18,8 +18,8 @@ from fljax import __version__, algorithms, scenarios  # noqa: E402
 
 # Pictures of results, by their path in the site.
 PICTURES = {
-    "assets/throughput.png": ROOT / "benchmarks/results/2026-11-28-throughput.png",
-    "assets/quickstart.png": ROOT / "benchmarks/results/quickstart.png",
+    "assets/throughput.png": ROOT / "benchmarks/results/current/throughput.png",
+    "assets/quickstart.png": ROOT / "benchmarks/results/current/quickstart.png",
 }
 
 

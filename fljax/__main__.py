@@ -7,7 +7,7 @@ import signal
 import sys
 
 # Traced programs are many small objects that stay. With Python's own thresholds, garbage collection takes a tenth of
-# the CPU of a short run (benchmarks/results/2026-11-28-quickstart-time.md).
+# the CPU of a short run (benchmarks/results/archive/2026-11-28-quickstart-time.md).
 NEW_OBJECTS_PER_COLLECTION = 200_000
 
 

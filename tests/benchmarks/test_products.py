@@ -59,7 +59,7 @@ def test_shares_are_those_of_the_fastest_product(products: Any) -> None:
 def test_earlier_reports_are_still_drawn(products: Any) -> None:
     import tables  # pyright: ignore[reportMissingImports]
 
-    report = json.loads((FOLDER / "results" / "2026-11-24-throughput.json").read_text(encoding="utf-8"))
+    report = json.loads((FOLDER / "results" / "archive" / "2026-11-24-throughput.json").read_text(encoding="utf-8"))
     text = tables.markdown(report, None)
     assert "products of 2048 x 2048: NumPy " in text
     assert "(not measured: XLA, torch); the fastest: NumPy" in text

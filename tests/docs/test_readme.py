@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 def test_every_method_has_its_measured_time_of_a_round() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    results = re.findall(r"benchmarks/results/[\d-]+-methods\.md", readme)
+    results = re.findall(r"benchmarks/results/current/methods\.md", readme)
     assert len(results) == 1
     measured = dict(re.findall(r"\| `(\w+)` \| [\d.]+ \| ([\d.]+) \|", (ROOT / results[0]).read_text(encoding="utf-8")))
     section = readme.split("## Methods")[1].split("\n## ")[0]
@@ -29,7 +29,7 @@ def test_every_method_has_its_measured_time_of_a_round() -> None:
 
 def test_the_table_of_speed_has_numbers_of_its_results() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    results = (ROOT / "benchmarks/results/2026-11-28-throughput.md").read_text(encoding="utf-8")
+    results = (ROOT / "benchmarks/results/current/throughput.md").read_text(encoding="utf-8")
     section = readme.split("## How fast")[1].split("\n## ")[0]
     numbers = re.findall(
         r"\d[\d,]*", " ".join(line for line in section.splitlines() if re.match(r"\| [^|]+\| [*\d]", line))

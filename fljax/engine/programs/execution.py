@@ -26,11 +26,11 @@ Place = Literal["auto"] | Where
 
 # Bytes that the operations of a chunk's local step read and write, before XLA fuses any.
 #
-# CPU: timings on 2 cores (benchmarks/results/2026-11-28-side-by-side.md). The fastest chunks of ten models moved 3.5 to
-# 35 MB with logistic regression and MLPs, and 30 to 136 MB with CNNs. With this limit rounds took at most 1.07 times as
-# long as with the fastest numbers.
+# CPU: timings on 2 cores (benchmarks/results/archive/2026-11-28-side-by-side.md). The fastest chunks of ten models
+# moved 3.5 to 35 MB with logistic regression and MLPs, and 30 to 136 MB with CNNs. With this limit rounds took at most
+# 1.07 times as long as with the fastest numbers.
 #
-# TPU: the rates are XLA's estimates for a v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per
+# TPU: the rates are XLA's estimates for a v5e (benchmarks/results/current/ahead_of_time.md), in client-steps per
 # second. What one step holds should fit the on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB) made 1.15
 # million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made 45,000 with 10,
 # 42,000 with 20, 33,000 with 50 and 28,000 with 100.

@@ -1,7 +1,7 @@
 """The compiled programs of a process: compiler options for one or several devices, and a bounded store of programs.
 
-XLA's time to compile follows the number of kernels (``benchmarks/results/2026-11-24-first-round.md``). What a loop
-repeats is under ``jit`` where its shapes are asked for first, so JAX traces it once.
+XLA's time to compile follows the number of kernels (``benchmarks/results/archive/2026-11-24-first-round.md``). What a
+loop repeats is under ``jit`` where its shapes are asked for first, so JAX traces it once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 # out. Earlier releases of XLA have neither the kernels nor the option.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
 # On a CPU, LLVM's most expensive optimisations double the time to compile, and rounds are no faster with them
-# (benchmarks/results/2026-11-28-optimisation-level.md).
+# (benchmarks/results/archive/2026-11-28-optimisation-level.md).
 ENOUGH = {"xla_backend_optimization_level": 2}
 # The number of programs that a process keeps; a run has three or four. Each uses about 100 of the 65,530 memory maps
 # that Linux allows per process; large networks use several times as many.
