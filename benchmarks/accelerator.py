@@ -27,14 +27,14 @@ from typing import IO, Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[0] = str(ROOT)
 
-import accelerator_tables as tables  # noqa: E402
-from accelerator_cells import CELLS, GROUPS, PARTS, Cell, Group  # noqa: E402
-
+from benchmarks.accelerators import tables  # noqa: E402
+from benchmarks.accelerators.cells import CELLS, GROUPS, PARTS, Cell, Group  # noqa: E402
+from benchmarks.reporting import CURRENT, plain  # noqa: E402
 from fljax.core import gpu_rules  # noqa: E402
 
-RESULTS = HERE / "results"
+PLACES = [ROOT, HERE / "peers" / "contestants", HERE / "accelerators" / "parts"]
 RULES = ROOT / "fljax" / "core" / "gpu_rules.toml"
 Report = dict[str, Any]
 SAVING = threading.Lock()
@@ -91,7 +91,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0, metavar="FACTOR", help="multiplies every time limit")
     parser.add_argument("--write-rule", action="store_true", help="write fljax/core/gpu_rules.toml from the results")
     parser.add_argument(
-        "--publish", metavar="NAME", help="copy the results to benchmarks/results/DATE-accelerator-NAME"
+        "--publish", metavar="NAME", help="copy the results to benchmarks/results/current/accelerator-NAME"
     )
     return parser.parse_args()
 
@@ -144,9 +144,10 @@ def _make_folder(folder: Path) -> None:
 def fingerprint() -> str:
     """A checksum of the code that is measured and of the code that measures."""
     found = hashlib.sha256()
-    files = [*(ROOT / "fljax").rglob("*.py"), RULES, *HERE.glob("accelerator*.py"), *HERE.glob("device_parts/*.py")]
-    files += [HERE / f"{name}.py" for name in ("workloads", "measuring")]
-    files += [HERE / "contestants" / f"{name}.py" for name in ("export", "parts", "protocol", "torch_parts")]
+    files = [*(ROOT / "fljax").rglob("*.py"), RULES, HERE / "accelerator.py", *HERE.glob("accelerators/parts/*.py")]
+    files += [HERE / f"{name}.py" for name in ("accelerators/cells", "accelerators/tables")]
+    files += [HERE / "peers" / f"{name}.py" for name in ("workloads", "measuring")]
+    files += [PLACES[1] / f"{name}.py" for name in ("export", "parts", "protocol", "torch_parts")]
     for file in sorted(files):
         found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return found.hexdigest()[:16]
@@ -218,7 +219,7 @@ def _started(
         "floors": {key[2:]: row for key, row in rows.items() if key.startswith("1/") and "failed" not in row},
     }
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "device_parts" / group.script)],
+        [sys.executable, str(PLACES[2] / group.script)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
@@ -240,14 +241,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment(folder: Path, group: Group) -> dict[str, str]:
-    paths = [ROOT, HERE, HERE / "contestants", HERE / "device_parts"]
     given = os.environ.get("PYTHONPATH")
     beside = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if group.beside else {}  # the memory is for the others
     return (
         os.environ
         | beside
         | {
-            "PYTHONPATH": os.pathsep.join([*map(str, paths), *([given] if given else [])]),
+            "PYTHONPATH": os.pathsep.join([*map(str, PLACES), *([given] if given else [])]),
             "JAX_COMPILATION_CACHE_DIR": str(folder.resolve() / "xla"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
             "TORCHINDUCTOR_CACHE_DIR": str(folder.resolve() / "inductor"),
@@ -294,7 +294,7 @@ def _last_words(log: Path) -> str:
     """The line of a log that tells most of why a process died."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     told = [line for line in lines if any(word in line for word in ("nknown flag", "Check failed", "Error"))]
-    return tables.plain((told or lines or ["it said nothing"])[-1])
+    return plain((told or lines or ["it said nothing"])[-1])
 
 
 def _lines(process: subprocess.Popen[bytes], end: float) -> Iterator[dict[str, Any]]:
@@ -334,19 +334,19 @@ def _use(report: Report, options: argparse.Namespace) -> None:
     loose = report["commit"] == "unknown" or report["commit"].endswith("-dirty")
     if loose and report["source"] == fingerprint():  # measured on a copy without git, or before the commit
         report["commit"] = _commit()
-    name = options.publish and f"{report['date']}-accelerator-{options.publish}"
+    name = options.publish and f"accelerator-{options.publish}"
     if options.publish:
         if not re.fullmatch(r"[\w.-]+", options.publish):
             raise SystemExit(f"expected a name of letters, digits, - and ., got {options.publish!r}")
-        (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-        (RESULTS / f"{name}.md").write_text(tables.markdown(report))
-        print(f"saved: benchmarks/results/{name}.json and .md")
+        (CURRENT / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+        (CURRENT / f"{name}.md").write_text(tables.markdown(report))
+        print(f"saved: benchmarks/results/current/{name}.json and .md")
     if options.write_rule:
         if report["platform"] == "cpu" or report["small"]:
             raise SystemExit(f"expected results of a GPU at full size, got those of {report['device']}")
         if report["source"] != fingerprint():
             raise SystemExit("expected results of this code, got those of another commit; measure again first")
-        source = f"{name}.json" if name else f"{report['device']}, {report['date']}"
+        source = f"current/{name}.json" if name else f"{report['device']}, {report['date']}"
         text = tables.rule_text(report, source)
         gpu_rules.parse(text)
         RULES.write_text(text)

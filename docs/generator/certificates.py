@@ -1,6 +1,6 @@
 """The page about lying: committed certificates of mechanisms, and what papers say that can be read off them.
 
-``benchmarks/certificates.py --commit`` writes the certificates. Without any there is no page.
+``benchmarks/run.py certificates --part commit`` writes the certificates. Without any there is no page.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ page](../howto/certificates.md) says how to read a certificate, and how to make 
   violated. A tolerance above the upper bound is not violated by any tried deviation. Between both, more seeds are
   needed.
 - We tried only the deviations below, and searched for an attack: a client may gain more by another deviation.
-- This page is generated from `benchmarks/results/certificates`, which `benchmarks/certificates.py` writes.
+- This page is generated from `benchmarks/results/certificates`, which `benchmarks/run.py certificates` writes.
 """
 
 EXPECTED = """### Expected gain, mechanism by deviation

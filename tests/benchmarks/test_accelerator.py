@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.accelerators import tables
+from benchmarks.accelerators.cells import CELLS
 from fljax.core import gpu_rules
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -41,15 +43,6 @@ given = [{"task": task, "local": local._replace(learning_rate=rate)} for rate in
 plans = [engine.Plan(algorithms.fedavg, each) for each in given]
 print(len(engine.sweep(plans, federation, rounds=1)))
 """
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of tables; the folder is no package."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import accelerator_tables  # pyright: ignore[reportMissingImports]
-
-    return accelerator_tables
 
 
 def call(out: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -158,7 +151,7 @@ def estimates(monkeypatch: pytest.MonkeyPatch) -> gpu_rules.GpuRules:
     return rules
 
 
-def test_the_rule_follows_the_fastest_form(tables: Any, estimates: gpu_rules.GpuRules) -> None:
+def test_the_rule_follows_the_fastest_form(estimates: gpu_rules.GpuRules) -> None:
     rows = {
         "3/lenet, 100 clients, grouped": {"rate": 100.0},
         "3/lenet, 100 clients, patches": {"rate": 200.0},
@@ -172,7 +165,7 @@ def test_the_rule_follows_the_fastest_form(tables: Any, estimates: gpu_rules.Gpu
     assert gpu_rules.parse(tables.rule_text(_report(rows), "file.json")) == rule
 
 
-def test_a_form_that_was_cut_off_was_not_measured(tables: Any, estimates: gpu_rules.GpuRules) -> None:
+def test_a_form_that_was_cut_off_was_not_measured(estimates: gpu_rules.GpuRules) -> None:
     rows = {
         "3/resnet18, 10 clients, grouped": {"failed": "not finished in 45 s", "again": True},
         "3/resnet18, 10 clients, tiles": {"rate": 10.0},
@@ -181,7 +174,7 @@ def test_a_form_that_was_cut_off_was_not_measured(tables: Any, estimates: gpu_ru
 
 
 @pytest.mark.usefixtures("estimates")
-def test_of_forms_about_as_fast_the_one_with_less_memory_is_taken(tables: Any) -> None:
+def test_of_forms_about_as_fast_the_one_with_less_memory_is_taken() -> None:
     rows = {
         "3/resnet18, 10 clients, grouped": {"rate": 1.0, "temporary": 1},
         "3/resnet18, 10 clients, patches": {"rate": 3.05, "temporary": 30},
@@ -193,7 +186,7 @@ def test_of_forms_about_as_fast_the_one_with_less_memory_is_taken(tables: Any) -
 
 
 @pytest.mark.usefixtures("estimates")
-def test_a_new_form_is_judged_in_its_better_chunk(tables: Any) -> None:
+def test_a_new_form_is_judged_in_its_better_chunk() -> None:
     rows = {
         "3/lenet, 100 clients, grouped": {"rate": 100.0},
         "3/lenet, 100 clients, grouped, 10 at a time": {"rate": 300.0},
@@ -205,7 +198,7 @@ def test_a_new_form_is_judged_in_its_better_chunk(tables: Any) -> None:
     assert (rule.narrow_convolution, rule.wide_convolution) == ("grouped", "patches")
 
 
-def test_the_chunk_is_that_of_the_best_neighbours(tables: Any) -> None:
+def test_the_chunk_is_that_of_the_best_neighbours() -> None:
     def row(clients: int, lane: int, rate: float) -> dict[str, Any]:
         return {"clients": clients, "lane_bytes": lane, "rate": rate}
 
@@ -224,9 +217,7 @@ def test_the_chunk_is_that_of_the_best_neighbours(tables: Any) -> None:
     assert tables.chunk_of(rows, 20_000, names) == 20_000
 
 
-def test_the_summary_has_few_lines(tables: Any) -> None:
-    from accelerator_cells import CELLS  # pyright: ignore[reportMissingImports]
-
+def test_the_summary_has_few_lines() -> None:
     keys = [cell.key for cell in CELLS]
     assert len(set(keys)) == len(keys)
     rows: dict[str, Any] = {key: {"failed": "out of memory"} for key in keys}
@@ -243,13 +234,13 @@ def test_the_summary_has_few_lines(tables: Any) -> None:
     assert all(f"| {cell.name} | missing |" in text for cell in CELLS)
 
 
-def test_readme_tells_the_newest_measurement(tables: Any, tmp_path: pathlib.Path) -> None:
-    sentence = tables.readme_sentence(FOLDER / "results")
+def test_readme_tells_the_newest_measurement(tmp_path: pathlib.Path) -> None:
+    sentence = tables.readme_sentence(FOLDER / "results" / "current")
     assert sentence in " ".join((ROOT / "README.md").read_text().split())
     assert tables.readme_sentence(tmp_path) == tables.NO_GPU
     rows = {"5/W5, fljax": {"rate": 1234567.0}, "5/W2 of 100, fljax": {"failed": "out of memory"}}
-    (tmp_path / "2026-12-01-accelerator-g.json").write_text(json.dumps(_report(rows)))
-    (tmp_path / "2026-12-02-accelerator-cpu.json").write_text(json.dumps(_report(rows, platform="cpu")))
+    (tmp_path / "accelerator-g.json").write_text(json.dumps(_report(rows)))
+    (tmp_path / "accelerator-cpu.json").write_text(json.dumps(_report(rows, platform="cpu")))
     assert tables.readme_sentence(tmp_path) == (
         "On one G (2026-12-01) fljax makes 1,234,567 client-steps/s with 1,000 MLPs side by side."
     )

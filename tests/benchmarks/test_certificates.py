@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.certificates import cells_as_csv, document, rounded, summary_of
+from benchmarks.papers.certificates import cells_as_csv, document, rounded, summary_of
 from fljax import games
 from tests.games.played import GAINS, unilateral
 

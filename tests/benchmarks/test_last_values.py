@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from benchmarks.last_values import lines_of
+from benchmarks.papers.last_values import lines_of
 
 
 def test_metrics_clusters_and_tokens():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.substitutes import measured, rows_like
+from benchmarks.papers.substitutes import measured, rows_like
 from fljax.published.beside import Compared
 from fljax.published.tables import Cell, Measured
 

@@ -1,4 +1,4 @@
-"""The settings of ``benchmarks/trials.toml``, and their committed numbers."""
+"""The settings of ``benchmarks/papers/trials.toml``, and their committed numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import math
 import pathlib
 
 import pytest
-from rich.console import Console
 
+from benchmarks.papers import trials
 from fljax.metrics import registry
 from fljax.published import tables
 from fljax.published.tables import plain_label
-from tests.benchmarks.test_ahead_of_time import load
 
-trials = load("trials")
 TRIALS = {trial.name: trial for trial in trials.read_trials()}
 
 
@@ -51,9 +49,7 @@ def test_committed_numbers_are_of_trials() -> None:
         assert math.isfinite(each.mean)
 
 
-def test_numbers_are_replaced_by_trial_and_shown_beside_printed_ones(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_are_replaced_by_trial_and_shown_beside_printed_ones(tmp_path: pathlib.Path) -> None:
     trial = next(trial for trial in TRIALS.values() if trial.tables == ("incfl_table1_unseen",))
     ipr, accuracy = "unseen_incentivised_participation_rate", "unseen_preferred_model_accuracy"
 
@@ -74,6 +70,5 @@ def test_numbers_are_replaced_by_trial_and_shown_beside_printed_ones(
         ("INCFL", 0.55, 0.5, 0.25),
         ("INCFL", 98.83, 98.75, 25),
     ]
-    trials.show(trial, found[:2], Console(width=150))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "INCFL" in line]
-    assert [line[-2] for line in lines] == ["undecided", "undecided"]
+    rows = list(trials.rows_of(trial, found[:2]))
+    assert [row[3:4] + row[-1:] for row in rows] == [("INCFL", "undecided")] * 2

@@ -82,7 +82,7 @@ class Execution(NamedTuple):
         computes them in bfloat16 (8 bits of precision) by default, recent NVIDIA GPUs in TensorFloat-32 (11 bits), a
         CPU in float32 (24 bits). "default" leaves this as it is, or as ``jax.default_matmul_precision`` sets it. "high"
         takes three passes of bfloat16 on a TPU, "highest" is float32 everywhere. The aggregators state the highest.
-        ``benchmarks/precision.py`` measures the effect on INCFL.
+        ``benchmarks/accelerators/precision.py`` measures the effect on INCFL.
       examples: "device": all examples are on each device. "host": they stay in the host's memory or in a mapped file,
         and the rows of the clients that train are moved block by block, while the devices compute the last block.
         "auto": "host" for a memory-mapped file, and where examples take more than half of an accelerator's memory. With

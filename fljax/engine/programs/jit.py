@@ -27,8 +27,8 @@ from fljax.engine.devices.layout import Layout, products_of
 UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 # Matrix products that XLA fuses into YNNPACK's kernels leave helper tasks in the queues of threads that lead devices:
 # the heap grows while a program runs, by some MB a second, and is given back at its end. Without the kernels small
-# networks are 11 to 20 % slower (benchmarks/pairs.py), so only programs that cannot be cut into short ones leave them
-# out. Earlier releases of XLA have neither the kernels nor the option.
+# networks are 11 to 20 % slower (benchmarks/engine/pairs.py), so only programs that cannot be cut into short ones leave
+# them out. Earlier releases of XLA have neither the kernels nor the option.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
 # On a CPU, LLVM's most expensive optimisations double the time to compile, and rounds are no faster with them
 # (benchmarks/results/archive/2026-11-28-optimisation-level.md).

@@ -1,0 +1,1 @@
+"""Measurements of speed and memory, and of numbers in papers; ``python benchmarks/run.py`` lists them."""

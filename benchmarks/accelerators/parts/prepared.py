@@ -1,0 +1,83 @@
+"""The data of part 5 and 6, and what all contestants need to know of a workload."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import export
+import jax
+import jax.numpy as jnp
+import numpy as np
+import parts
+import steps
+
+from benchmarks.peers.workloads import Workload, meta_of
+from fljax import engine
+
+AT_ONCE = 2 * 2**30  # bytes of parameters in float64 of the clients that are trained side by side for the answer
+
+
+def run_of(work: Workload) -> tuple[dict[str, Any], Any, Any]:
+    """The numbers, the algorithm and the federation of a workload."""
+    meta = meta_of(work)
+    x, y, rows, sizes = export.data(meta)
+    return meta, parts.algorithm(meta, parts.task(meta)), parts.federation(meta, x, y, rows, sizes)
+
+
+def save(work: Workload, file: Path, *, with_answer: bool) -> None:
+    """Writes the file, with the answer in float64 if it is wanted.
+
+    If the answer cannot be computed, the file is written without it, and the error is raised.
+    """
+    meta = meta_of(work)
+    x, y, rows, sizes = export.data(meta)
+    cohort, position = export.round_zero(meta, sizes)
+    algorithm = parts.algorithm(meta, parts.task(meta))
+    federation = parts.federation(meta, x, y, rows, sizes)
+    start = jax.jit(lambda: engine.rollout(algorithm, federation, rounds=0, seed=meta["seed"])[0].server.model)
+    model = jax.tree.map(np.asarray, start())
+    batches = np.take_along_axis(rows[cohort][:, None, :], position, axis=2)
+    arrays = {"x": x, "y": y, "rows": rows, "sizes": sizes, "cohort": cohort, "position": position}
+    arrays |= {f"parameter:{each}": leaf for each, leaf in parts.named(model).items()}
+    try:
+        if with_answer:
+            with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+                after = parts.named(answer(meta, x, y, batches, model))
+            arrays |= {f"after:{each}": leaf for each, leaf in after.items()}
+    finally:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".partial.npz")
+        everything: dict[str, Any] = arrays
+        np.savez(partial, meta=json.dumps(meta), **everything)
+        partial.replace(file)
+
+
+def answer(meta: dict[str, Any], x: Any, y: Any, batches: Any, model: Any) -> Any:
+    """The mean of the clients' parameters after round 0, in float64. Clients are of equal size.
+
+    Convolutions are products of tiles, which are fast on a CPU, too.
+    """
+    task = parts.task(meta, jnp.float64)
+    name = {"cnn_b": "lenet", "resnet18": "resnet18"}.get(meta["model"])
+    logits = task.logits if name is None else steps.logits_of(name, {"convolution": "tiles"})
+
+    def step(x: Any, y: Any, params: Any, batch: Any) -> tuple[Any, None]:
+        pixels = task.prepare(x[batch]) if task.prepare is not None else x[batch]
+        slope = jax.grad(lambda p: jnp.mean(task.loss(logits(p, pixels), y[batch])))(params)
+        return jax.tree.map(lambda p, g: p - meta["learning_rate"] * g, params, slope), None
+
+    @jax.jit
+    def total(x: Any, y: Any, batches: Any, model: Any) -> Any:
+        one = lambda own: jax.lax.scan(lambda p, b: step(x, y, p, b), model, own)[0]  # noqa: E731
+        return jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(one)(batches))
+
+    wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), model)
+    each = 8 * sum(leaf.size for leaf in jax.tree.leaves(wide))
+    count = len(batches)
+    at_once = max(k for k in range(1, count + 1) if count % k == 0 and (k == 1 or k * each * 8 <= AT_ONCE))
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    sums = [total(x, y, jnp.asarray(batches[at : at + at_once]), wide) for at in range(0, count, at_once)]
+    return jax.tree.map(lambda *leaves: np.asarray(sum(leaves) / count), *sums)
