@@ -10,9 +10,6 @@ weights (two reads, a gradient written and read, new weights written) and one ov
 Programs whose weights stay in a TPU's on-chip memory can be faster. *Kernels per local step* are what a turn of the
 loop over local steps launches. *own* is W2's network as a user's flax module. *auto* is what
 ``Execution(clients="auto")`` chooses there.
-
-``--forms`` compiles the local steps of part 3 of ``accelerator.py`` in place of rounds, with 100 clients side by
-side.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.accelerators.cells import CELLS
 from benchmarks.peers import environments
 from benchmarks.peers.workloads import WORKLOADS
 from benchmarks.reporting import MEBIBYTE, ROOT, Row, names_in, plain
@@ -35,19 +31,12 @@ PLATFORMS = ("tpu", "cuda")
 
 
 class Device(NamedTuple):
-    """A device on paper.
+    """A device on paper."""
 
-    Attributes:
-      title: its name.
-      clock: cycles per second of XLA's estimates.
-      flops: FLOP per second of matrix products at JAX's default precision (bf16 on the TPU, TF32 on the H100).
-      bandwidth: bytes per second of its memory.
-    """
-
-    title: str
-    clock: float
-    flops: float
-    bandwidth: float
+    title: str  # its name
+    clock: float  # cycles per second of XLA's estimates
+    flops: float  # FLOP per second of matrix products at JAX's default precision (bf16 on the TPU, TF32 on the H100)
+    bandwidth: float  # bytes per second of its memory
 
 
 DEVICES = {
@@ -86,9 +75,6 @@ def measure(options: Namespace) -> Iterator[Row]:
     for platform in names_in(options.platforms, PLATFORMS, "platform"):
         python = _interpreter(platform, options)
         for title, source in options.sources.items():
-            if options.forms:
-                yield from _forms(python, platform, source, options.limit)
-                continue
             for workload, cohort, clients in (row for row in ROWS if row[0] in chosen):
                 asked = {"platform": platform, "workload": workload, "cohort": cohort, "clients": clients}
                 yield title, *_cells(_asked(python, asked, source, options.limit))
@@ -108,8 +94,7 @@ def _asked(python: str, row: dict[str, Any], source: Path, limit: float) -> dict
     """The row with what its process found, or with the reason why it found nothing."""
     script = HERE / "accelerators" / "compiled_row.py"
     command = [python, str(script), json.dumps(row | {"source": str(source)})]
-    folders = (ROOT, HERE / "accelerators" / "parts")
-    place = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    place = os.environ | {"PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit, env=place)
     except subprocess.TimeoutExpired:
@@ -118,21 +103,6 @@ def _asked(python: str, row: dict[str, Any], source: Path, limit: float) -> dict
         lines = [line for line in done.stderr.splitlines() if "Error" in line] or ["no reason given"]
         return row | {"failed": plain(lines[-1])}
     return row | json.loads(done.stdout.splitlines()[-1])
-
-
-def _forms(python: str, platform: str, source: Path, limit: float) -> Iterator[Row]:
-    """Every form of a local step with 100 clients."""
-    forms = {(c.options["model"], c.options["form"]): c.options for c in CELLS if c.part == 3}
-    for (model, form), asked in forms.items():
-        chunk = asked.get("chunk", 0)
-        if model == "drawing" or chunk > 100 or (chunk == 100 and asked["clients"] != 100):
-            continue
-        row = _asked(python, {"platform": platform, "form": asked, "clients": 100}, source, limit)
-        begin = (DEVICES[platform].title, f"{model}, {form}", 100, None, None)
-        if "failed" in row:
-            yield "", *begin, row["failed"]
-        else:
-            yield "", *begin, row["kernels"], row["temporary"] / MEBIBYTE, f"{row['seconds']:.0f} s"
 
 
 def _cells(row: dict[str, Any]) -> Row:

@@ -8,19 +8,12 @@ from benchmarks.peers.workloads import WORKLOADS, Workload
 
 
 class Cell(NamedTuple):
-    """One row of the results.
+    """One row of the results."""
 
-    Attributes:
-      part: 1 to 6.
-      group: the process that measures it; cells of one group share a process.
-      name: unique within its part.
-      options: what the process needs to know.
-    """
-
-    part: int
-    group: str
-    name: str
-    options: dict[str, Any]
+    part: int  # 1 to 6
+    group: str  # the process that measures it; cells of one group share a process
+    name: str  # unique within its part
+    options: dict[str, Any]  # what the process needs to know
 
     @property
     def key(self) -> str:
@@ -29,23 +22,14 @@ class Cell(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A process with a time limit.
+    """A process with a time limit."""
 
-    Attributes:
-      part: whose cells it measures.
-      script: in ``device_parts``.
-      seconds: the limit.
-      flags: added to ``XLA_FLAGS``.
-      beside: whether it computes on the CPU while other groups measure the device.
-      after: groups that end before it begins.
-    """
-
-    part: int
-    script: str
-    seconds: float
-    flags: str = ""
-    beside: bool = False
-    after: tuple[str, ...] = ()
+    part: int  # whose cells it measures
+    script: str  # in ``device_parts``
+    seconds: float  # the limit
+    flags: str = ""  # added to ``XLA_FLAGS``
+    beside: bool = False  # whether it computes on the CPU while other groups measure the device
+    after: tuple[str, ...] = ()  # groups that end before it begins
 
 
 GROUPS = {
@@ -53,8 +37,8 @@ GROUPS = {
     "right": Group(2, "right.py", 60),
     "forms": Group(3, "forms.py", 70),
     "forms of ResNet18": Group(3, "forms.py", 50),
-    "loops": Group(4, "loops.py", 15),
-    "loops in command buffers": Group(4, "loops.py", 15, "--xla_gpu_enable_command_buffer=+WHILE"),
+    "loops": Group(4, "forms.py", 15),
+    "loops in command buffers": Group(4, "forms.py", 15, "--xla_gpu_enable_command_buffer=+WHILE"),
     "answers": Group(5, "answers.py", 60, beside=True),
     "rounds": Group(5, "rounds.py", 70, after=("answers",)),
     "rounds of torch": Group(5, "torch_rounds.py", 40, after=("answers",)),
@@ -111,67 +95,67 @@ def workload(name: str, small: bool = False) -> Workload:
     )
 
 
+def _form(model: str, clients: int, convolution: str = "", pooling: str = "", chunk: int = 0) -> Cell:
+    """A local step of some clients, all of them side by side or ``chunk`` at a time."""
+    given = {"convolution": convolution, "pooling": pooling, "chunk": chunk}
+    words = (convolution, pooling, f"{chunk} at a time" if chunk else "")
+    form = ", ".join(word for word in words if word) or "plain"
+    group = "forms of ResNet18" if model == "resnet18" else "forms"
+    options = {
+        "model": model,
+        "clients": clients,
+        "form": form,
+        **{name: value for name, value in given.items() if value},
+    }
+    return Cell(3, group, f"{model}, {clients:,} clients, {form}", options)
+
+
+def _drawing(form: str) -> Cell:
+    options = {"model": "drawing", "clients": 1000, "form": form}
+    return Cell(3, "forms", f"drawing, 1,000 clients, {form}", options)
+
+
 def _forms() -> list[Cell]:
-    cells: list[Cell] = []
+    def convolutions(model: str, clients: int) -> list[Cell]:
+        return [_form(model, clients, form) for form in FORMS]
 
-    def add(model: str, clients: int, form: str, **options: Any) -> None:
-        name = f"{model}, {clients:,} clients, {form}"
-        group = "forms of ResNet18" if model == "resnet18" else "forms"
-        cells.append(Cell(3, group, name, {"model": model, "clients": clients, "form": form, **options}))
-
-    def lenet(clients: int, convolution: str, pooling: str = "", chunk: int = 0) -> None:
-        words = [convolution, *([pooling] if pooling else []), *([f"{chunk} at a time"] if chunk else [])]
-        options = {"pooling": pooling} if pooling else {}
-        options |= {"chunk": chunk} if chunk else {}
-        add("lenet", clients, ", ".join(words), convolution=convolution, **options)
-
-    def resnet18(clients: int, convolution: str, chunk: int = 0) -> None:
-        ending = f", {chunk} at a time" if chunk else ""
-        options = {"chunk": chunk} if chunk else {}
-        add("resnet18", clients, f"{convolution}{ending}", convolution=convolution, **options)
-
-    for form in FORMS:
-        lenet(100, form)
-    add("mlp", 100, "plain")
-    lenet(1000, "tiles")
-    add("mlp", 1000, "plain")
-    lenet(100, "tiles", pooling="windows")
-    lenet(100, "tiles", chunk=10)
-    for clients in (100, 1000):
-        add("logistic", clients, "plain")
-    lenet(10, "tiles")
-    for form in FORMS:
-        resnet18(10, form)
-    lenet(1000, "patches")
-    lenet(1000, "grouped")
-    lenet(1000, "tiles", chunk=100)
-    add("mlp", 1000, "100 at a time", chunk=100)
-    for clients in (10, 1):
-        for form in FORMS:
-            if clients == 1 or form != "tiles":
-                lenet(clients, form)
-        add("mlp", clients, "plain")
-        add("logistic", clients, "plain")
-    add("drawing", 1000, "permutation")
-    add("drawing", 1000, "without replacement")
-    for form in FORMS:
-        resnet18(1, form)
-    resnet18(100, "grouped", chunk=10)
-    resnet18(100, "tiles", chunk=10)
-    for form in FORMS:
-        resnet18(100, form)
-    return cells
+    return [
+        *convolutions("lenet", 100),
+        _form("mlp", 100),
+        _form("lenet", 1000, "tiles"),
+        _form("mlp", 1000),
+        _form("lenet", 100, "tiles", pooling="windows"),
+        _form("lenet", 100, "tiles", chunk=10),
+        _form("logistic", 100),
+        _form("logistic", 1000),
+        _form("lenet", 10, "tiles"),
+        *convolutions("resnet18", 10),
+        _form("lenet", 1000, "patches"),
+        _form("lenet", 1000, "grouped"),
+        _form("lenet", 1000, "tiles", chunk=100),
+        _form("mlp", 1000, chunk=100),
+        *convolutions("lenet", 10)[1:],
+        _form("mlp", 10),
+        _form("logistic", 10),
+        *convolutions("lenet", 1),
+        _form("mlp", 1),
+        _form("logistic", 1),
+        _drawing("permutation"),
+        _drawing("without replacement"),
+        *convolutions("resnet18", 1),
+        _form("resnet18", 100, "grouped", chunk=10),
+        _form("resnet18", 100, "tiles", chunk=10),
+        *convolutions("resnet18", 100),
+    ]
 
 
 def _loops() -> list[Cell]:
-    cells = []
-    for group in ("loops", "loops in command buffers"):
-        ending = ", command buffers" if "buffers" in group else ""
-        for model in ("mlp", "logistic"):
-            for form in ("scan", "unrolled by 2", "unrolled by 5", "unrolled whole", "counted while"):
-                options = {"model": model, "form": form, "clients": 100}
-                cells.append(Cell(4, group, f"{model}, {form}{ending}", options))
-    return cells
+    return [
+        Cell(4, group, f"{model}, {form}{ending}", {"model": model, "clients": 100, "loop": form})
+        for group, ending in (("loops", ""), ("loops in command buffers", ", command buffers"))
+        for model in ("mlp", "logistic")
+        for form in ("scan", "unrolled by 2", "unrolled by 5", "unrolled whole", "counted while")
+    ]
 
 
 def _rounds() -> list[Cell]:

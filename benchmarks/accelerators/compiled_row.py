@@ -1,7 +1,4 @@
-"""Compiles one row of ``ahead_of_time.py`` in this process; prints what the compiler says as a line of JSON.
-
-A row is a workload's program of rounds, or one form of a local step (part 3 of ``accelerator.py``).
-"""
+"""Compiles one row of ``ahead_of_time.py`` in this process; prints what the compiler says as a line of JSON."""
 
 from __future__ import annotations
 
@@ -79,29 +76,6 @@ def device() -> Any:
     return topologies.get_topology_desc(platform="cuda", topology_name="x", **named).devices[0]
 
 
-def form() -> dict[str, Any]:
-    """Compiles ten local steps of some clients in one form."""
-    import steps  # pyright: ignore[reportMissingImports]  # in device_parts
-
-    name, turns = ROW["form"]["model"], 10
-    sharding = SingleDeviceSharding(device())
-    place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
-    shapes = jax.tree.map(place, steps.arguments(name, ROW["clients"]))
-    lowered = jax.jit(steps.training(name, ROW["form"], turns), donate_argnums=0).trace(*shapes).lower()
-    began = time.perf_counter()
-    compiled: Any = lowered.compile()
-    found = {"seconds": time.perf_counter() - began, "jax": jax.__version__}
-    step = program_text.heaviest(program_text.read(compiled.as_text()))
-    if step is not None and "chunk" in ROW["form"]:  # the loop over chunks has the loop over steps inside
-        step = program_text.heaviest(step)
-    if step is None:
-        raise ValueError("expected a loop over local steps, got none")
-    return found | {
-        "kernels": program_text.total(step)[0],
-        "temporary": compiled.memory_analysis().temp_size_in_bytes,
-    }
-
-
 def rounds() -> dict[str, Any]:
     """Traces, lowers and compiles the program of rounds."""
     # Code before 2026-11-23 asked for the process's platform while tracing.
@@ -163,11 +137,8 @@ def read(text: str, work: Any, layout: Layout) -> dict[str, Any]:
         once = cycles if inner is not step else program_text.total(inner)[1]
         others = sum((each.trips or 1) * program_text.total(each)[1] for each in loop.inner if each is not inner)
         cycles = loop.cycles + others + count * once
-    kernels, step_cycles = program_text.total(step)
-    top = program_text.by_operation(step).most_common(6)
-    steps = work.cohort * work.steps_per_client
-    return {"kernels": kernels, "step_cycles": step_cycles, "cycles": cycles, "client_steps": steps, "top": top}
+    return {"kernels": program_text.total(step)[0], "cycles": cycles, "client_steps": work.client_steps}
 
 
 if __name__ == "__main__":
-    print(json.dumps(form() if "form" in ROW else rounds()))
+    print(json.dumps(rounds()))

@@ -23,22 +23,15 @@ NOTHING = 1e-7  # a slope below this is none
 
 
 class Row(NamedTuple):
-    """Relative differences of one float in one setting; NaN without forward mode, or if the float has no influence.
-
-    Attributes:
-      forward: of reverse mode and forward mode, along a direction, by the sum of the slopes' sizes along it.
-      differences: of reverse mode and central differences in float64, in the same way.
-      double: of reverse mode and reverse mode in float64, by the largest entry.
-      small: the same of ``SMALL`` times the objective.
-    """
+    """Relative differences of one float in one setting; NaN without forward mode, or if the float has no influence."""
 
     method: str
     float: str
     setting: str
-    forward: float
-    differences: float
-    double: float
-    small: float
+    forward: float  # of reverse mode and forward mode, along a direction, by the sum of the slopes' sizes along it
+    differences: float  # of reverse mode and central differences in float64, in the same way
+    double: float  # of reverse mode and reverse mode in float64, by the largest entry
+    small: float  # the same of ``SMALL`` times the objective
 
 
 def measure(options: Namespace) -> Iterator[Cells]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import NamedTuple
 
 # Instructions that launch nothing.
@@ -25,27 +24,17 @@ _FREE = {
 }
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?\S+ = (?:\((?:[^()]|\([^()]*\))*\)|\S+) ([a-z][\w\-]*)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
-_NAME = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CALLED = re.compile(r"(?:to_apply|calls|true_computation|branch_computations)=\{?%?([\w.\-]+)")
 
 
 class Loop(NamedTuple):
-    """One turn of a loop; the whole program is a loop of one turn.
+    """One turn of a loop; the whole program is a loop of one turn."""
 
-    Attributes:
-      trips: number of turns; None if the program computes it.
-      kernels: kernels that a turn launches, without those of inner loops.
-      cycles: XLA's estimate for a turn, without inner loops; 0 where it gives none.
-      operations: estimated cycles by the name of the operation, without inner loops.
-      inner: the loops inside.
-    """
-
-    trips: int | None
-    kernels: int
-    cycles: int
-    operations: Counter[str]
-    inner: tuple[Loop, ...]
+    trips: int | None  # number of turns; None if the program computes it
+    kernels: int  # kernels that a turn launches, without those of inner loops
+    cycles: int  # XLA's estimate for a turn, without inner loops; 0 where it gives none
+    inner: tuple[Loop, ...]  # the loops inside
 
 
 def read(text: str) -> Loop:
@@ -64,7 +53,6 @@ def read(text: str) -> Loop:
 
 def _turn(computations: dict[str, list[str]], name: str, trips: int | None) -> Loop:
     kernels = cycles = 0
-    operations: Counter[str] = Counter()
     inner: list[Loop] = []
     for line in computations.get(name, []):
         found = _INSTRUCTION.match(line)
@@ -77,18 +65,13 @@ def _turn(computations: dict[str, list[str]], name: str, trips: int | None) -> L
             inner.append(_turn(computations, body.group(1), _trips(computations, line)))
         elif kind in ("call", "conditional"):
             called = _CALLED.search(line)
-            part = _turn(computations, called.group(1), 1) if called else Loop(1, 0, 0, Counter(), ())
+            part = _turn(computations, called.group(1), 1) if called else Loop(1, 0, 0, ())
             kernels, cycles = kernels + part.kernels, cycles + part.cycles
-            operations.update(part.operations)
             inner.extend(part.inner)
         estimate = _CYCLES.search(line)
-        own = int(estimate.group(1)) if estimate else 0
         kernels += kind not in _FREE
-        cycles += own
-        if own:
-            title = _NAME.search(line)
-            operations[title.group(1) if title else kind] += own
-    return Loop(trips, kernels, cycles, operations, tuple(inner))
+        cycles += int(estimate.group(1)) if estimate else 0
+    return Loop(trips, kernels, cycles, tuple(inner))
 
 
 def _trips(computations: dict[str, list[str]], line: str) -> int | None:
@@ -116,12 +99,3 @@ def total(loop: Loop, unknown: int = 1) -> tuple[int, int]:
 def heaviest(loop: Loop) -> Loop | None:
     """The inner loop with the largest turn, by cycles, else by kernels; None without inner loops."""
     return max(loop.inner, key=lambda each: total(each)[::-1], default=None)
-
-
-def by_operation(loop: Loop) -> Counter[str]:
-    """Estimated cycles of one turn by the name of the operation, with inner loops of known length."""
-    found = Counter(loop.operations)
-    for each in loop.inner:
-        for name, cycles in by_operation(each).items():
-            found[name] += (each.trips or 1) * cycles
-    return found

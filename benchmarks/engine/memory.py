@@ -14,16 +14,12 @@ ragged (4 to 10 rows, and one client with 2,000). *Peak* is beyond what the proc
 
 `long_runs`: INCFL with all of many clients in every round, so that a record has an entry for each client and round.
 After checkpoints long records stay on the disk. *Read*: seconds for one client's weights of the last hundred rounds.
-
-`scaling`: *above floor* is the peak beyond that of the same program with next to no data; imports and compiler vary
-by some 20 MiB. Rates are medians of blocks of rounds of ``simulate``, each of which goes on from the last.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
-import statistics
 import tempfile
 import time
 from argparse import Namespace
@@ -235,94 +231,3 @@ def of_records(rounds: int, clients: int, saves: bool) -> dict[str, float]:
     assert picked == picked
     sizes = {"peak": resident("VmHWM"), "records": records, "folder": on_disk}
     return {name: size / MEBIBYTE for name, size in sizes.items()} | {"run": spent, "read": read}
-
-
-def network(clients: int, cohort: int, steps: int, hidden: tuple[int, ...] = (64, 30)) -> Workload:
-    """An MLP and one epoch of ``steps`` batches of 30 images."""
-    widths = (784, *hidden, CLASSES)
-    return WORKLOADS["W1a"]._replace(
-        options={"hidden": list(hidden), "dropout": 0.0},
-        clients=clients,
-        cohort=cohort,
-        samples=30 * steps,
-        distinct=10_000,
-        multiplications=tuple(a * b for a, b in itertools.pairwise(widths)),
-    )
-
-
-def regression(clients: int) -> Workload:
-    """Logistic regression with 20 rows per client, so that the lists of 1,000,000 take 80 MB."""
-    return WORKLOADS["W3"]._replace(clients=clients, samples=20, steps=5)
-
-
-# What grows: its values, the clients side by side or "auto" and the workload of a value.
-CURVES: dict[str, tuple[tuple[int, ...], tuple[Any, ...], Any]] = {
-    "cohort": ((10, 30, 100, 300, 1000, 3000, 10_000), ("auto",), lambda n: network(max(n, 100), n, 5)),
-    "population": ((100, 1000, 10_000, 100_000, 1_000_000), ("auto",), regression),
-    "model": ((805, 9_550, 100_180, 1_000_120, 10_000_315), ("auto",), lambda n: network(100, 20, 2, (n // 795,))),
-    "steps": ((1, 3, 10, 30, 100), ("auto",), lambda n: network(100, 20, n)),
-    "devices": ((1, 2), ("scan", "auto"), lambda n: network(100, 100, 5)),
-}
-
-
-def scaling(options: Namespace) -> Iterator[Row]:
-    """Speed and memory by cohort, population, size of the model, steps and devices."""
-    for name in names_in(options.curves, tuple(CURVES), "curve"):
-        values, forms, workload = CURVES[name]
-        least: Workload = workload(values[0])
-        least = least._replace(clients=least.cohort, samples=least.batch, distinct=100)
-        for title, source in options.sources.items():
-            asked: dict[str, Any] = {"clients": "auto", "devices": 1, "seconds": 0.0, "blocks": 1}
-            floor = apart("engine.memory:of_blocks", source, meta=meta_of(least), **asked)
-            for form, value in itertools.product(forms, values[: options.points]):
-                work: Workload = workload(value)
-                how = {"clients": form, "devices": value if name == "devices" else 1, "seconds": options.seconds}
-                found = apart("engine.memory:of_blocks", source, meta=meta_of(work), blocks=options.blocks, **how)
-                if "failed" in found:
-                    yield title, name, value, form, found["failed"]
-                    continue
-                rate, above = statistics.median(found["rates"]), found["peak"] - floor.get("peak", 0)
-                low, high = min(found["rates"]), max(found["rates"])
-                sizes = [found["peak"], above, found["data"], found["estimate"]]
-                cells = [
-                    rate,
-                    f"{low:,.0f} to {high:,.0f}",
-                    1000 * work.client_steps / rate,
-                    1000 * found["evaluation"],
-                ]
-                yield title, name, value, form, *cells, *(size / MEBIBYTE for size in sizes), found["at_a_time"]
-
-
-def of_blocks(meta: dict[str, Any], clients: Any, devices: int, seconds: float, blocks: int) -> dict[str, Any]:
-    """Client-steps per second of blocks of rounds of so many seconds, after a call that compiles."""
-    import jax
-
-    import fljax
-    from benchmarks.peers.contestants import parts
-
-    fljax.use_cores(devices)
-    algorithm, data = parts.algorithm(meta, parts.task(meta)), in_turn(meta)
-    how = fljax.Execution(clients=clients, devices=devices)
-    steps = Workload(**{name: meta[name] for name in Workload._fields}).client_steps
-    rounds, state, rates = 1, None, list[float]()
-    while True:
-        found = fljax.simulate(algorithm, data, rounds=rounds, evaluate_every=rounds, initial=state, execution=how)
-        if found.diverged:
-            raise FloatingPointError(f"diverged: {found.diverged}")
-        told, state = found.metrics, found.state
-        spent = float(told["seconds_train"])
-        wanted = max(1, min(5000, round(rounds * seconds / spent)))
-        if 2 * rounds < wanted:  # a block is too short to be timed
-            rounds = wanted
-            continue
-        rates.append(steps * rounds / spent)
-        if len(rates) > blocks or (not seconds and rates):
-            break
-    return {
-        "rates": rates[1:] or rates,
-        "evaluation": float(told["seconds_evaluate"]) / 2,  # before and after
-        "peak": resident("VmHWM"),
-        "data": sum(leaf.nbytes for leaf in jax.tree.leaves(data)),
-        "estimate": float(told["execution_memory"]),
-        "at_a_time": int(told["execution_clients"]),
-    }

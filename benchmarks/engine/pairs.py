@@ -85,7 +85,7 @@ def of_rounds(workload: Workload, forms: list[Contestant], options: Namespace, s
     entrants: list[Entrant] = []
     try:
         for form in forms:
-            entrants.append(enter(form, sys.executable, workload, file, scratch, options.seconds, print)[0])
+            entrants.append(enter(form, sys.executable, workload, file, scratch, options.seconds, print))
         rounds = options.rounds or min(each.rounds for each in entrants)
 
         def turn_of(worker: Worker) -> Turn:

@@ -5,18 +5,14 @@ The configs ``certificates/fmnist_dirichlet`` and ``certificates/fmnist_groups``
 long it takes at a rate of plain runs (``--rate``); it runs nothing. ``--part runs`` runs both configs, or what is
 missing of them, in the folder of ``--runs``. ``--part commit`` writes what is finished into ``results/certificates``:
 ``NAME.json``, from which the documentation makes its page, and ``NAME.csv`` with the gain of every cell and seed.
-``--part speed`` measures the mechanisms of ``--labels``: client-steps by CPU-second of a certificate beside
-``simulate`` of the honest runs, in turns.
 """
 
 from __future__ import annotations
 
 import csv
 import datetime
-import functools
 import io
 import json
-import statistics
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -205,44 +201,6 @@ def certify(config: Config, folder: Path, asked: Mapping[str, Any], options: Nam
     )
 
 
-def speed(config: Config, options: Namespace) -> Iterator[Row]:
-    """Client-steps by CPU-second of a certificate of each mechanism, and of ``simulate`` of the honest runs.
-
-    Two clients deviate, and an attacker has 20 candidates; values of standalone models are 0.5. The first call of each
-    form compiles.
-    """
-    setup = resolve_setup(config, EventLog())
-    plans, federation = check(setup, rehearsed=False, swept=True), setup.federation
-    same: dict[str, Any] = {"rounds": setup.rounds, "seeds": setup.seeds}
-    asked: dict[str, Any] = {"tolerance": 0.0, "deviators": (0, 1), "candidates": 20, "controls": False}
-    for label in names_in(options.labels, tuple(plans), "mechanism"):
-        plan, sizes = plans[label], {"rounds": setup.rounds, "seeds": len(setup.seeds)}
-        cells = 2 * len(games.usual_deviations(games.messages_of(plan, federation)))
-        forms = {
-            "certify": (
-                functools.partial(games.certify, plan, federation, **asked, **same),
-                cost_of(plan, federation, cells=cells, candidates=20, **sizes),
-            ),
-            "simulate": (
-                functools.partial(fljax.simulate, plan, federation, evaluate_every=setup.rounds, **same),
-                cost_of(plan, federation, cells=0, outside=False, **sizes),
-            ),
-        }
-        rates: dict[str, list[float]] = {name: [] for name in forms}
-        for done in range(options.passes + 1):
-            for name, (form, cost) in forms.items():
-                began = time.process_time()
-                form()
-                if done:
-                    rates[name].append(cost.client_steps / (time.process_time() - began))
-        middle = {name: statistics.median(found) for name, found in rates.items()}
-        for name, (_, cost) in forms.items():
-            words = (
-                f"{middle[name]:,.0f} client-steps by CPU-second, {middle[name] / middle['simulate']:.2f} of simulate"
-            )
-            yield config.name, f"{label}, {name}", cost.runs, float(cost.client_steps), words
-
-
 def commit(name: str, folder: Path, tolerance: float) -> Iterator[Row]:
     """Writes the files of a config that are committed, with verdicts at a tolerance."""
     saved = load_certificates(folder / CERTIFICATES)
@@ -257,8 +215,8 @@ def commit(name: str, folder: Path, tolerance: float) -> Iterator[Row]:
 
 
 def measure(options: Namespace) -> Iterator[Row]:
-    """Estimates, runs, commits, or measures speed."""
-    (part,) = names_in(options.part, ("estimate", "runs", "commit", "speed"), "part")
+    """Estimates, runs, or commits."""
+    (part,) = names_in(options.part, ("estimate", "runs", "commit"), "part")
     if options.devices > 1 and part != "commit":
         fljax.use_cores(options.devices)
     for name in names_in(options.names, NAMES, "config"):
@@ -269,7 +227,5 @@ def measure(options: Namespace) -> Iterator[Row]:
         config = load(f"certificates/{name}", options.set.split() if options.set else [])
         if part == "estimate":
             yield from estimate(config, asked, options)
-        elif part == "speed":
-            yield from speed(config, options)
         else:
             yield from certify(config, folder, asked, options)

@@ -34,23 +34,14 @@ TRIALS, NUMBERS = Path(__file__).with_name("trials.toml"), RESULTS / "trials.csv
 
 
 class Trial(NamedTuple):
-    """One setting: ``config`` below ``configs`` with ``changes`` as for ``--set``.
+    """One setting: ``config`` below ``configs`` with ``changes`` as for ``--set``."""
 
-    Attributes:
-      name: of the trial, and of its folder.
-      asks: the question.
-      config: a shipped config, without ending.
-      changes: its overrides.
-      tables: printed tables to compare with.
-      metrics: our metrics that are kept.
-    """
-
-    name: str
-    asks: str
-    config: str
-    changes: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
+    name: str  # of the trial, and of its folder
+    asks: str  # the question
+    config: str  # a shipped config, without ending
+    changes: tuple[str, ...] = ()  # its overrides
+    tables: tuple[str, ...] = ()  # printed tables to compare with
+    metrics: tuple[str, ...] = ()  # our metrics that are kept
 
 
 class Number(NamedTuple):

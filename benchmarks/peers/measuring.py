@@ -34,11 +34,7 @@ class Entrant(NamedTuple):
 
 
 def export(workload: Workload, scratch: Path) -> Path:
-    """Writes the workload's file, in a process of its own.
-
-    Raises:
-      WorkerError: if that fails, e.g. because fljax has no such model.
-    """
+    """Writes the workload's file, in a process of its own."""
     file = scratch / f"{workload.name}.npz"
     command = [sys.executable, str(CONTESTANTS / "export.py"), "--meta", json.dumps(meta_of(workload))]
     done = subprocess.run([*command, "--out", str(file)], capture_output=True, text=True, check=False)
@@ -62,23 +58,17 @@ def error_of(file: Path, found: Mapping[str, np.ndarray]) -> float | None:
 
 def enter(
     contestant: Contestant, python: str, workload: Workload, file: Path, scratch: Path, seconds: float, say: Say
-) -> tuple[Entrant, dict[str, str]]:
-    """Warms up every variant alone and keeps the fastest, halted.
-
-    Raises:
-      WorkerError: if no variant works; the first reason.
-    """
+) -> Entrant:
+    """Warms up every variant alone and keeps the fastest, halted."""
     best: Entrant | None = None
     reasons: list[str] = []
     tried: dict[str, float] = {}
-    versions: dict[str, str] = {}
     for number, variant in enumerate(contestant.variants):
         named = " ".join(word.removeprefix("--") for word in variant)
         log = scratch / f"{workload.name}-{contestant.script}-{contestant.name.replace(' ', '-')}-{number}.log"
         worker = None
         try:
             worker = Worker(contestant, python, variant, file, log)
-            versions = worker.versions
             found = log.with_suffix(".npz")
             first = worker.ask("first_round", out=str(found))["seconds"]
             with np.load(found) as after:
@@ -108,7 +98,7 @@ def enter(
         raise WorkerError(reasons[0])
     note = f" ({best.variant})" if len(contestant.variants) > 1 else ""
     say(f"  {contestant.name}{note}: {tried[best.variant]:,.0f} client-steps/s, error {best.error:.1e}")
-    return best, versions
+    return best
 
 
 def _calibrate(worker: Worker, workload: Workload, seconds: float) -> tuple[int, float]:

@@ -24,23 +24,14 @@ Products = Mapping[str, Sequence[float | None]]
 
 
 class Reference(NamedTuple):
-    """The reference product of some passes.
+    """The reference product of some passes."""
 
-    Attributes:
-      library: whose product is the fastest in the median over passes.
-      gflops: ``[passes]``, GFLOP/s of the fastest product of each pass, of any library.
-    """
-
-    library: str
-    gflops: list[float]
+    library: str  # whose product is the fastest in the median over passes
+    gflops: list[float]  # ``[passes]``, GFLOP/s of the fastest product of each pass, of any library
 
 
 def reference(products: Products) -> Reference:
-    """The fastest product of each pass, and the library that is the fastest in the median.
-
-    Raises:
-      ValueError: if there is a pass without a product.
-    """
+    """The fastest product of each pass, and the library that is the fastest in the median."""
     by_pass = [[rate for rate in rates if rate is not None] for rates in zip(*products.values(), strict=True)]
     if not by_pass or not all(by_pass):
         raise ValueError(f"expected a product of NumPy, XLA or torch in every pass, got {dict(products)}")
@@ -71,9 +62,6 @@ def multiplying(file: Path, folder: Path, scratch: Path) -> Iterator[dict[str, W
       file: of a workload, as for contestants.
       folder: where the environments are.
       scratch: where the processes write what they say.
-
-    Raises:
-      WorkerError: if no process starts; the reason of the last one.
     """
     reason = "no library multiplies"
     workers: dict[str, Worker] = {}
@@ -98,11 +86,7 @@ def multiplying(file: Path, folder: Path, scratch: Path) -> Iterator[dict[str, W
 
 
 def multiplied(workers: dict[str, Worker], products: dict[str, list[float | None]], say: Callable[[str], None]) -> None:
-    """Adds the rates of one more pass to ``products``; None for a process that died.
-
-    Raises:
-      WorkerError: if all of them died.
-    """
+    """Adds the rates of one more pass to ``products``; None for a process that died."""
     for name, worker in workers.items():
         rates, rate = products.setdefault(name, []), None
         if None not in rates:

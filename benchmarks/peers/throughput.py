@@ -39,14 +39,16 @@ def measure(options: Namespace) -> Iterator[Row]:
     strategies = names_in(options.strategies or ",".join(STRATEGIES), STRATEGIES, "strategy")
     left_out = {f"fljax, {strategy}" for strategy in STRATEGIES} - {f"fljax, {strategy}" for strategy in strategies}
     line_up = [entry for entry in LINE_UP if entry.family in families and entry.name not in left_out]
-    folder = Path(options.environments or environments.FOLDER)
-    missing = absent(line_up, folder, options.make_environments)
+    missing = absent(line_up, Path(options.environments or environments.FOLDER), options.make_environments)
+    versions: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(prefix="fljax-throughput-") as scratch:
         for name in chosen:
             try:
-                yield from of_workload(WORKLOADS[name], line_up, missing, options, folder, Path(scratch))
+                yield from of_workload(WORKLOADS[name], line_up, missing, options, Path(scratch), versions)
             except WorkerError as reason:
                 yield name, f"skipped: {reason}"
+    for name, packages in versions.items():
+        yield "versions", f"{name}: {', '.join(' '.join(each) for each in packages.items())}"
 
 
 def absent(line_up: Sequence[Contestant], folder: Path, make: bool) -> dict[str, str]:
@@ -63,12 +65,16 @@ def absent(line_up: Sequence[Contestant], folder: Path, make: bool) -> dict[str,
 
 
 def of_workload(
-    workload: Workload, line_up: Sequence[Contestant], missing: Mapping[str, str], options: Namespace, folder: Path,
+    workload: Workload,
+    line_up: Sequence[Contestant],
+    missing: Mapping[str, str],
+    options: Namespace,
     scratch: Path,
-) -> Iterator[Row]:  # fmt: skip
+    versions: dict[str, dict[str, str]],
+) -> Iterator[Row]:
     """All contestants of one workload."""
     say(f"\n{workload.name}: {workload.title}")
-    file = export(workload, scratch)
+    file, folder = export(workload, scratch), Path(options.environments or environments.FOLDER)
     entrants: list[Entrant] = []
     skipped: dict[str, str] = {}
     try:
@@ -78,7 +84,7 @@ def of_workload(
                 skipped[contestant.name] = missing[contestant.environment]
                 continue
             try:
-                entrants.append(enter(contestant, python, workload, file, scratch, options.seconds, say)[0])
+                entrants.append(enter(contestant, python, workload, file, scratch, options.seconds, say))
             except WorkerError as reason:
                 skipped[contestant.name] = str(reason)
         count = max(1, min(options.passes, workload.passes))
@@ -93,6 +99,7 @@ def of_workload(
         # Others are compared with fljax's first strategy, and not with the fastest, which is known after the fact.
         own = next((each.contestant.name for each in entrants if each.contestant.family == "fljax"), None)
         for entrant in entrants:
+            versions[entrant.contestant.environment] = entrant.worker.versions
             yield row_of(entrant, workload, rates, reference(products).gflops, own)
             if workload.steps is not None and entrant.contestant.name == own:
                 yield workload.name, f"{own}: drawing all batches of a round takes {drawing(entrant)}"

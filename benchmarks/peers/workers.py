@@ -24,25 +24,15 @@ ANSWER_SECONDS = 900.0
 
 
 class Contestant(NamedTuple):
-    """Who competes.
+    """Who competes."""
 
-    Attributes:
-      name: as in the tables.
-      family: as on the command line.
-      environment: whose interpreter runs it.
-      script: in ``contestants/``.
-      variants: command lines that are tried in the warm-up; the fastest stays.
-      workloads: those that it knows.
-      halts: whether it may be halted while others are on turn.
-    """
-
-    name: str
-    family: str
-    environment: str
-    script: str
-    variants: tuple[tuple[str, ...], ...]
-    workloads: tuple[str, ...]
-    halts: bool = True
+    name: str  # as in the tables
+    family: str  # as on the command line
+    environment: str  # whose interpreter runs it
+    script: str  # in ``contestants/``
+    variants: tuple[tuple[str, ...], ...]  # command lines that are tried in the warm-up; the fastest stays
+    workloads: tuple[str, ...]  # those that it knows
+    halts: bool = True  # whether it may be halted while others are on turn
 
 
 _PLAIN = ("W1a", "W1b", "W2", "W3", "BL", "PF")
@@ -130,11 +120,7 @@ class Worker:
             raise
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """One question, one answer.
-
-        Raises:
-          WorkerError: if it dies, is silent for too long, or answers with an error.
-        """
+        """One question, one answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")

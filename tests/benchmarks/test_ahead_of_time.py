@@ -54,7 +54,6 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 """
     whole = program_text.read(text)
     assert program_text.total(whole) == (1 + 4 * 2, 5 + 4 * 100)
-    assert program_text.by_operation(program_text.heaviest(whole)) == {"dot": 70, "copy": 30}
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ def test_a_measurement_has_its_function_and_its_line(name: str) -> None:
     measurement = registry.MEASUREMENTS[name]
     module = importlib.import_module(f"benchmarks.{measurement.module}")
     assert callable(getattr(module, measurement.function))
+    assert len(set(measurement.columns)) == len(measurement.columns)
     assert measurement.small.keys() <= measurement.options.keys()
     readme = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert f"| `{name}` | {measurement.sentence} |" in readme

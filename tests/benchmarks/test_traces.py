@@ -6,7 +6,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,8 +33,8 @@ def test_equations_of_inner_programs_count() -> None:
 
 def test_kernels_of_a_loop_count_once() -> None:
     loop = traces.program_text.Loop
-    inner = loop(None, 3, 0, Counter(), ())
-    assert traces.pieces(loop(1, 5, 0, Counter(), (inner, loop(7, 2, 0, Counter(), (inner,))))) == (13, 3)
+    inner = loop(None, 3, 0, ())
+    assert traces.pieces(loop(1, 5, 0, (inner, loop(7, 2, 0, (inner,))))) == (13, 3)
 
 
 def test_calls_of_the_model_count_by_their_key() -> None:

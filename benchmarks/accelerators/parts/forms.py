@@ -1,4 +1,4 @@
-"""Part 3: one local step of each model in every form, and the drawing of batches."""
+"""Part 3: a local step of each model in every form, and the drawing of batches. Part 4: twenty steps in each loop."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ server.use_jax()
 SECONDS = 0.05 if server.small else 0.4
 
 
-def turns_of(name: str) -> int:
+def turns_of(job: Job) -> int:
     """Local steps in one program."""
-    return 2 if server.small or name == "resnet18" else 10
+    if "loop" in job["options"]:
+        return 20
+    return 2 if server.small or job["options"]["model"] == "resnet18" else 10
 
 
 def clients_of(job: Job) -> int:
@@ -58,7 +60,7 @@ def prepare(job: Job) -> tuple[Any, Any]:
     if name == "drawing":
         return drawing(job)
     shapes = steps.arguments(name, clients_of(job), server.small)
-    function = steps.training(name, options_of(job), turns_of(name))
+    function = steps.training(name, options_of(job), turns_of(job))
     return jax.jit(function, donate_argnums=0).lower(*shapes).compile(), shapes
 
 
@@ -77,7 +79,7 @@ def measure(job: Job, prepared: tuple[Any, Any]) -> Row:
         held[0] = program(held[0], x, y)
         return held[0]
 
-    turns = turns_of(name)
+    turns = turns_of(job)
     seconds = statistics.median(timed(call, jax.block_until_ready, SECONDS)) / turns
     finite = jax.jit(lambda tree: jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)])))
     if not finite(held[0]):

@@ -15,7 +15,6 @@ import parts
 import steps
 
 from benchmarks.peers.workloads import Workload, meta_of
-from fljax import engine
 
 AT_ONCE = 2 * 2**30  # bytes of parameters in float64 of the clients that are trained side by side for the answer
 
@@ -33,25 +32,17 @@ def save(work: Workload, file: Path, *, with_answer: bool) -> None:
     If the answer cannot be computed, the file is written without it, and the error is raised.
     """
     meta = meta_of(work)
-    x, y, rows, sizes = export.data(meta)
-    cohort, position = export.round_zero(meta, sizes)
-    algorithm = parts.algorithm(meta, parts.task(meta))
-    federation = parts.federation(meta, x, y, rows, sizes)
-    start = jax.jit(lambda: engine.rollout(algorithm, federation, rounds=0, seed=meta["seed"])[0].server.model)
-    model = jax.tree.map(np.asarray, start())
-    batches = np.take_along_axis(rows[cohort][:, None, :], position, axis=2)
-    arrays = {"x": x, "y": y, "rows": rows, "sizes": sizes, "cohort": cohort, "position": position}
-    arrays |= {f"parameter:{each}": leaf for each, leaf in parts.named(model).items()}
+    arrays, model = export.packed(meta)
+    batches = np.take_along_axis(arrays["rows"][arrays["cohort"]][:, None, :], arrays["position"], axis=2)
     try:
         if with_answer:
             with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-                after = parts.named(answer(meta, x, y, batches, model))
+                after = parts.named(answer(meta, arrays["x"], arrays["y"], batches, model))
             arrays |= {f"after:{each}": leaf for each, leaf in after.items()}
     finally:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial.npz")
-        everything: dict[str, Any] = arrays
-        np.savez(partial, meta=json.dumps(meta), **everything)
+        np.savez(partial, meta=json.dumps(meta), **arrays)
         partial.replace(file)
 
 

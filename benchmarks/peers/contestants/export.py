@@ -99,6 +99,19 @@ def answer(meta: dict[str, Any], x: Any, y: Any, rows: Any, position: Any, sizes
     return train(jnp.asarray(x), jnp.asarray(y), jnp.asarray(batches), model)
 
 
+def packed(meta: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """All arrays of the file but the answer, and the initial model."""
+    x, y, rows, sizes = data(meta)
+    cohort, position = round_zero(meta, sizes)
+    algorithm, federation = parts.algorithm(meta, parts.task(meta)), parts.federation(meta, x, y, rows, sizes)
+    server: Any = jax.jit(lambda: fljax.rollout(algorithm, federation, rounds=0, seed=meta["seed"])[0].server)()
+    model = jax.tree.map(np.asarray, getattr(server, "reference", getattr(server, "model", None)))
+    arrays: dict[str, Any] = {"x": x, "y": y, "rows": rows, "sizes": sizes, "cohort": cohort, "position": position}
+    if meta["evaluated"]:
+        arrays["matrix"] = np.asarray(parts.subsets(round_key(meta["seed"], Purpose.AGGREGATE, 0), meta["clients"]))
+    return arrays | {f"parameter:{name}": leaf for name, leaf in parts.named(model).items()}, model
+
+
 def main() -> None:
     """Reads ``--meta JSON --out FILE``."""
     parser = argparse.ArgumentParser()
@@ -106,34 +119,13 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
     meta = json.loads(options.meta)
-    x, y, rows, sizes = data(meta)
-    cohort, position = round_zero(meta, sizes)
-    algorithm = parts.algorithm(meta, parts.task(meta))
-    state = fljax.simulate(algorithm, parts.federation(meta, x, y, rows, sizes), rounds=0, seeds=[meta["seed"]]).state
-    server = state.server
-    model = jax.tree.map(lambda leaf: np.asarray(leaf[0]), getattr(server, "reference", getattr(server, "model", None)))
-    extra = {}
-    matrix = None
-    if meta["evaluated"]:
-        matrix = np.asarray(parts.subsets(round_key(meta["seed"], Purpose.AGGREGATE, 0), meta["clients"]))
-        extra["matrix"] = matrix
-        # Rows by id and rows of the cohort differ in order; the matrix speaks of ids.
-        matrix = matrix[:, cohort]
+    arrays, model = packed(meta)
+    x, y, rows, sizes, cohort, position = (arrays[name] for name in ("x", "y", "rows", "sizes", "cohort", "position"))
+    # Rows by id and rows of the cohort differ in order; the matrix speaks of ids.
+    matrix = arrays["matrix"][:, cohort] if meta["evaluated"] else None
     with jax.enable_x64(True):
         after = parts.named(answer(meta, x, y, rows[cohort], position, sizes[cohort], model, matrix))
-    parameters = {f"parameter:{name}": leaf for name, leaf in parts.named(model).items()}
-    arrays = {
-        "x": x,
-        "y": y,
-        "rows": rows,
-        "sizes": sizes,
-        "cohort": cohort,
-        "position": position,
-        **parameters,
-        **extra,
-    }
-    everything: dict[str, Any] = {**arrays, **{f"after:{name}": leaf for name, leaf in after.items()}}
-    np.savez(options.out, meta=json.dumps(meta), **everything)
+    np.savez(options.out, meta=json.dumps(meta), **arrays, **{f"after:{name}": leaf for name, leaf in after.items()})
 
 
 if __name__ == "__main__":
