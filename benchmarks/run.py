@@ -54,7 +54,7 @@ def arguments(measurement: registry.Measurement, words: Sequence[str]) -> argpar
     for name, default in defaults.items():
         flag = f"--{name.replace('_', '-')}"
         if isinstance(default, bool):
-            parser.add_argument(flag, action="store_true")
+            parser.add_argument(flag, action="store_true", default=default)
         else:
             parser.add_argument(flag, type=type(default), default=default, help=f"default: {default!r}")
     parser.add_argument("--small", action="store_true", help="the smallest sizes")

@@ -32,6 +32,7 @@ def test_smallest_sizes_are_defaults() -> None:
     assert run.arguments(methods, []).passes == 5
     small = run.arguments(methods, ["--small", "--rounds", "7"])
     assert (small.passes, small.rounds, small.methods) == (1, 7, "incfl")
+    assert run.arguments(registry.MEASUREMENTS["trials"], ["--small"]).no_run
 
 
 def test_rows_are_saved(tmp_path: pathlib.Path) -> None:
