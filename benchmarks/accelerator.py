@@ -34,7 +34,7 @@ from benchmarks.accelerators.cells import CELLS, GROUPS, PARTS, Cell, Group  # n
 from benchmarks.reporting import CURRENT, plain  # noqa: E402
 from fljax.core import gpu_rules  # noqa: E402
 
-PLACES = [ROOT, HERE / "peers" / "contestants", HERE / "accelerators" / "parts"]
+PLACES = [ROOT, HERE / "peers" / "contestants", HERE / "accelerators" / "device_parts"]
 RULES = ROOT / "fljax" / "core" / "gpu_rules.toml"
 Report = dict[str, Any]
 SAVING = threading.Lock()
@@ -144,7 +144,12 @@ def _make_folder(folder: Path) -> None:
 def fingerprint() -> str:
     """A checksum of the code that is measured and of the code that measures."""
     found = hashlib.sha256()
-    files = [*(ROOT / "fljax").rglob("*.py"), RULES, HERE / "accelerator.py", *HERE.glob("accelerators/parts/*.py")]
+    files = [
+        *(ROOT / "fljax").rglob("*.py"),
+        RULES,
+        HERE / "accelerator.py",
+        *PLACES[2].glob("*.py"),
+    ]
     files += [HERE / f"{name}.py" for name in ("accelerators/cells", "accelerators/tables")]
     files += [HERE / "peers" / f"{name}.py" for name in ("workloads", "measuring")]
     files += [PLACES[1] / f"{name}.py" for name in ("export", "parts", "protocol", "torch_parts")]

@@ -28,11 +28,12 @@ def main(words: Sequence[str]) -> None:
     (name,) = reporting.names_in(words[0], tuple(registry.MEASUREMENTS), "measurement")
     measurement = registry.MEASUREMENTS[name]
     options = arguments(measurement, words[1:])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that no halted process is left behind
     module = importlib.import_module(f"benchmarks.{measurement.module}")
     stem = options.out or (None if options.small else reporting.CURRENT / name)
-    command = " ".join(["python benchmarks/run.py", *words])
-    text = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[2]
+    shown = [Path(word).name if word.startswith("/") else word for word in words]  # no folders of this machine
+    command = " ".join(["python benchmarks/run.py", *shown])
+    parts = inspect.cleandoc(module.__doc__ or "").split("\n\n")[1:]
+    text = "\n\n".join(part for part in parts if not part.startswith("`") or part.startswith(f"`{name}`"))
     rows: list[reporting.Row] = []
     print(*measurement.columns, sep=" | ", flush=True)
     with cases.checkouts(vars(options).get("against") or "") as options.sources:
@@ -63,4 +64,5 @@ def arguments(measurement: registry.Measurement, words: Sequence[str]) -> argpar
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that no halted process is left behind
     main(sys.argv[1:])

@@ -140,12 +140,11 @@ def of_programs(meta: dict[str, Any], seeds: int) -> dict[str, Any]:
 
 def populations(options: Namespace) -> Iterator[Row]:
     """Time and memory of a round by the size of the population."""
-    cases = itertools.product(
-        options.algorithms.split(","), options.forms.split(","), options.clients.split(","), options.places.split(",")
-    )
-    for (algorithm, form, clients, place), (title, source) in itertools.product(cases, options.sources.items()):
+    names = [getattr(options, name).split(",") for name in ("algorithms", "forms", "clients", "places")]
+    sources: dict[str, Path] = options.sources
+    for (algorithm, form, clients, place), title in itertools.product(itertools.product(*names), sources):
         asked = {"clients": int(clients), "algorithm": algorithm, "form": form, "place": place}
-        found = apart("engine.memory:of_a_population", source, rounds=options.rounds, **asked)
+        found = apart("engine.memory:of_a_population", sources[title], rounds=options.rounds, **asked)
         numbers = [found["failed"]] if "failed" in found else [found[name] for name in ("ms", "tables", "data", "peak")]
         yield title, algorithm, int(clients), form, place, *numbers
 
@@ -202,9 +201,12 @@ def spread_out(clients: int, form: str) -> Any:
 
 def long_runs(options: Namespace) -> Iterator[Row]:
     """Memory of runs with many records, with and without checkpoints."""
-    for rounds, (title, source) in itertools.product(map(int, options.rounds.split(",")), options.sources.items()):
+    counts, sources = list(map(int, options.rounds.split(","))), dict[str, Path](options.sources)
+    for rounds, title in itertools.product(counts, sources):
         for saves in (False, True) if rounds <= options.without else (True,):
-            found = apart("engine.memory:of_records", source, rounds=rounds, clients=options.clients, saves=saves)
+            found = apart(
+                "engine.memory:of_records", sources[title], rounds=rounds, clients=options.clients, saves=saves
+            )
             yield title, rounds, saves, *found.values()
 
 

@@ -54,7 +54,8 @@ def measure(options: Namespace) -> Iterator[Row]:
             found = apart("engine.traces:inside", source, name=name, kernels=not options.no_kernels)
             if "failed" in found:
                 raise SystemExit(f"{name}: {found['failed']}")
-            yield from rows_of(title, name, Counts(**found | {"programs": [Program(*p) for p in found["programs"]]}))
+            programs: Any = [Program(*program) for program in found["programs"]]
+            yield from rows_of(title, name, Counts(**found | {"programs": programs}))
 
 
 def rows_of(title: str, name: str, counts: Counts) -> Iterator[Row]:
@@ -78,15 +79,10 @@ def inside(name: str, kernels: bool) -> dict[str, Any]:
 
     seen: list[bool] = []
     traced: list[tuple[str, Any]] = []
-    if name != QUICK_START:
-        begin = of_workload(name)
-        note_programs(traced)
-        jax.monitoring.register_event_duration_secs_listener(listen)
-        begin(seen)
-    else:
-        note_programs(traced)
-        jax.monitoring.register_event_duration_secs_listener(listen)
-        quick_start(seen)
+    begin = quick_start if name == QUICK_START else of_workload(name)
+    note_programs(traced)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    begin(seen)
     counts = Counts(sum(seen), len(seen) - sum(seen), len(seconds), sum(seconds), [])
     jax.config.update("jax_enable_compilation_cache", False)  # what is read from the disk may have no text
     different = {id(program.jaxpr.jaxpr): (title, program) for title, program in traced}

@@ -53,7 +53,7 @@ def test_numbers_are_replaced_by_trial_and_shown_beside_printed_ones(tmp_path: p
     trial = next(trial for trial in TRIALS.values() if trial.tables == ("incfl_table1_unseen",))
     ipr, accuracy = "unseen_incentivised_participation_rate", "unseen_preferred_model_accuracy"
 
-    def made(name: str, mean: float, metric: str = ipr) -> object:
+    def made(name: str, mean: float, metric: str = ipr) -> trials.Number:
         return trials.Number(name, "incfl", metric, mean, 0.25, 5, 200, "2026-11-25")
 
     path = tmp_path / "trials.csv"
@@ -71,4 +71,4 @@ def test_numbers_are_replaced_by_trial_and_shown_beside_printed_ones(tmp_path: p
         ("INCFL", 98.83, 98.75, 25),
     ]
     rows = list(trials.rows_of(trial, found[:2]))
-    assert [row[3:4] + row[-1:] for row in rows] == [("INCFL", "undecided")] * 2
+    assert [(row[3], row[-1]) for row in rows] == [("INCFL", "undecided")] * 2

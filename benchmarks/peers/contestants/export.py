@@ -125,7 +125,8 @@ def main() -> None:
     matrix = arrays["matrix"][:, cohort] if meta["evaluated"] else None
     with jax.enable_x64(True):
         after = parts.named(answer(meta, x, y, rows[cohort], position, sizes[cohort], model, matrix))
-    np.savez(options.out, meta=json.dumps(meta), **arrays, **{f"after:{name}": leaf for name, leaf in after.items()})
+    arrays |= {f"after:{name}": leaf for name, leaf in after.items()}
+    np.savez(options.out, meta=json.dumps(meta), **arrays)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ class Driver:
 class Training(Protocol):
     """A run that goes on from call to call."""
 
-    def go(self, rounds: int) -> float | None:
+    def go(self, rounds: int, /) -> float | None:
         """Trains so many rounds; gives the seconds if it knows better than the clock around it."""
 
     def parameters(self) -> dict[str, np.ndarray]:
