@@ -31,7 +31,7 @@ sys.path[0] = str(ROOT)
 
 from benchmarks.accelerators import tables  # noqa: E402
 from benchmarks.accelerators.cells import CELLS, GROUPS, PARTS, Cell, Group  # noqa: E402
-from benchmarks.reporting import CURRENT, plain  # noqa: E402
+from benchmarks.reporting import CURRENT, names_in, plain  # noqa: E402
 from fljax.core import gpu_rules  # noqa: E402
 
 PLACES = [ROOT, HERE / "peers" / "contestants", HERE / "accelerators" / "device_parts"]
@@ -109,10 +109,7 @@ def _titles() -> str:
 
 def _parts(text: str) -> list[int]:
     """The chosen parts in their order."""
-    asked = [each.strip() for each in text.split(",") if each.strip()]
-    for each in asked:
-        if not each.isdigit() or int(each) not in PARTS:
-            raise SystemExit(f"expected a known part, got {each!r}; valid names are {', '.join(map(str, PARTS))}")
+    asked = names_in(text, tuple(map(str, PARTS)), "part")
     if not asked:
         raise SystemExit(f"expected at least one part, got none; valid names are {', '.join(map(str, PARTS))}")
     return sorted({int(each) for each in asked})

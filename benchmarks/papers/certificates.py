@@ -116,13 +116,7 @@ def _cell(certificate: Certificate, cell: int) -> dict[str, Any]:
 def document(
     saved: SavedCertificates, about: Mapping[str, Any], seconds: Mapping[str, Sequence[float]]
 ) -> dict[str, Any]:
-    """The committed file of a config.
-
-    Args:
-      saved: its certificates.
-      about: the setting: config, hardware, date and so on.
-      seconds: by the clock and of the CPU by label, where they are known.
-    """
+    """The committed file of a config; ``seconds`` are those by the clock and of the CPU, by label."""
     first = next(iter(saved.certificates.values()))
     setting = {"seeds": len(first.gains.seeds), "tolerance": first.tolerance, "confidence": first.confidence}
     setting |= {"clients": first.gains.honest.shape[1], "method": first.method, "fljax": saved.fljax}

@@ -24,15 +24,7 @@ CELLS = RESULTS / "cells"
 
 
 def rows_like(table: str, printed: str, dataset: str, partition: str, committed: Sequence[Measured]) -> list[Published]:
-    """The printed rows about a partition, as if they were about another data set; then the committed cells' places.
-
-    Args:
-      table: name of a published table.
-      printed: the partition as the table names it.
-      dataset: the data set in place of the printed one.
-      partition: the name of the partition in cells.
-      committed: cells of the same paper.
-    """
+    """The printed rows about a partition, as if they were about another data set; then the committed cells' places."""
     like = tables.select([table], partition=printed)
     rows = [row._replace(dataset=dataset, partition=partition, mean=math.nan, std=math.nan) for row in like]
     place = (like[0].paper, like[0].table, dataset, partition)

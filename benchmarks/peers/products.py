@@ -56,13 +56,7 @@ def _known(products: Products) -> dict[str, list[float]]:
 
 @contextlib.contextmanager
 def multiplying(file: Path, folder: Path, scratch: Path) -> Iterator[dict[str, Worker]]:
-    """Halted processes that multiply, by library; one whose environment is missing, or that fails, is left out.
-
-    Args:
-      file: of a workload, as for contestants.
-      folder: where the environments are.
-      scratch: where the processes write what they say.
-    """
+    """Halted processes that multiply, by library; one whose environment is missing, or that fails, is left out."""
     reason = "no library multiplies"
     workers: dict[str, Worker] = {}
     try:

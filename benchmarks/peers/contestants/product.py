@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from protocol import Driver, arguments, versions
+from protocol import Driver, arguments, serve
 
 driver = Driver()
 options = arguments(library="NumPy")
@@ -63,11 +63,5 @@ def rate(size: int) -> float:
     return 2 * size**3 / min(spent) / 1e9
 
 
-driver.tell(
-    ready=True, versions=versions({"NumPy": (), "XLA": ("jax", "jaxlib"), "torch": ("torch",)}[options.library])
-)
-for question in driver.questions():
-    try:
-        driver.tell(gflops=rate(question["size"]))
-    except Exception as error:
-        driver.tell(error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+packages = {"NumPy": (), "XLA": ("jax", "jaxlib"), "torch": ("torch",)}[options.library]
+serve(driver, packages, product=lambda question: {"gflops": rate(question["size"])})

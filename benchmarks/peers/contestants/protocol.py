@@ -146,21 +146,12 @@ def serve(
     driver: Driver,
     packages: tuple[str, ...],
     *,
-    first_round: Callable[[], dict[str, np.ndarray]],
-    rounds: Callable[[int], float | None],
-    notes: Callable[[], dict[str, Any]] = dict,
-    **operations: Callable[[dict[str, Any]], dict[str, Any]],
+    first_round: Callable[[], dict[str, np.ndarray]] = dict,  # trains round 0 and gives the parameters after it
+    rounds: Callable[[int], float | None] = lambda _: None,  # as ``Training.go``
+    notes: Callable[[], dict[str, Any]] = dict,  # what to tell with the memory, e.g. how the rounds were run
+    **operations: Callable[[dict[str, Any]], dict[str, Any]],  # further ones, question to answer
 ) -> None:
-    """Answers the driver until it has had enough.
-
-    Args:
-      driver: made before the libraries were imported.
-      packages: whose versions are told.
-      first_round: trains round 0 and gives the parameters after it.
-      rounds: trains so many rounds; gives the seconds if it knows better than the clock around it.
-      notes: what to tell with the memory, e.g. how the rounds were run.
-      operations: further ones, question to answer.
-    """
+    """Answers the driver, which was made before the libraries were imported, until it has had enough."""
     driver.tell(ready=True, versions=versions(packages))
     for question in driver.questions():
         try:
