@@ -161,6 +161,7 @@ def rows_of(trial: Trial, numbers: Sequence[Number]) -> Iterator[Row]:
     """The trial's numbers, beside printed ones if there are some."""
     if not trial.tables:
         yield from ((trial.name, "", each.metric, each.algorithm, None, shown(each)) for each in numbers)
+        return
     for row, each in beside(trial, numbers):
         printed, ours = (reproduce.number(*pair, row.metric) for pair in ((row.mean, row.std), (each.mean, each.std)))
         verdict = verdicts.judge_number(row, Sample(each.mean, each.std, each.seeds)).word

@@ -99,7 +99,7 @@ def of_workload(
         # Others are compared with fljax's first strategy, and not with the fastest, which is known after the fact.
         own = next((each.contestant.name for each in entrants if each.contestant.family == "fljax"), None)
         for entrant in entrants:
-            versions[entrant.contestant.environment] = entrant.worker.versions
+            versions.setdefault(entrant.contestant.environment, {}).update(entrant.worker.versions)
             yield row_of(entrant, workload, rates, reference(products).gflops, own)
             if workload.steps is not None and entrant.contestant.name == own:
                 yield workload.name, f"{own}: drawing all batches of a round takes {drawing(entrant)}"
