@@ -25,6 +25,7 @@ def test_kernels_are_counted_loop_by_loop() -> None:
         return jax.lax.fori_loop(0, turns, lambda _, x: jax.lax.fori_loop(0, 5, inner, x) + 1, x)
 
     text = jax.jit(program).lower(jnp.ones((8, 8)), 3).compile().as_text()
+    assert text is not None
     whole = program_text.read(text)
     outer = program_text.heaviest(whole)
     assert outer is not None

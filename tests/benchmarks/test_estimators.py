@@ -25,7 +25,8 @@ def test_a_dataset_is_saved_as_a_whole(tmp_path: pathlib.Path, monkeypatch: pyte
         with pytest.raises(KeyboardInterrupt):
             estimators.once(tmp_path / "a.json", lambda: made)
     assert not list(tmp_path.iterdir())
-    for make in (lambda: made, lambda: 1 / 0):  # the second time from the disk
+    makes: list[Any] = [lambda: made, lambda: 1 / 0]  # the second time from the disk
+    for make in makes:
         xr.testing.assert_equal(estimators.once(tmp_path / "a.json", make), made)
 
 
