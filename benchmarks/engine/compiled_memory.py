@@ -102,7 +102,7 @@ def on_devices(algorithm: str, model: str, devices: int) -> dict[str, float]:
     from fljax.engine.programs.execution import resolve
     from fljax.engine.programs.program import partition_plan
     from fljax.engine.programs.shapes import measure
-    from fljax.engine.rounds.federations import by_id
+    from fljax.engine.rounds.states import by_id
 
     random = np.random.default_rng(0)
     shape = (32, 32, 3) if model == "resnet18" else (784,)

@@ -30,7 +30,7 @@ from fljax.core.files import write
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.experiments.programs import check
 from fljax.games import Certificate, SavedCertificates, certificate_dataset, ex_post, load_certificates
-from fljax.games.strategic.certifying import cost_of, judged
+from fljax.games.strategic.certificates import cost_of, judged
 from fljax.results.events import Event, EventLog
 from fljax.results.folders import CERTIFICATES
 

@@ -27,7 +27,7 @@ import xarray as xr
 import fljax
 from benchmarks.reporting import Row
 from fljax import algorithms, data, models
-from fljax.engine.whole_runs.members import rows_of_members
+from fljax.engine.whole_runs.program import rows_of_members
 
 STEPS, BATCH = 20, 32
 

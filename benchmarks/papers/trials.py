@@ -25,10 +25,10 @@ from fljax.metrics import over_seeds
 from fljax.published import beside as reproduce
 from fljax.published import tables as published_tables
 from fljax.published import verdicts
-from fljax.published.noise import Sample
+from fljax.published.tables import Sample
 from fljax.report.tables import last_values
 from fljax.results import folders
-from fljax.results.endings import end_of
+from fljax.results.events import end_of
 
 TRIALS, NUMBERS = Path(__file__).with_name("trials.toml"), RESULTS / "trials.csv"
 
