@@ -26,8 +26,8 @@ from fljax.cli import main
 from fljax.report.live import live_page
 from fljax.results import net_cdf, read_state
 from tests.drawn import at_most
-from tests.experiments.test_run import BASE
 from tests.report.test_report import results
+from tests.toys.configs import BASE
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

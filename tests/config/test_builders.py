@@ -17,7 +17,7 @@ from fljax.experiments import run
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
 from fljax.results import Reference
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 
 
 def asking(names: Any, seen: dict[str, Any], build: Callable[..., Any], positional: int = 0) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from fljax import config
 from fljax.config import ConfigError
 from fljax.data import row_numbers
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 
 
 def options_of(algorithm: str, **options: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from fljax.experiments import run
 from fljax.experiments.inputs.clustering import ByF1
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.training import OptimizerSettings
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 
 
 class Rounding(NamedTuple):

@@ -32,11 +32,6 @@ IN_ROUND_2 = np.arange(ROUNDS) == 2
 SEEDS = (5, 9)
 
 
-@pytest.fixture(scope="module")
-def federation() -> Federation:
-    return tiny_federation()
-
-
 def _build(task: Task, local: Local, wrong: Any, server_lr: Any = 1.0) -> Algorithm:
     """FedAvg with all clients, in which client 3 is not finite in the rounds ``wrong [rounds]``."""
     return sends_nan(fedavg(task, local, clients_per_round=None, server_lr=server_lr), WHO, wrong)
@@ -291,16 +286,6 @@ def test_nothing_stops_a_run_in_which_all_is_finite(federation: Federation) -> N
 
 
 # --- Names and programs -------------------------------------------------------------------------------------
-
-
-@pytest.mark.unchecked
-def test_a_name_that_does_not_exist(federation: Federation) -> None:
-    sentence, wrong = "expected a known non_finite, got 'drip'; valid names are freeze, drop, stop", "drip"
-    with pytest.raises(ValueError, match=sentence):
-        engine.simulate(fedavg(TASK, LOCAL), federation, rounds=1, non_finite=wrong)  # type: ignore[arg-type]
-    schedule = engine.Schedule(1, non_finite=wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=sentence):
-        engine.estimate(fedavg(TASK, LOCAL), federation, schedule)
 
 
 def count(jaxpr: Any, name: str) -> int:

@@ -202,21 +202,3 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_scores(tmp_path: pathlib
     same_names = [Score("auroc", lambda labels, predictions: 0.0), *SCORES[1:]]
     with pytest.raises(ValueError, match="scores is"):
         _simulate(**arguments | {"scores": same_names})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"scores": ["auroc"], "score_every": 0}, "expected score_every to be a positive number of evaluations, got 0"),
-        ({"scores": ["nothing"]}, "expected one of the scores auroc"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused(arguments: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        _simulate(**arguments)
-
-
-def test_a_task_without_classes_takes_functions_of_ones_own_alone() -> None:
-    plan = engine.Plan(fedavg, {"task": TASK._replace(classes=None), "local": LOCAL, "clients_per_round": 3})
-    with pytest.raises(ValueError, match="expected a task of classes for the score f1, got one with classes = None"):
-        engine.simulate(plan, FEDERATION, rounds=1, scores=["f1"])

@@ -20,15 +20,14 @@ from fljax.results.events import Event
 from fljax.results.folders import CERTIFICATES, claim, save
 from fljax.results.identity import begin_checkpoints
 from fljax.scenarios import ByReport, Strategy
-from tests.experiments.test_worth import RAW
 from tests.games.played import GAINS, unilateral
-from tests.results.test_folders import results
+from tests.toys.configs import THREE_CLIENTS, results
 
 LABELS = ["fedavg", "fedprox"]
 
 
 def config(**changes: Any) -> Config:
-    return parse(RAW | {"seeds": 5} | changes, name="tiny")
+    return parse(THREE_CLIENTS | {"seeds": 5} | changes, name="tiny")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import zipfile
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from fljax.core import version
 from fljax.experiments import certify, run, sweep, worth
 from fljax.experiments.load import Run
 from tests.fixtures import write
-from tests.toys.quick import quick_programs
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4) / 10
 # Labels, rounds done, and the average loss of every seed at the end, as 0.2 printed them.
@@ -36,12 +36,6 @@ FOLDERS: dict[str, tuple[tuple[str, ...], Any, list[float]]] = {
     ),
 }
 COHORTS = [[[0, 1], [0, 1], [1, 2], [1, 0]], [[0, 1], [0, 2], [0, 2], [1, 0]]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_programs():
-        yield
 
 
 @pytest.fixture

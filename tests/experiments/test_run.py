@@ -20,31 +20,10 @@ from fljax.experiments.inputs.setup import build_federation
 from fljax.results import folders, read_lines
 from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite, diverged_seeds
+from tests.toys.configs import BASE, build
 from tests.toys.not_finite import sends_nan
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-BASE = {
-    "seeds": 2,
-    "rounds": 4,
-    "evaluate_every": 2,
-    "data": {
-        "dataset": "blobs",
-        "partition": "cluster_labels",
-        "clients": 6,
-        "unseen": 2,
-        "partition_options": {"groups": 2, "minimum": 2},
-    },
-    "model": {"name": "logistic_regression"},
-    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
-    "standalone": {"steps": 3},
-    "participation": {"clients_per_round": 3},
-    "algorithms": [{"name": "fedavg"}, {"name": "incfl"}],
-}
-
-
-def build(**changes):
-    return configuration.parse(BASE | changes, name="tiny")
 
 
 @pytest.fixture(scope="module")

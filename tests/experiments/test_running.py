@@ -23,7 +23,7 @@ from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.results import folders
 from fljax.results.events import Event, EventLog
 from tests.engine.callbacks.blocks import block
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE, build
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -143,10 +143,6 @@ def test_all_callbacks_are_called_even_if_one_stops_the_run():
 
 
 # --- Stopped before an algorithm is finished ---------------------------------------------------------------
-
-
-def build(**changes: Any) -> configuration.Config:
-    return configuration.parse(BASE | changes, name="tiny")
 
 
 def assert_same(one: pathlib.Path, other: pathlib.Path) -> None:

@@ -24,8 +24,7 @@ from fljax.experiments import certify, run, sweep, worth
 from fljax.experiments.running import Saving
 from fljax.results import folders
 from fljax.results.identity import CHECKPOINTS, begin_checkpoints
-from tests.experiments.test_run import BASE
-from tests.results.test_folders import results
+from tests.toys.configs import BASE, results
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

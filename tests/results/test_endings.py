@@ -22,7 +22,7 @@ from fljax.results import folders
 from fljax.results.endings import WEIGHTS, Results, at_end, end_of, joined_weights, weights_in_words
 from fljax.results.events import Event
 from fljax.results.scores import directions
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -18,7 +18,7 @@ from fljax.cli.commands.results import progress_table as watched
 from fljax.report.live import as_dataset, live_page
 from fljax.results import Line, append, best_cell, folders, is_running, read_lines, read_state
 from fljax.results.events import Event
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 
 TEXT = configuration.dumps(configuration.parse(BASE | {"rounds": 100}, name="tiny"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import pickle
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,8 +26,9 @@ from fljax.results import folders, records, stores
 from fljax.training import Local
 from tests.experiments.test_load import RAW
 from tests.toys.federation import tiny_federation
-from tests.toys.quick import quick_programs
 from tests.toys.task import logistic_regression
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 PLAN = engine.Plan(
     incfl,
@@ -48,12 +48,6 @@ def long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "LONG", 0)
     monkeypatch.setattr(series, "CHUNK", 50)
     monkeypatch.setattr(series, "READ", 1000)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_programs():
-        yield
 
 
 def simulate(**arguments: Any) -> Any:
