@@ -57,7 +57,8 @@ Row = tuple[Callable[[], Any], str]
 
 def run(plan: Any = PLAN, federation: Any = DATA, **how: Any) -> Any:
     """A call of ``simulate``."""
-    return lambda: simulate(plan, federation, **({"rounds": 1} | how))
+    given: dict[str, Any] = {"rounds": 1} | how
+    return lambda: simulate(plan, federation, **given)
 
 
 def of(function: Any, *given: Any, **named: Any) -> Any:

@@ -35,13 +35,13 @@ def numbers_of(result: Result) -> dict[str, Any]:
     return found
 
 
-def assert_close_results(found: Result, expected: Result) -> None:
+def assert_close_results(found: Result, expected: Result, tolerance: float = 1e-5) -> None:
     """Equal up to rounding, with the same dtypes."""
     one, other = numbers_of(found), numbers_of(expected)
     assert set(one) == set(other)
     for name, values in one.items():
         assert values.dtype == other[name].dtype, name
-        assert_close(values, other[name])
+        assert_close(values, other[name], tolerance)
 
 
 def assert_same_results(found: Result, expected: Result) -> None:
