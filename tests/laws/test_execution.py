@@ -25,7 +25,7 @@ from tests.laws.cases import ROUNDS, TOYS, VARIANTS, bench, federation
 from tests.laws.compare import assert_close
 from tests.toys.runs import Killed, assert_close_results, assert_same_results, kill_at
 
-pytestmark = [pytest.mark.by_case, pytest.mark.devices, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = [pytest.mark.thorough, pytest.mark.by_case, pytest.mark.usefixtures("quick_compilation")]
 
 PLAIN = Execution(2, devices=1, evaluation=2)
 HOST = PLAIN._replace(examples="host", client_states="host")
@@ -85,7 +85,6 @@ def killed(name: str, way: Way) -> Result:
         return run(name, way.after, checkpoint=settings)
 
 
-@pytest.mark.sampled(150)
 @pytest.mark.parametrize(("name", "way"), _cases())
 def test_law_23_the_way_of_execution_does_not_matter(name: str, way: str) -> None:
     how = WAYS[way]
@@ -100,7 +99,6 @@ def test_law_23_the_way_of_execution_does_not_matter(name: str, way: str) -> Non
         assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found.state.clients))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_law_23_whole_runs_are_those_of_simulate(name: str) -> None:
     expected = plainly(name, PLAIN).metrics.isel(evaluated_round=-1)
