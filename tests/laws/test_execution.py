@@ -21,7 +21,7 @@ from fljax.algorithms import REGISTRY
 from fljax.engine import Execution, Over, runs
 from fljax.engine.checkpoints import Checkpoint
 from fljax.results import Result
-from tests.laws.cases import ROUNDS, TOYS, VARIANTS, bench, federation
+from tests.laws.cases import ROUNDS, TOYS, VARIANTS, bench, chosen, federation
 from tests.laws.compare import assert_close
 from tests.toys.runs import Killed, assert_close_results, assert_same_results, kill_at
 
@@ -56,6 +56,8 @@ NAMES = (*REGISTRY, *TOYS, *VARIANTS)
 # In thorough tests all algorithms of the registry have their data on the host, and these five take every way.
 BROAD = ("on the host",)
 DEEP = ("incfl", "scaffold", "ipfl", "ditto", "fedfomo")
+# Ten algorithms are whole runs in thorough tests, the others in slow ones.
+WHOLE = ("fedavg", "incfl", "scaffold", "ipfl", "ditto", "iafl", "cgsv", "fedbn", "ifca", "fedem")
 
 
 def _cases() -> list[Any]:
@@ -99,7 +101,7 @@ def test_law_23_the_way_of_execution_does_not_matter(name: str, way: str) -> Non
         assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found.state.clients))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", chosen(NAMES, NAMES, set(NAMES) - set(WHOLE)))
 def test_law_23_whole_runs_are_those_of_simulate(name: str) -> None:
     expected = plainly(name, PLAIN).metrics.isel(evaluated_round=-1)
     found = runs(bench(name).plan, federation(), Over(), rounds=HOW["rounds"], seeds=HOW["seeds"])
