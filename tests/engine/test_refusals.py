@@ -32,7 +32,7 @@ from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.programs.execution import Sizes, resolve
 from fljax.engine.rounds.keys import CLIENTS, ROUNDS, SLOTS, Purpose, client_key, round_key, seeds_of
 from fljax.engine.whole_runs.program import RunEnd
-from fljax.engine.whole_runs.tables import measure_kinds
+from fljax.engine.whole_runs.saved import measure_kinds
 from fljax.protocol import Rows
 from fljax.scenarios import opting_out
 from fljax.training import Local, StopAlone

@@ -9,7 +9,7 @@ import xarray as xr
 
 from fljax.engine import Block, arrays_of
 from fljax.results import Result
-from fljax.testing.comparing import assert_close, assert_same
+from fljax.testing.laws import assert_close, assert_same
 
 
 class Killed(Exception):
