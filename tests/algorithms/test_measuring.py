@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fljax import config, training
-from fljax.algorithms import cgsv_iafl, fedavg, iafl, qffl, standalone
+from fljax.algorithms import cgsv_iafl, fedavg, iafl, qffl
 from fljax.algorithms.measuring import Sample, check_measure, measured_from, measured_in, with_contributions
 from fljax.contributions import RoundMeasure, RunRecord, estimate
 from fljax.core import trees
@@ -291,31 +291,6 @@ def test_gradients_through_rounds_are_finite_and_right():
         moved = [float(jax.jit(lambda numbers: loss(tuple(numbers)))(at.at[0].add(step))) for step in (1e-5, -1e-5)]
         np.testing.assert_allclose(slope[0], (moved[0] - moved[1]) / 2e-5, rtol=1e-5)
         assert slope[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: with_contributions(fedavg(TASK, STEPS)), "keeps single updates of clients, .* stacked = True keeps"),
-        (lambda: with_contributions(standalone(TASK, STEPS)), "an algorithm with a global model .* got one without"),
-        (lambda: with_contributions(fedavg(TASK, STEPS), "cosin"), r"did you mean 'cosine'\?"),
-        (lambda: iafl(TASK, STEPS, contribution="size"), "expected one of the measures multi_round, .* got 'size'"),
-        (lambda: iafl(TASK, STEPS, contribution="fedce"), "'fedce', which needs what clients measure"),
-        (lambda: iafl(TASK, STEPS, contribution="cosine", joining="contribution"), "got a measure of rounds"),
-        (lambda: iafl(TASK, STEPS, contribution=RoundMeasure(memory=1.5)), "memory to be one number from 0 to 1"),
-        (lambda: iafl(TASK, STEPS, contribution=RoundMeasure("cffl_reputation", judged_by="loss")), "an accuracy, fr"),
-        (lambda: iafl(TASK, STEPS, contribution="shapfed"), "a task with classes and a head for 'shapfed'"),
-        (
-            lambda: iafl(TASK._replace(score=None), STEPS, contribution="fed_shapley"),
-            "expected a task with a score for 'fed_shapley', which compares accuracies",
-        ),
-        (lambda: run(iafl(TASK, STEPS, contribution="fed_shapley")), "got 'validation'; valid names are none; held_fr"),
-        (lambda: iafl(TASK, STEPS, contribution=RoundMeasure(options={"power": 2})), "power"),
-    ],
-)
-def test_what_is_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
 
 
 def lengths(updates: Any, weights: Any, present: Any, *, scale: float = 1.0) -> Any:
