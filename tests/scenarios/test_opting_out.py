@@ -9,20 +9,14 @@ import pytest
 
 from fljax.algorithms import Tokens, fedavg, ipfl
 from fljax.engine import simulate
-from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
-from fljax.protocol import unlabelled
 from fljax.scenarios import appeal_based, opting_out
 from fljax.training import Local
+from tests.scenarios.tools import LOCAL, TASK, run
 from tests.toys.federation import tiny_federation
-from tests.toys.task import logistic_regression
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-TASK = logistic_regression()
-LOCAL = Local(0.5, 4, steps=5)
 BASELINE = np.array([0.91, 0.47, 0.61, 0.0, 0.71], np.float32)  # no tie with any accuracy
 ROUNDS, EVERY = 13, 3
 
@@ -30,18 +24,6 @@ ROUNDS, EVERY = 13, 3
 @pytest.fixture(scope="module")
 def federation():
     return by_id(tiny_federation())
-
-
-def run(algorithm, federation, rounds=ROUNDS):
-    """States before each round and after the last, and the records."""
-    step = jax.jit(lambda state: one_round(algorithm, federation, Layout(5, 1, 5), state))
-    states = [jax.jit(lambda: initial_state(algorithm, federation, jnp.uint32(0)))()]
-    records = []
-    for _ in range(rounds):
-        state, info = step(states[-1])
-        states.append(state)
-        records.append(jax.tree.map(np.asarray, unlabelled(info)))
-    return states, records
 
 
 def accuracies(model, federation, part):
@@ -106,20 +88,6 @@ def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
         assert not record["bid"][record["opted_out"]].any()
         assert not record["membership"][record["opted_out"]].any()
         assert record["tokens"].sum() + record["pool"].sum() == 100
-
-
-@pytest.mark.unchecked
-def test_bad_arguments_are_named(federation):
-    inner = fedavg(TASK, LOCAL)
-    with pytest.raises(ValueError, match="expected split to be valid, train or test, got 'all'"):
-        opting_out(inner, baseline=0.5, split="all")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected every to be a whole number of at least 1, got 0"):
-        opting_out(inner, baseline=0.5, every=0)
-    for wrong in (jnp.zeros(3), jnp.zeros((4, 3)), jnp.zeros((2, 4, 5))):
-        with pytest.raises(
-            ValueError, match=r"one for each of 5 clients, or a table of as many columns .* got shape \("
-        ):
-            run(opting_out(inner, baseline=wrong), federation, 1)
 
 
 # --- A baseline that changes from round to round -------------------------------------------------------------
