@@ -42,7 +42,7 @@ def accuracies(model, federation, part):
 def test_the_pool_is_what_saved_models_say(comes_back, split, federation):
     inner = fedavg(TASK, LOCAL, clients_per_round=3)
     algorithm = opting_out(inner, baseline=jnp.asarray(BASELINE), every=EVERY, comes_back=comes_back, split=split)
-    states, records = run(algorithm, federation)
+    states, records = run(algorithm, federation, ROUNDS)
     gone, decisions = np.zeros(5, bool), []
     for t, record in enumerate(records):
         if t % EVERY == 0:
@@ -99,7 +99,7 @@ SLOW = fedavg(TASK, Local(0.05, 4, steps=2), clients_per_round=3)
 @pytest.fixture(scope="module")
 def slow_run(federation):
     """FedAvg that still learns in the last round: its states, and its accuracies after 0, 1, ... rounds."""
-    states, _ = run(SLOW, federation)
+    states, _ = run(SLOW, federation, ROUNDS)
     table = np.stack([accuracies(state.server.model, federation, "train") for state in states]).astype(np.float32)
     assert len({tuple(row) for row in table[::EVERY]}) > 3  # so that another row would be seen
     return states, table
@@ -114,7 +114,7 @@ def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
     table = np.concatenate([table[:ROUNDS], np.ones((extra, 5), np.float32)])
     algorithm = appeal_based(SLOW, threshold=1e9) if inner == "polled" else SLOW
     algorithm = opting_out(algorithm, baseline=jnp.asarray(table), every=EVERY, split="train")
-    states, records = run(algorithm, federation)
+    states, records = run(algorithm, federation, ROUNDS)
     for t, record in enumerate(records):
         assert not record["opted_out"].any()
         np.testing.assert_allclose(record["gain"], 0, atol=1e-6, err_msg=f"round {t}")
@@ -136,7 +136,7 @@ def test_only_the_rows_of_decisions_are_read(federation):
     """Rows between them may be unknown. Where the row of a decision is, everybody stays."""
     table = np.full((ROUNDS, 5), np.nan, np.float32)
     table[EVERY] = BASELINE
-    found, records = run(opting_out(fedavg(TASK, LOCAL), baseline=jnp.asarray(table), every=EVERY), federation)
+    found, records = run(opting_out(fedavg(TASK, LOCAL), baseline=jnp.asarray(table), every=EVERY), federation, ROUNDS)
     gain = accuracies(found[EVERY].server.inner.model, federation, "valid") - BASELINE
     for t, record in enumerate(records):
         if EVERY <= t < 2 * EVERY:
