@@ -208,7 +208,7 @@ def test_pfedme(how, weights, tolerance):
 
     def step(round, state):
         numbers = {"personal_rate": 0.15, "decay": 0.05, "beta": 0.7, "by_size": weights == "size", **options}
-        return oracle.pfedme_round(*state, round.clients, round.rate, **numbers)
+        return oracle.pfedme_round(state[0], state[1], round.clients, round.rate, **numbers)
 
     rates = {"personal_learning_rate": 0.15, "personal_weight_decay": 0.05, "server_lr": 0.7}
     reads = lambda state: (state.server.model, of_clients(state.clients.personal))  # noqa: E731
@@ -311,7 +311,7 @@ def test_mwfed_in_local_steps(how, clients_per_round, tolerance):
         efforts.append(steps)
         np.testing.assert_array_equal(round.record["share"], round.after.server.weights)
         options = {"factor": 3.0, "server_lr": 0.9}
-        return oracle.mwfed_round(*state, round.clients, round.rate, THRESHOLD, steps, **options)
+        return oracle.mwfed_round(state[0], state[1], round.clients, round.rate, THRESHOLD, steps, **options)
 
     ran = run(mwfed, how, clients_per_round, threshold=THRESHOLD, factor=3.0, most=most, server_lr=0.9)
     agrees(ran, step, how, mwfed_of, tolerance, to_do=longest)
@@ -342,7 +342,7 @@ def test_mwfed_in_pooled_steps(tolerance):
             clients[id] = client._replace(batches=[np.asarray(rows).ravel()[: samples[id]].tolist()])
         part = np.array(round.by_row(samples))
         np.testing.assert_allclose(round.record["weight"][round.present], part / part.sum(), rtol=1e-6)
-        return oracle.mwfed_pooled_round(*state, clients, round.rate, THRESHOLD, factor=3.0, server_lr=0.9)
+        return oracle.mwfed_pooled_round(state[0], state[1], clients, round.rate, THRESHOLD, factor=3.0, server_lr=0.9)
 
     ran = run(mwfed, STEPS, threshold=THRESHOLD, factor=3.0, mode="pooled", server_lr=0.9)
     agrees(ran, step, STEPS, mwfed_of, tolerance)

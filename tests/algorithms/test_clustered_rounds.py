@@ -100,7 +100,9 @@ def test_fedsoft(chosen, estimate_every, tolerance):
         trained[list(round.clients)] = True
         np.testing.assert_array_equal(round.after.clients.trained, trained)
         members = None if chosen is None else [np.flatnonzero(member[:, s]).tolist() for s in range(3)]
-        return oracle.fedsoft_round(*state, u, round.clients, round.rate, options["regularisation"], members)
+        return oracle.fedsoft_round(
+            state[0], state[1], u, round.clients, round.rate, options["regularisation"], members
+        )
 
     ran = run(
         fedsoft(SCATTERED, EPOCHS, clusters=3, clients_per_cluster=chosen, estimate_every=estimate_every, **options)
@@ -125,7 +127,7 @@ def test_fedsoft(chosen, estimate_every, tolerance):
 def test_fedem(how, server_lr, tolerance):
     def step(round, state):
         assert set(round.clients) == set(WITH_DATA) - set(LOST[round.t])
-        models, mixture = oracle.fedem_round(*state, round.clients, round.rate, server_lr=server_lr)
+        models, mixture = oracle.fedem_round(state[0], state[1], round.clients, round.rate, server_lr=server_lr)
         size = {id: len(client.y) for id, client in round.clients.items()}
         share = np.array(round.by_row(size)) / sum(size.values())
         for name, expected in (("mixture", round.by_row(mixture)), ("weight", share)):

@@ -50,10 +50,10 @@ def test_iafl_that_measures_contributions(rounds):
     ran, tolerance = rounds
 
     def step(round, state):
-        *models, known = state
+        models, reference, known = state
         assert not known.filtered[list(round.clients)].any(), "who was shut out is not selected"
         recovered = round.record["recovered"]
-        moves = oracle.updates(models[0], round.clients, round.rate)
+        moves = oracle.updates(models, round.clients, round.rate)
         flat = {id: np.concatenate([move[name].ravel() for name in sorted(move)]) for id, move in moves.items()}
         scores = oracle.cosines(flat, normalised=True)
         known = oracle.contributions_round(known, scores, MEMORY, 0.9)
@@ -66,7 +66,8 @@ def test_iafl_that_measures_contributions(rounds):
         assert not (recovered & known.filtered).any()
         subsets, own = drawn(round, round.present & ~known.filtered[round.record["cohort_id"]])
         used = {id: client for id, client in round.clients.items() if not known.filtered[id]}
-        return *oracle.iafl_round(*models, used, round.rate, subsets, own, recovered), known
+        after = oracle.iafl_round(models, reference, used, round.rate, subsets, own, recovered)
+        return *after, known
 
     nothing = oracle.Known(np.zeros(POPULATION), np.zeros(POPULATION, int), np.zeros(POPULATION, bool))
     start = *models_and_reference(ran.by_state(0)), nothing

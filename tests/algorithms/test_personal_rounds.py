@@ -74,8 +74,9 @@ def test_ditto(how, arguments, own, tolerance):
         batches = {id: client._replace(batches=personal_batches(id, round.t, own)) for id, client in clients.items()}
         trained.update(clients)
         assert set(np.flatnonzero(round.after.clients.trained)) == trained
-        rates = round.rate, rate_of(own, round.t)
-        return oracle.ditto_round(*state, clients, batches, *rates, 0.8, by_size=by_size)
+        model, personal = state
+        rate, own_rate = round.rate, rate_of(own, round.t)
+        return oracle.ditto_round(model, personal, clients, batches, rate, own_rate, 0.8, by_size=by_size)
 
     ran = run(ditto(TASK, how, regularisation=0.8, **arguments))
     model = ran.by_state(0).server.model
@@ -139,7 +140,7 @@ def test_fedala(how, layers, top, data, tolerance):
 
     def step(round, state):
         epochs = {id: learning_epochs(id, round.t, how, 0.7, most) for id in round.clients}
-        model, after, taken = oracle.fedala_round(*state, round.clients, epochs, round.rate, weight_rate)
+        model, after, taken = oracle.fedala_round(state[0], state[1], round.clients, epochs, round.rate, weight_rate)
         counts.extend((taken[id], state[1][id].learned) for id in round.clients)
         return model, after
 
@@ -264,7 +265,9 @@ PROTO_TASK = Task(
 @pytest.mark.parametrize("weights", ["count", "uniform"])
 def test_fedproto(how, weights, tolerance):
     def step(round, state):
-        models, prototypes = oracle.fedproto_round(*state, round.clients, round.rate, 1.7, by_count=weights == "count")
+        models, prototypes = oracle.fedproto_round(
+            state[0], state[1], round.clients, round.rate, 1.7, by_count=weights == "count"
+        )
         shown = round.after.server.shown
         assert np.flatnonzero(shown.known).tolist() == sorted(prototypes)
         assert round.record["known_classes"] == len(prototypes)
@@ -310,7 +313,8 @@ def test_a_class_that_nobody_has_keeps_its_prototype(tolerance):
 def test_penalty_of_padding_and_of_unknown_classes_is_nothing(tolerance):
     """The first round of any lambda: no class is known."""
     found = [run(fedproto(PROTO_TASK, STEPS, regularisation=value)) for value in (0.0, 50.0)]
-    close(*(each.by_state(1).clients.model for each in found), tolerance)
+    first, other = (ran.by_state(1).clients.model for ran in found)
+    close(first, other, tolerance)
     apart = np.abs(found[0].states.clients.model["inner"][2] - found[1].states.clients.model["inner"][2])
     assert apart.max() > 1e-3
 

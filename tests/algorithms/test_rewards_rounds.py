@@ -84,7 +84,9 @@ def test_iafl(how, draw, tolerance):
         assert len(own) == sum(present)  # the best client's rate is 1
         # Clients by rate: 4, 1, 3, 0, 2; the one in the middle is 3.
         used = own if draw == "own" else subsets[3]
-        return oracle.iafl_round(*state, round.clients, round.rate, subsets, used, round.record["recovered"])
+        return oracle.iafl_round(
+            state[0], state[1], round.clients, round.rate, subsets, used, round.record["recovered"]
+        )
 
     rule = "max" if draw == "own" else "median"
     options: dict[str, Any] = {"recovery": 0.4, "reference_rule": rule, "reference_draw": draw}
@@ -109,17 +111,17 @@ def test_iafl_with_contributions_of_each_round(named):
 @modes
 def test_cgsv(how, tolerance):
     def step(round, state):
-        *models, reputation = state
+        models, reference, reputation = state
         weight = reputation if round.t else SIZES / SIZES.sum()
         models, server, reputation = oracle.cgsv_round(
-            *models, reputation, weight, round.clients, round.rate, **NUMBERS
+            models, reference, reputation, weight, round.clients, round.rate, **NUMBERS
         )
         np.testing.assert_allclose(round.record["contribution"], reputation, rtol=10 * tolerance)
         # The part that is kept differs between clients, or the test would not see it.
         assert len({int((model["w"] != models[0]["w"]).sum()) for model in models}) > 1
         return models, server, reputation
 
-    ran = run(cgsv(TASK, how, **NUMBERS))
+    ran = run(cgsv(TASK, how, length=NUMBERS["length"], alpha=NUMBERS["alpha"], beta=NUMBERS["beta"]))
     start = *models_and_reference(ran.by_state(0)), np.zeros(POPULATION)
     reads = lambda state: (*models_and_reference(state), None)  # noqa: E731
     agrees(ran, step, how, reads, tolerance, start=start)
@@ -130,16 +132,17 @@ def test_cgsv_iafl(tolerance):
     numbers = NUMBERS | {"beta": 1.0}
 
     def step(round, state):
-        *models, reputation = state
+        models, reference, reputation = state
         weight = reputation if round.t else SIZES / SIZES.sum()
-        *_, reputation = oracle.cgsv_round(*models, reputation, weight, round.clients, round.rate, **numbers)
+        *_, reputation = oracle.cgsv_round(models, reference, reputation, weight, round.clients, round.rate, **numbers)
         rates = oracle.iafl_rates(list(reputation), reputation.max(), KAPPA)
         np.testing.assert_allclose(round.record["rate"], rates, rtol=10 * tolerance)
         subsets, own = drawn(round)
         present = [id in round.clients for id in range(POPULATION)]
         assert [len(each) for each in subsets] == oracle.subset_sizes(rates, present)
         recovered = round.record["recovered"]
-        return *oracle.iafl_round(*models, round.clients, round.rate, subsets, own, recovered), reputation
+        after = oracle.iafl_round(models, reference, round.clients, round.rate, subsets, own, recovered)
+        return *after, reputation
 
     ran = run(cgsv_iafl(TASK, EPOCHS, length=NUMBERS["length"], alpha=NUMBERS["alpha"], kappa=KAPPA, recovery=0.4))
     start = *models_and_reference(ran.by_state(0)), np.zeros(POPULATION)
