@@ -9,7 +9,7 @@ import pytest
 
 from fljax.algorithms import Tokens, fedavg, ipfl
 from fljax.engine import simulate
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.scenarios import appeal_based, opting_out
 from fljax.training import Local
 from tests.scenarios.tools import LOCAL, TASK, run

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg, ipfl, standalone
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.scenarios import (
     ByReport,
     Strategy,

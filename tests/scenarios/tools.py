@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state, local_data
 from fljax.protocol import Seat, unlabelled
 from fljax.training import Local
 from tests.toys.federation import client_rows

@@ -7,11 +7,11 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from fljax.contributions.solutions import members_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.contributions import ESTIMATORS, CachedGame, banzhaf, estimate, semivalue, shapley
-from fljax.contributions.coalitions import members_of
 from fljax.contributions.estimators import (
     ipss,
     msr_banzhaf,
