@@ -11,10 +11,10 @@ import pytest
 import xarray as xr
 
 from fljax import cli
-from fljax.cli import reproducing
+from fljax.cli.commands import reproduce
 from fljax.experiments import run as experiment
-from fljax.published import runs as table_runs
-from fljax.published.runs import TableRun, load_run, rows_of
+from fljax.published import beside as table_runs
+from fljax.published.beside import TableRun, load_run, rows_of
 from fljax.published.tables import cell_of, read, read_cells, tables
 from fljax.published.verdicts import claims_of
 from fljax.results import folders
@@ -211,10 +211,10 @@ def test_all_claims_about_a_table_are_shown(tmp_path, capsys, table):
 
 
 def test_whether_data_are_here():
-    assert reproducing.missing_data("digits") == ""
-    assert reproducing.missing_data("synthetic") == ""
-    assert reproducing.missing_data("tiny_imagenet") in ("", "fljax data prepare tiny_imagenet")
-    assert reproducing.missing_data("mine.csv") == ""
+    assert reproduce.missing_data("digits") == ""
+    assert reproduce.missing_data("synthetic") == ""
+    assert reproduce.missing_data("tiny_imagenet") in ("", "fljax data prepare tiny_imagenet")
+    assert reproduce.missing_data("mine.csv") == ""
 
 
 @pytest.mark.in_turn

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fljax.data.sources import upstream
-
 
 def pretend(monkeypatch, remote):
     """Lets TFDS "download" the files of a folder."""

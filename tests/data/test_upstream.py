@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fljax.data import load
-from fljax.data.sources import mnist, upstream
-from fljax.data.sources.upstream import fetch_files
+from fljax.data.sources import hubs, mnist
+from fljax.data.sources.hubs import fetch_files
 from tests.data.remote import pretend
 
 
@@ -41,14 +41,14 @@ def test_probe_gives_up_quickly(monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", hang)
     start = time.monotonic()
-    assert not upstream.reachable("http://nowhere.invalid/file", seconds=0.05)
+    assert not hubs.reachable("http://nowhere.invalid/file", seconds=0.05)
     assert time.monotonic() - start < 0.35
 
     def refuse(*args, **kwargs):
         raise urllib.error.URLError("no route")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    assert not upstream.reachable("http://nowhere.invalid/file")
+    assert not hubs.reachable("http://nowhere.invalid/file")
 
 
 def test_a_failed_download_is_one_sentence(monkeypatch):

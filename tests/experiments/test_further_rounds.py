@@ -10,11 +10,10 @@ import xarray as xr
 
 import fljax
 from fljax import config as configuration
-from fljax.engine.checkpoints import series
 from fljax.engine.loop import history
 from fljax.experiments import conductor, saved_models
 from fljax.experiments import run as experiment
-from fljax.experiments.running import Saving
+from fljax.experiments.conductor import Saving
 from fljax.experiments.saved_models import path_of
 from fljax.results import Results, folders, further_rounds
 from fljax.results.further_rounds import joined, rounds_before

@@ -17,11 +17,11 @@ import fljax
 from fljax import config as configuration
 from fljax import engine
 from fljax.algorithms import incfl
-from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest, series
+from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
 from fljax.engine.loop import history
 from fljax.experiments import conductor
 from fljax.experiments import run as experiment
-from fljax.experiments.running import Saving
+from fljax.experiments.conductor import Saving
 from fljax.protocol import Federation
 from fljax.results import folders, records, stores
 from fljax.training import Local

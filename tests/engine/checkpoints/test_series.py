@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.engine.checkpoints import Series, series
+from fljax.engine.checkpoints import Series
 from tests.drawn import at_most
 
 

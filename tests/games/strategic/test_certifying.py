@@ -11,10 +11,9 @@ import pytest
 from fljax import games
 from fljax.engine import RunsDone
 from fljax.engine.checkpoints import Checkpoint, Stopped
-from fljax.games.strategic import certifying
-from fljax.games.strategic.certifying import best_attack, cost_of, judged
-from fljax.games.strategic.controls import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
+from fljax.games.strategic.certificates import best_attack, cost_of, judged
 from fljax.games.strategic.playing import Stages
+from fljax.games.strategic.splitting import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
 from fljax.scenarios import Strategy
 from tests.games.played import GAINS, unilateral
 from tests.games.strategic.test_certificates import assert_equal
