@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import pathlib
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
@@ -19,9 +19,21 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from fljax.core import pages
 from fljax.core.files import write
-from fljax.core.plain import in_cell
+from fljax.core.plain import as_csv
 from fljax.report.page import attached_to, png
-from fljax.report.style import COLOURS, INK, fitted, fonts_for, legend_below, printable, texts_of, width_of
+from fljax.report.style import (
+    COLOURS,
+    INK,
+    bare,
+    fitted,
+    fonts_for,
+    head,
+    legend_below,
+    panel,
+    printable,
+    texts_of,
+    width_of,
+)
 
 PAGE, TABLE = "certificates.html", "certificates.csv"
 _GAIN, _LOSS, _PLAIN = "#D55E00", "#0072B2", "#f3f3f3"
@@ -233,17 +245,16 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     clients = certificate.sizes["client"]
     gains, verdicts = np.full((len(rows), clients), np.nan), np.full((len(rows), clients), "", dtype=object)
     for cell in range(certificate.sizes["cell"]):
-        place = rows.index(str(certificate["deviation"].values[cell])), int(certificate["deviator"].values[cell])
-        gains[place], verdicts[place] = (
-            certificate["mean"].values[cell],
-            str(certificate["verdict_of_cell"].values[cell]),
-        )
+        entry = certificate.isel(cell=cell)
+        place = rows.index(str(entry["deviation"].values)), int(entry["deviator"])
+        gains[place], verdicts[place] = float(entry["mean"]), str(entry["verdict_of_cell"].values)
     labels = [printable(row, 30) for row in rows]
     beside = max(width_of(label, 9) for label in labels)
     lines = sum(1 + label.count("\n") for label in labels)
     size = max(6.4, beside + 2.2 + 0.62 * min(clients, _WRITTEN)), 2.6 + 0.34 * lines
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.add_subplot()
+    axes = panel(figure)
+    bare(axes)
     largest = float(np.nanmax(np.abs(gains))) or 1.0
     colours = LinearSegmentedColormap.from_list("gains", [_LOSS, "#ffffff", _GAIN]).with_extremes(bad="#bbbbbb")
     image = axes.imshow(np.ma.masked_invalid(gains), cmap=colours, norm=Normalize(-largest, largest), aspect="auto")
@@ -252,15 +263,13 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     step = max(1, -(-clients // _WRITTEN))
     shown = range(0, clients, step)
     axes.set_xticks(shown, [printable(str(certificate["name"].values[client]), 12) for client in shown])
-    axes.set_xlabel("client that deviates", fontsize=9.5, color=INK)
-    axes.tick_params(colors=INK, labelsize=9, length=0)
-    axes.spines[:].set_visible(False)
+    axes.set_xlabel("client that deviates")
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
     bar.set_label("mean gain", fontsize=9.5, color=INK)
     bar.ax.tick_params(colors=INK, labelsize=9)
     bar.outline.set_visible(False)  # type: ignore[operator]
     _title(axes, [_verdict_in_words(certificate)], size[0] - 2)
-    _head(figure, heading or "Does it pay to deviate?")
+    head(figure, heading or "Does it pay to deviate?", size=13)
     present = [name for name in _MARKS if (verdicts == name).any()]
     untried = {"not tried": Patch(facecolor="#bbbbbb")} if (verdicts == "").any() else {}
     legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | untried)
@@ -291,16 +300,13 @@ def certificate_table(certificates: Mapping[str, xr.Dataset]) -> bytes:
     """All cells as CSV: a line for each algorithm and cell, with its gain with each seed; empty if not known."""
     seeds = list(dict.fromkeys(int(seed) for dataset in certificates.values() for seed in dataset["seed"].values))
     changes = [f"{name}{end}" for name in _CHANGES for end in ("", "_low", "_high")]
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, [*_BEGIN, *changes, "above", "verdict", *(f"seed_{seed}" for seed in seeds)], restval=""
-    )
-    writer.writeheader()
-    for label, dataset in certificates.items():
-        for cell in range(dataset.sizes["cell"]):
-            line = {"algorithm": label, **_line(dataset.isel(cell=cell))}
-            writer.writerow({name: in_cell(value) for name, value in line.items()})
-    return text.getvalue().encode()
+    lines = [
+        {"algorithm": label, **_line(dataset.isel(cell=cell))}
+        for label, dataset in certificates.items()
+        for cell in range(dataset.sizes["cell"])
+    ]
+    columns = [*_BEGIN, *changes, "above", "verdict", *(f"seed_{seed}" for seed in seeds)]
+    return as_csv(pd.DataFrame(lines, columns=pd.Index(columns), dtype=object)).encode()
 
 
 def _line(entry: xr.Dataset) -> dict[str, object]:
@@ -384,21 +390,16 @@ def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:
     axes.axis("off")
     movers, gains = graph["mover"].values, graph["gain"].values
     sinks, cycles = graph["sink"].values, graph["in_cycle"].values
+    box = {"boxstyle": "round,pad=0.35", "edgecolor": "white"}
+    in_box: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "zorder": 3}
     boxes = {
         place: axes.text(
             float(x[place]),
             float(y[place]),
             label,
-            ha="center",
-            va="center",
-            fontsize=9,
             color="white" if sinks[place] else INK,
-            bbox={
-                "boxstyle": "round,pad=0.35",
-                "facecolor": _SINK if sinks[place] else _CYCLE if cycles[place] else _NODE,
-                "edgecolor": "white",
-            },
-            zorder=3,
+            bbox=box | {"facecolor": _SINK if sinks[place] else _CYCLE if cycles[place] else _NODE},
+            **in_box,
         ).get_bbox_patch()
         for place, label in labels.items()
     }
@@ -423,7 +424,7 @@ def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:
     axes.set_xlim(-0.5, x[drawn].max() + 0.5)
     axes.set_ylim(y[drawn].min() - 0.7, y[drawn].max() + 0.7)
     _title(axes, _graph_in_words(names, len(drawn), len(choices)), figure.get_figwidth() - 0.4)
-    _head(figure, heading or "Best responses")
+    head(figure, heading or "Best responses", size=13)
     legend_below(figure, _of_nodes(sinks[drawn], cycles[drawn]) | _of_movers(movers[inside]))
     return figure
 
@@ -492,9 +493,3 @@ def _of_movers(movers: np.ndarray) -> dict[str, Line2D]:
 
 def _title(axes: Axes, lines: Sequence[str], width: float) -> None:
     axes.set_title(fitted("\n".join(lines), width, 10), fontsize=10, color=INK)
-
-
-def _head(figure: Figure, heading: str) -> None:
-    width = 0.95 * figure.get_figwidth()
-    text = fitted(printable(heading, 200), width, 13, bold=True)
-    figure.suptitle(text, fontsize=13, fontweight="bold", color=INK)

@@ -22,7 +22,20 @@ from fljax.data import ClientCounts
 from fljax.data.clients import name_text
 from fljax.metrics import incentivised_participation_rate, opt_outs
 from fljax.report.kinds.sources import HasResults, Material, Source, at_last, having, of_clients, rates, read
-from fljax.report.style import COLOURS, INK, STANDALONE, Style, dress, fitted, legend_layout, percent, printable, styles
+from fljax.report.style import (
+    COLOURS,
+    INK,
+    STANDALONE,
+    Style,
+    finish,
+    fitted,
+    labelled,
+    legend_below,
+    panel,
+    printable,
+    styles,
+    write_percents,
+)
 from fljax.results import folders
 from fljax.results.clients import ClientGain, GainShare, gain_shares, gains, gains_at_best, names_of
 from fljax.results.events import Results, end_of
@@ -41,23 +54,17 @@ def data_picture(counts: ClientCounts, heading: str = "") -> Figure:
     few = len(counts.clients) <= MOST_CLIENTS
     width = min(max(6.0, 2.0 + 0.28 * len(counts.clients)), 14.0) if few else 10.0
     figure = Figure(figsize=(width, 4.6), layout="constrained")
-    axes = figure.add_subplot()
-    dress(axes)
+    axes = panel(figure)
     if counts.labels is None:
         _boxes(axes, counts) if few else _bands(axes, counts)
     elif few and counts.labels.shape[1] <= MOST_LABELS:
         _bars(axes, counts)
-        handles, labels = axes.get_legend_handles_labels()
-        labels, columns = legend_layout(labels, width)
-        height = 4.6 + 0.22 * max(0, -(-len(labels) // columns) - 1)
-        figure.set_size_inches(width, height)
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+        legend_below(figure, labelled([axes]))
     else:
         _map(figure, axes, counts)
     if heading:
-        axes.set_title(printable(heading, int(width * 9)), fontsize=11, color=INK, fontweight="bold")
-    axes.xaxis.label.set(fontsize=9.5, color=INK)
-    axes.yaxis.label.set(fontsize=9.5, color=INK)
+        axes.set_title(printable(heading, 400))
+        finish(axes)
     return figure
 
 
@@ -169,7 +176,7 @@ def gains_picture(metrics: xr.Dataset) -> Figure | None:
     names, where = _in_order(found), " in each algorithm's best cell" if swept else ""
     few, width = len(names) <= MOST_CLIENTS, 13.0 if swept else 9.0
     figure = Figure(figsize=(width, 1.8 + 0.24 * len(names) if few else 4.6), layout="constrained")
-    panels = figure.subplots(1, 1 + swept, squeeze=False)[0]
+    panels = [panel(figure, 1, 1 + swept, place) for place in range(1 + swept)]
     looks = styles(list(dict.fromkeys(each.algorithm for each in (*found, *shares))))
     drawn: Marks = {}
     for each in found:
@@ -186,17 +193,14 @@ def gains_picture(metrics: xr.Dataset) -> Figure | None:
         axes = panels[1]
         _draw(axes, drawn, names if few else None, looks, "share of all cells and seeds in which the client gains")
         axis, limit = (axes.xaxis, axes.set_xlim) if few else (axes.yaxis, axes.set_ylim)
-        axis.set_major_formatter(FuncFormatter(percent))
+        write_percents(axis)
         limit(-0.04, 1.04)
-    handles, labels = panels[0].get_legend_handles_labels()
-    labels, columns = legend_layout(labels, width)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    legend_below(figure, labelled(panels[:1]))
     return figure
 
 
 def _draw(axes: Axes, marks: Marks, names: list[Client] | None, looks: Mapping[str, Style], words: str) -> None:
     """A line for each client of ``names``, or a sorted curve for each algorithm; ``words`` name the axis."""
-    dress(axes)
     for place, (label, marked) in enumerate(marks.items()):
         shown, look = printable(label), looks[label]
         if names is None:

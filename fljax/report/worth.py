@@ -12,14 +12,27 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from fljax.core import pages
 from fljax.core.files import write
 from fljax.core.plain import as_csv
 from fljax.report.estimators import estimator_rows, estimator_sentences
 from fljax.report.page import attached_to, png
-from fljax.report.style import INK, Style, dress, fitted, fonts_for, legend_layout, percent, printable, styles, texts_of
+from fljax.report.style import (
+    INK,
+    Style,
+    finish,
+    fonts_for,
+    head,
+    labelled,
+    legend_below,
+    panel,
+    printable,
+    styles,
+    texts_of,
+    write_percents,
+)
 from fljax.report.tables import NOT_SHARES, title
 
 MEASURES = {
@@ -117,22 +130,15 @@ def worth_picture(tables: Mapping[str, xr.Dataset], worths: Mapping[str, xr.Data
     looks = styles(list(tables))
     figure = Figure(figsize=(14, 4.9), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr]
-    if heading:
-        figure.suptitle(fitted(printable(heading, 200), 13, 15, bold=True), fontsize=15, fontweight="bold", color=INK)
-    panels = [figure.add_subplot(1, 3, place + 1) for place in range(3)]
-    for axes in panels:
-        dress(axes)
+    head(figure, heading, size=15)
+    panels = [panel(figure, 1, 3, place) for place in range(3)]
     _worth_by_client(panels[0], worths, looks)
     _value_by_size(panels[1], tables, looks)
     _payoffs(panels[2], tables, looks)
     for axes in panels:
-        axes.title.set(fontsize=11, color=INK, fontweight="bold")
-        axes.xaxis.label.set(fontsize=9.5, color=INK)
-        axes.yaxis.label.set(fontsize=9.5, color=INK)
-    handles, labels = panels[1].get_legend_handles_labels()
-    if len(labels) > 1:
-        labels, columns = legend_layout(labels, 14)
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+        finish(axes)
+    if len(handles := labelled(panels)) > 1:
+        legend_below(figure, handles)
     return figure
 
 
@@ -171,9 +177,8 @@ def _value_by_size(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[
         means = np.array([value[known & (size == count)].mean() for count in sizes])
         shift = 0.6 * _beside(place, len(tables))
         faint = 0.5 if len(value) < _MANY else 0.15
-        look = {"color": looks[label].colour, "linewidth": 0}
-        axes.scatter(size[known] + shift, value[known], s=14, alpha=faint, **look)
-        axes.plot(sizes, means, color=looks[label].colour, linestyle=looks[label].dash, lw=2, label=printable(label))
+        axes.scatter(size[known] + shift, value[known], s=14, alpha=faint, color=looks[label].colour, linewidth=0)
+        axes.plot(sizes, means, label=printable(label), **looks[label].line)
     axes.set_title("Value of coalitions by size\nline: mean of a size")
     axes.set_xlabel("number of clients in the coalition")
     metric = next((str(table.attrs["metric"]) for table in tables.values()), "")
@@ -205,7 +210,7 @@ def _payoffs(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[str, S
     axes.set_title(f"{_title(payoff)} of clients{hollow}")
     _clients_below(axes, tables)
     if payoff.endswith("accuracy"):
-        axes.yaxis.set_major_formatter(FuncFormatter(percent))
+        write_percents(axes.yaxis)
 
 
 def _beside(place: int, count: int) -> float:
@@ -234,7 +239,7 @@ def _as_shares(axes: Axes, datasets: Mapping[str, xr.Dataset]) -> None:
     """Percent on the vertical axis where the values are accuracies or rates."""
     metrics = {str(dataset.attrs["metric"]).removeprefix("unseen_") for dataset in datasets.values()}
     if metrics and all("accuracy" in name or "rate" in name for name in metrics) and not metrics & NOT_SHARES:
-        axes.yaxis.set_major_formatter(FuncFormatter(percent))
+        write_percents(axes.yaxis)
 
 
 # --- The files of a folder --------------------------------------------------------------------------------------

@@ -13,7 +13,16 @@ from rich.live import Live
 from rich.table import Table
 
 from fljax.cli.options import FigureOptions, Json
-from fljax.cli.printing import PICTURES, asked_for, console, print_json, report_of, write_figures, write_pictures
+from fljax.cli.printing import (
+    PICTURES,
+    as_table,
+    asked_for,
+    console,
+    print_json,
+    report_of,
+    write_figures,
+    write_pictures,
+)
 from fljax.cli.running import Interrupted
 from fljax.core.plain import as_csv, tell
 
@@ -251,24 +260,19 @@ def progress_table(state: RunState) -> Table:
     from fljax.metrics.uncertainty import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
-    found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation" if shown else None)
-    found.add_column("algorithm")
-    found.add_column("state")
     evaluates = state.unit == "rounds"  # runs are evaluated at their end only
-    heads = (state.unit.removesuffix("s"), f"{state.unit}/s", "left", *["evaluated"] * evaluates, *shown.values())
-    for head in heads:
-        found.add_column(head, justify="right")
     marked = any(each.diverged for each in state.algorithms)
-    if marked:
-        found.add_column("diverged")
+    heads = ("algorithm", "state", state.unit.removesuffix("s"), f"{state.unit}/s", "left")
+    lines = [[*heads, *["evaluated"] * evaluates, *shown.values(), *["diverged"] * marked]]
     for each in state.algorithms:
         rate = "–" if each.rate is None else f"{each.rate:.3g}"
         left = "–" if each.left is None or each.state != "training" else duration(each.left)
         after = ["–" if each.evaluated is None else f"after {each.evaluated}"] * evaluates
         numbers = [_last_value(each, name) for name in shown]
-        numbers += [each.diverged] * marked
-        found.add_row(each.label, each.state, f"{each.round} of {each.rounds}", rate, left, *after, *numbers)
-    return found
+        done = f"{each.round} of {each.rounds}"
+        lines.append([each.label, each.state, done, rate, left, *after, *numbers, *[each.diverged] * marked])
+    caption = "metrics: means over seeds at the last evaluation" if shown else ""
+    return as_table(lines, headline(state), caption, words=["state", "diverged"])
 
 
 def headline(state: RunState) -> str:

@@ -10,7 +10,6 @@ import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fljax.core.names import unknown
 from fljax.metrics import over_seeds, pearson_correlation
@@ -33,7 +32,17 @@ from fljax.report.kinds.sources import (
     rates,
     read,
 )
-from fljax.report.style import INK, STANDALONE, fitted, legend_below, percent, printable, styles
+from fljax.report.style import (
+    INK,
+    STANDALONE,
+    fitted,
+    legend_below,
+    percent,
+    printable,
+    styles,
+    upright_grid,
+    write_wholes,
+)
 from fljax.results.clients import names_of
 from fljax.results.events import end_of
 
@@ -108,7 +117,7 @@ def client_curves(
                 line
             )
         axes.set(title=label_in_words(material.metrics, label), xlabel="rounds done")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        write_wholes(axes.xaxis)
         in_percent(axes.yaxis, metric, values)
     panels[0].set_ylabel(_words(metric))
     over = "mean over rounds and seeds" if seeds > 1 else "mean over rounds"
@@ -269,8 +278,7 @@ def client_spread(source: Source, *, metric: str | None = None, algorithms: Sequ
         axes.set_yticks(range(len(texts)), texts)
         axes.set(ylim=(len(texts) - 0.4, -0.6), xlabel=f"{_words(metric)} at the last evaluation")
         axes.set_title("unseen clients" if name != metric else "seen clients")
-        axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
+        upright_grid(axes)
         in_percent(axes.xaxis, metric, np.concatenate([values.ravel() for values, _ in pooled.values()]))
         if metric.endswith("gain"):
             axes.axvline(0, color=INK, linewidth=1)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fljax.core.names import shown, unknown
 from fljax.metrics import over_seeds
@@ -34,7 +33,7 @@ from fljax.report.kinds.sources import (
     of_rows,
     read,
 )
-from fljax.report.style import COLOURS, INK, WINDOWS, legend_below, styles
+from fljax.report.style import COLOURS, INK, WINDOWS, legend_below, styles, write_wholes
 from fljax.report.tables import last_values, title
 
 # The pairs of metrics that are drawn where none is chosen: what clients want, and how accurate models are.
@@ -190,7 +189,7 @@ def polled_loss(source: Source, *, algorithms: Sequence[str] | None = None) -> F
         (train,) = axes.plot(rounds, training, color=COLOURS[1], lw=2, linestyle=(0, (5, 1.5)), marker=marker)
         handles |= {"test rows, all clients": test, f"training rows, {whose}": train}
         axes.set(title=label_in_words(material.metrics, label), xlabel="rounds done")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        write_wholes(axes.xaxis)
     kind = "global model" if name.startswith("global_") else "deployed model"
     panels[0].set_ylabel(f"mean loss of the {kind}")
     legend_below(figure, handles)
@@ -274,7 +273,7 @@ def surrogate_weights(
     bar = figure.colorbar(points, ax=panels, shrink=0.9, pad=0.02)
     bar.solids.set_alpha(1.0)  # type: ignore[union-attr]
     bar.set_label("round", fontsize=9.5, color=INK)
-    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    write_wholes(bar.ax.yaxis)
     legend_below(figure, handles)
     return close(figure, "Weights of the clients that train, by their gap")
 
