@@ -36,6 +36,7 @@ from fljax.report.style import (
     styles,
     write_percents,
 )
+from fljax.report.tables import with_spread
 from fljax.results import folders
 from fljax.results.clients import ClientGain, GainShare, gain_shares, gains, gains_at_best, names_of
 from fljax.results.events import Results, end_of
@@ -247,18 +248,19 @@ def gains_table(metrics: xr.Dataset) -> str:
     heads = ["Client", *heads] if swept else ["Client", f"Standalone {measure}", *heads]
     lines: list[list[str]] = []
     for (unseen, client), own in by_client.items():
-        cells = [client + " (unseen)" * unseen]
-        cells += [] if swept else [_number(next(iter(own.values())).standalone)]
-        for label in labels:
-            each = own.get(label)
-            spread = "" if each is None or math.isnan(each.std) else f" ± {each.std:.3f}"
-            gain = "–" if each is None or math.isnan(each.gain) else f"{each.gain:+.3f}{spread}"
-            cells += [_number(math.nan if each is None else each.standalone)] * swept
-            cells += ["–" if each is None else _number(each.value), gain]
-            cells += [_share(shares.get((label, client, unseen)))] * swept
-        lines.append(cells)
-    framed = pages.wide(pages.table([heads, *lines]))
-    return framed if len(lines) <= MOST_CLIENTS else pages.folded("All clients", framed)
+        first = [client + " (unseen)" * unseen]
+        if not swept:
+            first.append(_number(next(iter(own.values())).standalone))
+        of_labels = [_gain_cells(own.get(label), shares.get((label, client, unseen)), swept) for label in labels]
+        lines.append([*first, *(cell for cells in of_labels for cell in cells)])
+    return pages.long_table([heads, *lines], "All clients", MOST_CLIENTS)
+
+
+def _gain_cells(gain: ClientGain | None, share: GainShare | None, swept: bool) -> list[str]:
+    """What one algorithm does for one client."""
+    cells = ["–", "–"] if gain is None else [_number(gain.value), with_spread(gain.gain, gain.std, sign="+")]
+    alone = math.nan if gain is None else gain.standalone
+    return [_number(alone), *cells, _share(share)] if swept else cells
 
 
 def _number(value: float) -> str:

@@ -35,7 +35,7 @@ from fljax.report.style import (
     recorded,
     spread_of_clients,
     steps,
-    styles,
+    styles_of,
     upright_grid,
     values_of,
     whose,
@@ -56,8 +56,8 @@ LABELS_HEIGHT = 165.0  # points of all labels beside an axis
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
     """The panels, by name, for which the results have numbers."""
-    looks = styles([str(name) for name in metrics["algorithm"].values] if "algorithm" in metrics.coords else [])
-    shown, found = Shown(metrics, records, looks), dict[str, Panel]()
+    looks, found = styles_of(metrics), dict[str, Panel]()
+    shown = Shown(metrics, records, looks)
     for prefix in ("", "unseen_"):
         # Of a task without a score, the losses.
         for name in MAIN if has(metrics, f"{prefix}average_accuracy") else (*MAIN, "average_loss"):
@@ -95,7 +95,7 @@ def figures(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Figure]:
 
 def curves(metrics: xr.Dataset) -> dict[str, Figure]:
     """One figure over rounds for each metric of the table that has numbers; of unseen clients, the main ones."""
-    shown = Shown(metrics, xr.Dataset(), styles([str(name) for name in metrics["algorithm"].values]))
+    shown = Shown(metrics, xr.Dataset(), styles_of(metrics))
     names = [*TITLES, "average_loss", *(f"unseen_{name}" for name in MAIN)]
     drawn = {name: partial(_over_rounds, shown=shown, name=name) for name in names if has(metrics, name)}
     return {name: _figure(draw, metrics) for name, draw in drawn.items()}

@@ -75,6 +75,11 @@ def styles(algorithms: list[str]) -> dict[str, Style]:
     }
 
 
+def styles_of(metrics: xr.Dataset) -> dict[str, Style]:
+    """The styles of all algorithms of results."""
+    return styles(list(map(str, metrics["algorithm"].values)) if "algorithm" in metrics.coords else [])
+
+
 def panel(figure: Figure, rows: int = 1, columns: int = 1, place: int = 0, **shared: Any) -> Axes:
     """A new panel, with the frame, ticks, grid and labels of all pictures."""
     axes = figure.add_subplot(rows, columns, place + 1, **shared)

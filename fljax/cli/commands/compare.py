@@ -94,7 +94,7 @@ def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
 
 
 def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
-    from fljax.report.tables import cell, digits_of
+    from fljax.report.tables import cell, digits_of, with_spread
 
     by_line: dict[tuple[str, str], dict[str, Compared]] = {}
     for each in found:
@@ -107,9 +107,8 @@ def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
             return "–"
         if each.difference is None:
             return cell(each.row)
-        digits = digits_of(each.row.metric)
-        spread = "" if each.difference.std != each.difference.std else f" ± {each.difference.std:.{digits}f}"
-        return f"{cell(each.row)}\n{each.difference.mean:+.{digits}f}{spread}"
+        mean, std, _ = each.difference
+        return f"{cell(each.row)}\n{with_spread(mean, std, digits_of(each.row.metric), '+')}"
 
     lines = [["run/algorithm", *columns.values(), *["diverged"] * marked]]
     for (run, algorithm), line in by_line.items():

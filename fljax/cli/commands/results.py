@@ -191,9 +191,9 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     def about_scores(columns: Mapping[str, str]) -> str:
         return directions(metrics) if any(score_name(name) for name in columns) else weights_in_words(metrics)
 
+    if not latex:
+        return exporting.csv_metrics(metrics, chosen)
     if axes_of(metrics):
-        if not latex:
-            return exporting.csv_cells(metrics, chosen)
         metric = str(metrics.attrs["metric"])
         if chosen:
             rows, diverged = best_cell_rows(metrics, chosen)
@@ -209,10 +209,8 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; (edge): edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]
     columns = columns_of({row.metric for row in rows}, chosen)
-    if latex:
-        lower = {name: is_lower(metrics[name]) for name in columns}
-        return exporting.latex_table(rows, columns, diverged_seeds(metrics), about_scores(columns), lower)
-    return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
+    lower = {name: is_lower(metrics[name]) for name in columns}
+    return exporting.latex_table(rows, columns, diverged_seeds(metrics), about_scores(columns), lower)
 
 
 def columns_of(there: set[str], chosen: Sequence[str]) -> dict[str, str]:

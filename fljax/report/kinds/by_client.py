@@ -39,7 +39,7 @@ from fljax.report.style import (
     legend_below,
     percent,
     printable,
-    styles,
+    styles_of,
     upright_grid,
     write_wholes,
 )
@@ -201,7 +201,7 @@ def contribution_accuracy(
             "got results without them"
         )
     figure, panels = frame(len(of_label))
-    looks = styles(list(map(str, material.metrics["algorithm"].values)))
+    looks = styles_of(material.metrics)
     for axes, (label, values) in zip(panels, of_label.items(), strict=True):
         accuracy = at_last(material.metrics, "test_accuracy", label)
         axes.scatter(values, accuracy, s=22, color=looks[label].colour, alpha=0.6, linewidths=0)
@@ -262,7 +262,7 @@ def client_spread(source: Source, *, metric: str | None = None, algorithms: Sequ
     metrics, twins = material.metrics, [metric, f"unseen_{metric}"]
     drawn = [name for name in twins if having(material, name)]
     figure, panels = frame(len(drawn), share=False)
-    looks = styles(list(map(str, metrics["algorithm"].values)))
+    looks = styles_of(metrics)
     tallest = 0.0  # inches of all boxes
     for axes, name in zip(panels, drawn, strict=True):
         pooled = {label: (at_last(metrics, name, label), looks[label].colour) for label in having(material, name)}

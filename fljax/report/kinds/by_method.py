@@ -33,7 +33,7 @@ from fljax.report.kinds.sources import (
     of_rows,
     read,
 )
-from fljax.report.style import COLOURS, INK, WINDOWS, legend_below, styles, write_wholes
+from fljax.report.style import COLOURS, INK, WINDOWS, legend_below, styles_of, write_wholes
 from fljax.report.tables import last_values, title
 
 # The pairs of metrics that are drawn where none is chosen: what clients want, and how accurate models are.
@@ -97,7 +97,7 @@ def metric_pairs(
     if not drawn:
         raise MissingError(f"expected an algorithm with {x} and {y} for the figure metric_pairs, got none with both")
     figure, panels = frame(len(drawn))
-    looks = styles(list(map(str, material.metrics["algorithm"].values)))
+    looks = styles_of(material.metrics)
     handles: dict[str, Any] = {}
     for axes, pair in zip(panels, drawn, strict=True):
         points = _points(material, *pair)
