@@ -20,22 +20,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fljax.metrics import gini_coefficient
 from fljax.metrics.uncertainty import align_clusters, over_seeds
+from fljax.report import style
 from fljax.report.kinds.sources import Source, read
-from fljax.report.style import (
-    INK,
-    STANDALONE,
-    Panel,
-    Shown,
-    Style,
-    has,
-    printable,
-    recorded,
-    spread_of_clients,
-    values_of,
-    whose,
-    write_percents,
-    write_wholes,
-)
 from fljax.results.clients import names_of
 from fljax.results.records import last_clusters
 
@@ -61,10 +47,10 @@ def client_clusters(source: Source) -> pd.DataFrame:
     return pd.DataFrame(columns, pd.Index(names, name="client")).astype("Int64")
 
 
-def cluster_panels(shown: Shown) -> dict[str, Panel]:
+def cluster_panels(shown: style.Shown) -> dict[str, style.Panel]:
     """The panels about clusters and tokens, by name, for which the results have numbers."""
     metrics, records, looks = shown
-    found: dict[str, Panel] = {}
+    found: dict[str, style.Panel] = {}
     for prefix in ("", "unseen_"):
         name = f"{prefix}personalised_model_accuracy_gain"
         dims = ("seed", "evaluated_round", "unseen" if prefix else "client")
@@ -91,20 +77,22 @@ def cluster_panels(shown: Shown) -> dict[str, Panel]:
 # --- Panels -------------------------------------------------------------------------------------------------
 
 
-def _gains(axes: Axes, shown: Shown, name: str) -> None:
+def _gains(axes: Axes, shown: style.Shown, name: str) -> None:
     """Draws the share of clients whose gain at the last evaluation is at most x."""
-    spread_of_clients(axes, shown, name)
+    style.spread_of_clients(axes, shown, name)
     low, high = axes.get_xlim()
     low, high = min(low, -0.01), max(high, 0.01)
     axes.axvspan(low, 0, color="#f2f2f2", zorder=0)
-    axes.axvline(0, color=INK, linewidth=1)
-    heading = printable(f"Accuracy gained over {shown.metrics.attrs.get('baseline', 'the baseline')}", 38)
+    axes.axvline(0, color=style.INK, linewidth=1)
+    heading = style.printable(f"Accuracy gained over {shown.metrics.attrs.get('baseline', 'the baseline')}", 38)
     words = "points at the last evaluation; left of 0: opt-outs"
-    axes.set(title=f"{heading}\n{whose(name)}", xlabel=words, xlim=(low, high))
+    axes.set(title=f"{heading}\n{style.kind_of_clients(name)}", xlabel=words, xlim=(low, high))
     axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
 
 
-def _cluster_models(axes: Axes, shown: Shown, accuracy: Mapping[str, np.ndarray], distribution: int | None) -> None:
+def _cluster_models(
+    axes: Axes, shown: style.Shown, accuracy: Mapping[str, np.ndarray], distribution: int | None
+) -> None:
     """Draws mean accuracies of cluster models over seeds on one distribution; None: on their own and on all others."""
     rounds = shown.metrics["evaluated_round"].values
     for algorithm, values in accuracy.items():
@@ -113,21 +101,21 @@ def _cluster_models(axes: Axes, shown: Shown, accuracy: Mapping[str, np.ndarray]
         for line in others.T:
             if np.isfinite(line).any():
                 axes.plot(rounds, line, **look.line | {"lw": 1.1}, alpha=0.55)
-        axes.plot(rounds, own, marker="o" if len(rounds) < 3 else None, label=printable(algorithm), **look.line)
+        axes.plot(rounds, own, marker="o" if len(rounds) < 3 else None, label=style.printable(algorithm), **look.line)
     if distribution is None:
         title, note = "Cluster models by distribution", "thick: on the one that a model fits, thin: on others"
     else:
         title = f"Cluster models on distribution {chr(ord('A') + distribution)}"
         note = "thick: the model that fits it, thin: others"
     axes.set(title=title, xlabel=f"rounds done\n{note}")
-    write_wholes(axes.xaxis)
-    write_percents(axes.yaxis)
+    style.write_wholes(axes.xaxis)
+    style.write_percents(axes.yaxis)
     axes.set_ylim(max(axes.get_ylim()[0], -0.01), min(axes.get_ylim()[1], 1.02))
 
 
 def _membership(axes: Axes, records: xr.Dataset, algorithm: str) -> None:
     """Draws the cluster that each client trained most often in each group of rounds, for the first seed with values."""
-    values = values_of(records, "membership", algorithm, "seed", "round", "client", "cluster")
+    values = style.values_of(records, "membership", algorithm, "seed", "round", "client", "cluster")
     seed = int(np.isfinite(values).any(axis=(1, 2, 3)).argmax())
     values = values[seed]
     rounds = records["round"].values
@@ -145,31 +133,31 @@ def _membership(axes: Axes, records: xr.Dataset, algorithm: str) -> None:
     axes.invert_yaxis()
     axes.grid(visible=False)
     whole = "" if len(groups) == len(rounds) else f"; groups of {len(rounds) / len(groups):.3g} rounds"
-    whose = printable(f"{algorithm}, seed {records['seed'].values[seed]}", 38)
+    whose = style.printable(f"{algorithm}, seed {records['seed'].values[seed]}", 38)
     axes.set(title=f"Whose model clients train\n{whose}")
     axes.set(xlabel=f"round{whole}; white: none", ylabel="client")
-    write_wholes(axes.xaxis, axes.yaxis)
+    style.write_wholes(axes.xaxis, axes.yaxis)
     words = [f"cluster {each}" for each in range(clusters)] + ["equally often"] * bool((tied & (most > 0)).any())
     _key(axes, [Patch(color=colour, label=word) for colour, word in zip(colours, words, strict=False)])
 
 
-def _lorenz(axes: Axes, shown: Shown) -> None:
+def _lorenz(axes: Axes, shown: style.Shown) -> None:
     """Draws the share of tokens that the poorest share x of clients holds after the last round; mean over seeds."""
     lines = []
     for algorithm, look in shown.looks.items():
-        values = recorded(values_of(shown.records, "tokens", algorithm, "seed", "round", "client"))[:, -1]
+        values = style.recorded(style.values_of(shown.records, "tokens", algorithm, "seed", "round", "client"))[:, -1]
         values = values[np.isfinite(values).any(axis=-1)]
         if not len(values):
             continue
         grid = np.linspace(0, 1, values.shape[-1] + 1)
         curve = np.mean([_curve(row[np.isfinite(row)], grid) for row in values], axis=0)
         gini = float(np.mean(gini_coefficient(values)))
-        (line,) = axes.plot(grid, curve, label=printable(algorithm), **look.line)
+        (line,) = axes.plot(grid, curve, label=style.printable(algorithm), **look.line)
         lines.append((line, f"{gini:.4f}"))
-    axes.plot([0, 1], [0, 1], color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
+    axes.plot([0, 1], [0, 1], color=style.STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
     axes.set(title="Tokens after the last round", xlabel="share of clients, poorest first (dotted: all equal)")
     axes.set(ylabel="share of the clients' tokens", xlim=(0, 1), ylim=(0, 1.02))
-    write_percents(axes.xaxis, axes.yaxis)
+    style.write_percents(axes.xaxis, axes.yaxis)
     if lines:
         # Short words: the common legend has the labels, and curves leave this corner free.
         columns = 1 + (len(lines) - 1) // 8
@@ -177,9 +165,9 @@ def _lorenz(axes: Axes, shown: Shown) -> None:
         axes.legend(*zip(*lines, strict=True), title="Gini coefficient", ncols=columns, **place)
 
 
-def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> None:
+def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: style.Style) -> None:
     """Draws clients' tokens relative to the first round (smallest, median, mean, largest); means over seeds."""
-    tokens = values_of(records, "tokens", algorithm, "seed", "round", "client")
+    tokens = style.values_of(records, "tokens", algorithm, "seed", "round", "client")
     rounds = records["round"].values
     finite = np.ma.masked_invalid(tokens - tokens[:, :1])
     mean, middle = finite.mean(axis=-1), np.ma.median(finite, axis=-1)
@@ -190,16 +178,16 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> Non
     drawn += axes.plot(rounds, mean, color=look.colour, lw=1.6, linestyle=(0, (1.2, 1.2)))
     words = ["smallest to largest client", "median client", "mean client"]
     if _having(records, "pool", [algorithm], ("seed", "round", "cluster")):
-        pools = np.nansum(values_of(records, "pool", algorithm, "seed", "round", "cluster"), axis=-1)
+        pools = np.nansum(style.values_of(records, "pool", algorithm, "seed", "round", "cluster"), axis=-1)
         pools = ((pools - pools[:, :1]) / np.maximum(finite.count(axis=-1), 1)).mean(axis=0)
-        drawn += axes.plot(rounds, pools, color=INK, lw=1.6, linestyle=(0, (5, 1.5)))
-        drawn += axes.plot(rounds, mean + pools, color=STANDALONE, lw=1)
+        drawn += axes.plot(rounds, pools, color=style.INK, lw=1.6, linestyle=(0, (5, 1.5)))
+        drawn += axes.plot(rounds, mean + pools, color=style.STANDALONE, lw=1)
         words += ["pools, per client", "mean client + pools"]
-    axes.set(title=f"Tokens won and lost\n{printable(algorithm, 38)}", xlabel=f"round{_over_seeds(tokens)}")
+    axes.set(title=f"Tokens won and lost\n{style.printable(algorithm, 38)}", xlabel=f"round{_over_seeds(tokens)}")
     axes.set_ylabel("tokens gained")
     # A fixed number of ticks: with one by the panel's height, labels get wider after the layout is made.
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
-    write_wholes(axes.xaxis)
+    style.write_wholes(axes.xaxis)
     _key(axes, drawn, words)
 
 
@@ -208,7 +196,7 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> Non
 
 def _having(dataset: xr.Dataset, name: str, algorithms: Iterable[str], dims: Sequence[str]) -> list[str]:
     """The algorithms that have a finite value of the variable, if it has these dimensions."""
-    if not has(dataset, name) or set(dataset[name].dims) != {"algorithm", *dims}:
+    if not style.has(dataset, name) or set(dataset[name].dims) != {"algorithm", *dims}:
         return []
     there = [str(each) for each in dataset["algorithm"].values]
     return [each for each in algorithms if each in there and np.isfinite(dataset[name].sel(algorithm=each)).any()]
@@ -216,7 +204,9 @@ def _having(dataset: xr.Dataset, name: str, algorithms: Iterable[str], dims: Seq
 
 def _cluster_accuracy(metrics: xr.Dataset, algorithm: str) -> np.ndarray:
     """``[evaluated_round, cluster, distribution]``, numbered by distribution and averaged over seeds."""
-    values = values_of(metrics, "cluster_accuracy", algorithm, "seed", "evaluated_round", "cluster", "distribution")
+    values = style.values_of(
+        metrics, "cluster_accuracy", algorithm, "seed", "evaluated_round", "cluster", "distribution"
+    )
     # With fewer clusters than distributions, alignment would not number clusters by distribution: add NaN clusters.
     missing = max(0, values.shape[3] - values.shape[2])
     values = np.pad(values, ((0, 0), (0, 0), (0, missing), (0, 0)), constant_values=np.nan)

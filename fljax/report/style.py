@@ -193,7 +193,7 @@ def spread_of_clients(axes: Axes, shown: Shown, name: str) -> None:
     write_percents(axes.yaxis)
 
 
-def whose(name: str) -> str:
+def kind_of_clients(name: str) -> str:
     """The clients that a metric is about, by its name."""
     return "unseen clients" if name.startswith("unseen_") else "seen clients"
 
