@@ -98,9 +98,10 @@ def _cluster_models(
     for algorithm, values in accuracy.items():
         own, others = _own_and_others(values, distribution)
         look = shown.looks[algorithm]
+        thin: dict[str, Any] = look.line | {"lw": 1.1}
         for line in others.T:
             if np.isfinite(line).any():
-                axes.plot(rounds, line, **look.line | {"lw": 1.1}, alpha=0.55)
+                axes.plot(rounds, line, alpha=0.55, **thin)
         axes.plot(rounds, own, marker="o" if len(rounds) < 3 else None, label=style.printable(algorithm), **look.line)
     if distribution is None:
         title, note = "Cluster models by distribution", "thick: on the one that a model fits, thin: on others"

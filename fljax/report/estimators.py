@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -96,7 +97,7 @@ def estimator_notes(compared: xr.Dataset) -> list[str]:
 
 def estimator_table(comparisons: Mapping[str, xr.Dataset]) -> bytes:
     """All comparisons as CSV: a line for each algorithm, estimator and seed."""
-    frames = list[pd.DataFrame]()
+    frames: list[Any] = []
     for label, compared in comparisons.items():
         columns = [*HEADINGS, "converged"]
         frame = compared[columns].to_dataframe().reset_index()[["estimator", "seed", *columns]]

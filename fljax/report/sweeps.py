@@ -130,9 +130,10 @@ def _lines(
         look = looks[label]
         mean, std, _ = over_seeds(values, axis=-1)
         spread = np.nan_to_num(std, posinf=np.inf)[order] if seeds > 1 else None
-        joined = look.line if np.issubdtype(metrics[name].dtype, np.number) else look.line | {"linestyle": "none"}
-        shown = {"label": _legend_text(label), "marker": "o", "markersize": 4, "capsize": 3, "elinewidth": 1}
-        axes.errorbar(place[order], mean[order], spread, **shown, **joined)
+        shown: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 3, "elinewidth": 1, **look.line}
+        if not np.issubdtype(metrics[name].dtype, np.number):
+            shown["linestyle"] = "none"
+        axes.errorbar(place[order], mean[order], spread, label=_legend_text(label), **shown)
         gone = _diverged(metrics, label, [name], chosen[label]) & np.isfinite(mean)
         if gone.any():
             axes.plot(place[gone], mean[gone], marker="x", markersize=11, linestyle="none", color=look.colour, zorder=4)

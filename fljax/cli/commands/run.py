@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fljax.config.reading import Grid
     from fljax.experiments.conductor import Outcome
     from fljax.report import Row
+    from fljax.results.sweeps import Best
 
 
 def run(
@@ -327,7 +328,6 @@ def _tell(
     options: RunOptions,
 ) -> None:
     """Prints what a whole sweep has found."""
-    from fljax.report import best_rows
     from fljax.results.events import weights_in_words
     from fljax.results.non_finite import diverged_seeds
 
@@ -338,9 +338,16 @@ def _tell(
     elif not options.quiet:
         metrics = outcome.metrics
         metric, marks = str(metrics.attrs["metric"]), diverged_seeds(metrics)
-        seeds = metrics.sizes["seed"]
-        title = f"Best cells at the last evaluation, {f'mean ± std over {seeds} seeds' if seeds > 1 else 'one seed'}"
-        caption = "; ".join(filter(None, ["(edge): edge of the grid", weights_in_words(metrics)]))
-        lines = best_rows(outcome.best, metric, marks)
-        console(110).print(as_table(lines, title, caption, words=["chosen by"]))
+        weights = weights_in_words(metrics)
+        console(110).print(_best_cells(outcome.best, metric, metrics.sizes["seed"], marks, weights))
         _print_places(metrics, folder, pictures)
+
+
+def _best_cells(
+    best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str] | None = None, weights: str = ""
+) -> Table:
+    from fljax.report import best_rows
+
+    title = f"Best cells at the last evaluation, {f'mean ± std over {seeds} seeds' if seeds > 1 else 'one seed'}"
+    caption = "; ".join(filter(None, ["(edge): edge of the grid", weights]))
+    return as_table(best_rows(best, metric, diverged), title, caption, words=["chosen by"])
