@@ -12,17 +12,8 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
+from fljax.cli import printing
 from fljax.cli.options import FigureOptions, Json
-from fljax.cli.printing import (
-    PICTURES,
-    as_table,
-    asked_for,
-    console,
-    print_json,
-    report_of,
-    write_figures,
-    write_pictures,
-)
 from fljax.cli.running import Interrupted
 from fljax.core.plain import as_csv, tell
 
@@ -51,7 +42,7 @@ def report_(
     """Draw the picture and the page of runs again; with --figures, more figures as PNG files and on the page."""
     from fljax import report
 
-    asked, wanted = asked_for(chosen), _targets(targets)
+    asked, wanted = printing.asked_for(chosen), _targets(targets)
     if asked is None and chosen.metric:
         raise ValueError("expected --metric with --figures, got it without")
     if live and wanted:
@@ -62,9 +53,9 @@ def report_(
         tell(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
         report.follow(runs[0])
         return 0
-    written = {str(folder): [str(path) for path in report_of(folder, asked, wanted)] for folder in runs}
+    written = {str(folder): [str(path) for path in printing.report_of(folder, asked, wanted)] for folder in runs}
     if as_json:
-        print_json(written)
+        printing.print_json(written)
         return 0
     for paths in written.values():
         tell("\n".join(paths))
@@ -93,7 +84,7 @@ def export(
 
     --figures is --pdf of the named figures; --gains and --leaving are --csv of other tables.
     """
-    asked = asked_for(chosen)
+    asked = printing.asked_for(chosen)
     forms = {"--latex": latex, "--csv": csv and not (leaving or gains), "--pdf": pdf and asked is None}
     forms |= {"--gains": gains, "--leaving": leaving, "--figures": asked is not None}
     named = [name for name, on in forms.items() if on]
@@ -106,7 +97,7 @@ def export(
         other = "--metric" if chosen.metric else named[0]
         raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
     if asked is not None:
-        write_figures(run, asked, run / PICTURES if out is None else out)
+        printing.write_figures(run, asked, run / printing.PICTURES if out is None else out)
         return 0
     from fljax.results import folders
 
@@ -117,7 +108,7 @@ def export(
     else:
         found, records = folders.load(run)
         if pdf:
-            write_pictures(found, records, run / PICTURES if out is None else out)
+            printing.write_pictures(found, records, run / printing.PICTURES if out is None else out)
             return 0
         if gains:
             text = _clients_of(found)
@@ -236,11 +227,11 @@ def watch(
     state = read_state(run)
     if as_json:
         algorithms = [each._asdict() for each in state.algorithms]
-        print_json({**state._asdict(), "finished": state.finished, "algorithms": algorithms})
+        printing.print_json({**state._asdict(), "finished": state.finished, "algorithms": algorithms})
     elif once:
-        console(130).print(progress_table(state))
+        printing.console(130).print(progress_table(state))
     else:
-        terminal = console()
+        terminal = printing.console()
         try:
             with Live(progress_table(state), console=terminal, auto_refresh=False) as live:
                 while state.running:
@@ -270,7 +261,7 @@ def progress_table(state: RunState) -> Table:
         done = f"{each.round} of {each.rounds}"
         lines.append([each.label, each.state, done, rate, left, *after, *numbers, *[each.diverged] * marked])
     caption = "metrics: means over seeds at the last evaluation" if shown else ""
-    return as_table(lines, headline(state), caption, words=["state", "diverged"])
+    return printing.as_table(lines, headline(state), caption, words=["state", "diverged"])
 
 
 def headline(state: RunState) -> str:
