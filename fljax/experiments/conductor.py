@@ -42,7 +42,7 @@ from fljax.experiments.saved_models import ModelFiles
 from fljax.metrics.registry import of_gains
 from fljax.results import Reference, Result, Results, folders, further_rounds, judged_by
 from fljax.results.clients import with_common_names, with_names
-from fljax.results.events import DONE, STOPPED, EventLog, Line, OnEvent, Parts, append, joined_weights
+from fljax.results.events import STOPPED, EventLog, Line, OnEvent, Parts, append, joined_weights
 from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
 from fljax.results.identity import begin_checkpoints, write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
@@ -181,8 +181,8 @@ class EarlyStop:
             return False
         if not self._stop(block) or block.round >= block.rounds:
             return False
-        words = f"{STOPPED} {block.round} of {block.rounds}: {self._stop.reason}"
-        self._log.note(words, self._label, block.round, block.rounds)
+        words = f"stopped after round {block.round} of {block.rounds}: {self._stop.reason}"
+        self._log.note(words, self._label, block.round, block.rounds, STOPPED)
         return True
 
     def replay(self, blocks: Sequence[Block]) -> bool:
@@ -406,7 +406,7 @@ def conduct(
     parts, models = dict(folder.finished), dict[str, Result]()
     for label in experiment.labels:
         if label in parts:
-            log.note(f"{DONE}, not repeated", label, rounds, rounds)
+            log.done(label, rounds)
             continue
         assert compute is not None, f"{label} is not finished"
         try:
