@@ -18,29 +18,15 @@ from fljax.core import processes as hosts
 from fljax.results import folders
 from tests.processes import ended, environment, free_port
 from tests.processes import start as start_script
+from tests.toys.configs import BLOBS, config_text
 
-CONFIG = """
-name = "tiny"
-rounds = 4
-evaluate_every = 2
-save_models = "last"
-[data]
-dataset = "blobs"
-partition = "iid"
-clients = 4
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 2
-[standalone]
-steps = 2
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "incfl"
-"""
+CONFIG = config_text(
+    BLOBS,
+    "fedavg",
+    "incfl",
+    head='name = "tiny"\nrounds = 4\nevaluate_every = 2\nsave_models = "last"',
+    standalone=2,
+)
 # Some seconds between the first checkpoint and the end.
 LONG = ["--set", "rounds=600", "--set", "evaluate_every=300", "--set", "local.steps=400", "--checkpoint-every", "0.2"]
 

@@ -12,39 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fljax import cli, games
+from fljax import games
 from fljax.experiments import worth as experiment
 from fljax.results import folders
 from fljax.results.events import Event
 from tests.games.known import THREE_SEEDS, comparison_of, table_of
 from tests.processes import environment
+from tests.toys.command import call
+from tests.toys.configs import config_text
 
-CONFIG = """
-name = "tiny"
-rounds = 3
-[data]
-dataset = "blobs"
-partition = "iid"
-clients = 3
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 2
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "incfl"
-"""
+CONFIG = config_text(
+    'dataset = "blobs"\npartition = "iid"\nclients = 3', "fedavg", "incfl", head='name = "tiny"\nrounds = 3'
+)
 WAIT = 600
-
-
-def call(capsys: Any, *arguments: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(arguments)
-    written = capsys.readouterr()
-    return stopped.value.code, written.out, written.err
 
 
 @pytest.fixture
@@ -66,8 +46,8 @@ def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
 
 
 @pytest.mark.in_turn
-def test_the_table_and_the_files(fake: dict[str, Any], capsys: Any) -> None:
-    code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "x", "--seeds", "3")
+def test_the_table_and_the_files(fake: dict[str, Any]) -> None:
+    code, out, _ = call("worth", "tiny.toml", "--out", "x", "--seeds", "3")
     assert code == 0
     words = (
         "fedavg: what clients are worth",
@@ -83,22 +63,22 @@ def test_the_table_and_the_files(fake: dict[str, Any], capsys: Any) -> None:
     assert {path.name for path in pathlib.Path("x").iterdir()} >= {"worth.csv", "worth.png", "worth.html"}
 
 
-def test_the_question(fake: dict[str, Any], capsys: Any) -> None:
+def test_the_question(fake: dict[str, Any]) -> None:
     asked = ["--value", "average_loss", "--among", "0+2, 1,none", "--baseline", "0.1", "--max-runs", "7", "--resume"]
-    assert call(capsys, "worth", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
+    assert call("worth", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
     assert fake["question"] == experiment.Question("average_loss", [[0, 2], [1], []], 0.1, max_runs=7)
     assert fake["resume"]
     assert not pathlib.Path("x", "worth.png").exists()
-    call(capsys, "worth", "tiny.toml", "--out", "x", "--among", "leave_one_out", "--no-report")
+    call("worth", "tiny.toml", "--out", "x", "--among", "leave_one_out", "--no-report")
     assert fake["question"].among == "leave_one_out"
 
 
-def test_json(fake: dict[str, Any], capsys: Any) -> None:
+def test_json(fake: dict[str, Any]) -> None:
     gone = np.zeros((3, 8), bool)
     gone[1, 5] = True
     values = np.where(gone, np.nan, THREE_SEEDS)
     fake["tables"]["b"] = table_of(values, diverged=gone, notes="4 of 8 runs have few members")
-    code, out, err = call(capsys, "worth", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
+    code, out, err = call("worth", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
     assert code == 1
     assert err == "fljax: b: 1 run of 24 diverged and has no value: {0, 2} with seed 1; all is saved in x\n"
     found = json.loads(out)["algorithms"]
@@ -111,16 +91,16 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     assert found["b"]["diverged"] == [{"seed": 1, "coalition": "{0, 2}"}]
 
 
-def test_estimators(fake: dict[str, Any], capsys: Any) -> None:
+def test_estimators(fake: dict[str, Any]) -> None:
     table = fake["tables"]["fedavg"]
     fake["comparisons"]["fedavg"] = comparison_of(table, ipss=games.shapley(table))
     asked = ["--estimators", "ipss, digfl", "--no-report"]
-    code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "x", *asked)
+    code, out, _ = call("worth", "tiny.toml", "--out", "x", *asked)
     assert code == 0
     assert fake["question"].estimators == ["ipss", "digfl"]
     assert "fedavg: estimators beside retraining" in out
     assert pathlib.Path("x", "estimators.csv").read_text().count("fedavg,ipss,") == 3
-    code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "y", "--estimators", "all", "--json", "--no-report")
+    code, out, _ = call("worth", "tiny.toml", "--out", "y", "--estimators", "all", "--json", "--no-report")
     assert fake["question"].estimators == "all"
     entry = json.loads(out)["algorithms"]["fedavg"]["estimators"]["ipss"]
     assert (entry["kendall"], entry["trainings"]) == ([1, 1, 1], 7)
