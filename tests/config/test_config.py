@@ -14,6 +14,7 @@ from fljax import config
 from fljax.config import ConfigError, name_resolution
 from fljax.config.name_resolution import Registries
 from fljax.results.identity import flat
+from tests.toys.configs import config_text
 
 ROOT = pathlib.Path(__file__).parent.parents[1]
 
@@ -59,26 +60,14 @@ FAKES = Registries(
     contributions={},
 )
 
-MINIMAL = """
-rounds = 20
-[data]
-dataset = "digits"
-partition = "cluster_labels"
-clients = 4
-[model]
-name = "mlp"
-[local]
-learning_rate = 0.1
-batch_size = 8
-steps = 2
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "incfl"
-label = "incfl.b"
-surrogate = "relu"
-scenarios = [{name = "finetuned", steps = 3}]
-"""
+MINIMAL = config_text(
+    'dataset = "digits"\npartition = "cluster_labels"\nclients = 4',
+    "fedavg",
+    'incfl\nlabel = "incfl.b"\nsurrogate = "relu"\nscenarios = [{name = "finetuned", steps = 3}]',
+    head="rounds = 20",
+    model="mlp",
+    batch_size=8,
+)
 
 
 @pytest.fixture(autouse=True)
