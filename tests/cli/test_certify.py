@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -18,13 +15,10 @@ from fljax.games import Utility
 from fljax.results import folders
 from fljax.results.events import Event
 from fljax.scenarios import ByReport, Strategy
-from tests.cli.test_worth import CONFIG
+from tests.cli.test_worth import CONFIG, whole_and_killed
 from tests.games.played import GAINS, unilateral
 from tests.games.strategic.test_certificates import assert_equal
-from tests.processes import environment
 from tests.toys.command import call
-
-WAIT = 600
 
 
 @pytest.fixture
@@ -133,44 +127,18 @@ def test_few_seeds(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
 # --- A run of its own --------------------------------------------------------------------------------------------
 
 
-def start(place: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fljax", "certify", "tiny.toml", "--seeds", "5", "--candidates", "3", *arguments]
-    variables = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return subprocess.Popen(
-        command, cwd=place, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 @pytest.mark.thorough
 def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
     """The certificates are those of a run without an interruption."""
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = start(tmp_path, "--out", str(whole), "--json")
-    out, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-    algorithms = json.loads(out)["algorithms"]
+    algorithms, whole, killed = whole_and_killed(tmp_path, "certify", "--seeds", "5", "--candidates", "3")
     assert list(algorithms) == ["fedavg", "incfl", experiment.CONTROL]
     assert "size times 10" in {cell["deviation"] for cell in algorithms["fedavg"]["cells"]}
     assert {"loss times 10", "threshold times 0"} <= {cell["deviation"] for cell in algorithms["incfl"]["cells"]}
     assert all(control["verdict"] == control["expected"] for control in algorithms["incfl"]["controls"])
     assert algorithms["incfl"]["attack"]["candidates"] == 3
 
-    process = start(tmp_path, "--out", str(killed), "--quiet")
-    saved = killed / "certify" / "checkpoints" / "fedavg" / "deviations"
-    until = time.monotonic() + WAIT
-    while process.poll() is None and not list(saved.glob("runs-*.npz")):
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    process.kill()
-    process.communicate(timeout=WAIT)
-    process = start(tmp_path, "--out", str(killed), "--resume")
-    _, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-
     expected, certificates = (games.load_certificates(folder / folders.CERTIFICATES) for folder in (whole, killed))
     assert folders.config_of(killed) == certificates.config
-    assert not (killed / "certify").exists()
     for label, certificate in certificates.certificates.items():
         assert_equal(certificate, expected.certificates[label], label)
         assert np.isfinite(certificate.gains.payoffs).all()

@@ -15,6 +15,7 @@ import xarray as xr
 
 from fljax.core import names
 from fljax.experiments import run as experiment
+from tests.processes import command, ended
 from tests.toys.command import call
 from tests.toys.configs import config_text
 
@@ -118,12 +119,9 @@ def test_a_run_imports_what_it_uses(here):
         "assert 'matplotlib' in sys.modules\n"
         "unused('matplotlib.pyplot', 'sklearn', 'tensorflow')\n"
     )
-    run = [sys.executable, "-c", script]
-    path = os.pathsep.join(each for each in sys.path if each)
-    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(run, cwd=here, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Test results after round 1" in done.stdout
+    ((code, out, err),) = ended([command(here, code=script)])
+    assert code == 0, err
+    assert "Test results after round 1" in out
     assert (here / "x" / "report.png").is_file()
 
 
@@ -157,10 +155,8 @@ def test_a_label_is_the_same_letters_everywhere(here, quick_compilation):
 
 @pytest.mark.in_turn
 def test_a_platform_that_is_not_there_is_one_sentence(here):
-    run = [sys.executable, "-m", "fljax", "run", "tiny.toml", "--out", "x"]
-    path = os.pathsep.join(each for each in sys.path if each)
-    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "nowhere"}
-    done = subprocess.run(run, cwd=here, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    last = done.stderr.strip().splitlines()[-1]
+    started = command(here, "run", "tiny.toml", "--out", "x", variables={"JAX_PLATFORMS": "nowhere"})
+    ((code, _, err),) = ended([started])
+    assert code == 2
+    last = err.strip().splitlines()[-1]
     assert last.startswith("fljax: JAX_PLATFORMS: expected platforms that JAX finds on this machine, got 'nowhere'")

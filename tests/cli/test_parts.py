@@ -8,8 +8,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,8 @@ from fljax.config import dumps, load_grid
 from fljax.core.files import locked
 from fljax.experiments import sweep
 from fljax.results import Results, folders
-from tests.processes import environment
+from tests import processes
+from tests.processes import until
 from tests.toys import command
 from tests.toys.configs import BLOBS, config_text
 
@@ -98,14 +97,8 @@ def test_more_parts_than_cells(place: pathlib.Path, quick: list[pathlib.Path]) -
     [
         ([*PART, "1/3"], "expected a part of 2, as those in 'out' are, got 1/3"),
         ([*PART, "5/5"], "expected a part of 2, as those in 'out' are, got 5/5"),
-        (
-            [*PART, "1/2", "--set", "rounds=6"],
-            "expected the config of the parts in 'out', got a changed one: rounds is 4 there and 6 here",
-        ),
-        (
-            [*PART, "2/2", "--grid", "local.learning_rate=0.1,0.3"],
-            "expected the config of the parts in 'out', got a changed one: sweep.grid.",
-        ),
+        ([*PART, "1/2", "--set", "rounds=6"], "of the parts in 'out', got a changed one: rounds is 4 there and 6 here"),
+        ([*PART, "2/2", "--grid", "local.learning_rate=0.1,0.3"], "the parts in 'out', got a changed one: sweep.grid."),
         (WHOLE, "expected --part I/2 or --join for the parts in 'out', got neither"),
         ([*WHOLE, "--resume"], "expected --part I/2 or --join for the parts in 'out', got neither"),
     ],
@@ -173,21 +166,12 @@ def test_parts_that_are_not_ours(place: pathlib.Path, quick: list[pathlib.Path])
 # --- Processes of their own ---------------------------------------------------------------------------------
 
 
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    return processes.ended([process])[0]
+
+
 def start(place: pathlib.Path, *words: str, code: str | None = None) -> subprocess.Popen[str]:
-    program = ["-m", "fljax"] if code is None else ["-c", code]
-    return subprocess.Popen(
-        [sys.executable, *program, "sweep", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla")},
-        cwd=place,
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
+    return processes.command(place, "sweep", *words, code=code)
 
 
 WITHOUT_JAX = """
@@ -207,8 +191,8 @@ def test_parts_that_start_at_once(place: pathlib.Path) -> None:
     whole = start(place, "tiny.toml", "--out", "whole", "--no-report", "--quiet")
     running = [start(place, *PART, f"{number}/3", "--quiet") for number in (1, 2, 3)]
     for process in (*running, whole):
-        assert ended(process) == (0, "", "")
-    code, out, err = ended(start(place, "--join", "out", "--json", code=WITHOUT_JAX))
+        assert finished(process) == (0, "", "")
+    code, out, err = finished(start(place, "--join", "out", "--json", code=WITHOUT_JAX))
     assert (code, err) == (0, "")
     assert {each["algorithm"] for each in json.loads(out)["best"]} == {"fedavg", "incfl"}
     assert (place / "out/report.html").is_file()
@@ -217,7 +201,7 @@ def test_parts_that_start_at_once(place: pathlib.Path) -> None:
         xr.testing.assert_allclose(mine.drop_vars(odd), theirs.drop_vars(odd), rtol=1e-4, atol=1e-5)
     part = json.loads((place / "out/parts/1-of-3/environment.json").read_text())
     assert json.loads((place / "out/environment.json").read_text()) == part | {"parts": [1, 2]}
-    assert ended(start(place, *PART, "2/3"))[:2] == (
+    assert finished(start(place, *PART, "2/3"))[:2] == (
         0,
         "Part 2 of 3 is finished: its results are in out/parts/2-of-3\n",
     )
@@ -229,17 +213,13 @@ def test_a_part_whose_time_is_up(place: pathlib.Path) -> None:
     long = ["--set", "rounds=1500", "--set", "evaluate_every=500", "--set", "local.steps=400"]
     words = [*PART, "1/2", *long, "--checkpoint-every", "0.2", "--quiet"]
     running = start(place, *words)
-    until = time.monotonic() + 240
-    while not list(place.glob("out/parts/1-of-2/checkpoints/*/*/rounds/round_*")):
-        assert running.poll() is None, running.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    code, _, err = ended(start(place, *words))
+    until(running, lambda: list(place.glob("out/parts/1-of-2/checkpoints/*/*/rounds/round_*")))
+    code, _, err = finished(start(place, *words))
     assert (code, "in which another run goes on" in err) == (2, True), err
     os.kill(running.pid, signal.SIGTERM)
-    code, _, err = ended(running)
+    code, _, err = finished(running)
     assert (code, err.splitlines()[-1].endswith(f"to go on: fljax sweep {' '.join(words)}")) == (143, True), err
-    code, out, err = ended(start(place, *words))
+    code, out, err = finished(start(place, *words))
     assert (code, out) == (0, ""), err
     log = (place / "out/parts/1-of-2/log.jsonl").read_text()
     assert "goes on after round" in log
@@ -265,12 +245,9 @@ def test_the_job_array_of_the_page(place: pathlib.Path, ends_with: int, queued: 
         (place / name).chmod(0o755)
     slurm = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "77"}
     job = subprocess.Popen(
-        ["bash", "job.sh"], env=os.environ | slurm | {"PATH": f"{place}:{os.environ['PATH']}"}, cwd=place
+        ["bash", "job.sh"], env=os.environ | slurm | {"PATH": f"{place}:{os.environ['PATH']}"}, cwd=place, text=True
     )
-    until = time.monotonic() + 60
-    while not (place / "started").exists() or not (place / "started").read_text():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(job, lambda: (place / "started").exists() and (place / "started").read_text(), 60)
     job.terminate()
     assert job.wait(60) == ends_with
     assert (place / "started").read_text() == "sweep sweep.toml --out runs/mine --part 3/16 --quiet\n"

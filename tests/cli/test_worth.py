@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
-import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,13 @@ from fljax.experiments import worth as experiment
 from fljax.results import folders
 from fljax.results.events import Event
 from tests.games.known import THREE_SEEDS, comparison_of, table_of
-from tests.processes import environment
+from tests.processes import command, ended, until
 from tests.toys.command import call
 from tests.toys.configs import config_text
 
 CONFIG = config_text(
     'dataset = "blobs"\npartition = "iid"\nclients = 3', "fedavg", "incfl", head='name = "tiny"\nrounds = 3'
 )
-WAIT = 600
 
 
 @pytest.fixture
@@ -110,38 +107,30 @@ def test_estimators(fake: dict[str, Any]) -> None:
 # --- A run of its own --------------------------------------------------------------------------------------------
 
 
-def start(place: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fljax", "worth", "tiny.toml", *arguments]
-    own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla")}
-    return subprocess.Popen(command, cwd=place, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def whole_and_killed(place: pathlib.Path, name: str, *words: str) -> tuple[dict[str, Any], pathlib.Path, pathlib.Path]:
+    """What a command says in JSON, its folder, and that of the same command which was killed and went on."""
+    (place / "tiny.toml").write_text(CONFIG)
+    whole, killed = place / "whole", place / "killed"
+    start = functools.partial(command, place, name, "tiny.toml", *words)
+    ((code, out, err),) = ended([start("--out", str(whole), "--json")])
+    assert code == 0, err
+    process = start("--out", str(killed), "--quiet")
+    until(process, lambda: list((killed / name / "checkpoints" / "fedavg").rglob("runs-*.npz")))
+    process.kill()
+    process.communicate()
+    ((code, _, err),) = ended([start("--out", str(killed), "--resume")])
+    assert code == 0, err
+    assert not (killed / name).exists()
+    return json.loads(out)["algorithms"], whole, killed
 
 
 @pytest.mark.thorough
 def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
     """The tables are those of a run without an interruption, and the values of clients add up."""
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = start(tmp_path, "--out", str(whole), "--seeds", "2", "--json")
-    out, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-    found = json.loads(out)
-    assert list(found["algorithms"]) == ["fedavg", "incfl"]
-
-    process = start(tmp_path, "--out", str(killed), "--seeds", "2", "--quiet")
-    saved = killed / "worth" / "checkpoints" / "fedavg"
-    until = time.monotonic() + WAIT
-    while process.poll() is None and not list(saved.glob("runs-*.npz")):
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    process.kill()
-    process.communicate(timeout=WAIT)
-    process = start(tmp_path, "--out", str(killed), "--seeds", "2", "--resume")
-    _, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-
+    found, whole, killed = whole_and_killed(tmp_path, "worth", "--seeds", "2")
+    assert list(found) == ["fedavg", "incfl"]
     expected, tables = (games.load(folder / experiment.TABLES) for folder in (whole, killed))
     assert folders.config_of(killed) == tables.config
-    assert not (killed / "worth").exists()
     for label, table in tables.tables.items():
         np.testing.assert_array_equal(table.values, expected.tables[label].values)
         np.testing.assert_array_equal(table.payoffs, expected.tables[label].payoffs)
