@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
+from fljax.core import pages
 from fljax.core.files import write
-from fljax.core.texts import pages
-from fljax.core.texts.plain import in_cell
+from fljax.core.plain import in_cell
 from fljax.report.page import attached_to, png
 from fljax.report.style import COLOURS, INK, fitted, fonts_for, legend_below, printable, texts_of, width_of
 

@@ -19,11 +19,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from fljax.metrics import gini_coefficient
-from fljax.metrics.summaries import align_clusters, over_seeds
+from fljax.metrics.uncertainty import align_clusters, over_seeds
 from fljax.report.kinds.sources import Source, read
 from fljax.report.style import INK, STANDALONE, Panel, Style, has, percent, printable, recorded, steps, values_of
 from fljax.results.clients import names_of
-from fljax.results.endings import end_of
+from fljax.results.events import end_of
 from fljax.results.records import last_clusters
 
 # Tol's muted colours: safe for colour-blind readers, and different from the algorithms' colours.

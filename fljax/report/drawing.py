@@ -38,9 +38,9 @@ from fljax.report.style import (
     width_of,
 )
 from fljax.report.tables import TITLES, is_share, title
-from fljax.results.endings import end_of
+from fljax.results.events import end_of
 from fljax.results.non_finite import diverged_seeds
-from fljax.results.scores import better, names_of
+from fljax.results.records import better, names_of
 
 MAIN = ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy")
 

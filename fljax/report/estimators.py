@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
-from fljax.core.texts.plain import as_csv
+from fljax.core.plain import as_csv
 
 TABLE = "estimators.csv"
 HEADINGS = {

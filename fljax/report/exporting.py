@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from fljax.core.files import replace
 from fljax.core.names import file_name, unknown
-from fljax.core.texts.plain import as_csv, plain
+from fljax.core.plain import as_csv, plain
 from fljax.report.clients import gains_picture
 from fljax.report.drawing import figures
 from fljax.report.kinds.registry import Asked, draw_kinds
@@ -24,7 +24,7 @@ from fljax.report.style import fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, digits_of, pivot, summary, when
 from fljax.results.non_finite import diverged_seeds
-from fljax.results.scores import better
+from fljax.results.records import better
 from fljax.results.sweeps import axes_of
 
 _SPECIAL = {

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from fljax.metrics import over_seeds
 from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
 from fljax.report.tables import is_share, title
-from fljax.results.endings import at_end
+from fljax.results.events import at_end
 from fljax.results.sweeps import Best, axes_of, best, number, places_of, problem_axes
 
 

@@ -13,10 +13,10 @@ from fljax.core.names import unknown
 from fljax.metrics.formulas import rounds_to_target
 from fljax.metrics.registry import is_lower_better
 from fljax.metrics.scores import score_name
-from fljax.metrics.summaries import main_columns, over_seeds
-from fljax.results.endings import at_end, end_of
+from fljax.metrics.uncertainty import main_columns, over_seeds
+from fljax.results.events import at_end, end_of
 from fljax.results.non_finite import diverged_seeds
-from fljax.results.scores import is_lower
+from fljax.results.records import is_lower
 from fljax.results.sweeps import VALIDATION, Best, axes_of, best, label_of, number, places_of, problem_axes
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
@@ -178,7 +178,7 @@ def overview(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None
       rows: from ``summary``.
       seeds: number of seeds.
       diverged: words about seeds that diverged, by label.
-      scores: words about the directions of scores (``fljax.results.scores.directions``).
+      scores: words about the directions of scores (``fljax.results.records.directions``).
     """
     diverged = diverged or {}
     accuracies = any(row.metric == "average_accuracy" for row in rows)

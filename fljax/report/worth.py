@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fljax.core import pages
 from fljax.core.files import write
-from fljax.core.texts import pages
-from fljax.core.texts.plain import as_csv
+from fljax.core.plain import as_csv
 from fljax.report.estimators import estimator_rows, estimator_sentences
 from fljax.report.page import attached_to, png
 from fljax.report.style import INK, Style, dress, fitted, fonts_for, legend_layout, percent, printable, styles, texts_of

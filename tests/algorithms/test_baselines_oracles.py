@@ -13,8 +13,7 @@ import pytest
 from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
 from fljax.algorithms.fedprox import work
 from fljax.core.trees import take, zeros_like
-from fljax.engine.rounds.federations import local_data
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import initial_state, local_data
 from fljax.protocol import Rows, Seat
 from fljax.training import Local, OptimizerSettings
 from tests.algorithms.quadratic import (

@@ -15,8 +15,7 @@ import fljax
 from fljax import engine
 from fljax.algorithms import fedavg, fedbn
 from fljax.core import trees
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.models import logistic_regression, task_from_module
 from fljax.protocol import Federation, roles
 from fljax.training import Local

@@ -13,8 +13,7 @@ from fljax.algorithms import Bidding, Exploration, Tokens, fedavg, ipfl
 from fljax.algorithms.market import Clustering
 from fljax.core import trees
 from fljax.engine.rounds.evaluate import Judge
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Rows
 from fljax.training import Local
 from tests.algorithms.rounds_tools import TASK, federation, history, missing

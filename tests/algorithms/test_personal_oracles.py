@@ -15,8 +15,7 @@ from fljax.algorithms.fedfomo import FedFomoUp
 from fljax.core.trees import take
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import Judge, evaluate
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.models import MODELS
 from fljax.protocol import Census, Cohort, Examples, Exchanged, LocalData, Round, Rows, Seat, Subset, Task, unlabelled
 from fljax.training import Local

@@ -12,7 +12,7 @@ import pytest
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank, standalone
 from fljax.core import trees
 from fljax.engine.rounds.evaluate import Judge
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.models import MODELS, correct
 from fljax.protocol import Census, PerClient, Rows
 from fljax.training import Local

@@ -13,9 +13,8 @@ import pytest
 
 from fljax import algorithms
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.training import Local, OptimizerSettings
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fljax
-from fljax.report.live import live_page
-from fljax.results import net_cdf, read_state
+from fljax.report.page import live_page
+from fljax.results import read_state, stores
 from tests.drawn import at_most
 from tests.experiments.test_run import BASE
 from tests.report.test_report import results
@@ -67,11 +67,11 @@ def write_folder(folder: pathlib.Path, words: str, places: tuple[str, ...]) -> N
     raw |= {"data": BASE["data"] | {"dataset": said("config", "blobs")}}
     groups = {
         "records": records.assign_coords({name: changes[name] for name in ("algorithm", "seed") if name in changes}),
-        "origin": net_cdf.origin(tomli_w.dumps(raw)),
+        "origin": stores.origin(tomli_w.dumps(raw)),
     }
     if "origin" in places:
         groups["origin"] = groups["origin"].assign(config=((), words))
-    (folder / "results.nc").write_bytes(net_cdf.encoded(metrics.assign_coords(changes), groups))
+    (folder / "results.nc").write_bytes(stores.encoded(metrics.assign_coords(changes), groups))
     (folder / "config.toml").write_bytes(tomli_w.dumps(raw).encode())
     (folder / "environment.json").write_text(json.dumps({"versions": {said("environment", "jax"): words}}))
     event = {"stage": "train", "label": labels[0], "round": 1, "rounds": 4, "seconds": 1.0, "message": words}

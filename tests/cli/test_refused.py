@@ -10,8 +10,8 @@ import numpy as np
 import pandas
 import pytest
 
-from fljax.published import runs as table_runs
-from fljax.published.runs import TableRun
+from fljax.published import beside as table_runs
+from fljax.published.beside import TableRun
 from fljax.results import Results, folders
 from tests.data.written import SCANS, write
 from tests.report.kinds.small import small

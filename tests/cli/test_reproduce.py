@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax.cli import reproducing
+from fljax.cli.commands import reproduce
 from fljax.experiments import run as experiment
-from fljax.published import runs as table_runs
-from fljax.published.runs import TableRun, load_run, rows_of
+from fljax.published import beside as table_runs
+from fljax.published.beside import TableRun, load_run, rows_of
 from fljax.published.tables import cell_of, read, read_cells, tables
 from fljax.published.verdicts import claims_of
 from fljax.results import folders
@@ -179,7 +179,7 @@ def test_results_of_another_config_are_not_mixed(tiny):
 
 
 def test_data_that_are_not_here_are_named(tiny, monkeypatch):
-    monkeypatch.setattr(reproducing, "missing_data", lambda dataset: f"fljax data prepare {dataset}")
+    monkeypatch.setattr(reproduce, "missing_data", lambda dataset: f"fljax data prepare {dataset}")
     code, printed, wrong = call("incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny)
     assert code == 1
     assert "98.8 ± 0.1" in printed
@@ -205,10 +205,10 @@ def test_all_claims_about_a_table_are_shown(tmp_path, table):
 
 
 def test_whether_data_are_here():
-    assert reproducing.missing_data("digits") == ""
-    assert reproducing.missing_data("synthetic") == ""
-    assert reproducing.missing_data("tiny_imagenet") in ("", "fljax data prepare tiny_imagenet")
-    assert reproducing.missing_data("mine.csv") == ""
+    assert reproduce.missing_data("digits") == ""
+    assert reproduce.missing_data("synthetic") == ""
+    assert reproduce.missing_data("tiny_imagenet") in ("", "fljax data prepare tiny_imagenet")
+    assert reproduce.missing_data("mine.csv") == ""
 
 
 @pytest.mark.in_turn

@@ -11,7 +11,7 @@ import pytest
 import fljax
 from fljax import data
 from fljax.config import ConfigError, dumps, load, load_grid, parse
-from fljax.config.sweeping import parse_grid
+from fljax.config.reading import parse_grid
 from fljax.experiments import run as experiment
 from fljax.experiments import sweep
 from fljax.experiments.inputs import preparation

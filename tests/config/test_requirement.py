@@ -15,7 +15,7 @@ import xarray as xr
 import fljax
 from fljax import config as configuration
 from fljax.config import ConfigError
-from fljax.config.sweeping import load_grid, parse_grid
+from fljax.config.reading import load_grid, parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.results.identity import flat

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.contributions import banzhaf, beta_shapley, exact_shapley, leave_one_out, semivalue, shapley
-from fljax.contributions.coalitions import clients_in, members_of, sizes_of
+from fljax.contributions.solutions import clients_in, members_of, sizes_of
 from tests.contributions import games
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

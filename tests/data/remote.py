@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fljax.data import load
-from fljax.data.sources import upstream
+from fljax.data.sources import hubs
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -33,7 +33,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, remote: Path) -> dict[str, Any]:
             return {name: self.folder / f"hashed_{name}" for name in urls}
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(upstream, "reachable", lambda url: True)
+    monkeypatch.setattr(hubs, "reachable", lambda url: True)
     return seen
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from fljax import data
 from fljax.data import count_clients, federate, from_clients, load
 from fljax.data.clients import name_text
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.protocol import Names
 
 

@@ -12,7 +12,7 @@ import pytest
 from fljax import data
 from fljax.core import trees
 from fljax.data.tables import ListStore
-from fljax.engine.rounds.federations import same_tests
+from fljax.engine.rounds.states import same_tests
 from fljax.protocol import IndexList, Rows, Spans
 from fljax.protocol.lists import choose_list
 

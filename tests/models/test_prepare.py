@@ -10,7 +10,7 @@ import pytest
 from fljax import config, data, training
 from fljax.config import ConfigError
 from fljax.models import cnn, logistic_regression, mlp, standardise
-from fljax.models.prepare import FRAME, crop_flip
+from fljax.models.starting import FRAME, crop_flip
 from fljax.protocol import Examples, Rows, Subset
 
 pytestmark = pytest.mark.usefixtures("strict")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fljax.published import verdicts
-from fljax.published.noise import Sample
-from fljax.published.tables import Published, cell_of, plain_label, read, read_folder
+from fljax.published.tables import Published, Sample, cell_of, plain_label, read, read_folder
 from fljax.published.verdicts import Claim, Instead, judge, parse_claims, published_numbers, read_claims
 
 

@@ -15,7 +15,7 @@ from fljax import report
 from fljax.cli import main
 from fljax.cli.commands.results import headline
 from fljax.cli.commands.results import progress_table as watched
-from fljax.report.live import as_dataset, live_page
+from fljax.report.page import as_dataset, live_page
 from fljax.results import Line, append, best_cell, folders, is_running, read_lines, read_state
 from fljax.results.events import Event
 from tests.experiments.test_run import BASE
@@ -242,10 +242,10 @@ def test_the_page_follows_a_run(folder: pathlib.Path, monkeypatch: pytest.Monkey
     pages: list[str] = []
     with folders.claim(folder, TEXT, resume=True):
         running = iter([True, False])
-        monkeypatch.setattr("fljax.report.live.is_running", lambda _: next(running))
+        monkeypatch.setattr("fljax.report.page.is_running", lambda _: next(running))
         states = iter([read_state(folder), read_state(folder)._replace(running=False)])
-    monkeypatch.setattr("fljax.report.live.read_state", lambda _: next(states))
-    monkeypatch.setattr("fljax.report.live._replace", lambda path, text: pages.append(text))
+    monkeypatch.setattr("fljax.report.page.read_state", lambda _: next(states))
+    monkeypatch.setattr("fljax.report.page._replace", lambda path, text: pages.append(text))
     assert report.follow(folder, pause=1.0) == folder / "report.html"
     assert ["http-equiv" in page for page in pages] == [True, False]
 

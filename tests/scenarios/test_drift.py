@@ -12,8 +12,8 @@ import pytest
 
 from fljax.algorithms import fedavg
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id, local_data
 from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import by_id, local_data
 from fljax.protocol import Census, Poll, Seat
 from fljax.scenarios import drift, effort
 from fljax.testing.federation import with_lists

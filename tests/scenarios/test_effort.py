@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg, iafl
-from fljax.engine.rounds.federations import local_data
+from fljax.engine.rounds.states import local_data
 from fljax.protocol import Census, Poll, Seat
 from fljax.protocol.messages import Report
 from fljax.scenarios import effort

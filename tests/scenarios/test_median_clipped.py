@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg, incfl, standalone
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.scenarios import availability, byzantine, median_clipped
 from tests.aggregators.test_clipping import oracle
 from tests.scenarios.test_messages import sent

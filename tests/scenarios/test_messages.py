@@ -15,10 +15,9 @@ from fljax.core import trees
 from fljax.engine import simulate
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.federations import by_id, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state, local_data
 from fljax.protocol import Seat
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.training import Local

@@ -12,8 +12,7 @@ import pytest
 from fljax.algorithms import Bidding, Tokens, fedavg, fedem, iafl, ifca, incfl, ipfl, mwfed, scaffold
 from fljax.engine import Plan, simulate, sweep
 from fljax.engine.programs import program
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Poll, Seat
 from fljax.protocol.messages import Report
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out

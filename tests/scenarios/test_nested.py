@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import Purpose, round_key
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Available
 from fljax.scenarios import REGISTRY, Strategy, availability, byzantine, clipped, dropout
 from tests.scenarios.test_messages import sent

@@ -10,9 +10,8 @@ import pytest
 from fljax.algorithms import Tokens, fedavg, ipfl
 from fljax.engine import simulate
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import unlabelled
 from fljax.scenarios import appeal_based, opting_out
 from fljax.training import Local

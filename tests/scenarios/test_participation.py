@@ -13,9 +13,8 @@ import pytest
 from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.algorithms.registry import REGISTRY
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Available, unlabelled
 from fljax.scenarios import appeal_based, availability, dropout
 from fljax.training import Local

@@ -13,9 +13,8 @@ import pytest
 import fljax
 from fljax import aggregators, algorithms, scenarios
 from fljax.algorithms.single_model import SingleModel, single_model
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Algorithm, Available, Census, LocalData, Rows, Seat, Subset
 from fljax.protocol.messages import Report, Sent
 from fljax.scenarios import ByReport, Strategy, strategic

@@ -11,7 +11,7 @@ from rich.table import Table
 from fljax.cli.options import CertifyOptions, ConfigFile, WholeRunOptions
 from fljax.cli.printing import console, print_json
 from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
-from fljax.core.texts.plain import tell
+from fljax.core.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _check(options: CertifyOptions) -> None:
 def _question(options: CertifyOptions, *, imports: bool) -> Question:
     """What the options ask."""
     from fljax.experiments.certify import Question
-    from fljax.experiments.inputs.deviations import deviations_of
+    from fljax.experiments.inputs.entrants import deviations_of
     from fljax.games import Utility
 
     metric, outside = options.metric, None if options.outside == "none" else options.outside

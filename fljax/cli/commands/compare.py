@@ -13,10 +13,10 @@ from rich.table import Table
 from fljax.cli.commands.results import columns_of
 from fljax.cli.options import Json, Metrics
 from fljax.cli.printing import console, print_json
-from fljax.core.texts.plain import tell
+from fljax.core.plain import tell
 
 if TYPE_CHECKING:
-    from fljax.report.comparison import Compared
+    from fljax.report.methods import Compared
 
 MOST_KEYS = 12  # differences of configs that are printed
 
@@ -38,7 +38,7 @@ def compare(
         raise ValueError("expected --latex with --ranks, got it without")
     if len(runs) < 2:
         raise ValueError(f"expected at least two folders of runs, got {len(runs)}")
-    from fljax.report.comparison import compare_runs
+    from fljax.report.methods import compare_runs
     from fljax.results import folders
 
     names = _names(runs)

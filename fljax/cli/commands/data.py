@@ -13,7 +13,7 @@ from rich.table import Table
 from fljax.cli.options import ConfigFile, Json, NoImport, Overrides
 from fljax.cli.printing import console, print_json
 from fljax.cli.running import memory, start_jax
-from fljax.core.texts.plain import tell
+from fljax.core.plain import tell
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,10 +13,9 @@ from rich.live import Live
 from rich.table import Table
 
 from fljax.cli.options import FigureOptions, Json
-from fljax.cli.pictures import PICTURES, asked_for, report_of, write_figures, write_pictures
-from fljax.cli.printing import console, print_json
-from fljax.cli.stopping import Interrupted
-from fljax.core.texts.plain import as_csv, tell
+from fljax.cli.printing import PICTURES, asked_for, console, print_json, report_of, write_figures, write_pictures
+from fljax.cli.running import Interrupted
+from fljax.core.plain import as_csv, tell
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -152,7 +151,7 @@ def _number(text: str) -> float | None:
 
 def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]) -> str:
     from fljax.report import exporting, target_lines, to_target
-    from fljax.results.scores import is_lower
+    from fljax.results.records import is_lower
 
     rows = {name: to_target(metrics, name, target) for name, target in targets.items()}
     if not latex:
@@ -175,9 +174,9 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.metrics.scores import score_name
     from fljax.report import best_rows, exporting, summary
     from fljax.report.tables import best_cell_rows, title
-    from fljax.results.endings import weights_in_words
+    from fljax.results.events import weights_in_words
     from fljax.results.non_finite import diverged_seeds
-    from fljax.results.scores import directions, is_lower
+    from fljax.results.records import directions, is_lower
     from fljax.results.sweeps import VALIDATION, axes_of, best, problem_axes
 
     def about_scores(columns: Mapping[str, str]) -> str:
@@ -210,7 +209,7 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
 def columns_of(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
     """The headings of the chosen metrics, or of the main ones."""
     from fljax.core.names import unknown
-    from fljax.metrics.summaries import main_columns
+    from fljax.metrics.uncertainty import main_columns
     from fljax.report.tables import title
 
     for name in chosen:
@@ -249,7 +248,7 @@ def watch(
 def progress_table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
     from fljax.core.names import duration
-    from fljax.metrics.summaries import main_columns
+    from fljax.metrics.uncertainty import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
     found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation" if shown else None)

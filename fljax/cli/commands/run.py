@@ -15,13 +15,13 @@ from fljax.cli.commands.reproduce import check_chosen, print_chosen
 from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, extra_callbacks, folder_of, join, resumable, saving_of, start_jax
-from fljax.core.texts.plain import tell
+from fljax.core.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from fljax.config.sweeping import Grid
+    from fljax.config.reading import Grid
     from fljax.experiments.conductor import Outcome
     from fljax.report import Row
     from fljax.results.sweeps import Best
@@ -66,7 +66,7 @@ def run(
         from fljax import report
         from fljax.results import Results
         from fljax.results.non_finite import diverged_seeds
-        from fljax.results.scores import directions
+        from fljax.results.records import directions
 
         rows = report.summary(outcome.metrics)
         results = Results(outcome.metrics, outcome.records)
@@ -333,7 +333,7 @@ def _tell(
     options: RunOptions,
 ) -> None:
     """Prints what a whole sweep has found."""
-    from fljax.results.endings import weights_in_words
+    from fljax.results.events import weights_in_words
     from fljax.results.non_finite import diverged_seeds
 
     if options.as_json:

@@ -11,7 +11,7 @@ from rich.table import Table
 from fljax.cli.options import ConfigFile, WholeRunOptions, WorthOptions
 from fljax.cli.printing import console, fail, print_json
 from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
-from fljax.core.texts.plain import tell
+from fljax.core.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _write(folder: pathlib.Path, name: str, known: _Shown, *, drawn: bool) -> Se
 def _notes(table: CoalitionTable) -> list[str]:
     """What a table cost, what is special about runs of few members, and what diverged."""
     from fljax.games import divergences
-    from fljax.games.costs import in_words
+    from fljax.games.values import in_words
 
     words = [table.notes, divergences(table)]
     return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]

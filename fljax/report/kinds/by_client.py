@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 
 from fljax.core.names import unknown
 from fljax.metrics import over_seeds, pearson_correlation
-from fljax.report.kinds.frames import close, frame, in_percent, label_in_words
 from fljax.report.kinds.sources import (
     RATES,
     Material,
@@ -23,8 +22,12 @@ from fljax.report.kinds.sources import (
     at_last,
     check_clients,
     check_metric,
+    close,
     first_of,
+    frame,
     having,
+    in_percent,
+    label_in_words,
     of_clients,
     of_metric,
     rates,
@@ -32,7 +35,7 @@ from fljax.report.kinds.sources import (
 )
 from fljax.report.style import INK, STANDALONE, fitted, legend_below, percent, printable, styles
 from fljax.results.clients import names_of
-from fljax.results.endings import end_of
+from fljax.results.events import end_of
 
 OF_CLIENTS = ("test_accuracy", "test_loss")  # what is drawn of clients, of a task without a score the loss
 MOST_CURVES = 6  # clients that are drawn where none is chosen

@@ -17,14 +17,18 @@ from matplotlib.ticker import MaxNLocator
 
 from fljax.core.names import shown, unknown
 from fljax.metrics import over_seeds
-from fljax.report.kinds.frames import MARKERS, close, frame, in_percent, label_in_words
 from fljax.report.kinds.sources import (
+    MARKERS,
     Material,
     MissingError,
     Source,
     check_metric,
+    close,
     first_of,
+    frame,
     having,
+    in_percent,
+    label_in_words,
     of_clients,
     of_metric,
     of_rows,

@@ -11,7 +11,7 @@ import pytest
 
 from fljax.contributions import RunRecord
 from fljax.contributions.estimators import cffl_reputation, estimate_run, fedce, rffl_reputation
-from fljax.contributions.estimators.reputations import _normal, cffl_update, rffl_update
+from fljax.contributions.estimators.directions import _normal, cffl_update, rffl_update
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ALL = np.ones(3, bool)

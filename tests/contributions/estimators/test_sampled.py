@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.contributions import ESTIMATORS, CachedGame, banzhaf, estimate, semivalue, shapley
-from fljax.contributions.coalitions import members_of
 from fljax.contributions.estimators import (
     ipss,
     msr_banzhaf,
@@ -21,6 +20,7 @@ from fljax.contributions.estimators import (
     truncated_shapley,
 )
 from fljax.contributions.estimators.sampled import node_weights
+from fljax.contributions.solutions import members_of
 from tests.contributions import games
 
 ORDERS = list(itertools.permutations(range(3)))

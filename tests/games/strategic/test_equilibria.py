@@ -12,7 +12,7 @@ from scipy.stats import t as student
 
 from fljax import games
 from fljax.games import PayoffTable
-from fljax.games.strategic.payoff_tables import as_precise_as
+from fljax.games.strategic.gains import as_precise_as
 from tests.games.played import effort, full, mean_estimation, two_clients
 
 EFFORT = full(effort, (1, 0), 3)

@@ -1,5 +1,4 @@
 """HTML, made by the templates of ``page.html`` alone, which escape what they are given."""
-# What is no ``Markup`` is text, so HTML that was put together as a string is shown and not obeyed.
 
 from __future__ import annotations
 
@@ -12,11 +11,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+# What is no ``Markup`` is text, so HTML that was put together as a string is shown and not obeyed.
+
 
 @functools.cache
 def _templates() -> Any:
     """The macros of the file are attributes, which no type knows."""
-    text = importlib.resources.files("fljax").joinpath("core", "texts", "page.html").read_text(encoding="utf-8")
+    text = importlib.resources.files("fljax").joinpath("core", "page.html").read_text(encoding="utf-8")
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(text).module
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.core.bimatrix import extreme_equilibria
+from fljax.games.strategic.equilibria import extreme_equilibria
 
 KINDS = {
     "normal": lambda random, shape: random.normal(size=shape),
