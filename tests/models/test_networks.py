@@ -227,6 +227,7 @@ def test_options_that_all_networks_have_are_shown_by_each() -> None:
     }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 def test_an_image_may_be_low(name):
     assert MODELS[name]((4, 32, 16), 10).classes == 10
