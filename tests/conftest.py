@@ -141,3 +141,10 @@ def quick_compilation():
     """For files of tiny programs, whose thorough tests are compiled quickly as well."""
     with compiled.quickly():
         yield
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """JAX promotes no rank and no dtype."""
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        yield
