@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from fljax.core.labels import check_same_labels, names_of_columns
+from fljax.core.names import check_same_labels, names_of_columns
 from fljax.data.arrays import (
     as_array,
     check_classes,
     check_finite,
     check_known,
+    check_unchanged,
     fits,
     number_owners,
     stored_features,
     stored_labels,
     whole_numbers,
 )
-from fljax.data.checks import check_unchanged
 from fljax.protocol import Features, Federation, Moments
 
 

@@ -12,30 +12,51 @@ import numpy as np
 from jaxtyping import Int
 
 from fljax.core import users
-from fljax.core.labels import check_same_labels, is_labelled, names_of_columns, plain
-from fljax.core.names import check_text, describe, shown, unknown
+from fljax.core.names import (
+    check_same_labels,
+    check_text,
+    describe,
+    is_labelled,
+    names_of_columns,
+    plain,
+    shown,
+    unknown,
+)
 from fljax.core.signatures import arguments_for, is_whole, parameters_of, takes_anything
 from fljax.data.arrays import (
     as_array,
     as_text,
     check_classes,
+    check_count,
     check_finite,
+    check_fraction,
+    check_keywords,
     check_known,
     check_numbers,
+    check_unchanged,
     check_wide,
+    choose,
     number_labels,
     number_owners,
     stored_labels,
     whole_numbers,
 )
-from fljax.data.checks import check_count, check_fraction, check_keywords, check_unchanged, choose
 from fljax.data.datasets import Dataset, check_rows, dataset, training_moments
-from fljax.data.partitions.assignment import Partition, Split, split_client, split_unseen
-from fljax.data.partitions.owners import Unseen, chosen_owners, owners_left, owners_of, rows_apart
+from fljax.data.partitions.assignment import (
+    Partition,
+    Split,
+    Unseen,
+    chosen_owners,
+    owners_left,
+    owners_of,
+    rows_apart,
+    split_client,
+    split_unseen,
+)
 from fljax.data.partitions.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.protocol import Examples, Features, Federation, Names, Rows, Spans
-from fljax.protocol.arrays import Seeds, seeds_of
+from fljax.protocol.data import Seeds, seeds_of
 
 Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fljax.core import users
 from fljax.core.names import has_separator, resolve, shown
 from fljax.core.signatures import is_required, parameters_of, takes_anything
-from fljax.data.checks import check_keywords, choose, existing_file, is_file, is_folder, with_home
+from fljax.data.arrays import check_keywords, choose, existing_file, is_file, is_folder, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.benchmarks import is_leaf, is_pfllib, leaf, names_users, pfllib
 from fljax.data.own.client_files import ARRAYS, array_folder, files_in, part_folders, table_folder
@@ -20,7 +20,7 @@ from fljax.data.own.files import arrays, is_medmnist, mapped, medmnist, table
 from fljax.data.own.image_folders import ENDINGS as IMAGES
 from fljax.data.own.image_folders import image_folder
 from fljax.data.own.table_files import ENDINGS as TABLES
-from fljax.data.sources import mnist, offline, photos, sent140, sst
+from fljax.data.sources import mnist, offline, photos, reviews
 from fljax.data.sources.hubs import hugging_face_dataset, tfds_dataset
 
 # Folders between the folder and an image: train, client, class.
@@ -102,8 +102,8 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "cifar100": photos.cifar100,
     "svhn": photos.svhn,
     "tiny_imagenet": photos.tiny_imagenet,
-    "sent140": sent140.sent140,
-    "sst5": sst.sst5,
+    "sent140": reviews.sent140,
+    "sst5": reviews.sst5,
     "synthetic": offline.synthetic,
     "blobs": offline.blobs,
     "two_means": offline.two_means,
@@ -232,5 +232,5 @@ def status(cache: str | Path | None = None) -> dict[str, str]:
     """
     places = dict.fromkeys(SOURCES, "generated, nothing to fetch")
     cached = (mnist.FASHION_MNIST, mnist.MNIST, photos.CIFAR10, photos.CIFAR100, photos.SVHN, photos.TINY_IMAGENET)
-    places |= {source.name: source.status(cache) for source in (*cached, sst.SST5)}
-    return places | offline.package_status() | mnist.emnist_status(cache) | sent140.sent140_status(cache)
+    places |= {source.name: source.status(cache) for source in (*cached, reviews.SST5)}
+    return places | offline.package_status() | mnist.emnist_status(cache) | reviews.sent140_status(cache)

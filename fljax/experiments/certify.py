@@ -16,18 +16,17 @@ import numpy as np
 
 from fljax import algorithms
 from fljax.config import Config, dumps
-from fljax.contributions.over_seeds import LEAST_SEEDS
+from fljax.contributions.tables import LEAST_SEEDS
 from fljax.core import processes
 from fljax.core.files import write
 from fljax.core.names import about_algorithm, name_of
-from fljax.core.sameness.codes import code_of
+from fljax.core.sameness import code_of
 from fljax.engine import Plan
-from fljax.engine.whole_runs.members import by_themselves
-from fljax.experiments.conductor import Outputs, trained_alone
-from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategies_of
+from fljax.engine.whole_runs.program import by_themselves
+from fljax.experiments.conductor import Outputs, Saving, trained_alone
+from fljax.experiments.inputs.entrants import Deviations, chosen_of, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
-from fljax.experiments.running import Saving
 from fljax.experiments.whole_runs import Kept, begin, names_of, on_block, reads_standalone
 from fljax.games import (
     Certificate,
@@ -38,15 +37,13 @@ from fljax.games import (
     messages_of,
     save_certificates,
 )
-from fljax.games.costs import in_words
-from fljax.games.strategic.certifying import check_number, cost_of, judged
-from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
+from fljax.games.strategic.certificates import check_number, cost_of, judged
 from fljax.games.strategic.gains import left_out_sentences
-from fljax.games.strategic.playing import check_deviators
+from fljax.games.strategic.playing import check_deviators, check_numbers, numbers_of, usual_deviations
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
-from fljax.games.values import algorithm_of
-from fljax.results.events import DONE, OnEvent
+from fljax.games.values import algorithm_of, in_words
+from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
 from fljax.results.identity import CHECKPOINTS
 from fljax.scenarios import ByReport, Deviation, Strategy
@@ -113,7 +110,7 @@ def run(
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
         for label in [label for label in labels if label in certificates]:
-            outputs.log.note(f"{DONE}, not repeated", label)
+            outputs.log.done(label)
             if certificates[label].tolerance != asked.tolerance:
                 certificates[label] = judged(certificates[label], asked.tolerance)
         if not set(labels) <= certificates.keys():  # else the data are not read

@@ -16,10 +16,12 @@ from fljax.engine import Block, Memory, Plan, checksum_of, estimate, estimate_st
 from fljax.engine.programs.execution import debug_mode
 from fljax.experiments import outlines
 from fljax.experiments.conductor import (
+    CallbackBuilder,
     Computed,
     Experiment,
     Outcome,
     Outputs,
+    Saving,
     check_data,
     conduct,
     memory_notes,
@@ -33,16 +35,14 @@ from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup, weights_of
 from fljax.experiments.programs import Ahead
 from fljax.experiments.programs import check as check
-from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.experiments.saved_models import ModelFiles, keep_beginning, state_of
 from fljax.results import Reference, Result, Results, further_rounds, stores
 from fljax.results.clients import with_names
-from fljax.results.endings import Parts
-from fljax.results.events import OnEvent
+from fljax.results.events import OnEvent, Parts
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import flat
 from fljax.results.non_finite import infinite_losses, unstopped, until_stopped
-from fljax.results.scores import without_value
+from fljax.results.records import without_value
 
 
 def run(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from fljax.core.names import about_algorithm, duration
-from fljax.core.sameness.record import WENT_ON, Differences
+from fljax.core.sameness import WENT_ON, Differences
 from fljax.core.signatures import accepts
 from fljax.engine import Plan, RunsDone, checksum_of
 from fljax.experiments.conductor import Outputs, check_data, opened

@@ -18,21 +18,18 @@ import xarray as xr
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm
-from fljax.core.sameness.codes import code_of
+from fljax.core.sameness import code_of
 from fljax.engine import Plan
-from fljax.engine.whole_runs.members import by_themselves
-from fljax.experiments.conductor import Outputs, trained_alone
+from fljax.engine.whole_runs.program import by_themselves
+from fljax.experiments.conductor import Outputs, Saving, trained_alone
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
-from fljax.experiments.running import Saving
 from fljax.experiments.whole_runs import Kept, begin, names_of, on_block, reads_standalone
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
-from fljax.games.comparing import Asked
-from fljax.games.costs import in_words
-from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
-from fljax.games.values import Value, algorithm_of, check_value, metrics_of, name_of_value
+from fljax.games.comparing import Asked, Baseline, Coalitions, Outside, chosen_members, planned
+from fljax.games.values import Value, algorithm_of, check_value, in_words, metrics_of, name_of_value
 from fljax.results import Reference
-from fljax.results.events import DONE, OnEvent
+from fljax.results.events import OnEvent
 from fljax.results.folders import OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
 
@@ -79,7 +76,7 @@ def run(
         for label in labels:
             if finished is not None and directory is not None and label in tables:
                 _check_asked(finished, label, asked, directory)
-                outputs.log.note(f"{DONE}, not repeated", label)
+                outputs.log.done(label)
         # Not saved: computed again when a finished folder is resumed.
         compared: dict[str, xr.Dataset] = {}
         if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read

@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Float, Key, PyTree
 
 from fljax.core import platforms
-from fljax.models.prepare import checked_dtype, named_augmentation
+from fljax.models.starting import checked_dtype, named_augmentation
 from fljax.models.task import LARGEST_ARRAY, task_from_module
 from fljax.protocol import Task
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 import xarray as xr
 
-from fljax.results.endings import Parts
+from fljax.results.events import Parts
 
 NonFinite = Literal["freeze", "drop", "stop"]
 _Returned = TypeVar("_Returned")

@@ -12,7 +12,7 @@ import pytest
 
 from fljax import algorithms, contributions, data, models, scenarios
 from fljax import config as configuration
-from fljax.config.builders import OFFERS, Offer, checked_options
+from fljax.config.name_resolution import OFFERS, Offer, checked_options
 from fljax.experiments import run
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import build_federation, resolve_setup

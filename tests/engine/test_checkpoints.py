@@ -230,7 +230,7 @@ def test_the_execution_of_a_trial_is_kept(
     settings = Checkpoint(tmp_path, every=0)
     with pytest.raises(_Killed):
         _simulate(federation, checkpoint=settings, callbacks=[_kill_at(6)], execution=trial)
-    monkeypatch.setattr("fljax.engine.loop.running.fastest", None)  # not asked again
+    monkeypatch.setattr("fljax.engine.loop.simulation.fastest", None)  # not asked again
     found = _simulate(federation, checkpoint=settings, execution=trial)
     assert found.metrics.evaluated_round.values.tolist() == [0, 3, 6, 7]
 
@@ -259,7 +259,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation
 def test_files_in_place_of_folders_are_damage(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
 ) -> None:
-    monkeypatch.setattr("fljax.engine.checkpoints.series.CHUNK", 1)
+    monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 1)
     with pytest.raises(_Killed):
         _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(7)])
     if (tmp_path / name).exists():
@@ -341,7 +341,7 @@ def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other numbers of rounds make arrays of other lengths, which are no damage."""
-    monkeypatch.setattr("fljax.engine.checkpoints.series.CHUNK", 16)
+    monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 16)
     with pytest.raises(_Killed):
         _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(6)])
     for changes, words in (({"rounds": 9}, "rounds is 7 there and 9 here"), ({"evaluate_every": 1}, "evaluate_every")):

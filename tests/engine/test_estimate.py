@@ -21,7 +21,7 @@ from fljax.engine.loop import compilation
 from fljax.engine.loop.compilation import compile_all, memory_of
 from fljax.engine.programs import jit, program
 from fljax.engine.programs import shapes as engine_shapes
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.protocol import ClientData, Examples, Federation, Rows
 from fljax.training import Local
 from tests.platforms import forms_of

@@ -16,7 +16,7 @@ from fljax.engine.devices.layout import Layout
 from fljax.engine.loop import compilation
 from fljax.engine.programs import evaluation, program
 from fljax.engine.programs.evaluation import GlobalModel, global_model_of
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.protocol import Algorithm, Judged, PerClient, Task, unlabelled
 from fljax.scenarios import byzantine
 from fljax.training import Local

@@ -14,7 +14,7 @@ from fljax import data, engine, models
 from fljax.algorithms import REGISTRY, fedavg
 from fljax.engine import Execution
 from fljax.engine.loop.trained import stored_features
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.experiments.inputs.clustering import by_f1
 from fljax.protocol import Features, Federation, Moments
 from fljax.training import Local

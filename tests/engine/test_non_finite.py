@@ -14,9 +14,8 @@ from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold, standalone
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import RoundOptions
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Algorithm, Federation, Task
 from fljax.results.non_finite import Divergence, NotFinite
 from fljax.training import Local

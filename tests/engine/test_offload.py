@@ -14,13 +14,12 @@ import fljax
 from fljax import algorithms, data, engine
 from fljax.algorithms import REGISTRY
 from fljax.engine import Execution, arrays_of
-from fljax.engine.offload import client_blocks
-from fljax.engine.offload.client_blocks import splits_read_by
-from fljax.engine.offload.host_data import HostData
+from fljax.engine.offload import host_data
+from fljax.engine.offload.host_data import HostData, splits_read_by
 from fljax.engine.programs.execution import Sizes, resolve
 from fljax.engine.programs.program import Plan, partition_plan
 from fljax.engine.programs.shapes import measure
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.results import Result
 from fljax.testing.federation import client_rows, spoil_client, tiny_federation, with_lists
 from tests.laws.cases import bench, federation
@@ -208,10 +207,10 @@ def test_who_diverged_is_found(tmp_path: pathlib.Path) -> None:
 
 
 def test_blocks_are_small_and_a_multiple_of_what_is_computed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = lambda count, at_once, row=0: client_blocks.block_size((), None, count, at_once, row, 100).clients  # noqa: E731
+    find = lambda count, at_once, row=0: host_data.block_size((), None, count, at_once, row, 100).clients  # noqa: E731
     assert find(100, 4) == 32  # at most half of the clients
     assert find(3, 4) == 3
-    monkeypatch.setattr(client_blocks, "BLOCK", 1000)
+    monkeypatch.setattr(host_data, "BLOCK", 1000)
     assert find(100, 4) == 8
 
 

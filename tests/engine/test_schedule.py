@@ -12,7 +12,7 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg
-from fljax.engine.loop.schedule import Schedule
+from fljax.engine.loop.history import Schedule
 from fljax.engine.rounds.keys import CLIENTS, ROUNDS, SLOTS, Purpose, client_key, round_key
 from fljax.training import Local
 from tests.toys.federation import tiny_federation

@@ -16,13 +16,12 @@ from fljax import engine
 from fljax.algorithms import fedavg, standalone
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Layout
-from fljax.engine.loop import scoring
 from fljax.engine.offload import run as offload
-from fljax.engine.offload.client_blocks import SplitsRead
+from fljax.engine.offload.host_data import SplitsRead
 from fljax.engine.programs.evaluation import predictions
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.programs.shapes import measure
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.metrics import Score
 from fljax.training import Local
 from tests.toys.federation import TEST, tiny_federation
@@ -128,7 +127,7 @@ def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatc
     def never(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(scoring, "predictions", never)
+    monkeypatch.setattr(trained, "predictions", never)
     plain = _simulate()
     assert not [name for name in plain.metrics if "score" in str(name)]
     np.testing.assert_array_equal(plain.metrics.test_loss, result.metrics.test_loss)

@@ -14,7 +14,7 @@ from fljax.engine import RunsDone
 from fljax.experiments import certify, whole_runs
 from fljax.experiments.certify import CONTROL, Question
 from fljax.games import Utility
-from fljax.games.strategic.deviations import Messages
+from fljax.games.strategic.playing import Messages
 from fljax.results import Results
 from fljax.results.events import Event
 from fljax.results.folders import CERTIFICATES, claim, save

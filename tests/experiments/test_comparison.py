@@ -19,7 +19,7 @@ import pytest
 import fljax
 from fljax import algorithms, data
 from fljax import config as configuration
-from fljax.experiments.inputs.initial_models import with_initial
+from fljax.experiments.inputs.setup import with_initial
 from fljax.protocol import Names
 from tests.experiments.test_run import BASE
 from tests.toys.federation import tiny_federation

@@ -13,13 +13,13 @@ import pytest
 import xarray as xr
 
 from fljax import config as configuration
-from fljax.config.sweeping import parse_grid
+from fljax.config.reading import parse_grid
 from fljax.engine import Block
 from fljax.engine.callbacks import CALLBACKS
 from fljax.engine.checkpoints import Stopped, StopRequest
 from fljax.experiments import conductor, run, sweep
+from fljax.experiments.conductor import CallbackBuilder, Saving
 from fljax.experiments.inputs.setup import CallbackSetup
-from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.results import folders
 from fljax.results.events import Event, EventLog
 from tests.engine.callbacks.blocks import block

@@ -11,7 +11,7 @@ import pytest
 from fljax import games
 from fljax.config import Config, dumps, parse
 from fljax.contributions import ESTIMATORS
-from fljax.core.sameness.codes import code_of
+from fljax.core.sameness import code_of
 from fljax.engine import RunsDone
 from fljax.experiments import whole_runs, worth
 from fljax.experiments.worth import TABLES, Question

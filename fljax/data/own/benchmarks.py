@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from fljax.core.names import shown
+from fljax.data.arrays import existing_file, is_hidden
 from fljax.data.assembly import Piece, assemble
-from fljax.data.checks import existing_file, is_hidden
 from fljax.data.datasets import Dataset
 from fljax.data.own.image_folders import ENDINGS, read_images
 from fljax.data.own.pickled_arrays import ArrayOfObjects, array_of, read_pickle

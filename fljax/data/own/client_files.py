@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fljax.core.names import shown
+from fljax.data.arrays import is_file, is_folder, with_home
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
-from fljax.data.checks import is_file, is_folder, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.csv_tables import TextForm, numbers_or_text
 from fljax.data.own.files import read_arrays

@@ -12,8 +12,8 @@ import numpy as np
 
 from fljax.core.files import check_unpacked
 from fljax.core.names import shown, unknown
+from fljax.data.arrays import check_unchanged, existing_file, with_home
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
-from fljax.data.checks import check_unchanged, existing_file, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own import csv_tables
 from fljax.data.own.csv_tables import TextForm

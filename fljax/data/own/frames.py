@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.core.labels import check_same_labels
-from fljax.core.names import nearest, shown, unknown, with_article
+from fljax.core.names import check_same_labels, nearest, shown, unknown, with_article
 from fljax.data.arrays import Labels, as_array, as_text, check_known, is_missing, number_labels, plain_labels, text_of
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.datasets import Dataset, centred, dataset, stored_standardised

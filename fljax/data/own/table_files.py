@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown
-from fljax.data.checks import is_file, with_home
+from fljax.data.arrays import is_file, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own import csv_tables
 from fljax.data.own.csv_tables import TextForm

@@ -13,7 +13,7 @@ import numpy as np
 
 from fljax.core.names import unknown
 from fljax.core.values import Count, CountOrZero, Range, checked
-from fljax.data.checks import check_count, check_fraction
+from fljax.data.arrays import check_count, check_fraction
 from fljax.data.partitions.assignment import Partition, begin, count_classes, cut, relative_order, require, take
 
 _PATTERNS = ("10:90", "30:70", "40:60", "linear", "random")

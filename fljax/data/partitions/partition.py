@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fljax.core.values import Count, CountOrZero, PositiveFloat, checked
-from fljax.data.checks import check_count
+from fljax.data.arrays import check_count
 from fljax.data.partitions.assignment import (
     Partition,
     begin,
@@ -15,6 +15,7 @@ from fljax.data.partitions.assignment import (
     count_classes,
     cut,
     draw_groups,
+    owners_left,
     relative_order,
     repair,
     require,
@@ -22,7 +23,6 @@ from fljax.data.partitions.assignment import (
     take,
 )
 from fljax.data.partitions.mixtures import block_mixture, class_clusters, mixture
-from fljax.data.partitions.owners import owners_left
 
 # The largest number of draws when a client has too few rows; afterwards ``repair`` moves rows, or an error is raised.
 _DRAWS = 100

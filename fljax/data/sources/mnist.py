@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from fljax.data.checks import choose
+from fljax.data.arrays import choose
 from fljax.data.datasets import Dataset, dataset, with_moments
-from fljax.data.sources.upstream import Source, cache_folder, fetch_files, keep
+from fljax.data.sources.hubs import Source, cache_folder, fetch_files, keep
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PARTS = ("train", "t10k")

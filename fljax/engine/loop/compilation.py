@@ -17,18 +17,16 @@ from fljax.core import processes, trees
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import QUICK, Layout, Memory, default_platform, made_bytes, put_state, replicate
 from fljax.engine.loop import diagnosis
-from fljax.engine.loop.schedule import OnMemory, Schedule
+from fljax.engine.loop.history import OnMemory, Schedule
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.offload.run import memory as offload_memory
 from fljax.engine.programs import evaluation, program
-from fljax.engine.programs.checks import check_labels, task_of
 from fljax.engine.programs.execution import resolve_together
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
-from fljax.engine.programs.shapes import Shapes, measure, state_bytes, trace_round
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.programs.shapes import Shapes, check_labels, measure, state_bytes, task_of, trace_round
+from fljax.engine.rounds.evaluate import GRADIENT_NORM
 from fljax.engine.rounds.keys import seeds_of
-from fljax.engine.rounds.objective import GRADIENT_NORM
-from fljax.engine.rounds.states import State
+from fljax.engine.rounds.states import State, by_id
 from fljax.protocol import Algorithm, Federation, Info, Labelled
 from fljax.results.non_finite import check_mode
 

@@ -19,7 +19,6 @@ from fljax.engine.loop.checkpointing import identity_of
 from fljax.engine.loop.compilation import Memory
 from fljax.engine.offload import standalone as offload
 from fljax.engine.programs import jit
-from fljax.engine.programs.checks import check_labels, check_programs
 from fljax.engine.programs.execution import Execution, Sizes, debug_mode, resolve_together
 from fljax.engine.programs.program import (
     Inputs,
@@ -33,8 +32,7 @@ from fljax.engine.programs.program import (
     same_numbers,
     stack_plans,
 )
-from fljax.engine.programs.shapes import evaluated_bytes, first_run, samples
-from fljax.engine.rounds.federations import as_vectors, by_id
+from fljax.engine.programs.shapes import check_labels, check_programs, evaluated_bytes, first_run, samples
 from fljax.engine.rounds.keys import Purpose, Seeds, seeds_of
 from fljax.engine.rounds.standalone import (
     Initial,
@@ -47,6 +45,7 @@ from fljax.engine.rounds.standalone import (
     train_alone,
     train_population,
 )
+from fljax.engine.rounds.states import as_vectors, by_id
 from fljax.protocol import ClientData, Federation, Rows, Spans, Task
 from fljax.results import Reference
 from fljax.training import Local, StopAlone

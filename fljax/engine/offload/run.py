@@ -26,13 +26,11 @@ from fljax.engine.devices.layout import (
     with_shardings,
 )
 from fljax.engine.offload import programs
-from fljax.engine.offload.client_blocks import AHEAD, BlockSize, BlockSizes, Pipeline, splits_read_by
-from fljax.engine.offload.host_data import HostData
+from fljax.engine.offload.host_data import AHEAD, BlockSize, BlockSizes, HostData, Pipeline, splits_read_by
 from fljax.engine.offload.programs import ClientBlock
 from fljax.engine.programs.program import Inputs, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes
-from fljax.engine.rounds.evaluate import Scope
-from fljax.engine.rounds.objective import GRADIENT_NORM
+from fljax.engine.rounds.evaluate import GRADIENT_NORM, Scope
 from fljax.engine.rounds.round import TrainedCohort
 from fljax.engine.rounds.states import State
 from fljax.metrics.scores import Predicted

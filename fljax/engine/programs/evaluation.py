@@ -19,8 +19,7 @@ from fljax.engine.devices.layout import Layout, keep_everywhere, replicate, stat
 from fljax.engine.programs import jit, program
 from fljax.engine.programs.declared import FixedBuilder
 from fljax.engine.programs.program import Inputs, Plan, Spec, map_runs, split_plan
-from fljax.engine.rounds.evaluate import predict_tests
-from fljax.engine.rounds.objective import GRADIENT_NORM
+from fljax.engine.rounds.evaluate import GRADIENT_NORM, predict_tests
 from fljax.engine.rounds.states import State
 from fljax.metrics.scores import Predicted
 from fljax.protocol import (

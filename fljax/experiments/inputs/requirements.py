@@ -22,8 +22,7 @@ from jaxtyping import Bool, Real
 
 from fljax import results
 from fljax.core import users
-from fljax.core.labels import check_unlabelled
-from fljax.core.names import describe, name_of, nearest, shown
+from fljax.core.names import check_unlabelled, describe, name_of, nearest, shown
 from fljax.core.signatures import accepts, takes_anything
 from fljax.core.values import as_number
 from fljax.protocol import AnyArray, Federation, Names

@@ -21,6 +21,7 @@ from fljax.contributions.estimators import (
     truncated_shapley,
 )
 from fljax.contributions.estimators.sampled import node_weights
+from fljax.contributions.solutions import members_of
 from tests.contributions import games
 
 ORDERS = list(itertools.permutations(range(3)))

@@ -9,7 +9,7 @@ import pytest
 
 from fljax.algorithms import fedavg, incfl
 from fljax.engine import Over, Plan
-from fljax.engine.whole_runs.over import client_steps, varied_plan
+from fljax.engine.whole_runs.running import client_steps, varied_plan
 from fljax.protocol import Algorithm
 from fljax.training import Local
 from tests.toys.federation import TRAIN, tiny_federation

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax.engine.whole_runs.program import RunEnd
-from fljax.engine.whole_runs.tables import computed_rows, empty_table, enter, labelled_table, measure_kinds
+from fljax.engine.whole_runs.saved import computed_rows, empty_table, enter, labelled_table, measure_kinds
 from fljax.protocol import along
 
 END = RunEnd(
