@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fljax.contributions.solutions import clients_in, members_of, sizes_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.contributions import banzhaf, beta_shapley, exact_shapley, leave_one_out, semivalue, shapley
+from fljax.contributions.solutions import clients_in, members_of, sizes_of
 from tests.contributions import games
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

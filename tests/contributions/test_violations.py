@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 import pytest
-from fljax.contributions.solutions import members_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.contributions import convexity, error_bars, monotonicity, superadditivity
+from fljax.contributions.solutions import members_of
 from tests.contributions import games
 
 PROPERTIES = (superadditivity, monotonicity, convexity)

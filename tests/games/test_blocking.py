@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from fljax.contributions.solutions import members_of
 
 from fljax import games
+from fljax.contributions.solutions import members_of
 from tests.contributions.games import MAJORITY, THREE
 from tests.games.known import table_of
 from tests.games.played import uniform_federation

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fljax.contributions.solutions import members_of
 
 from fljax import algorithms, contributions, games
 from fljax.contributions import ESTIMATORS
+from fljax.contributions.solutions import members_of
 from fljax.engine import Plan
 from fljax.engine.rounds.states import by_id
 from fljax.games.comparing import Asked, _by_values, _dataset, _Judge

@@ -7,7 +7,6 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from fljax.contributions.solutions import members_of
 from hypothesis import given
 from hypothesis import strategies as st
 
