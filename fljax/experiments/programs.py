@@ -18,7 +18,7 @@ from fljax.core.errors import during
 from fljax.core.names import about_algorithm
 from fljax.engine import Plan, compile_ahead, groups, rehearse
 from fljax.engine.devices.layout import default_platform
-from fljax.engine.loop.simulation import check_rounds
+from fljax.engine.loop.compilation import check_rounds
 from fljax.engine.loop.trained import check_scores
 from fljax.engine.rounds.evaluate import GRADIENT_NORM
 from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone

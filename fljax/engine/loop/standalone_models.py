@@ -16,7 +16,7 @@ from fljax.engine.devices.jaxprs import step_bytes
 from fljax.engine.devices.layout import QUICK, Layout, default_platform, keep_everywhere, made_bytes
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.checkpointing import identity_of
-from fljax.engine.loop.compilation import Memory
+from fljax.engine.loop.compilation import Memory, checked_seeds
 from fljax.engine.offload import standalone as offload
 from fljax.engine.programs import jit
 from fljax.engine.programs.execution import Execution, Sizes, debug_mode, resolve_together
@@ -24,16 +24,14 @@ from fljax.engine.programs.program import (
     Inputs,
     Plan,
     Spec,
-    check_seeds,
     map_runs,
     on_devices,
-    partition_plan,
     partition_plans,
     same_numbers,
     stack_plans,
 )
 from fljax.engine.programs.shapes import check_labels, check_programs, evaluated_bytes, first_run, samples
-from fljax.engine.rounds.keys import Purpose, Seeds, seeds_of
+from fljax.engine.rounds.keys import Purpose, Seeds
 from fljax.engine.rounds.standalone import (
     Initial,
     StandalonePlan,
@@ -45,7 +43,7 @@ from fljax.engine.rounds.standalone import (
     train_alone,
     train_population,
 )
-from fljax.engine.rounds.states import as_vectors, by_id
+from fljax.engine.rounds.states import as_vectors
 from fljax.protocol import ClientData, Federation, Rows, Spans, Task
 from fljax.results import Reference
 from fljax.training import Local, StopAlone
@@ -116,13 +114,8 @@ def estimate_standalone(
     Raises:
       ValueError: as for ``standalone``.
     """
-    seeds = seeds_of(seeds)
-    check_seeds(seeds, federation)
-    check_labels(task, federation)
-    check_initial(task, initial)
-    stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
-    part = partition_plan(Plan(StandalonePlan, _arguments(task, local, initial, stop, valid)), by_id(federation))
-    return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
+    numbers, parts = _split(task, federation, [local], seeds, initial, stop, valid)
+    return _memory(_prepared(parts, task, local, numbers, False, execution), quick=True)
 
 
 @processes.reporting()
@@ -157,15 +150,7 @@ def standalone_sweep(
       One ``Reference`` for each of ``locals``, in their order.
     """
     with debug_mode(execution or Execution()) as execution:
-        seeds = seeds_of(seeds)
-        check_seeds(seeds, federation)
-        check_labels(task, federation)
-        check_initial(task, initial)
-        stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
-        federation = by_id(federation)
-        plans = [Plan(StandalonePlan, _arguments(task, local, initial, stop, valid)) for local in locals]
-        parts = partition_plans(plans, federation)
-        numbers = jnp.asarray(seeds, jnp.uint32)
+        numbers, parts = _split(task, federation, locals, seeds, initial, stop, valid)
         for spec, inputs in parts:  # processes that compute something else would mix their results
             _check_same(spec, inputs, numbers, keep_models, execution)
         groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
@@ -179,22 +164,40 @@ def standalone_sweep(
         references: dict[Spec, list[Reference]] = {}
         for spec, members in groups.items():
             stacked = [(spec, inputs) for _, inputs in members]
-            prepared = _prepared(stacked, task, members[0][0], seeds, keep_models, execution)
-            references[spec] = _references(prepared, len(seeds), on_memory)
+            prepared = _prepared(stacked, task, members[0][0], numbers, keep_models, execution)
+            references[spec] = _references(prepared, len(numbers), on_memory)
         return [references[spec][place] for spec, place in places]
 
 
-def _check_same(spec: Spec, inputs: Inputs, seeds: Array, keep_models: bool, execution: Execution) -> None:
+def _split(
+    task: Task,
+    federation: Federation,
+    locals: Sequence[Local],
+    seeds: Seeds,
+    initial: Initial,
+    stop: StopAlone | None,
+    valid: bool,
+) -> tuple[list[int], list[tuple[Spec, Inputs]]]:
+    """The seeds, and the plan of each local setting, checked and split."""
+    numbers, stored = checked_seeds(federation, seeds)
+    check_labels(task, federation)
+    check_initial(task, initial)
+    # What is not asked for is left out, as in plans of results saved before.
+    options: dict[str, Any] = {"initial": initial}
+    if (stop := check_stop_alone(federation, stop)) is not None:
+        options["stop"] = stop
+    if check_valid_alone(federation, valid):
+        options["valid"] = True
+    plans = [Plan(StandalonePlan, {"task": task, "local": local} | options) for local in locals]
+    return numbers, partition_plans(plans, stored)
+
+
+def _check_same(spec: Spec, inputs: Inputs, seeds: list[int], keep_models: bool, execution: Execution) -> None:
     """Raises a ValueError unless all processes train the same standalone models."""
     settings = {"keep_models": keep_models, "execution": repr(execution)}
-    processes.check_same(lambda: identity_of(spec, inputs, np.asarray(seeds).tolist(), 0, None, (), **settings))
-    check_programs(lambda: [_run.trace(spec, Layout(1, 1, 1), keep_models, inputs, seeds)])
-
-
-def _arguments(task: Task, local: Local, initial: Initial, stop: StopAlone | None, valid: bool) -> dict[str, Any]:
-    """The arguments of ``StandalonePlan``; what is not asked for is left out, as in plans of results saved before."""
-    arguments: dict[str, Any] = {"task": task, "local": local, "initial": initial}
-    return arguments | ({} if stop is None else {"stop": stop}) | ({"valid": True} if valid else {})
+    processes.check_same(lambda: identity_of(spec, inputs, seeds, 0, None, (), **settings))
+    numbers = jnp.asarray(seeds, jnp.uint32)
+    check_programs(lambda: [_run.trace(spec, Layout(1, 1, 1), keep_models, inputs, numbers)])
 
 
 class _Prepared(NamedTuple):
