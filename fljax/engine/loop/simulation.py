@@ -311,8 +311,8 @@ def simulate(
     if initial is not None and initial_model is not None:
         raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
     plan = starting_from(algorithm_or_plan, initial_model)
-    how = execution or Execution(), non_finite, extra_metrics, scores_of(scores), score_every
-    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, *how)
+    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, execution or Execution(), non_finite)
+    schedule = schedule._replace(extra_metrics=extra_metrics, scores=scores_of(scores), score_every=score_every)
     hooks = Hooks(callbacks, on_memory, checkpoint, keep_best, on_evaluated)
     (result,) = run_plans([plan], federation, schedule, [reference], hooks, initial=initial, leave_records=True)
     return result
@@ -374,8 +374,8 @@ def sweep(
         references = [references] * len(plans)
     if len(references) != len(plans):
         raise ValueError(f"expected one reference for each of {len(plans)} plans, got {len(references)}")
-    how = execution or Execution(), non_finite, extra_metrics, scores_of(scores), score_every
-    schedule = Schedule(rounds, seeds, evaluate_every, (), *how)
+    schedule = Schedule(rounds, seeds, evaluate_every, (), execution or Execution(), non_finite)
+    schedule = schedule._replace(extra_metrics=extra_metrics, scores=scores_of(scores), score_every=score_every)
     return run_plans(plans, federation, schedule, references, Hooks(callbacks, on_memory, checkpoint, keep_best))
 
 

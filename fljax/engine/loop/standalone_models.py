@@ -114,7 +114,7 @@ def estimate_standalone(
     Raises:
       ValueError: as for ``standalone``.
     """
-    numbers, parts = _split(task, federation, [local], seeds, initial, stop, valid)
+    numbers, parts = _split(federation, seeds, [StandalonePlan(task, local, initial, stop, valid)])
     return _memory(_prepared(parts, task, local, numbers, False, execution), quick=True)
 
 
@@ -150,7 +150,8 @@ def standalone_sweep(
       One ``Reference`` for each of ``locals``, in their order.
     """
     with debug_mode(execution or Execution()) as execution:
-        numbers, parts = _split(task, federation, locals, seeds, initial, stop, valid)
+        asked = [StandalonePlan(task, local, initial, stop, valid) for local in locals]
+        numbers, parts = _split(federation, seeds, asked)
         for spec, inputs in parts:  # processes that compute something else would mix their results
             _check_same(spec, inputs, numbers, keep_models, execution)
         groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
@@ -170,25 +171,18 @@ def standalone_sweep(
 
 
 def _split(
-    task: Task,
-    federation: Federation,
-    locals: Sequence[Local],
-    seeds: Seeds,
-    initial: Initial,
-    stop: StopAlone | None,
-    valid: bool,
+    federation: Federation, seeds: Seeds, asked: Sequence[StandalonePlan]
 ) -> tuple[list[int], list[tuple[Spec, Inputs]]]:
-    """The seeds, and the plan of each local setting, checked and split."""
+    """The seeds, and all that is asked for as plans, checked and split."""
     numbers, stored = checked_seeds(federation, seeds)
-    check_labels(task, federation)
-    check_initial(task, initial)
-    # What is not asked for is left out, as in plans of results saved before.
-    options: dict[str, Any] = {"initial": initial}
-    if (stop := check_stop_alone(federation, stop)) is not None:
-        options["stop"] = stop
-    if check_valid_alone(federation, valid):
-        options["valid"] = True
-    plans = [Plan(StandalonePlan, {"task": task, "local": local} | options) for local in locals]
+    plans: list[Plan] = []
+    for each in asked:
+        check_labels(each.task, federation)
+        check_initial(each.task, each.initial)
+        stop, valid = check_stop_alone(federation, each.stop), bool(check_valid_alone(federation, each.valid))
+        arguments = each._replace(stop=stop, valid=valid)._asdict()
+        # What is not asked for is left out, as in plans of results saved before.
+        plans.append(Plan(StandalonePlan, {name: value for name, value in arguments.items() if value}))
     return numbers, partition_plans(plans, stored)
 
 
