@@ -344,19 +344,12 @@ def sweep(
     Args:
       plans: at least one; all with the same builder and the same ints, strings, bools and functions.
       federation: shared by all plans and seeds, or one per seed (``fljax.data.stack``).
-      rounds: as for ``simulate``.
-      seeds: as for ``simulate``, for every plan.
+      seeds, keep_best: as for ``simulate``, for every plan.
       references: standalone models, one for each plan or one for all of them (``fljax.engine.standalone_sweep``).
-      evaluate_every: as for ``simulate``.
-      callbacks: as for ``simulate``; one ``Block`` has all runs.
+      callbacks, on_memory, checkpoint: as for ``simulate``, for all runs together; one ``Block`` has all runs.
       execution: as for ``simulate``; "trial" times the whole sweep.
-      on_memory: as for ``simulate``, for all runs together.
-      checkpoint: as for ``simulate``, for all runs together.
-      keep_best: as for ``simulate``, for every run.
       non_finite: as for ``simulate``; "stop" stops all runs.
-      extra_metrics: as for ``simulate``.
-      scores: as for ``simulate``.
-      score_every: as for ``simulate``.
+      rounds, evaluate_every, extra_metrics, scores, score_every: as for ``simulate``.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's

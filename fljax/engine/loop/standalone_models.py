@@ -138,12 +138,7 @@ def standalone_sweep(
       task: model and loss.
       federation: one, or one per seed.
       locals: at least one; equal settings are computed once.
-      seeds: as for ``standalone``.
-      initial: as for ``standalone``.
-      stop: as for ``standalone``.
-      valid: as for ``standalone``.
-      keep_models: as for ``standalone``.
-      execution: as for ``standalone``.
+      seeds, initial, stop, valid, keep_models, execution: as for ``standalone``.
       on_memory: as for ``standalone``, for each program.
 
     Returns:
