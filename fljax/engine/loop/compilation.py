@@ -67,7 +67,7 @@ class Programs(NamedTuple):
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
         arguments = (self.spec, self.layout, self.inputs, state)
-        scores: dict[str, Labelled] = jax.tree.map(np.asarray, evaluation.evaluate(*arguments, jnp.int32(done)))
+        scores: dict[str, Labelled] = jax.tree.map(np.asarray, evaluation.judge_runs(*arguments, jnp.int32(done)))
         if diagnosis.is_asked():
             diagnosis.check_evaluation(*arguments, done, scores)
         return scores
