@@ -11,12 +11,21 @@ from typing import Any, NamedTuple
 from fljax.core import users
 from fljax.core.names import has_separator, resolve, shown
 from fljax.core.signatures import is_required, parameters_of, takes_anything
-from fljax.data.arrays import check_keywords, choose, existing_file, is_file, is_folder, with_home
+from fljax.data.arrays import check_keywords, choose, existing_file, is_file, is_folder, one_line, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.benchmarks import is_leaf, is_pfllib, leaf, names_users, pfllib
-from fljax.data.own.client_files import ARRAYS, array_folder, files_in, part_folders, table_folder
-from fljax.data.own.csv_tables import one_line
-from fljax.data.own.files import arrays, is_medmnist, mapped, medmnist, table
+from fljax.data.own.files import (
+    ARRAYS,
+    array_folder,
+    arrays,
+    files_in,
+    is_medmnist,
+    mapped,
+    medmnist,
+    part_folders,
+    table,
+    table_folder,
+)
 from fljax.data.own.image_folders import ENDINGS as IMAGES
 from fljax.data.own.image_folders import image_folder
 from fljax.data.own.table_files import ENDINGS as TABLES

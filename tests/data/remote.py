@@ -19,4 +19,4 @@ def pretend(monkeypatch, remote):
             return {name: self.folder / f"hashed_{name}" for name in urls}
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(upstream, "reachable", lambda url: True)
+    monkeypatch.setattr(hubs, "reachable", lambda url: True)

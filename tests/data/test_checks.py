@@ -106,7 +106,7 @@ def test_what_the_caller_wrote_before_is_no_change(tmp_path: pathlib.Path) -> No
 
 def test_parts_are_compared_one_by_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path)
-    monkeypatch.setattr(checks, "_PART", 7 * WIDTH * 4)
+    monkeypatch.setattr(arrays, "_PART", 7 * WIDTH * 4)
     array = np.load(path, mmap_mode="r")
     found = list(checked_parts(array))
     assert [len(each) for each in found] == [7] * 8 + [4]

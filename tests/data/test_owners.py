@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies
 
 from fljax.data import dataset, dataset_from_frame, federate, federations, from_arrays, from_clients, row_numbers
-from fljax.data.assembly import Piece, assemble
+from fljax.data.datasets import Piece, assemble
 from fljax.data.partitions.assignment import chosen_owners, count_seen, owners_of
 from tests.drawn import at_most
 
@@ -220,7 +220,8 @@ def with_parts(content, *, column):
         [
             Piece(x[rows], y[rows], [owner[row] for row in rows], test=each == 2, valid=each == 1)
             for each, rows in enumerate(chosen)
-        ]
+        ],
+        standardise=False,
     )
 
 

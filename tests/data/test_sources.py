@@ -370,7 +370,7 @@ def test_download_goes_through_tfds_and_our_parser(tmp_path, monkeypatch):
             return {name: self.folder / f"hashed_{name}" for name in urls}
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(upstream, "reachable", lambda url: True)
+    monkeypatch.setattr(hubs, "reachable", lambda url: True)
     made = load("mnist")
     assert seen["checksums"] == 4
     np.testing.assert_array_equal(made.x[:6, ..., 0], kept["train"][0])

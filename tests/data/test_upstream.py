@@ -25,7 +25,7 @@ def test_offline_is_one_sentence_that_says_what_to_do(tmp_path, monkeypatch, nam
     (tmp_path / "vectors.txt").write_text("a 1 2\n")
     options: dict[str, Any] = {"glove": tmp_path / "vectors.txt"} if name == "sent140" else {}
     asked = []
-    monkeypatch.setattr(upstream, "reachable", lambda url: asked.append(url))
+    monkeypatch.setattr(hubs, "reachable", lambda url: asked.append(url))
     with pytest.raises(ValueError, match=f"expected {name} .*folder=") as caught:
         load(name, **options)
     assert len(asked) == 1
@@ -62,7 +62,7 @@ def test_a_failed_download_is_one_sentence(monkeypatch):
             raise OSError("checksum differs")
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(upstream, "reachable", lambda url: True)
+    monkeypatch.setattr(hubs, "reachable", lambda url: True)
     with (
         pytest.raises(ValueError, match=r"expected to fetch mnist, got OSError.*; do this"),
         fetch_files("mnist", "do this"),

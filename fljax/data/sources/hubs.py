@@ -25,14 +25,14 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Unpack
 
 import numpy as np
 
+from fljax.core.keywords import shows
 from fljax.core.names import shown, unknown
 from fljax.data.arrays import with_home
-from fljax.data.assembly import Piece, assemble
-from fljax.data.datasets import Dataset, dataset, with_moments
+from fljax.data.datasets import Dataset, LabelKeywords, Piece, assemble, dataset, with_moments
 
 # Typed loosely, since NumPy's stub treats every keyword as an option of savez.
 _save: Callable[..., None] = np.savez
@@ -226,6 +226,7 @@ _TENSORFLOW_ADVICE = "install it (pip install tensorflow-cpu)"
 _HUGGING_FACE_ADVICE = "install it (pip install 'fljax[huggingface]')"
 
 
+@shows(assemble)
 def tfds_dataset(
     name: str,
     *,
@@ -234,10 +235,8 @@ def tfds_dataset(
     client: str | None = None,
     train_split: str = "train",
     test_split: str | None = None,
-    classes: int | None = None,
-    regression: bool | None = None,
     folder: str | Path | None = None,
-    standardise: bool = True,
+    **options: Unpack[LabelKeywords],
 ) -> Dataset:
     """A data set of TensorFlow Datasets, ``tfds:NAME`` in a config: ``tfds:kmnist``, ``tfds:emnist/letters``.
 
@@ -259,10 +258,7 @@ def tfds_dataset(
       client: the feature that says whose row it is, e.g. a writer's id; every value is a client.
       train_split: name of the split with the training rows; ``"train[:10%]"`` works, too.
       test_split: name of the split with the test rows; "test" if there is one.
-      classes: number of classes, if TFDS does not say it and some class has no row.
-      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       folder: folder of TFDS's data; ``~/tensorflow_datasets`` if not given.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
 
     Raises:
       ValueError: if there is no such data set or feature, it cannot be downloaded, or needs a package that is not
@@ -288,7 +284,7 @@ def tfds_dataset(
             _tfds_piece(builder, split, is_test, chosen, str(names["label"]), client) for split, is_test in splits
         ]
     class_names = getattr(info.features[names["label"]], "names", None)
-    return assemble(pieces, classes=classes, regression=regression, class_names=class_names, standardise=standardise)
+    return assemble(pieces, class_names=class_names, **options)
 
 
 @contextmanager
@@ -384,6 +380,7 @@ def _plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+@shows(assemble)
 def hugging_face_dataset(
     name: str,
     *,
@@ -393,9 +390,7 @@ def hugging_face_dataset(
     configuration: str | None = None,
     train_split: str = "train",
     test_split: str | None = None,
-    classes: int | None = None,
-    regression: bool | None = None,
-    standardise: bool = True,
+    **options: Unpack[LabelKeywords],
 ) -> Dataset:
     """A data set of Hugging Face, ``hf:OWNER/NAME`` in a config; the extra ``huggingface`` has the package it needs.
 
@@ -416,9 +411,6 @@ def hugging_face_dataset(
       configuration: the data set's configuration, if it has several.
       train_split: name of the split with the training rows.
       test_split: name of the split with the test rows; "test" if there is one.
-      classes: number of classes, if the data set does not say it and some class has no row.
-      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
 
     Code that comes with a data set is never run.
 
@@ -447,7 +439,7 @@ def hugging_face_dataset(
             raise ValueError(unknown("split", split, splits))
     pieces = [_hugging_face_piece(splits[split], label, features, client, is_test) for split, is_test in wanted]
     names = getattr(splits[train_split].features[label], "names", None)
-    return assemble(pieces, classes=classes, regression=regression, class_names=names, standardise=standardise)
+    return assemble(pieces, class_names=names, **options)
 
 
 def _hugging_face_piece(
