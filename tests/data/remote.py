@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fljax.data.sources import hubs
+
 
 def pretend(monkeypatch, remote):
     """Lets TFDS "download" the files of a folder."""

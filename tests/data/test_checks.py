@@ -14,6 +14,7 @@ import pytest
 
 import fljax
 from fljax import algorithms, data, models
+from fljax.data import arrays
 from fljax.data.arrays import check_unchanged, checked_parts
 from fljax.engine import checksum_of
 from fljax.engine.offload.host_data import HostData, server_rows

@@ -118,7 +118,7 @@ def test_owners_with_test_rows_alone_are_a_global_test_set_or_unseen_clients():
 
 
 def test_seen_clients_keep_their_split_when_test_owners_are_unseen():
-    made = assemble(pieces(own_tests=False))
+    made = assemble(pieces(own_tests=False), standardise=False)
     found, usual = (federate(made, "natural", unseen=unseen, seed=4) for unseen in ("test", 0))
     assert rows(found, "train") == rows(usual, "train")
     assert rows(found, "test") == rows(usual, "test")
@@ -220,8 +220,7 @@ def with_parts(content, *, column):
         [
             Piece(x[rows], y[rows], [owner[row] for row in rows], test=each == 2, valid=each == 1)
             for each, rows in enumerate(chosen)
-        ],
-        standardise=False,
+        ]
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fljax.data import Dataset, load, status
 from fljax.data.registry import SOURCES
-from fljax.data.sources import mnist, offline
+from fljax.data.sources import hubs, mnist, offline
 from fljax.data.sources.hubs import cache_folder, read_cached, write_cached
 from fljax.data.sources.mnist import read_idx
 
