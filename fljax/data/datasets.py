@@ -108,11 +108,9 @@ def dataset(
     check_same_labels(0, {"x": x, "y": y, "owner": owner})
     features = Features(names_of_columns(x))
     x, y = as_array("features", x), as_array("labels", y)
-    check_rows(x, y)
+    owner = None if owner is None else as_array("owners", owner)
+    check_rows(x, y, owner)
     if owner is not None:
-        owner = as_array("owners", owner)
-        if owner.shape != y.shape[:1]:
-            raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owner.shape}")
         owner = (
             whole_numbers("owners", owner)
             if not np.issubdtype(owner.dtype, np.integer) or fits(owner)
@@ -147,13 +145,15 @@ def training_owners(dataset: Dataset) -> np.ndarray:
     return np.unique(owner[owner >= 0])
 
 
-def check_rows(x: Any, y: Any) -> None:
-    """Raises a ValueError unless features and labels have the same number of rows, at least one."""
+def check_rows(x: Any, y: Any, owner: Any = None) -> None:
+    """Raises a ValueError unless features, labels and owners have the same number of rows, at least one."""
     if np.ndim(y) < 1 or np.ndim(x) < 1 or np.size(y) == 0 or np.size(x) == 0 or len(x) != len(y):
         raise ValueError(
             "expected features [n, ...] and labels [n] or [n, ...] of at least 1 row, got shapes "
             f"{np.shape(x)} and {np.shape(y)}"
         )
+    if owner is not None and np.shape(owner) != (len(y),):
+        raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {np.shape(owner)}")
 
 
 def with_moments(made: Dataset) -> Dataset:

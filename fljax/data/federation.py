@@ -260,11 +260,9 @@ def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
         raise ValueError(f"expected a fljax.data.Dataset, as fljax.data.dataset makes, got {type(dataset).__name__}")
     if examples not in get_args(Place):
         raise ValueError(f"expected examples to be auto, device or host, got {examples!r}")
-    check_rows(dataset.x, dataset.y)
-    check_unchanged(dataset.x)
     owner = dataset.owner
-    if owner is not None and np.shape(owner) != (len(dataset.y),):
-        raise ValueError(f"expected one owner for each of the {len(dataset.y)} rows, got shape {np.shape(owner)}")
+    check_rows(dataset.x, dataset.y, owner)
+    check_unchanged(dataset.x)
     check_numbers("features", dataset.x)
     check_finite("features", dataset.x, owner)
     check_finite("labels", dataset.y, owner)
@@ -314,9 +312,7 @@ def from_arrays(
         check_same_labels(1, {"y": y, "test labels": test_data[1]})
     x, y, array = as_array("features", x), as_array("labels", y), as_array("owners", owners)
     owners = as_text(owners if isinstance(owners, list | tuple) and len({*map(type, owners)}) > 1 else array)
-    check_rows(x, y)
-    if owners.shape != y.shape[:1]:
-        raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
+    check_rows(x, y, owners)
     numbers = number_owners(owners)
     check_finite("features", x, owners)
     check_finite("labels", y, owners)

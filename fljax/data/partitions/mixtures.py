@@ -332,11 +332,7 @@ def _turn(split: Partition, turned: np.ndarray, n: int) -> Partition:
     rotated = np.intersect1d(turned, used)
     place = np.arange(n)
     place[rotated] = n + np.arange(len(rotated))
-    return split._replace(
-        rows=tuple(place[rows] for rows in split.rows),
-        test=None if split.test is None else tuple(place[rows] for rows in split.test),
-        deployment=None if split.deployment is None else tuple(place[rows] for rows in split.deployment),
-        later=None if split.later is None else tuple(place[rows] for rows in split.later),
-        held={name: place[rows] for name, rows in split.held.items()},
-        rotated=rotated,
-    )
+    by_client = {name: getattr(split, name) for name in ("rows", "test", "deployment", "later")}
+    moved = {name: tuple(place[rows] for rows in lists) for name, lists in by_client.items() if lists is not None}
+    held = {name: place[rows] for name, rows in split.held.items()}
+    return split._replace(**moved, held=held, rotated=rotated)

@@ -22,6 +22,7 @@ import urllib.error
 import urllib.request
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -126,6 +127,23 @@ def fetch_files(
         for file, path in files.items():
             Path(path).rename(renamed / file)
         yield renamed
+
+
+@contextmanager
+def opened_zip(path: Path) -> Iterator[Callable[[str], IO[bytes]]]:
+    """Yields a function that opens a file of a zip archive by the last part of its name; no file is written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.rsplit("/", 1)[-1]: name for name in archive.namelist() if "__MACOSX" not in name}
+
+            def opened(name: str) -> IO[bytes]:
+                if name not in members:
+                    raise ValueError(f"expected the file {name} in the archive {path}, got none")
+                return archive.open(members[name])
+
+            yield opened
+    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
+        raise ValueError(f"expected a whole zip archive, got a damaged one in {path} ({error})") from error
 
 
 def reachable(url: str, seconds: float = 4.0) -> bool:
