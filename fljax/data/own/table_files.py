@@ -120,16 +120,6 @@ def _read_parquet(place: Path) -> Any:
         raise ValueError(f"expected a table in Parquet, got {one_line(error)}") from None
 
 
-def _with_numbers(files: Sequence[TableFile], tables: Sequence[Any], options: TableOptions) -> list[Any]:
-    """The tables, with numbers in place of texts of CSV files; Parquet has types of its own."""
-    numbered = list(tables)
-    texts = [place for place, file in enumerate(files) if ending(file.place) != ".parquet"]
-    made = _numbers_for_texts([numbered[place] for place in texts], [_name(files[place]) for place in texts], options)
-    for place, table in zip(texts, made, strict=True):
-        numbered[place] = table
-    return numbered
-
-
 def _alike(files: Sequence[TableFile], tables: Sequence[Any], options: TableOptions) -> list[Any]:
     """The tables with the columns of the first one, in its order."""
     named = named_columns(options)
@@ -296,7 +286,7 @@ class Unpacked(gzip.GzipFile):
 
 def read_text(place: Path, options: TableOptions) -> Any:
     """The table in a CSV file (or .gz), with text or None in columns of labels, clients, parts and images."""
-    # ``_numbers_for_texts`` makes numbers of texts. A first column without a name is left out: pandas' row numbers.
+    # ``_with_numbers`` makes numbers of texts. A first column without a name is left out: pandas' row numbers.
     import pandas
 
     encoding, separator, decimal = options.encoding, options.separator, options.decimal
@@ -348,29 +338,27 @@ def read_text(place: Path, options: TableOptions) -> Any:
     return table.assign(**made)
 
 
-def _numbers_for_texts(tables: Sequence[Any], names: Sequence[str], options: TableOptions) -> list[Any]:
-    """Tables of ``read_text`` with numbers in place of texts, by ``numbers_or_text`` of columns of all tables."""
+def _with_numbers(files: Sequence[TableFile], tables: Sequence[Any], options: TableOptions) -> list[Any]:
+    """The tables, with numbers in place of texts of CSV files, by ``numbers_or_text``; Parquet has types of its own."""
     # A column is text in all tables if it is text in one: "7" is no number if another file has "007".
     import pandas
 
-    made, changed = list(tables), [dict[Any, Any]() for _ in tables]
+    texts = [place for place, file in enumerate(files) if ending(file.place) != ".parquet"]
+    changed = [dict[Any, Any]() for _ in tables]
     for name, kind in _kinds(options).items():
-        having = [place for place, table in enumerate(made) if name in table.columns]
+        having = [place for place in texts if name in tables[place].columns]
         if not having:
             continue
-        parts = [made[place][name] for place in having]
+        parts, names = [tables[place][name] for place in having], [_name(files[place]) for place in having]
         joined = numbers_or_text(pandas.concat(parts), kind, options.decimal)
-        files = [names[place] for place in having]
         if kind != "text" and joined.dtype == object:
-            _check_forms(parts, files, name, options.decimal)
+            _check_forms(parts, names, name, options.decimal)
         if len(parts) > 1 and name in label_columns(options.label) and kind != "number":
-            _check_kinds_of_labels(parts, joined, files, name, options.decimal)
-        start = 0
-        for place in having:
-            end = start + len(made[place])
-            changed[place][name] = joined.iloc[start:end]
-            start = end
-    return [table.assign(**each) if each else table for table, each in zip(made, changed, strict=True)]
+            _check_kinds_of_labels(parts, joined, names, name, options.decimal)
+        ends = np.cumsum([len(part) for part in parts])
+        for place, part, end in zip(having, parts, ends, strict=True):
+            changed[place][name] = joined.iloc[end - len(part) : end]
+    return [table.assign(**each) if each else table for table, each in zip(tables, changed, strict=True)]
 
 
 def _check_forms(parts: Sequence[Any], files: Sequence[str], name: Any, decimal: str) -> None:
