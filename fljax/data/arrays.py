@@ -63,6 +63,11 @@ def is_hidden(below: Path) -> bool:
     return any(name.startswith(".") or name == "__MACOSX" for name in below.parts)
 
 
+def one_line(error: BaseException) -> str:
+    """What an error of another library says, for a sentence."""
+    return shown(" ".join(str(error).split()) or type(error).__name__)
+
+
 def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:
     """Returns ``registry[name]``."""
     if isinstance(name, str) and name in registry:

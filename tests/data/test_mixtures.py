@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.data import federate, load, row_numbers
-from fljax.data.partitions.mixtures import block_mixture, class_clusters, mixture
+from fljax.data.partitions.partition import block_mixture, class_clusters, mixture
 
 LABELS = np.tile(np.arange(10), 200)
 ALONE = load("blobs", samples=200, classes=4, seed=2)

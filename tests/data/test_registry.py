@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fljax.data.own.benchmarks import leaf
-from fljax.data.own.client_files import array_folder, table_folder
+from fljax.data.own.files import array_folder, table_folder
 from fljax.data.own.image_folders import image_folder
 from fljax.data.registry import find_source, folder_source
 

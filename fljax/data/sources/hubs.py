@@ -22,17 +22,18 @@ import urllib.error
 import urllib.request
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Unpack
 
 import numpy as np
 
+from fljax.core.keywords import shows
 from fljax.core.names import shown, unknown
 from fljax.data.arrays import with_home
-from fljax.data.assembly import Piece, assemble
-from fljax.data.datasets import Dataset, dataset, with_moments
+from fljax.data.datasets import Dataset, LabelKeywords, Piece, assemble, dataset, with_moments
 
 # Typed loosely, since NumPy's stub treats every keyword as an option of savez.
 _save: Callable[..., None] = np.savez
@@ -126,6 +127,23 @@ def fetch_files(
         for file, path in files.items():
             Path(path).rename(renamed / file)
         yield renamed
+
+
+@contextmanager
+def opened_zip(path: Path) -> Iterator[Callable[[str], Any]]:
+    """Yields a function that opens a file of a zip archive by the last part of its name; no file is written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.rsplit("/", 1)[-1]: name for name in archive.namelist() if "__MACOSX" not in name}
+
+            def opened(name: str) -> Any:  # IO[bytes] for type checkers, which is no class of the file at run time
+                if name not in members:
+                    raise ValueError(f"expected the file {name} in the archive {path}, got none")
+                return archive.open(members[name])
+
+            yield opened
+    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
+        raise ValueError(f"expected a whole zip archive, got a damaged one in {path} ({error})") from error
 
 
 def reachable(url: str, seconds: float = 4.0) -> bool:
@@ -226,6 +244,7 @@ _TENSORFLOW_ADVICE = "install it (pip install tensorflow-cpu)"
 _HUGGING_FACE_ADVICE = "install it (pip install 'fljax[huggingface]')"
 
 
+@shows(assemble)
 def tfds_dataset(
     name: str,
     *,
@@ -234,10 +253,8 @@ def tfds_dataset(
     client: str | None = None,
     train_split: str = "train",
     test_split: str | None = None,
-    classes: int | None = None,
-    regression: bool | None = None,
     folder: str | Path | None = None,
-    standardise: bool = True,
+    **options: Unpack[LabelKeywords],
 ) -> Dataset:
     """A data set of TensorFlow Datasets, ``tfds:NAME`` in a config: ``tfds:kmnist``, ``tfds:emnist/letters``.
 
@@ -259,10 +276,7 @@ def tfds_dataset(
       client: the feature that says whose row it is, e.g. a writer's id; every value is a client.
       train_split: name of the split with the training rows; ``"train[:10%]"`` works, too.
       test_split: name of the split with the test rows; "test" if there is one.
-      classes: number of classes, if TFDS does not say it and some class has no row.
-      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       folder: folder of TFDS's data; ``~/tensorflow_datasets`` if not given.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
 
     Raises:
       ValueError: if there is no such data set or feature, it cannot be downloaded, or needs a package that is not
@@ -288,7 +302,7 @@ def tfds_dataset(
             _tfds_piece(builder, split, is_test, chosen, str(names["label"]), client) for split, is_test in splits
         ]
     class_names = getattr(info.features[names["label"]], "names", None)
-    return assemble(pieces, classes=classes, regression=regression, class_names=class_names, standardise=standardise)
+    return assemble(pieces, class_names=class_names, **options)
 
 
 @contextmanager
@@ -384,6 +398,7 @@ def _plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+@shows(assemble)
 def hugging_face_dataset(
     name: str,
     *,
@@ -393,9 +408,7 @@ def hugging_face_dataset(
     configuration: str | None = None,
     train_split: str = "train",
     test_split: str | None = None,
-    classes: int | None = None,
-    regression: bool | None = None,
-    standardise: bool = True,
+    **options: Unpack[LabelKeywords],
 ) -> Dataset:
     """A data set of Hugging Face, ``hf:OWNER/NAME`` in a config; the extra ``huggingface`` has the package it needs.
 
@@ -416,9 +429,6 @@ def hugging_face_dataset(
       configuration: the data set's configuration, if it has several.
       train_split: name of the split with the training rows.
       test_split: name of the split with the test rows; "test" if there is one.
-      classes: number of classes, if the data set does not say it and some class has no row.
-      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
 
     Code that comes with a data set is never run.
 
@@ -447,7 +457,7 @@ def hugging_face_dataset(
             raise ValueError(unknown("split", split, splits))
     pieces = [_hugging_face_piece(splits[split], label, features, client, is_test) for split, is_test in wanted]
     names = getattr(splits[train_split].features[label], "names", None)
-    return assemble(pieces, classes=classes, regression=regression, class_names=names, standardise=standardise)
+    return assemble(pieces, class_names=names, **options)
 
 
 def _hugging_face_piece(

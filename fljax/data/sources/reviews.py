@@ -13,8 +13,6 @@ import importlib
 import importlib.util
 import io
 import re
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +24,7 @@ from jaxtyping import Float
 
 from fljax.data.arrays import check_count
 from fljax.data.datasets import Dataset, dataset
-from fljax.data.sources.hubs import Source, cache_folder, fetch_files, keep
+from fljax.data.sources.hubs import Source, cache_folder, fetch_files, keep, opened_zip
 
 _TABLE = "training.1600000.processed.noemoticon.csv"
 _ARCHIVE = "trainingandtestdata.zip"
@@ -147,15 +145,8 @@ def _opened(folder: Path | None, cache: str | Path | None) -> Iterator[tuple[Tex
 
 @contextmanager
 def _inside(path: Path) -> Iterator[TextIO]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.rsplit("/", 1)[-1] == _TABLE]
-            if not names:
-                raise ValueError(f"expected the file {_TABLE} in the archive {path}, got none")
-            with archive.open(names[0]) as file:
-                yield io.TextIOWrapper(file, encoding="latin-1", newline="")
-    except (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:
-        raise ValueError(f"expected a whole zip archive, got a damaged one in {path} ({error})") from error
+    with opened_zip(path) as opened, opened(_TABLE) as file:
+        yield io.TextIOWrapper(file, encoding="latin-1", newline="")
 
 
 def _read(lines: Iterable[str], name: str) -> tuple[list[int], list[str], list[str]]:
@@ -335,15 +326,8 @@ def _texts(folder: Path) -> dict[str, tuple[str, str]]:
     path = folder / _TREES
     if not path.is_file():
         raise ValueError(f"expected {_TREES} or the files {', '.join(_FILES)} in the folder {folder}, got neither")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.rsplit("/", 1)[-1]: name for name in archive.namelist() if "__MACOSX" not in name}
-            for name in _FILES:
-                if name not in members:
-                    raise ValueError(f"expected the file {name} in the archive {path}, got none")
-            contents = {name: archive.read(members[name]) for name in _FILES}
-    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
-        raise ValueError(f"expected a whole zip archive, got a damaged one in {path} ({error})") from error
+    with opened_zip(path) as opened:
+        contents = {name: opened(name).read() for name in _FILES}
     return {name: (_decoded(content, f"{path}/{name}"), f"{path}/{name}") for name, content in contents.items()}
 
 
