@@ -23,6 +23,7 @@ import numpy as np
 
 from fljax.core.errors import ProcessLost
 from fljax.core.plain import tell
+from fljax.core.sameness import record
 
 Value = TypeVar("Value")
 
