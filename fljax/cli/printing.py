@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fljax.cli.options import FigureOptions
@@ -38,6 +38,13 @@ def fail(sentence: str, code: int) -> int:
 def print_json(value: Any) -> None:
     """Prints a value as JSON in ASCII, with null for NaN and infinities."""
     tell(json.dumps(_finite(value), indent=2))
+
+
+def print_places(folder: pathlib.Path, report: Sequence[pathlib.Path]) -> None:
+    """Prints where results are, and the pictures and pages that were written."""
+    tell(f"Results: {folder}")
+    for path in report:
+        tell(f"Report:  {path}")
 
 
 def _finite(value: Any) -> Any:

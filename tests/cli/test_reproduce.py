@@ -185,7 +185,7 @@ def test_results_of_another_config_are_not_mixed(tiny, capsys):
 
 
 def test_data_that_are_not_here_are_named(tiny, capsys, monkeypatch):
-    monkeypatch.setattr(reproducing, "missing_data", lambda dataset: f"fljax data prepare {dataset}")
+    monkeypatch.setattr(reproduce, "missing_data", lambda dataset: f"fljax data prepare {dataset}")
     code, printed, wrong = call(capsys, "incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny)
     assert code == 1
     assert "98.8 ± 0.1" in printed

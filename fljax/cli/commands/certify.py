@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from rich.table import Table
 
 from fljax.cli.options import CertifyOptions, ConfigFile, WholeRunOptions
-from fljax.cli.printing import console, print_json
-from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
-from fljax.core.plain import tell
-from fljax.experiments.progress_bars import listener, progress_bars
+from fljax.cli.printing import console, print_json, print_places
+from fljax.cli.running import Context, computing, folder_of, start_jax
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,18 +29,9 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
     from fljax import games
     from fljax.experiments import certify as experiment
 
-    question, saving = _question(options, imports=not runs.no_import), saving_of(context, 30.0, 2, runs.force)
-    folder = folder_of(chosen, runs.out, runs.resume)
-    with resumable(folder, context):
-        with progress_bars(runs.quiet) as progress:
-            certificates = experiment.run(
-                chosen,
-                question,
-                directory=folder,
-                resume=runs.resume,
-                on_event=listener(progress),
-                saving=saving,
-            )
+    question = _question(options, imports=not runs.no_import)
+    with computing(context, runs, lambda: folder_of(chosen, runs)) as (folder, compute):
+        certificates = compute(experiment.run, chosen, question, resume=runs.resume)
         datasets = {label: games.certificate_dataset(certificate) for label, certificate in certificates.items()}
         notes = {label: _notes(label, certificate) for label, certificate in certificates.items()}
         without = [entry.label for entry in chosen.algorithms if entry.label not in certificates]
@@ -59,9 +48,7 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
             _print(label, dataset, notes[label])
         for label in without:
             console(110).print(*notes[label], highlight=False)
-        tell(f"Results: {folder}")
-        for path in written:
-            tell(f"Report:  {path}")
+        print_places(folder, written)
     return 0
 
 

@@ -11,6 +11,7 @@ import pytest
 from fljax import games
 from fljax.engine import RunsDone
 from fljax.engine.checkpoints import Checkpoint, Stopped
+from fljax.games.strategic import certificates
 from fljax.games.strategic.certificates import best_attack, cost_of, judged
 from fljax.games.strategic.playing import Stages
 from fljax.games.strategic.splitting import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
@@ -98,7 +99,7 @@ def test_an_honest_run_that_diverged_counts_the_same_in_the_attack(monkeypatch: 
     choices = np.array([[0, 0, 0], [0, 0, 1]])
     tables = [games.PayoffTable(payoffs, choices, ("honest", name), tuple(range(5))) for name in (*LIES, "candidate 0")]
     tables[0] = tables[0]._replace(payoffs=np.where(np.arange(10).reshape(5, 2, 1) == 1, [-10.0, 0, 0], payoffs))
-    monkeypatch.setattr(certifying, "payoffs", lambda *_, **__: tables.pop(0))
+    monkeypatch.setattr(certificates, "payoffs", lambda *_, **__: tables.pop(0))
     found = certify(candidates=1, controls=False)
     assert found.gains.gains[4].tolist() == [10]
     assert found.attack is not None
