@@ -53,9 +53,9 @@ def test_interrupted(command: str, capsys: Any) -> None:
         ("certify", ["--confidence", "1"], "expected --confidence to be between 0 and 1, got 1.0"),
         ("certify", ["--method", "hoeffding"], "expected --method to be bonferroni or max_t, got 'hoeffding'"),
         ("certify", ["--metric", "accuracy"], "expected --metric to be test_accuracy or test_loss, got 'accuracy'"),
-        ("certify", ["--candidates", "-1"], "expected --candidates to be at least 0, got -1"),
-        ("certify", ["--identities", "0"], "expected --identities to be at least 1, got 0"),
-        ("certify", ["--max-runs", "0"], "expected --max-runs to be at least 1, got 0"),
+        ("certify", ["--candidates", "-1"], "expected --candidates to be a whole number of at least 0, got -1"),
+        ("certify", ["--identities", "0"], "expected --identities to be a whole number of at least 1, got 0"),
+        ("certify", ["--max-runs", "0"], "expected --max-runs to be a whole number of at least 1, got 0"),
         (
             "certify",
             ["--deviators", "0,-1"],

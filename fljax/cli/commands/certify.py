@@ -54,11 +54,10 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
 
 def _check(options: CertifyOptions) -> None:
     """Raises a ValueError for a number that is out of range, before JAX starts."""
-    if not 0 < options.confidence < 1:
-        raise ValueError(f"expected --confidence to be between 0 and 1, got {options.confidence}")
-    for name, least in (("tolerance", 0), ("identities", 1), ("candidates", 0), ("max_runs", 1)):
-        if not least <= (got := getattr(options, name)) < float("inf"):
-            raise ValueError(f"expected --{name.replace('_', '-')} to be at least {least}, got {got}")
+    from fljax.games.strategic.gains import check_settings
+
+    numbers = ("confidence", "tolerance", "identities", "candidates", "max_runs")
+    check_settings("--", **{name: getattr(options, name) for name in numbers})
     if options.deviators is not None:
         _ids(options.deviators)
     valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}

@@ -164,7 +164,7 @@ def test_what_is_refused() -> None:
     table = unilateral(GAINS)
     with pytest.raises(ValueError, match="expected at least 5 seeds for bounds, got 4"):
         games.certificate(unilateral(GAINS[:4]), tolerance=0.1)
-    with pytest.raises(ValueError, match="expected a tolerance of at least 0, got -1"):
+    with pytest.raises(ValueError, match="expected tolerance to be at least 0, got -1"):
         games.certificate(table, tolerance=-1)
     with pytest.raises(ValueError, match="expected a finite payoff of every client in some run, got none of client 2"):
         games.certificate(_with(table, (slice(None), slice(None), 2), np.nan), tolerance=0.1)
