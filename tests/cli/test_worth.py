@@ -1,12 +1,9 @@
-"""``fljax worth``: what it asks, prints and writes, and a run that is killed and goes on."""
+"""``fljax worth``: what it asks, prints and writes; ``test_whole_runs.py`` kills it and goes on."""
 
 from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -14,10 +11,8 @@ import pytest
 
 from fljax import cli, games
 from fljax.experiments import worth as experiment
-from fljax.results import folders
 from fljax.results.events import Event
 from tests.games.known import THREE_SEEDS, comparison_of, table_of
-from tests.processes import environment
 
 CONFIG = """
 name = "tiny"
@@ -37,7 +32,6 @@ name = "fedavg"
 [[algorithms]]
 name = "incfl"
 """
-WAIT = 600
 
 
 def call(capsys: Any, *arguments: str) -> tuple[Any, str, str]:
@@ -47,22 +41,27 @@ def call(capsys: Any, *arguments: str) -> tuple[Any, str, str]:
     return stopped.value.code, written.out, written.err
 
 
-@pytest.fixture
-def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A folder with a config, and retraining that takes no time; ``tables`` may be changed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    told: dict[str, Any] = {"tables": {"fedavg": table_of(THREE_SEEDS)}, "comparisons": {}}
+def instead_of(monkeypatch: pytest.MonkeyPatch, place: pathlib.Path, experiment: Any, told: dict[str, Any]) -> Any:
+    """A folder with a config; an experiment there takes no time, returns ``told["found"]``, and adds what is asked."""
 
     def run(config: Any, question: Any, *, directory: pathlib.Path, resume: bool, on_event: Any, saving: Any) -> Any:
         told.update(config=config, question=question, directory=directory, resume=resume)
         directory.mkdir(parents=True, exist_ok=True)
         on_event(Event("train", "fedavg", 8, 24, 1.0, "about 2 s left"))
-        return experiment.Answer(told["tables"], told["comparisons"])
+        return told["found"]
 
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
+    (place / "tiny.toml").write_text(CONFIG)
     monkeypatch.setattr(experiment, "run", run)
     return told
+
+
+@pytest.fixture
+def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Retraining that takes no time; ``tables`` and ``estimators`` may be changed."""
+    answer = experiment.Answer({"fedavg": table_of(THREE_SEEDS)}, {})
+    return instead_of(monkeypatch, tmp_path, experiment, {"found": answer, **answer._asdict()})
 
 
 @pytest.mark.in_turn
@@ -113,7 +112,7 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
 
 def test_estimators(fake: dict[str, Any], capsys: Any) -> None:
     table = fake["tables"]["fedavg"]
-    fake["comparisons"]["fedavg"] = comparison_of(table, ipss=games.shapley(table))
+    fake["estimators"]["fedavg"] = comparison_of(table, ipss=games.shapley(table))
     asked = ["--estimators", "ipss, digfl", "--no-report"]
     code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "x", *asked)
     assert code == 0
@@ -125,45 +124,3 @@ def test_estimators(fake: dict[str, Any], capsys: Any) -> None:
     entry = json.loads(out)["algorithms"]["fedavg"]["estimators"]["ipss"]
     assert (entry["kendall"], entry["trainings"]) == ([1, 1, 1], 7)
     assert len(entry["worth"]) == 3
-
-
-# --- A run of its own --------------------------------------------------------------------------------------------
-
-
-def start(place: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fljax", "worth", "tiny.toml", *arguments]
-    own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla")}
-    return subprocess.Popen(command, cwd=place, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.thorough
-def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
-    """The tables are those of a run without an interruption, and the values of clients add up."""
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = start(tmp_path, "--out", str(whole), "--seeds", "2", "--json")
-    out, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-    found = json.loads(out)
-    assert list(found["algorithms"]) == ["fedavg", "incfl"]
-
-    process = start(tmp_path, "--out", str(killed), "--seeds", "2", "--quiet")
-    saved = killed / "worth" / "checkpoints" / "fedavg"
-    until = time.monotonic() + WAIT
-    while process.poll() is None and not list(saved.glob("runs-*.npz")):
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    process.kill()
-    process.communicate(timeout=WAIT)
-    process = start(tmp_path, "--out", str(killed), "--seeds", "2", "--resume")
-    _, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-
-    expected, tables = (games.load(folder / experiment.TABLES) for folder in (whole, killed))
-    assert folders.config_of(killed) == tables.config
-    assert not (killed / "worth").exists()
-    for label, table in tables.tables.items():
-        np.testing.assert_array_equal(table.values, expected.tables[label].values)
-        np.testing.assert_array_equal(table.payoffs, expected.tables[label].payoffs)
-        gain = table.values[:, -1] - table.values[:, 0]
-        np.testing.assert_allclose(games.shapley(table).sum(axis=1), gain, atol=1e-15)
