@@ -161,17 +161,18 @@ def _certificates(
         blocks.mkdir(exist_ok=True)
         write(blocks / QUESTION, in_json(asked).encode())
     ahead = {label: entry for label, entry in ahead.items() if entry.deviations}
-    lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
-    lacking = lacking or (ahead if asked.outside == "standalone" else [])
-    reference = standalone_of(setup, outputs, folder) if lacking else None
+    playing = {entry.label: entry for entry in setup.algorithms if entry.label in ahead}
+    needed = playing and (asked.outside == "standalone" or any(map(reads_standalone, playing.values())))
+    reference = standalone_of(setup, outputs, folder) if needed else None
     if asked.control and CONTROL not in finished:
         utility = asked.utility._replace(cost=0.0, price=0.0)
         ahead[CONTROL] = _Ahead(_INFLATED, utility, {}, (), identities=1, candidates=0, outside=None)
     for label, each in ahead.items():
         with about_algorithm(label):
-            plan = _control(setup) if label == CONTROL else plans[label]
-            if reference is not None and label != CONTROL:
-                plan = build_plan(setup, setup.algorithms[setup.labels.index(label)], reference)
+            if label == CONTROL:
+                plan = _control(setup)
+            else:
+                plan = plans[label] if reference is None else build_plan(setup, playing[label], reference)
             certificate = certify(
                 plan,
                 setup.federation,
