@@ -42,6 +42,13 @@ def print_json(value: Any) -> None:
     tell(json.dumps(_finite(value), indent=2))
 
 
+def print_places(folder: pathlib.Path, report: Sequence[pathlib.Path]) -> None:
+    """Prints where results are, and the pictures and pages that were written."""
+    tell(f"Results: {folder}")
+    for path in report:
+        tell(f"Report:  {path}")
+
+
 def _finite(value: Any) -> Any:
     """Replaces NaN and infinities, which JSON does not have, by None."""
     if isinstance(value, float) and not math.isfinite(value):

@@ -18,14 +18,16 @@ import signal
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from fljax.cli.options import Computing, RunOptions, WholeRunOptions
 from fljax.core.errors import ProcessLost
 from fljax.core.plain import tell
+from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     from fljax.config import Config
@@ -244,11 +246,11 @@ def memory() -> dict[str, str]:
     return sizes
 
 
-def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:
-    """The folder for results, which is checked later: ``out``, the latest run of this name, or a new folder."""
-    if out is not None:
-        return out
-    if resume:
+def folder_of(config: Config, options: RunOptions | WholeRunOptions) -> pathlib.Path:
+    """The folder for results, which is checked later: ``--out``, the latest run of this name, or a new folder."""
+    if options.out is not None:
+        return options.out
+    if options.resume:
         return latest_run(config.name, RUNS)
     try:
         return new_folder(config.name, RUNS)
@@ -323,13 +325,35 @@ class Invocation(NamedTuple):
         return shlex.join(["fljax", *chosen, "--out", str(folder), "--resume"])
 
 
-def saving_of(context: Context, every: float, keep: int, force: bool) -> Saving:
+def saving_of(context: Context, options: Computing) -> Saving:
     """How a command saves checkpoints."""
     from fljax.engine.checkpoints import Checkpoint
     from fljax.experiments.conductor import Saving
 
+    every, keep = options.checkpoint_every, options.keep_checkpoints
     Checkpoint(".", every, keep).check()
-    return Saving(every, keep, context.obj.signals.stop, force)
+    return Saving(every, keep, context.obj.signals.stop, options.force)
+
+
+@contextlib.contextmanager
+def computing(
+    context: Context, options: Computing, folder: Callable[[], pathlib.Path], again: str | None = None
+) -> Iterator[tuple[pathlib.Path, Callable[..., Any]]]:
+    """The folder of a command, and a function that calls an experiment with it, after ``start_jax``.
+
+    The experiment saves there, and shows progress bars. An interruption says how to resume, see ``resumable``.
+    """
+    from fljax.core import processes
+
+    saving = saving_of(context, options)
+    place = processes.agreed(folder)
+
+    def compute(experiment: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        with progress_bars(options.quiet or not processes.is_first()) as progress:
+            return experiment(*arguments, directory=place, on_event=listener(progress), saving=saving, **more)
+
+    with resumable(place, context, again):
+        yield place, compute
 
 
 @contextlib.contextmanager

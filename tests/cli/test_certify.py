@@ -1,4 +1,4 @@
-"""``fljax certify``: what it asks, prints and writes, and a run that is killed and goes on."""
+"""``fljax certify``: what it asks, prints and writes; ``test_whole_runs.py`` kills it and goes on."""
 
 from __future__ import annotations
 
@@ -6,37 +6,22 @@ import json
 import pathlib
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fljax import games
 from fljax.experiments import certify as experiment
 from fljax.games import Utility
-from fljax.results import folders
-from fljax.results.events import Event
 from fljax.scenarios import ByReport, Strategy
-from tests.cli.test_worth import CONFIG, whole_and_killed
+from tests.cli.test_worth import CONFIG, instead_of
 from tests.games.played import GAINS, unilateral
-from tests.games.strategic.test_certificates import assert_equal
 from tests.toys.command import call
 
 
 @pytest.fixture
 def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A folder with a config, and deviations that take no time; ``found`` may be changed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    told: dict[str, Any] = {"found": {"fedavg": games.certificate(unilateral(GAINS, outside=0.545), tolerance=0.01)}}
-
-    def run(config: Any, question: Any, *, directory: pathlib.Path, resume: bool, on_event: Any, saving: Any) -> Any:
-        told.update(config=config, question=question, directory=directory, resume=resume)
-        directory.mkdir(parents=True, exist_ok=True)
-        on_event(Event("train", "fedavg", 8, 24, 1.0, "about 2 s left"))
-        return told["found"]
-
-    monkeypatch.setattr(experiment, "run", run)
-    return told
+    """Deviations that take no time; ``found`` may be changed."""
+    certificate = games.certificate(unilateral(GAINS, outside=0.545), tolerance=0.01)
+    return instead_of(monkeypatch, tmp_path, experiment, {"found": {"fedavg": certificate}})
 
 
 def test_the_table_and_the_files(fake: dict[str, Any]) -> None:
@@ -122,23 +107,3 @@ def test_few_seeds(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "tiny.toml").write_text(CONFIG)
     code, _, err = call("certify", "tiny.toml", "--out", "x", "--quiet", "--seeds", "4")
     assert (code, err) == (2, "fljax: seeds: expected at least 5 for a certificate, got 4\n")
-
-
-# --- A run of its own --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
-    """The certificates are those of a run without an interruption."""
-    algorithms, whole, killed = whole_and_killed(tmp_path, "certify", "--seeds", "5", "--candidates", "3")
-    assert list(algorithms) == ["fedavg", "incfl", experiment.CONTROL]
-    assert "size times 10" in {cell["deviation"] for cell in algorithms["fedavg"]["cells"]}
-    assert {"loss times 10", "threshold times 0"} <= {cell["deviation"] for cell in algorithms["incfl"]["cells"]}
-    assert all(control["verdict"] == control["expected"] for control in algorithms["incfl"]["controls"])
-    assert algorithms["incfl"]["attack"]["candidates"] == 3
-
-    expected, certificates = (games.load_certificates(folder / folders.CERTIFICATES) for folder in (whole, killed))
-    assert folders.config_of(killed) == certificates.config
-    for label, certificate in certificates.certificates.items():
-        assert_equal(certificate, expected.certificates[label], label)
-        assert np.isfinite(certificate.gains.payoffs).all()

@@ -1,8 +1,7 @@
-"""``fljax worth``: what it asks, prints and writes, and a run that is killed and goes on."""
+"""``fljax worth``: what it asks, prints and writes; ``test_whole_runs.py`` kills it and goes on."""
 
 from __future__ import annotations
 
-import functools
 import json
 import pathlib
 from typing import Any
@@ -12,10 +11,8 @@ import pytest
 
 from fljax import games
 from fljax.experiments import worth as experiment
-from fljax.results import folders
 from fljax.results.events import Event
 from tests.games.known import THREE_SEEDS, comparison_of, table_of
-from tests.processes import command, ended, until
 from tests.toys.command import call
 from tests.toys.configs import config_text
 
@@ -24,22 +21,27 @@ CONFIG = config_text(
 )
 
 
-@pytest.fixture
-def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A folder with a config, and retraining that takes no time; ``tables`` may be changed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    told: dict[str, Any] = {"tables": {"fedavg": table_of(THREE_SEEDS)}, "comparisons": {}}
+def instead_of(monkeypatch: pytest.MonkeyPatch, place: pathlib.Path, experiment: Any, told: dict[str, Any]) -> Any:
+    """A folder with a config; an experiment there takes no time, returns ``told["found"]``, and adds what is asked."""
 
     def run(config: Any, question: Any, *, directory: pathlib.Path, resume: bool, on_event: Any, saving: Any) -> Any:
         told.update(config=config, question=question, directory=directory, resume=resume)
         directory.mkdir(parents=True, exist_ok=True)
         on_event(Event("train", "fedavg", 8, 24, 1.0, "about 2 s left"))
-        return experiment.Answer(told["tables"], told["comparisons"])
+        return told["found"]
 
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
+    (place / "tiny.toml").write_text(CONFIG)
     monkeypatch.setattr(experiment, "run", run)
     return told
+
+
+@pytest.fixture
+def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Retraining that takes no time; ``tables`` and ``estimators`` may be changed."""
+    answer = experiment.Answer({"fedavg": table_of(THREE_SEEDS)}, {})
+    return instead_of(monkeypatch, tmp_path, experiment, {"found": answer, **answer._asdict()})
 
 
 @pytest.mark.in_turn
@@ -90,7 +92,7 @@ def test_json(fake: dict[str, Any]) -> None:
 
 def test_estimators(fake: dict[str, Any]) -> None:
     table = fake["tables"]["fedavg"]
-    fake["comparisons"]["fedavg"] = comparison_of(table, ipss=games.shapley(table))
+    fake["estimators"]["fedavg"] = comparison_of(table, ipss=games.shapley(table))
     asked = ["--estimators", "ipss, digfl", "--no-report"]
     code, out, _ = call("worth", "tiny.toml", "--out", "x", *asked)
     assert code == 0
@@ -102,37 +104,3 @@ def test_estimators(fake: dict[str, Any]) -> None:
     entry = json.loads(out)["algorithms"]["fedavg"]["estimators"]["ipss"]
     assert (entry["kendall"], entry["trainings"]) == ([1, 1, 1], 7)
     assert len(entry["worth"]) == 3
-
-
-# --- A run of its own --------------------------------------------------------------------------------------------
-
-
-def whole_and_killed(place: pathlib.Path, name: str, *words: str) -> tuple[dict[str, Any], pathlib.Path, pathlib.Path]:
-    """What a command says in JSON, its folder, and that of the same command which was killed and went on."""
-    (place / "tiny.toml").write_text(CONFIG)
-    whole, killed = place / "whole", place / "killed"
-    start = functools.partial(command, place, name, "tiny.toml", *words)
-    ((code, out, err),) = ended([start("--out", str(whole), "--json")])
-    assert code == 0, err
-    process = start("--out", str(killed), "--quiet")
-    until(process, lambda: list((killed / name / "checkpoints" / "fedavg").rglob("runs-*.npz")))
-    process.kill()
-    process.communicate()
-    ((code, _, err),) = ended([start("--out", str(killed), "--resume")])
-    assert code == 0, err
-    assert not (killed / name).exists()
-    return json.loads(out)["algorithms"], whole, killed
-
-
-@pytest.mark.thorough
-def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
-    """The tables are those of a run without an interruption, and the values of clients add up."""
-    found, whole, killed = whole_and_killed(tmp_path, "worth", "--seeds", "2")
-    assert list(found) == ["fedavg", "incfl"]
-    expected, tables = (games.load(folder / experiment.TABLES) for folder in (whole, killed))
-    assert folders.config_of(killed) == tables.config
-    for label, table in tables.tables.items():
-        np.testing.assert_array_equal(table.values, expected.tables[label].values)
-        np.testing.assert_array_equal(table.payoffs, expected.tables[label].payoffs)
-        gain = table.values[:, -1] - table.values[:, 0]
-        np.testing.assert_allclose(games.shapley(table).sum(axis=1), gain, atol=1e-15)

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from fljax.cli.options import CertifyOptions, ConfigFile, WholeRunOptions
-from fljax.cli.printing import as_table, console, print_json
-from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
-from fljax.core.plain import tell
-from fljax.experiments.progress_bars import listener, progress_bars
+from fljax.cli.printing import as_table, console, print_json, print_places
+from fljax.cli.running import Context, computing, folder_of, start_jax
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,18 +27,9 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
     from fljax import games
     from fljax.experiments import certify as experiment
 
-    question, saving = _question(options, imports=not runs.no_import), saving_of(context, 30.0, 2, runs.force)
-    folder = folder_of(chosen, runs.out, runs.resume)
-    with resumable(folder, context):
-        with progress_bars(runs.quiet) as progress:
-            certificates = experiment.run(
-                chosen,
-                question,
-                directory=folder,
-                resume=runs.resume,
-                on_event=listener(progress),
-                saving=saving,
-            )
+    question = _question(options, imports=not runs.no_import)
+    with computing(context, runs, lambda: folder_of(chosen, runs)) as (folder, compute):
+        certificates = compute(experiment.run, chosen, question, resume=runs.resume)
         datasets = {label: games.certificate_dataset(certificate) for label, certificate in certificates.items()}
         notes = {label: _notes(label, certificate) for label, certificate in certificates.items()}
         without = [entry.label for entry in chosen.algorithms if entry.label not in certificates]
@@ -57,19 +46,16 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
             _print(label, dataset, notes[label])
         for label in without:
             console(110).print(*notes[label], highlight=False)
-        tell(f"Results: {folder}")
-        for path in written:
-            tell(f"Report:  {path}")
+        print_places(folder, written)
     return 0
 
 
 def _check(options: CertifyOptions) -> None:
     """Raises a ValueError for a number that is out of range, before JAX starts."""
-    if not 0 < options.confidence < 1:
-        raise ValueError(f"expected --confidence to be between 0 and 1, got {options.confidence}")
-    for name, least in (("tolerance", 0), ("identities", 1), ("candidates", 0), ("max_runs", 1)):
-        if not least <= (got := getattr(options, name)) < float("inf"):
-            raise ValueError(f"expected --{name.replace('_', '-')} to be at least {least}, got {got}")
+    from fljax.games.strategic.gains import check_settings
+
+    numbers = ("confidence", "tolerance", "identities", "candidates", "max_runs")
+    check_settings("--", **{name: getattr(options, name) for name in numbers})
     if options.deviators is not None:
         _ids(options.deviators)
     valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}

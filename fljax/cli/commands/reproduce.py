@@ -15,9 +15,8 @@ import typer
 
 from fljax.cli.options import ReproduceOptions
 from fljax.cli.printing import as_table, console, fail, print_json
-from fljax.cli.running import RUNS, Context, resumable, saving_of, start_jax
+from fljax.cli.running import RUNS, Context, computing, saving_of, start_jax
 from fljax.core.plain import tell
-from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -109,17 +108,9 @@ def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Data
     start_jax(options.cache)
     from fljax.experiments import run as experiment
 
-    with (
-        resumable(source.folder, context, again=context.obj.again()),
-        progress_bars(options.quiet or options.as_json) as progress,
-    ):
-        outcome = experiment.run(
-            source.config,
-            directory=source.folder,
-            resume=True,
-            on_event=listener(progress),
-            saving=saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force),
-        )
+    shown = options._replace(quiet=options.quiet or options.as_json)
+    with computing(context, shown, lambda: source.folder, context.obj.again()) as (_, compute):
+        outcome = compute(experiment.run, source.config, resume=True)
     for label, seed, round_ in outcome.diverged:
         fail(f"{label} diverged with seed {seed} in round {round_}; all is saved in {source.folder}", 1)
     return outcome.metrics
@@ -238,7 +229,7 @@ def reproduce(
         places = {cell_of(each.published): run for each in compared}
     else:
         # Before anything is computed.
-        saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
+        saving_of(context, options)
         sources = sources_of(table, rows, options)
         compared, places = numbers_of(context, rows, sources, options)
     if options.as_json:

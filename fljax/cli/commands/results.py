@@ -86,47 +86,56 @@ def export(
     """
     asked = printing.asked_for(chosen)
     forms = {"--latex": latex, "--csv": csv and not (leaving or gains), "--pdf": pdf and asked is None}
-    forms |= {"--gains": gains, "--leaving": leaving, "--figures": asked is not None}
+    form = _form(forms | {"--gains": gains, "--leaving": leaving, "--figures": asked is not None})
+    if chosen.metric and form in ("--leaving", "--gains", "--pdf"):
+        raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {form}")
+    if targets and (chosen.metric or form not in ("--latex", "--csv")):
+        other = "--metric" if chosen.metric else form
+        raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
+    from fljax.results import folders
+
+    if asked is not None:
+        printing.write_figures(run, asked, out or run / printing.PICTURES)
+    elif form == "--pdf":
+        printing.write_pictures(*folders.load(run), out or run / printing.PICTURES)
+    elif out is None:
+        tell(_text(run, form, chosen.metric or (), targets), end="")
+    else:
+        from fljax.core.files import replace
+
+        text = _text(run, form, chosen.metric or (), targets)
+        try:
+            replace(out, text.encode(errors="backslashreplace"))
+        except OSError as error:
+            raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
+        tell(out)
+    return 0
+
+
+def _form(forms: Mapping[str, bool]) -> str:
+    """The one form that is asked for."""
     named = [name for name, on in forms.items() if on]
     if len(named) != 1:
         given = " and ".join(named) or "none"
         raise ValueError(f"expected one of {', '.join(list(forms)[:-1])} and --figures, got {given}")
-    if chosen.metric and (leaving or gains or (pdf and asked is None)):
-        raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {named[0]}")
-    if targets and (chosen.metric or named[0] not in ("--latex", "--csv")):
-        other = "--metric" if chosen.metric else named[0]
-        raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
-    if asked is not None:
-        printing.write_figures(run, asked, run / printing.PICTURES if out is None else out)
-        return 0
+    return named[0]
+
+
+def _text(run: pathlib.Path, form: str, chosen: Sequence[str], targets: Sequence[str] | None) -> str:
+    """The text of a form that is a table."""
+    from fljax.report import leaving
     from fljax.results import folders
+    from fljax.results.clients import gains_frame
 
-    if leaving:
-        from fljax.report import leaving as who_leaves
-
-        text = as_csv(who_leaves(run))
-    else:
-        found, records = folders.load(run)
-        if pdf:
-            printing.write_pictures(found, records, run / printing.PICTURES if out is None else out)
-            return 0
-        if gains:
-            text = _clients_of(found)
-        elif wanted := _targets(targets):
-            text = _target_table(found, latex, wanted)
-        else:
-            text = _table_of(found, latex, chosen.metric or ())
-    if out is None:
-        tell(text, end="")
-        return 0
-    from fljax.core.files import replace
-
-    try:
-        replace(out, text.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
-    tell(out)
-    return 0
+    if form == "--leaving":
+        return as_csv(leaving(run))
+    metrics = folders.load(run)[0]
+    if form == "--gains":
+        return as_csv(gains_frame(metrics))  # a line for each algorithm and client; of a sweep, for each cell, too
+    wanted = _targets(targets)
+    return (
+        _target_table(metrics, form == "--latex", wanted) if wanted else _table_of(metrics, form == "--latex", chosen)
+    )
 
 
 def _targets(texts: Sequence[str] | None) -> dict[str, float]:
@@ -161,13 +170,6 @@ def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]
     lines = [list(line) for line in zip(columns[0][0], *(column[1] for column in columns), strict=True)]
     escaped = [[exporting.escape(each) for each in line] for line in lines]
     return exporting.latex_lines(escaped, "At the first evaluation that reaches the target.")
-
-
-def _clients_of(metrics: xr.Dataset) -> str:
-    """A line for each algorithm and client; of a sweep, for each cell, too."""
-    from fljax.results.clients import gains_frame
-
-    return as_csv(gains_frame(metrics))
 
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:

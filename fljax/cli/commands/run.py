@@ -13,10 +13,9 @@ from rich.table import Table
 
 from fljax.cli.commands.reproduce import check_chosen, print_chosen
 from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
-from fljax.cli.printing import as_table, console, fail, print_json
-from fljax.cli.running import Context, extra_callbacks, folder_of, join, resumable, saving_of, start_jax
+from fljax.cli.printing import as_table, console, fail, print_json, print_places
+from fljax.cli.running import Context, computing, extra_callbacks, folder_of, join, saving_of, start_jax
 from fljax.core.plain import tell
-from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -49,20 +48,10 @@ def run(
     from fljax.experiments import run as experiment
     from fljax.experiments.saved_models import ModelFiles
 
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
     first = processes.is_first()  # which writes and prints
-    folder = processes.agreed(lambda: folder_of(chosen, options.out, options.resume))
-    with resumable(folder, context):
-        with progress_bars(options.quiet or not first) as progress:
-            listen = listener(progress)
-            outcome = experiment.run(
-                chosen,
-                directory=folder,
-                resume=options.resume,
-                on_event=listen,
-                saving=saving,
-                callbacks=extra_callbacks(tensorboard),
-            )
+    with computing(context, options, lambda: folder_of(chosen, options)) as (folder, compute):
+        callbacks = extra_callbacks(tensorboard)
+        outcome = compute(experiment.run, chosen, resume=options.resume, callbacks=callbacks)
         from fljax import report
         from fljax.results import Results
         from fljax.results.non_finite import diverged_seeds
@@ -116,9 +105,7 @@ def _print_places(metrics: xr.Dataset, folder: pathlib.Path, pictures: Sequence[
     """Prints where results and pictures are, and a note if no font has some letters of the pictures."""
     from fljax import report
 
-    tell(f"Results: {folder}")
-    for path in pictures:
-        tell(f"Report:  {path}")
+    print_places(folder, pictures)
     if pictures and (note := report.font_note(report.texts_of(metrics))):
         tell(note)
 
@@ -201,19 +188,10 @@ def sweep(
     from fljax.experiments import sweep as sweeping
 
     sweeping.check(chosen)
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
     first = processes.is_first()  # which writes and prints
-    folder = processes.agreed(lambda: _folder_of(chosen, options))
-    with resumable(folder, context):
-        with progress_bars(options.quiet or not first) as progress:
-            outcome = sweeping.run(
-                chosen,
-                directory=folder,
-                resume=options.resume,
-                on_event=listener(progress),
-                saving=saving,
-                callbacks=extra_callbacks(tensorboard),
-            )
+    with computing(context, options, lambda: _folder_of(chosen, options)) as (folder, compute):
+        callbacks = extra_callbacks(tensorboard)
+        outcome = compute(sweeping.run, chosen, resume=options.resume, callbacks=callbacks)
         pictures = _pictures(folder, options) if first else ()
     diverged = _diverged(outcome, _PLACE)
     if first:
@@ -225,7 +203,7 @@ def _folder_of(chosen: Grid, options: RunOptions) -> pathlib.Path:
     """The folder of a sweep in one piece."""
     from fljax.experiments import sweep as sweeping
 
-    folder = folder_of(chosen.config, options.out, options.resume)
+    folder = folder_of(chosen.config, options)
     if (count := sweeping.count_of(folder)) is not None:
         raise ValueError(f"expected --part I/{count} or --join for the parts in {str(folder)!r}, got neither")
     return folder
@@ -245,7 +223,7 @@ def _run_part(chosen: Grid, number: int, count: int, context: Context, options: 
 
     if options.out is None:
         raise ValueError("expected --out DIR with --part, the folder that all parts share, got none")
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
+    saving_of(context, options)  # refuses numbers before the folder is made
     part = sweeping.begin_part(chosen, options.out, number, count)
     if part is None:
         parts = len(sweeping.split(chosen, count))
@@ -256,8 +234,8 @@ def _run_part(chosen: Grid, number: int, count: int, context: Context, options: 
         _say_part(options, folder, f"Part {number} of {count} is finished: its results are in {folder}")
         return 0
     start_jax(options.cache)
-    with resumable(folder, context, context.obj.again()), progress_bars(options.quiet) as progress:
-        outcome = sweeping.run_part(part, folder, saving, listener(progress), extra_callbacks(tensorboard))
+    with computing(context, options, lambda: folder, context.obj.again()) as (_, compute):
+        outcome = compute(sweeping.run_part, part, callbacks=extra_callbacks(tensorboard))
     diverged = _diverged(outcome, _PLACE)
     command = shlex.join(["fljax", "sweep", "--join", str(options.out)])
     _say_part(options, folder, f"Part {number} of {count} is finished; to join all of them: {command}")

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fljax.cli.options import ConfigFile, WholeRunOptions, WorthOptions
-from fljax.cli.printing import as_table, console, fail, print_json
-from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
-from fljax.core.plain import tell
-from fljax.experiments.progress_bars import listener, progress_bars
+from fljax.cli.printing import as_table, console, fail, print_json, print_places
+from fljax.cli.running import Context, computing, folder_of, start_jax
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,18 +29,8 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
     from fljax import games
     from fljax.experiments import worth as experiment
 
-    saving = saving_of(context, 30.0, 2, runs.force)
-    folder = folder_of(chosen, runs.out, runs.resume)
-    with resumable(folder, context):
-        with progress_bars(runs.quiet) as progress:
-            tables, comparisons = experiment.run(
-                chosen,
-                question,
-                directory=folder,
-                resume=runs.resume,
-                on_event=listener(progress),
-                saving=saving,
-            )
+    with computing(context, runs, lambda: folder_of(chosen, runs)) as (folder, compute):
+        tables, comparisons = compute(experiment.run, chosen, question, resume=runs.resume)
         worths = {label: games.worth(table) for label, table in tables.items()}
         pictures = _write(folder, chosen.name, _Shown(tables, worths, comparisons), drawn=not runs.no_report)
     gone = {label: words for label, table in tables.items() if (words := games.divergences(table)) is not None}
@@ -65,9 +53,7 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
                 for sentence in estimator_sentences(compared):
                     shown.print(sentence, highlight=False)
             shown.print()
-        tell(f"Results: {folder}")
-        for path in pictures:
-            tell(f"Report:  {path}")
+        print_places(folder, pictures)
     if gone:
         label, words = next(iter(gone.items()))
         others = f", and runs of {len(gone) - 1} more algorithms" if len(gone) > 1 else ""

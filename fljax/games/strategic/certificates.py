@@ -20,7 +20,6 @@ from fljax.contributions.tables import LEAST_SEEDS
 from fljax.core.files import write
 from fljax.core.names import unknown
 from fljax.core.sameness import FORCED, forced_in
-from fljax.core.signatures import is_whole
 from fljax.engine import Plan, plan_of
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.games.strategic.equilibria import BestResponseGraph
@@ -30,7 +29,7 @@ from fljax.games.strategic.gains import (
     Control,
     Gains,
     certificate,
-    check_tolerance,
+    check_settings,
     concluded,
     confirm,
     ex_post,
@@ -387,10 +386,11 @@ def certify(
     "Optimal auctions through deep learning" (ICML 2019), for regret.
     """
     chosen, numbers = plan_of(plan), seeds_of(seeds)
-    check_tolerance(tolerance)
-    _check(len(numbers), confidence, method, candidates)
-    if not is_whole(identities) or identities < 1:
-        raise ValueError(f"expected identities to be a whole number of at least 1, got {identities!r}")
+    check_settings(tolerance=tolerance, confidence=confidence, identities=identities, candidates=candidates)
+    if len(numbers) < LEAST_SEEDS:
+        raise ValueError(f"expected at least {LEAST_SEEDS} seeds for a certificate, got {len(numbers)}")
+    if method not in METHODS:
+        raise ValueError(unknown("method", method, METHODS))
     messages = messages_of(chosen, federation)
     tried = usual_deviations(messages) if deviations is None else deviations
     check_deviations(tried, messages, algorithm_of(chosen))
@@ -465,7 +465,7 @@ def check_number(cost: Cost, max_runs: int) -> None:
 def judged(result: Certificate, tolerance: float, *, attack: Attack | None = None, known: bool = False) -> Certificate:
     """The certificate at another tolerance, with ``attack`` or its own; nothing of the mechanism runs again."""
     # With ``known``, mechanisms with known gains are certified now. Otherwise the mechanisms of ``result`` stay.
-    check_tolerance(tolerance)
+    check_settings(tolerance=tolerance)
     controls = known_mechanisms() if known else tuple(entry for entry in result.controls if entry.name != FEE)
     if controls:
         controls += (fee_for_honesty(result.gains, tolerance, result.confidence, result.method),)
@@ -488,18 +488,6 @@ def best_attack(gains: Gains, strategies: Mapping[str, Strategy], confidence: fl
     searched = float(gains.gains[: len(gains.seeds) // 2, chosen.cell].mean())
     client = int(gains.clients[chosen.cell])
     return Attack(client, tuple(strategy.items()), len(strategies), searched, chosen.mean, chosen.low, chosen.high)
-
-
-def _check(seeds: int, confidence: float, method: str, candidates: int) -> None:
-    """Raises a ValueError for a setting with which there would be no certificate at the end of all runs."""
-    if seeds < LEAST_SEEDS:
-        raise ValueError(f"expected at least {LEAST_SEEDS} seeds for a certificate, got {seeds}")
-    if not 0 < confidence < 1:
-        raise ValueError(f"expected a confidence between 0 and 1, got {confidence}")
-    if method not in METHODS:
-        raise ValueError(unknown("method", method, METHODS))
-    if not is_whole(candidates) or candidates < 0:
-        raise ValueError(f"expected candidates to be a whole number of at least 0, got {candidates!r}")
 
 
 def candidate_strategies(

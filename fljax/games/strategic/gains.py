@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int, Real
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
 from fljax.core.names import plain
+from fljax.core.signatures import is_whole
 
 # How far gains are rounded, relative to the largest payoff: runs have payoffs in single precision.
 _OF_RUNS, _OF_WHOLE_NUMBERS = 2.0**-22, 2.0**-51
@@ -426,7 +427,7 @@ def concluded(
     controls: tuple[Control, ...] = (),
 ) -> Certificate:
     """The certificate of gains and their bounds, with what stands beside them."""
-    check_tolerance(tolerance)
+    check_settings(tolerance=tolerance)
     low, high = float(bounds.low.max()), float(bounds.high.max())
     beyond = with_rounding(tolerance, gains)
     verdicts = verdicts_of(bounds, tolerance, beyond - tolerance)
@@ -490,10 +491,19 @@ def seeds_that_decide(
     return int(np.ceil(count)) if np.isfinite(count) else None
 
 
-def check_tolerance(tolerance: float) -> None:
-    """Raises a ValueError if the tolerance is negative, infinite or NaN."""
-    if not 0 <= tolerance < np.inf:
-        raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
+_LEAST = {"tolerance": 0, "identities": 1, "candidates": 0, "max_runs": 1}
+
+
+def check_settings(prefix: str = "", **settings: float) -> None:
+    """Raises a ValueError for a setting of certificates that is out of range; in a command ``prefix`` begins names."""
+    for name, value in settings.items():
+        shown = f"{prefix}{name.replace('_', '-')}" if prefix else name
+        if name == "confidence":
+            if not 0 < value < 1:
+                raise ValueError(f"expected {shown} to be between 0 and 1, got {value}")
+        elif not _LEAST[name] <= value < np.inf or (name != "tolerance" and not is_whole(value)):
+            number = "" if name == "tolerance" else "a whole number of "
+            raise ValueError(f"expected {shown} to be {number}at least {_LEAST[name]}, got {value}")
 
 
 def with_rounding(tolerance: float, gains: Gains) -> float:
@@ -696,7 +706,7 @@ def pair_certificate(
     Source: Laffont and Martimort, "Collusion under asymmetric information" (1997), for side payments in a coalition
     that lies together.
     """
-    check_tolerance(tolerance)
+    check_settings(tolerance=tolerance)
     complete = replace_diverged(table, worst)
     deviating = table.choices != 0
     alike = table.choices.max(axis=1) * deviating.sum(axis=1) == table.choices.sum(axis=1)

@@ -75,7 +75,7 @@ def test_another_tolerance_needs_no_runs() -> None:
     assert (wider.verdict, wider.tolerance, wider.attack) == ("INCONCLUSIVE", 0.15, attack)
     assert judged(beside, 0.31).verdict == "CERTIFIED"
     assert [control.name for control in wider.controls] == ["known", FEE]
-    with pytest.raises(ValueError, match="expected a tolerance of at least 0, got -1"):
+    with pytest.raises(ValueError, match="expected tolerance to be at least 0, got -1"):
         judged(first, -1.0)
 
 
@@ -140,8 +140,8 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
     ("changes", "words"),
     [
         ({"seeds": 4}, "expected at least 5 seeds for a certificate, got 4"),
-        ({"tolerance": -0.1}, "expected a tolerance of at least 0, got -0.1"),
-        ({"confidence": 1.0}, "expected a confidence between 0 and 1, got 1.0"),
+        ({"tolerance": -0.1}, "expected tolerance to be at least 0, got -0.1"),
+        ({"confidence": 1.0}, "expected confidence to be between 0 and 1, got 1.0"),
         ({"method": "hoeffding"}, "expected one of the methods bonferroni, max_t, got 'hoeffding'"),
         ({"candidates": -1}, "expected candidates to be a whole number of at least 0, got -1"),
         ({"identities": 0}, "expected identities to be a whole number of at least 1, got 0"),
