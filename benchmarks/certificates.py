@@ -168,8 +168,8 @@ def estimate(config: Config, rate: float, asked: Mapping[str, Any]) -> None:
     from fljax.experiments.inputs.setup import resolve_setup
     from fljax.experiments.programs import check
     from fljax.games import messages_of, usual_deviations
-    from fljax.games.costs import in_words
-    from fljax.games.strategic.certifying import cost_of
+    from fljax.games.strategic.certificates import cost_of
+    from fljax.games.values import in_words
     from fljax.results.events import EventLog
 
     setup = resolve_setup(config, EventLog())
@@ -231,7 +231,7 @@ def speed(config: Config, labels: Sequence[str], passes: int) -> None:
     from fljax import games
     from fljax.experiments.inputs.setup import resolve_setup
     from fljax.experiments.programs import check
-    from fljax.games.strategic.certifying import cost_of
+    from fljax.games.strategic.certificates import cost_of
     from fljax.results.events import EventLog
 
     compiled: list[float] = []
@@ -286,7 +286,7 @@ def commit(name: str, folder: Path, tolerance: float) -> None:
     """Writes the files of a config that are committed, with verdicts at a tolerance."""
     from throughput import hardware
 
-    from fljax.games.strategic.certifying import judged
+    from fljax.games.strategic.certificates import judged
     from fljax.results.folders import CERTIFICATES
 
     saved = load_certificates(folder / CERTIFICATES)

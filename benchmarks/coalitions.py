@@ -40,7 +40,7 @@ from throughput import hardware
 import fljax
 from fljax import algorithms, data, models
 from fljax.core.files import read_npz
-from fljax.engine.whole_runs.members import rows_of_members
+from fljax.engine.whole_runs.program import rows_of_members
 
 STEPS, BATCH = 20, 32
 PLAIN = 60  # rounds of ``simulate`` whose memory is measured, in programs of 30

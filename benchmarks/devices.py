@@ -80,7 +80,7 @@ def measure(algorithm: str, model: str, devices: int, source: str) -> dict[str, 
     from fljax.engine.programs.execution import resolve
     from fljax.engine.programs.program import partition_plan
     from fljax.engine.programs.shapes import measure as shapes_of
-    from fljax.engine.rounds.federations import by_id
+    from fljax.engine.rounds.states import by_id
 
     random = np.random.default_rng(0)
     shape = (32, 32, 3) if model == "resnet18" else (784,)

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.metrics.summaries import align_clusters, over_seeds
+from fljax.metrics.uncertainty import align_clusters, over_seeds
 from fljax.report.tables import last_values
 from fljax.results import folders
-from fljax.results.endings import end_of
+from fljax.results.events import end_of
 
 # Tokens of IP-FL's settlements, summed over rounds and clients.
 TOKENS = ("paid", "reimbursed", "rewarded")

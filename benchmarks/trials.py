@@ -28,10 +28,10 @@ from fljax.metrics import over_seeds
 from fljax.published import beside as reproduce
 from fljax.published import tables as published_tables
 from fljax.published import verdicts
-from fljax.published.noise import Sample
+from fljax.published.tables import Sample
 from fljax.report.tables import last_values
 from fljax.results import folders
-from fljax.results.endings import end_of
+from fljax.results.events import end_of
 
 HERE = Path(__file__).resolve().parent
 TRIALS, NUMBERS = HERE / "trials.toml", HERE / "results" / "trials.csv"

@@ -152,7 +152,7 @@ def test_blocks_are_small_and_a_multiple_of_what_is_computed_at_a_time(monkeypat
     find = lambda count, at_once, row=0: host_data.block_size((), None, count, at_once, row, 100).clients  # noqa: E731
     assert find(100, 4) == 32  # at most half of the clients
     assert find(3, 4) == 3
-    monkeypatch.setattr(client_blocks, "BLOCK", 1000)
+    monkeypatch.setattr(host_data, "BLOCK", 1000)
     assert find(100, 4) == 8
 
 

@@ -127,7 +127,7 @@ def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatc
     def never(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(scoring, "predictions", never)
+    monkeypatch.setattr(trained, "predictions", never)
     plain = _simulate()
     assert not [name for name in plain.metrics if "score" in str(name)]
     np.testing.assert_array_equal(plain.metrics.test_loss, result.metrics.test_loss)

@@ -103,7 +103,7 @@ def test_evaluations_are_those_of_a_run_from_the_beginning(tmp_path):
 def test_long_records_have_all_rounds(folder, monkeypatch):
     before = folders.load(folder)[1]
     monkeypatch.setattr(history, "LONG", 0)
-    monkeypatch.setattr(series, "CHUNK", 50)
+    monkeypatch.setattr(checkpoints, "CHUNK", 50)
     monkeypatch.setattr(further_rounds, "_AT_ONCE", 3)
     outcome = experiment.run(build(rounds=8), directory=folder, resume=True, saving=Saving(0))
     assert (folder / "records/fedavg").is_dir()

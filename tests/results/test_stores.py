@@ -46,8 +46,8 @@ FEDERATION = tiny_federation()
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are long, have chunks of a few rounds, and few of them are read at once."""
     monkeypatch.setattr(history, "LONG", 0)
-    monkeypatch.setattr(series, "CHUNK", 50)
-    monkeypatch.setattr(series, "READ", 1000)
+    monkeypatch.setattr(checkpoints, "CHUNK", 50)
+    monkeypatch.setattr(checkpoints, "READ", 1000)
 
 
 def simulate(**arguments: Any) -> Any:
@@ -243,7 +243,7 @@ def test_short_records_replace_long_ones_of_an_earlier_process(
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(history, "LONG", 0)
-        patch.setattr(series, "CHUNK", 50)
+        patch.setattr(checkpoints, "CHUNK", 50)
 
         def died(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
