@@ -22,11 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fljax
-from fljax.cli import main
 from fljax.report.page import live_page
 from fljax.results import read_state, stores
 from tests.drawn import at_most
 from tests.report.test_report import results
+from tests.toys.command import call
 from tests.toys.configs import BASE
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
