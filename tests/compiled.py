@@ -102,7 +102,7 @@ def limit_of_memory_maps() -> int:
 def keep_on_disk(folder: pathlib.Path) -> None:
     """Programs of this process, of workers and of commands that tests start are kept in one folder.
 
-    ``fljax.engine.devices.cache.mend`` has nothing to mend there. It is for caches of a limited size, where a killed
+    ``fljax.engine.devices.layout.mend`` has nothing to mend there. It is for caches of a limited size, where a killed
     process may leave a program without the time of its last use, and JAX then stores no other. Here JAX has no limit:
     a program that a killed process wrote in part is compiled again, with a warning.
     """

@@ -141,3 +141,12 @@ def quick_compilation():
     """For files of tiny programs, whose thorough tests are compiled quickly as well."""
     with compiled.quickly():
         yield
+
+
+@pytest.fixture(scope="module")
+def quick_programs() -> Iterator[None]:
+    """For files whose runs are compiled quickly, however thorough their tests are."""
+    from tests.toys import quick  # imported here, after the hook
+
+    with quick.quick_programs():
+        yield

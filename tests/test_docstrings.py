@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fljax
-from fljax.cli.catalogue import docstrings
+from fljax.cli import catalogue
 
 ROOT = pathlib.Path(fljax.__file__).parent
 MODULES = sorted(
@@ -60,7 +60,7 @@ TEXT = """Does ``w <- w + v``. More.
 
 
 def test_docstrings_have_parts() -> None:
-    found = docstrings.parse(TEXT)
+    found = catalogue.parse(TEXT)
     assert found.paragraphs == (
         "Does ``w <- w + v``. More.",
         "A rule:\n    x = y\n    z ~ N(0, 1)",
@@ -70,16 +70,16 @@ def test_docstrings_have_parts() -> None:
     assert found.source == 'Li et al., "X", section 5.'
     assert found.sections == {"Raises": "ValueError: if so."}
     assert found.equations == found.paragraphs[:2]
-    assert docstrings.docstring_of(object()).paragraphs != ()
-    assert docstrings.parse("") == docstrings.Docstring((), {}, {}, "")
+    assert catalogue.docstring_of(object()).paragraphs != ()
+    assert catalogue.parse("") == catalogue.Docstring((), {}, {}, "")
 
 
 @pytest.mark.parametrize("text", ["``mu``", "``seed=3``", "by size", "``[N]`` numbers"])
 def test_what_is_no_equation(text: str) -> None:
-    assert not docstrings.states_equation(text)
+    assert not catalogue.states_equation(text)
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_read(text: str) -> None:
-    found = docstrings.parse(text)
+    found = catalogue.parse(text)
     assert all(each.strip() for each in found.paragraphs)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from docs.generator.markdown import table
 from fljax.published.beside import number
-from fljax.published.noise import UNDECIDED, Sample
-from fljax.published.tables import Measured, cell_of, read, read_folder, tables
+from fljax.published.tables import UNDECIDED, Measured, Sample, cell_of, read, read_folder, tables
 from fljax.published.verdicts import (
     AGREES,
     DIFFERS,

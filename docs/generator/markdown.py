@@ -16,7 +16,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of ``fljax.cli.catalogue.docstrings``: a sentence, perhaps with code below it; or a table."""
+    """A paragraph of ``fljax.cli.catalogue``: a sentence, perhaps with code below it; or a table."""
     sentence, _, block = text.partition("\n")
     if sentence:
         return f"{sentence}\n\n```text\n{block}\n```" if block else sentence

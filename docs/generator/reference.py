@@ -17,12 +17,11 @@ from pydantic.fields import FieldInfo
 
 import fljax
 from docs.generator.markdown import prose, table
-from fljax.cli.catalogue import KINDS, entries, line, parameters, written
-from fljax.cli.catalogue.docstrings import plain
+from fljax.cli.catalogue import KINDS, entries, line, parameters, plain, written
 from fljax.cli.entry import app
 from fljax.config import keys
-from fljax.config.builders import offer_of
 from fljax.config.forms import LARGEST_INTEGER
+from fljax.config.name_resolution import offer_of
 from fljax.metrics.registry import METRICS, OVER_CLIENTS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
 
 KEYS = pathlib.Path(__file__).parent.parent / "config_keys.toml"

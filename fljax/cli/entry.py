@@ -19,10 +19,9 @@ from fljax.cli.commands.run import run, sweep
 from fljax.cli.commands.worth import worth
 from fljax.cli.options import with_options
 from fljax.cli.printing import fail
-from fljax.cli.running import Invocation, part
-from fljax.cli.stopping import Ended, Interrupted, interruptible
+from fljax.cli.running import Ended, Interrupted, Invocation, interruptible, part
 from fljax.core.errors import ProcessLost, is_own, is_sentence
-from fljax.core.texts.plain import tell
+from fljax.core.plain import tell
 
 app = typer.Typer(
     name="fljax",

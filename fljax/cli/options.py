@@ -146,6 +146,9 @@ class WholeRunOptions(NamedTuple):
     no_report: NoReport = False
     no_import: NoImport = False
     force: Force = False
+    # Not options of these commands.
+    checkpoint_every = RunOptions._field_defaults["checkpoint_every"]
+    keep_checkpoints = RunOptions._field_defaults["keep_checkpoints"]
 
     @property
     def changes(self) -> list[str]:
@@ -223,6 +226,10 @@ class CertifyOptions(NamedTuple):
         str,
         typer.Option(help="What clients get without joining: standalone (models), mechanism (of one member) or none."),
     ] = "standalone"
+
+
+# Of commands that compute in a folder.
+Computing = RunOptions | WholeRunOptions | ReproduceOptions
 
 
 class Together(NamedTuple):

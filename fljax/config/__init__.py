@@ -6,7 +6,6 @@ hyper-parameters: the options of an algorithm, scenario, model, data set or part
 its builder.
 """
 
-from fljax.config.builders import algorithm_arguments, builder_arguments, requirement_arguments
 from fljax.config.errors import ConfigError
 from fljax.config.keys import (
     AlgorithmEntry,
@@ -22,8 +21,8 @@ from fljax.config.keys import (
     Standalone,
     Sweep,
 )
-from fljax.config.reading import dumps, load, parse
-from fljax.config.sweeping import Grid, load_grid, parse_grid
+from fljax.config.name_resolution import algorithm_arguments, builder_arguments, requirement_arguments
+from fljax.config.reading import Grid, dumps, load, load_grid, parse, parse_grid
 
 __all__ = [
     "AlgorithmEntry",

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from fljax.core.names import shown
-from fljax.core.texts.plain import has_control
+from fljax.core.plain import has_control
 
 # JAX indexes arrays with 32-bit integers.
 LARGEST_INTEGER = 2**31 - 1

@@ -74,7 +74,7 @@ class Model(Named):
     """The model; other keys are passed to its builder.
 
     Attributes:
-      initial: what it starts from (``fljax.experiments.inputs.initial_models``).
+      initial: what it starts from (``fljax.experiments.inputs.setup``).
     """
 
     initial: Printable | None = None

@@ -18,7 +18,7 @@ from fljax.core.names import has_separator, shown, unknown
 from fljax.core.signatures import parameters_of
 
 if TYPE_CHECKING:
-    from fljax.data.partitions.owners import Owners
+    from fljax.data.partitions.assignment import Owners
 
 _NO_CLIENTS = (
     "data: expected client, which says whose row it is, or a partition (iid, dirichlet, ...) and its number of "
@@ -115,7 +115,7 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
 
 def _count_seen(owners: Owners, asked: Any) -> int:
     """The number of owners that may train beside the unseen ones that a config gives."""
-    from fljax.data.partitions.owners import chosen_owners, count_seen
+    from fljax.data.partitions.assignment import chosen_owners, count_seen
 
     everybody = len(owners.training)
     try:
@@ -135,7 +135,7 @@ def _count_seen(owners: Owners, asked: Any) -> int:
 
 def _with_options(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The table ``data`` with its options of the data set in ``dataset_options``."""
-    from fljax.data.checks import advice_on_clients
+    from fljax.data.arrays import advice_on_clients
 
     extra = [key for key in data if key not in Data.model_fields]
     for key in extra:
@@ -164,7 +164,7 @@ def _stamp(name: str) -> tuple[tuple[int, int], ...]:
 
 @functools.lru_cache(maxsize=64)  # the cells of a sweep ask for the same number
 def _owners(name: str, options: str, folder: str | None, stamp: tuple[tuple[int, int], ...]) -> Owners:
-    from fljax.data.partitions.owners import owners_of
+    from fljax.data.partitions.assignment import owners_of
     from fljax.data.registry import load
 
     try:

@@ -10,29 +10,45 @@ What clients are worth in a game over coalitions of clients comes from a table o
 estimator of ``ESTIMATORS`` (``fljax.contributions.estimators``). ``agreement`` compares estimates with the truth.
 """
 
-from fljax.contributions.cores import LeastCore, least_core, nucleolus
 from fljax.contributions.estimators.in_rounds import ROUND_MEASURES, RoundMeasure
 from fljax.contributions.estimators.registry import ESTIMATORS, estimate
 from fljax.contributions.estimators.rounds import Estimate, RunRecord, validation_gradients
 from fljax.contributions.estimators.sampled import CachedGame
-from fljax.contributions.judging import Agreement, agreement, stability
 from fljax.contributions.measures import (
     CONTRIBUTIONS,
     MEASURES,
     Contribution,
     Measure,
+    Violations,
     contribution_at,
+    convexity,
     data_size,
     free_riders,
     measure,
+    monotonicity,
     participation_rate,
     standalone_accuracy,
+    superadditivity,
 )
-from fljax.contributions.over_seeds import Bounds, ErrorBars, error_bars, simultaneous_bounds, wins
-from fljax.contributions.semivalues import banzhaf, beta_shapley, leave_one_out, semivalue, shapley
-from fljax.contributions.tables import Labels
-from fljax.contributions.value_functions import coalition_value, exact_shapley, monte_carlo_shapley
-from fljax.contributions.violations import Violations, convexity, monotonicity, superadditivity
+from fljax.contributions.solutions import (
+    LeastCore,
+    banzhaf,
+    beta_shapley,
+    least_core,
+    leave_one_out,
+    nucleolus,
+    semivalue,
+    shapley,
+)
+from fljax.contributions.tables import Bounds, ErrorBars, Labels, error_bars, simultaneous_bounds, wins
+from fljax.contributions.value_functions import (
+    Agreement,
+    agreement,
+    coalition_value,
+    exact_shapley,
+    monte_carlo_shapley,
+    stability,
+)
 
 __all__ = [
     "CONTRIBUTIONS",

@@ -22,8 +22,8 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from fljax.core.errors import ProcessLost
-from fljax.core.sameness.record import record
-from fljax.core.texts.plain import tell
+from fljax.core.plain import tell
+from fljax.core.sameness import record
 
 Value = TypeVar("Value")
 

@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax.core.labels import check_unlabelled, plain
-from fljax.core.names import nearest, shown, unknown, with_article
+from fljax.core.names import check_unlabelled, nearest, plain, shown, unknown, with_article
 from fljax.core.signatures import (
     ALL,
     Allowed,

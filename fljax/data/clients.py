@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from fljax.core.labels import check_same_labels, labels_along, names_of_columns
-from fljax.core.names import shown, unknown
+from fljax.core.names import check_same_labels, labels_along, names_of_columns, shown, unknown
 from fljax.data.arrays import as_array, check_finite, check_known, join_labels, number_labels, plain_labels, text_of
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate

@@ -12,30 +12,52 @@ import numpy as np
 from jaxtyping import Int
 
 from fljax.core import users
-from fljax.core.labels import check_same_labels, is_labelled, names_of_columns, plain
-from fljax.core.names import check_text, describe, shown, unknown
+from fljax.core.names import (
+    check_same_labels,
+    check_text,
+    describe,
+    is_labelled,
+    names_of_columns,
+    plain,
+    shown,
+    unknown,
+)
 from fljax.core.signatures import arguments_for, is_whole, parameters_of, takes_anything
 from fljax.data.arrays import (
     as_array,
     as_text,
     check_classes,
+    check_count,
     check_finite,
+    check_fraction,
+    check_keywords,
     check_known,
     check_numbers,
+    check_unchanged,
     check_wide,
+    choose,
     number_labels,
     number_owners,
     stored_labels,
     whole_numbers,
 )
-from fljax.data.checks import check_count, check_fraction, check_keywords, check_unchanged, choose
 from fljax.data.datasets import Dataset, check_rows, dataset, training_moments
-from fljax.data.partitions.assignment import Partition, Split, split_client, split_unseen
-from fljax.data.partitions.owners import Unseen, chosen_owners, owners_left, owners_of, rows_apart
+from fljax.data.partitions.assignment import (
+    Partition,
+    RowsApart,
+    Split,
+    Unseen,
+    chosen_owners,
+    owners_left,
+    owners_of,
+    rows_apart,
+    split_client,
+    split_unseen,
+)
 from fljax.data.partitions.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
-from fljax.protocol import Examples, Features, Federation, Names, Rows, Spans
-from fljax.protocol.arrays import Seeds, seeds_of
+from fljax.protocol import ClientData, Examples, Features, Federation, Names, Rows, Spans
+from fljax.protocol.data import Seeds, seeds_of
 
 Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")
@@ -110,14 +132,63 @@ def federate(
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
     given, dataset = dataset, place(dataset, examples)  # the caller's labels may be on the host
-    on_host = isinstance(dataset.x, np.ndarray)
     owners = owners_of(dataset)
     chosen = chosen_owners(owners, unseen)
     if clients is None and (partition != "natural" or not len(owners.training)):
         raise ValueError("expected clients, the number of clients, got none; only owners of rows can be counted")
     unseen = check_count("unseen", unseen if chosen is None else len(chosen), 0)
-    n, draw = len(dataset.y), np.random.default_rng((seed, 1))
+    draw = np.random.default_rng((seed, 1))
     apart = rows_apart(dataset, owners, chosen, held_fraction)
+    pool, part, held = _set_apart(dataset, apart, test, train_fraction, held_fraction, draw)
+    facts = {
+        "classes": dataset.classes,
+        "owner": None if dataset.owner is None else np.asarray(dataset.owner)[pool],
+        "part": None if part is None else part[pool],
+        "test_fraction": 1 - train_fraction,
+        "deployment_fraction": valid_fraction,
+        "unseen_owners": chosen,
+    }
+    if clients is None:
+        minimum = check_count("minimum", partition_parameters.get("minimum", 1))
+        left = len(owners_left(facts["owner"], facts["part"], minimum, chosen)) - (unseen if chosen is None else 0)
+        clients = check_count(f"the number of owners less unseen, of {minimum} training rows or more,", left)
+    clients = check_count("clients", clients)
+    labels = np.asarray(given.y).astype(dataset.y.dtype)[pool]
+    made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
+    x, y = _examples(dataset, made, pool)
+    # The partition numbers rows within the pool; rotated copies come after the data set's rows.
+    numbers = np.concatenate([pool, len(dataset.y) + np.arange(len(made.rotated))])
+    held |= {name: numbers[rows] for name, rows in made.held.items()}
+    splits = []
+    for client in range(clients + unseen):
+        split = split_client(made, client, train_fraction, valid_fraction, test, draw)
+        split = Split(*(numbers[rows] for rows in split))
+        if client >= clients and test == "own" and (chosen is not None or made.owner is not None):
+            rows_of_owner = apart.unseen[client - clients] if chosen is not None else pool[:0]
+            split = split_unseen(split, rows_of_owner, made, train_fraction, valid_fraction, draw)
+        splits.append(split if test == "own" else split._replace(test=held["test"]))
+    store = ListStore()
+    seen, others = (
+        _clients(store, splits, made, numbers, group) for group in (slice(0, clients), slice(clients, clients + unseen))
+    )
+    names = _names(dataset, made.owner, clients)
+    for kind, texts in (*vars(names).items(), ("features", dataset.features.names)):
+        check_text(kind, texts or ())
+    moments = training_moments(x, [split.train for split in splits[:clients]]) if dataset.standardise else None
+    lists = {name: held_rows(rows) for name, rows in held.items()}
+    assert seen is not None
+    return Federation(Examples(x, y), seen, others, lists, names, store.lists(), moments, dataset.features)
+
+
+def _set_apart(
+    dataset: Dataset,
+    apart: RowsApart,
+    test: str,
+    train_fraction: float,
+    held_fraction: float,
+    draw: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+    """The rows that clients share, the part of all rows if its author chose it, and the server's rows by name."""
     held = {name: rows for name, rows in (("validation", apart.validation), ("test", apart.test)) if len(rows)}
     pool = np.setdiff1d(
         np.arange(dataset.train_size), np.concatenate([*apart.unseen, *held.values(), np.zeros(0, int)])
@@ -134,56 +205,38 @@ def federate(
         order = draw.permutation(pool if part is None else pool[part[pool] == 0])
         held["validation"] = np.sort(order[: max(round(held_fraction * len(order)), 1)])
         pool = np.setdiff1d(pool, held["validation"])
-    facts = {
-        "classes": dataset.classes,
-        "owner": None if dataset.owner is None else np.asarray(dataset.owner)[pool],
-        "part": None if part is None else part[pool],
-        "test_fraction": 1 - train_fraction,
-        "deployment_fraction": valid_fraction,
-        "unseen_owners": chosen,
-    }
-    if clients is None:
-        minimum = check_count("minimum", partition_parameters.get("minimum", 1))
-        left = len(owners_left(facts["owner"], facts["part"], minimum, chosen)) - (unseen if chosen is None else 0)
-        clients = check_count(f"the number of owners less unseen, of {minimum} training rows or more,", left)
-    clients = check_count("clients", clients)
-    labels = np.asarray(given.y).astype(dataset.y.dtype)[pool]
-    made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
-    if made.noise is not None and dataset.vocabulary is not None:
-        raise ValueError("expected a partition without noise on features for texts, got one with noise")
+    return pool, part, held
+
+
+def _examples(dataset: Dataset, made: Partition, pool: np.ndarray) -> tuple[Any, Any]:
+    """The rows of a data set, in a form that takes noise if there is some, and rotated copies after them."""
     x: Any = dataset.x
     y: Any = dataset.y
+    if made.noise is not None and dataset.vocabulary is not None:
+        raise ValueError("expected a partition without noise on features for texts, got one with noise")
     if made.noise is not None and jnp.issubdtype(x.dtype, jnp.integer) and x.dtype != jnp.uint8:
         x = x.astype(jnp.float32)
-    if len(made.rotated):
-        x, y = _with_rotated(x, y, pool[made.rotated], np if on_host else jnp)
-    # The partition numbers rows within the pool; rotated copies come after the data set's rows.
-    numbers = np.concatenate([pool, n + np.arange(len(made.rotated))])
-    held |= {name: numbers[rows] for name, rows in made.held.items()}
-    splits = []
-    for client in range(clients + unseen):
-        split = split_client(made, client, train_fraction, valid_fraction, test, draw)
-        split = Split(*(numbers[rows] for rows in split))
-        if client >= clients and test == "own" and (chosen is not None or made.owner is not None):
-            rows_of_owner = apart.unseen[client - clients] if chosen is not None else pool[:0]
-            split = split_unseen(split, rows_of_owner, made, train_fraction, valid_fraction, draw)
-        splits.append(split)
-    tables, store = [], ListStore()
-    for group in (range(clients), range(clients, clients + unseen)):
-        trains, valids, tests = ([splits[i][part] for i in group] for part in range(3))
-        if test == "global":
-            tests = [held["test"]] * len(group)
-        noise = None if made.noise is None else made.noise[group.start : group.stop]
-        deployment, later = (
-            None if lists is None else [numbers[lists[i]] for i in group] for lists in (made.deployment, made.later)
-        )
-        tables.append(client_lists(store, trains, valids, tests, noise, deployment, later) if len(group) else None)
-    lists = {name: held_rows(rows) for name, rows in held.items()}
-    names = _names(dataset, made.owner, clients)
-    for kind, given in (*vars(names).items(), ("features", dataset.features.names)):
-        check_text(kind, given or ())
-    moments = training_moments(x, [split.train for split in splits[:clients]]) if dataset.standardise else None
-    return Federation(Examples(x, y), tables[0], tables[1], lists, names, store.lists(), moments, dataset.features)
+    if not len(made.rotated):
+        return x, y
+    if x.ndim < 3 or x.shape[1] != x.shape[2]:
+        raise ValueError(f"expected square images [n, s, s, ...] to turn by 90 degrees, got shape {x.shape}")
+    numpy: Any = np if isinstance(dataset.x, np.ndarray) else jnp
+    rows = pool[made.rotated]
+    return numpy.concatenate([x, numpy.rot90(x[rows], axes=(1, 2))]), numpy.concatenate([y, y[rows]])
+
+
+def _clients(
+    store: ListStore, splits: Sequence[Split], made: Partition, numbers: np.ndarray, group: slice
+) -> ClientData | None:
+    """The seen or the unseen clients, with their lists of rows; None if there are none."""
+    if not splits[group]:
+        return None
+    noise = None if made.noise is None else made.noise[group]
+    deployment, later = (
+        None if lists is None else [numbers[rows] for rows in lists[group]] for lists in (made.deployment, made.later)
+    )
+    trains, valids, tests = zip(*splits[group], strict=True)
+    return client_lists(store, trains, valids, tests, noise, deployment, later)
 
 
 def _names(dataset: Dataset, owner: np.ndarray | None, clients: int) -> Names:
@@ -207,11 +260,9 @@ def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
         raise ValueError(f"expected a fljax.data.Dataset, as fljax.data.dataset makes, got {type(dataset).__name__}")
     if examples not in get_args(Place):
         raise ValueError(f"expected examples to be auto, device or host, got {examples!r}")
-    check_rows(dataset.x, dataset.y)
-    check_unchanged(dataset.x)
     owner = dataset.owner
-    if owner is not None and np.shape(owner) != (len(dataset.y),):
-        raise ValueError(f"expected one owner for each of the {len(dataset.y)} rows, got shape {np.shape(owner)}")
+    check_rows(dataset.x, dataset.y, owner)
+    check_unchanged(dataset.x)
     check_numbers("features", dataset.x)
     check_finite("features", dataset.x, owner)
     check_finite("labels", dataset.y, owner)
@@ -261,9 +312,7 @@ def from_arrays(
         check_same_labels(1, {"y": y, "test labels": test_data[1]})
     x, y, array = as_array("features", x), as_array("labels", y), as_array("owners", owners)
     owners = as_text(owners if isinstance(owners, list | tuple) and len({*map(type, owners)}) > 1 else array)
-    check_rows(x, y)
-    if owners.shape != y.shape[:1]:
-        raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
+    check_rows(x, y, owners)
     numbers = number_owners(owners)
     check_finite("features", x, owners)
     check_finite("labels", y, owners)
@@ -370,12 +419,6 @@ def _row_numbers(name: str, client: int, rows: Any) -> np.ndarray:
             f"for client {client}"
         )
     return numbers.astype(int)
-
-
-def _with_rotated(x: Any, y: Any, rows: np.ndarray, numpy: Any) -> tuple[Any, Any]:
-    if x.ndim < 3 or x.shape[1] != x.shape[2]:
-        raise ValueError(f"expected square images [n, s, s, ...] to turn by 90 degrees, got shape {x.shape}")
-    return numpy.concatenate([x, numpy.rot90(x[rows], axes=(1, 2))]), numpy.concatenate([y, y[rows]])
 
 
 def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Seeds, **options: Any) -> list[Federation]:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fljax.core import users
 from fljax.core.names import has_separator, resolve, shown
 from fljax.core.signatures import is_required, parameters_of, takes_anything
-from fljax.data.checks import check_keywords, choose, existing_file, is_file, is_folder, with_home
+from fljax.data.arrays import check_keywords, choose, existing_file, is_file, is_folder, one_line, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.benchmarks import is_leaf, is_pfllib, leaf, names_users, pfllib
-from fljax.data.own.client_files import ARRAYS, array_folder, files_in, part_folders, table_folder
-from fljax.data.own.csv_tables import one_line
-from fljax.data.own.files import arrays, is_medmnist, mapped, medmnist, table
+from fljax.data.own.files import (
+    ARRAYS,
+    array_folder,
+    arrays,
+    files_in,
+    is_medmnist,
+    mapped,
+    medmnist,
+    part_folders,
+    table,
+    table_folder,
+)
 from fljax.data.own.image_folders import ENDINGS as IMAGES
 from fljax.data.own.image_folders import image_folder
 from fljax.data.own.table_files import ENDINGS as TABLES
-from fljax.data.sources import mnist, offline, photos, sent140, sst
+from fljax.data.sources import mnist, offline, photos, reviews
 from fljax.data.sources.hubs import hugging_face_dataset, tfds_dataset
 
 # Folders between the folder and an image: train, client, class.
@@ -41,7 +50,7 @@ def folder_source(place: Path) -> Callable[..., Dataset]:
     try:
         if is_pfllib(place):
             return pfllib
-        kinds = [*_kinds_of_files(place)]
+        kinds = [*_kinds_of_files([place, *part_folders(place)])]
     except OSError as error:
         raise ValueError(f"expected a folder that can be read, got {one_line(error)}") from None
     images = _of_images(place)
@@ -49,8 +58,9 @@ def folder_source(place: Path) -> Callable[..., Dataset]:
         if is_leaf(place):
             return leaf
         # Tables and arrays in other folders are refused by their reader, which says where they should be.
-        deep = [] if images else [*_deep(place)]
-        return deep[0].reader if deep else image_folder
+        inside = sorted(path for path in place.iterdir() if is_folder(path) and not path.name.startswith("."))
+        deep = (kind.reader for folder in inside for kind in _kinds_of_files([folder]))
+        return image_folder if images else next(deep, image_folder)
     kinds += images
     users = names_users(place)
     if users is not None:
@@ -64,21 +74,12 @@ def folder_source(place: Path) -> Callable[..., Dataset]:
     return kinds[0].reader
 
 
-def _kinds_of_files(place: Path) -> Iterator[_Kind]:
-    """Tables and arrays, which may be files of clients."""
+def _kinds_of_files(folders: Sequence[Path]) -> Iterator[_Kind]:
+    """Tables and arrays in some folders, which may be files of clients."""
     for name, endings, reader in _READERS:
-        files = [file for folder in (place, *part_folders(place)) for file in files_in(folder, endings)]
+        files = [file for folder in folders for file in files_in(folder, endings)]
         if files:
             yield _Kind(name, files[0], reader)
-
-
-def _deep(place: Path) -> Iterator[_Kind]:
-    """Tables and arrays that are in other folders than those of clients' files."""
-    for folder in sorted(path for path in place.iterdir() if is_folder(path) and not path.name.startswith(".")):
-        for name, endings, reader in _READERS:
-            files = files_in(folder, endings)
-            if files:
-                yield _Kind(name, files[0], reader)
 
 
 def _of_images(place: Path) -> list[_Kind]:
@@ -102,8 +103,8 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "cifar100": photos.cifar100,
     "svhn": photos.svhn,
     "tiny_imagenet": photos.tiny_imagenet,
-    "sent140": sent140.sent140,
-    "sst5": sst.sst5,
+    "sent140": reviews.sent140,
+    "sst5": reviews.sst5,
     "synthetic": offline.synthetic,
     "blobs": offline.blobs,
     "two_means": offline.two_means,
@@ -232,5 +233,5 @@ def status(cache: str | Path | None = None) -> dict[str, str]:
     """
     places = dict.fromkeys(SOURCES, "generated, nothing to fetch")
     cached = (mnist.FASHION_MNIST, mnist.MNIST, photos.CIFAR10, photos.CIFAR100, photos.SVHN, photos.TINY_IMAGENET)
-    places |= {source.name: source.status(cache) for source in (*cached, sst.SST5)}
-    return places | offline.package_status() | mnist.emnist_status(cache) | sent140.sent140_status(cache)
+    places |= {source.name: source.status(cache) for source in (*cached, reviews.SST5)}
+    return places | offline.package_status() | mnist.emnist_status(cache) | reviews.sent140_status(cache)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fljax.core.names import unknown
-from fljax.data.checks import check_unchanged
+from fljax.data.arrays import check_unchanged
 from fljax.protocol import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
 from fljax.protocol.lists import RowLists
 

@@ -1,25 +1,30 @@
 """One round, loops of rounds, evaluation, and the mapping of clients to devices; for any algorithm of the protocol."""
 
-from fljax.engine.callbacks.contract import Block, replay
-from fljax.engine.callbacks.early_stopping import StopEarly, stop_early, stop_when
-from fljax.engine.callbacks.progress import log_to, print_elapsed, print_progress, progress_of
-from fljax.engine.devices.cache import use_cache
-from fljax.engine.devices.cores import use_cores
+from fljax.engine.callbacks import (
+    Block,
+    StopEarly,
+    log_to,
+    print_elapsed,
+    print_progress,
+    progress_of,
+    replay,
+    stop_early,
+    stop_when,
+)
+from fljax.engine.devices.layout import use_cache, use_cores
 from fljax.engine.loop.checkpointing import checksum_of, plan_identity
 from fljax.engine.loop.compilation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
-from fljax.engine.loop.schedule import Schedule
+from fljax.engine.loop.history import Schedule
 from fljax.engine.loop.simulation import simulate, sweep
 from fljax.engine.loop.standalone_models import estimate_standalone, standalone, standalone_sweep
 from fljax.engine.loop.trained import Models, common_models, restore
 from fljax.engine.programs.declared import as_declared
 from fljax.engine.programs.execution import Execution
 from fljax.engine.programs.program import Plan, groups, is_stacked, plan_of
-from fljax.engine.rounds.rollout import evaluate_clients, rollout
-from fljax.engine.rounds.round import RoundOptions, one_round
+from fljax.engine.rounds.round import RoundOptions, evaluate_clients, one_round, rollout
 from fljax.engine.rounds.states import State, arrays_of
-from fljax.engine.whole_runs.over import Over
 from fljax.engine.whole_runs.program import Measure, all_scores
-from fljax.engine.whole_runs.running import RunsDone, runs
+from fljax.engine.whole_runs.running import Over, RunsDone, runs
 
 __all__ = [
     "Block",

@@ -6,7 +6,6 @@ Another tolerance needs no further runs. A control runs on the same data: FedAvg
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -16,19 +15,17 @@ import numpy as np
 
 from fljax import algorithms
 from fljax.config import Config, dumps
-from fljax.contributions.over_seeds import LEAST_SEEDS
+from fljax.contributions.tables import LEAST_SEEDS
 from fljax.core import processes
 from fljax.core.files import write
 from fljax.core.names import about_algorithm, name_of
-from fljax.core.sameness.codes import code_of
+from fljax.core.sameness import code_of
 from fljax.engine import Plan
-from fljax.engine.whole_runs.members import by_themselves
-from fljax.experiments.conductor import Outputs, trained_alone
-from fljax.experiments.inputs.deviations import Deviations, chosen_of, strategies_of
+from fljax.experiments.conductor import Outputs, Saving
+from fljax.experiments.inputs.entrants import Deviations, chosen_of, strategies_of
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import Setup, resolve_setup
-from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import Kept, begin, names_of, on_block, reads_standalone
+from fljax.experiments.whole_runs import QUESTION, Kept, begin, names_of, of_runs, reads_standalone, standalone_of
 from fljax.games import (
     Certificate,
     Utility,
@@ -38,21 +35,18 @@ from fljax.games import (
     messages_of,
     save_certificates,
 )
-from fljax.games.costs import in_words
-from fljax.games.strategic.certifying import check_number, cost_of, judged
-from fljax.games.strategic.deviations import check_numbers, numbers_of, usual_deviations
+from fljax.games.strategic.certificates import check_number, cost_of, judged
 from fljax.games.strategic.gains import left_out_sentences
-from fljax.games.strategic.playing import check_deviators
+from fljax.games.strategic.playing import check_deviators, check_numbers, numbers_of, usual_deviations
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
-from fljax.games.values import algorithm_of
-from fljax.results.events import DONE, OnEvent
+from fljax.games.values import algorithm_of, in_words
+from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
 from fljax.results.identity import CHECKPOINTS
 from fljax.scenarios import ByReport, Deviation, Strategy
 
 CONTROL = "fedavg by size (control)"
-QUESTION = "question.json"  # beside the blocks of runs: what they are for
 _KEPT = Kept("certificates", CERTIFICATES, load_certificates, OF_CERTIFY)
 _INFLATED = {"size times 10": Strategy(factor=ByReport(size=10.0))}
 
@@ -74,13 +68,15 @@ class Question(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """What an algorithm will play."""
+    """What an algorithm, or the control, will play."""
 
     deviations: Mapping[str, Strategy | Deviation]  # empty if it reads none of those that were asked for
     utility: Utility  # without a price where there are no tokens
     left_out: Mapping[str, str]  # why it does not play deviations that were asked for, by name
     usual: tuple[str, ...]  # names of the usual deviations that it reads
     identities: int  # as how many a client joins; 1: it cannot split
+    candidates: int
+    outside: Literal["standalone", "mechanism"] | None
 
 
 def run(
@@ -113,7 +109,7 @@ def run(
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
         for label in [label for label in labels if label in certificates]:
-            outputs.log.note(f"{DONE}, not repeated", label)
+            outputs.log.done(label)
             if certificates[label].tolerance != asked.tolerance:
                 certificates[label] = judged(certificates[label], asked.tolerance)
         if not set(labels) <= certificates.keys():  # else the data are not read
@@ -127,11 +123,6 @@ def run(
                 outputs.files.finished(label)
         if finished is not None and any(certificates[label] is not old for label, old in finished.certificates.items()):
             _save(directory, certificates, text, asked, data)
-        outputs.files.all_finished()
-        if directory is not None and processes.is_first():
-            with contextlib.suppress(OSError):
-                (directory / OF_CERTIFY / QUESTION).unlink(missing_ok=True)
-                (directory / OF_CERTIFY).rmdir()
     return {label: certificates[label] for label in labels if label in certificates}
 
 
@@ -170,48 +161,39 @@ def _certificates(
         blocks.mkdir(exist_ok=True)
         write(blocks / QUESTION, in_json(asked).encode())
     ahead = {label: entry for label, entry in ahead.items() if entry.deviations}
-    lacking = [entry for entry in setup.algorithms if entry.label in ahead and reads_standalone(entry)]
-    lacking = lacking or (ahead if asked.outside == "standalone" else [])
-    alone = setup._replace(federation=by_themselves(setup.federation))
-    reference = trained_alone([alone], (), outputs, folder)[0] if lacking else None
-    same: dict[str, Any] = {"rounds": setup.rounds, "seeds": setup.seeds, "tolerance": asked.tolerance}
-    same |= {"confidence": asked.confidence, "method": asked.method, "max_runs": asked.max_runs}
-    same["deviators"] = asked.deviators
-    alone = {"outside": reference if asked.outside == "standalone" else asked.outside, "standalone": setup.standalone}
-    for entry in setup.algorithms:
-        label = entry.label
-        if label not in ahead:
-            continue
+    playing = {entry.label: entry for entry in setup.algorithms if entry.label in ahead}
+    needed = playing and (asked.outside == "standalone" or any(map(reads_standalone, playing.values())))
+    reference = standalone_of(setup, outputs, folder) if needed else None
+    if asked.control and CONTROL not in finished:
+        utility = asked.utility._replace(cost=0.0, price=0.0)
+        ahead[CONTROL] = _Ahead(_INFLATED, utility, {}, (), identities=1, candidates=0, outside=None)
+    for label, each in ahead.items():
         with about_algorithm(label):
+            if label == CONTROL:
+                plan = _control(setup)
+            else:
+                plan = plans[label] if reference is None else build_plan(setup, playing[label], reference)
             certificate = certify(
-                plans[label] if reference is None else build_plan(setup, entry, reference),
+                plan,
                 setup.federation,
-                deviations=ahead[label].deviations,
-                utility=ahead[label].utility,
-                identities=ahead[label].identities,
-                candidates=asked.candidates,
-                **alone,
-                **same,
-                **_of_runs(setup, outputs, label),
+                tolerance=asked.tolerance,
+                deviations=each.deviations,
+                deviators=asked.deviators,
+                utility=each.utility,
+                confidence=asked.confidence,
+                method=asked.method,
+                outside=reference if each.outside == "standalone" else each.outside,
+                standalone=setup.standalone,
+                identities=each.identities,
+                candidates=each.candidates,
+                controls=label != CONTROL,
+                max_runs=asked.max_runs,
+                **of_runs(setup, outputs, label),
             )
         if (words := diverged_cells(certificate.gains)) is not None:
             log.note(words, label)
         gains = certificate.gains._replace(names=names_of(setup))
-        yield label, certificate._replace(gains=gains, left_out=tuple(ahead[label].left_out.items()))
-    if asked.control and CONTROL not in finished:
-        with about_algorithm(CONTROL):
-            certificate = certify(
-                _control(setup),
-                setup.federation,
-                deviations=_INFLATED,
-                utility=asked.utility._replace(cost=0.0, price=0.0),
-                outside=None,
-                candidates=0,
-                controls=False,
-                **same,
-                **_of_runs(setup, outputs, CONTROL),
-            )
-        yield CONTROL, certificate._replace(gains=certificate.gains._replace(names=names_of(setup)))
+        yield label, certificate._replace(gains=gains, left_out=tuple(each.left_out.items()))
 
 
 def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: str) -> _Ahead:
@@ -234,7 +216,8 @@ def _ahead(plan: Plan, setup: Setup, asked: Question, outputs: Outputs, label: s
         except ValueError:
             left_out[split_name(identities)] = "which has an argument of one number for each client"
             identities = 1
-    ahead = _Ahead(chosen.deviations, utility, left_out, tuple(usual_deviations(messages)), identities)
+    usual = tuple(usual_deviations(messages))
+    ahead = _Ahead(chosen.deviations, utility, left_out, usual, identities, asked.candidates, asked.outside)
     for words in left_out_sentences(label, left_out.items()):
         outputs.log.note(words, label)
     if not chosen.deviations:
@@ -269,14 +252,6 @@ def _control(setup: Setup) -> Plan:
     cohort = min(setup.clients_per_round, setup.clients)
     arguments = {"task": setup.task, "local": setup.algorithms[0].local, "clients_per_round": cohort, "weights": "size"}
     return Plan(algorithms.fedavg, arguments)
-
-
-def _of_runs(setup: Setup, outputs: Outputs, label: str) -> dict[str, Any]:
-    return {
-        "execution": setup.execution,
-        "checkpoint": outputs.files.checkpoint(label),
-        "on_block": on_block(outputs.log, label),
-    }
 
 
 def in_json(asked: Question) -> str:

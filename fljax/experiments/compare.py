@@ -23,25 +23,22 @@ from fljax.contributions import Contribution, Measure
 from fljax.core import processes
 from fljax.core.errors import attach
 from fljax.core.files import locked
-from fljax.core.labels import check_unlabelled
-from fljax.core.names import check_text, shown
-from fljax.core.sameness.codes import codes_of
-from fljax.core.sameness.record import Differences
+from fljax.core.names import check_text, check_unlabelled, shown
+from fljax.core.sameness import Differences, codes_of
 from fljax.core.signatures import is_whole
 from fljax.data import stack
 from fljax.engine import Execution, replay
-from fljax.engine.callbacks.contract import Callback, checked
+from fljax.engine.callbacks import Callback, checked
 from fljax.engine.checkpoints import StopRequest
 from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.standalone import Initial
 from fljax.experiments import run
 from fljax.experiments.comparison import Comparison, check_kinds
-from fljax.experiments.conductor import Outputs
+from fljax.experiments.conductor import Outputs, ProgressFiles, Saving
 from fljax.experiments.inputs.entrants import Algorithms, describe_comparison, entrants, marks_of, settings_text
 from fljax.experiments.inputs.requirements import Losses, Requirement, requirement_of
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, world_of
 from fljax.experiments.progress_bars import listening
-from fljax.experiments.running import ProgressFiles, Saving
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Federation, Task

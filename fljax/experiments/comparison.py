@@ -27,11 +27,11 @@ import xarray as xr
 
 from fljax.contributions import Measure
 from fljax.core.files import read_npz, write
-from fljax.core.texts.plain import plain
+from fljax.core.plain import plain
 from fljax.data import stack
 from fljax.engine import Execution, Models, Plan, checksum_of, plan_identity
 from fljax.engine.programs.program import Inputs, Spec, partition_plan
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.experiments import outlines, saved_models
 from fljax.experiments.conductor import Outcome
 from fljax.experiments.inputs.entrants import DOUBLE, described, entrants, marks_of, settings_text
@@ -40,11 +40,11 @@ from fljax.experiments.programs import check
 from fljax.protocol import AbsentRows, Federation, Task
 from fljax.results import Result, Results, folders
 from fljax.results.clients import gains_frame
-from fljax.results.endings import at_end, weights_in_words
+from fljax.results.events import at_end, weights_in_words
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
 from fljax.results.identity import differences, environment
 from fljax.results.non_finite import InfiniteLoss, diverged_seeds
-from fljax.results.scores import directions
+from fljax.results.records import directions
 from fljax.results.stores import copy, is_long
 from fljax.results.sweeps import axes_of, best
 from fljax.training import Local
@@ -182,7 +182,7 @@ class Comparison(NamedTuple):
         return plain("\n".join(words))
 
     def _repr_html_(self) -> str:
-        from fljax.core.texts.pages import table  # imported here, since it takes a template
+        from fljax.core.pages import table  # imported here, since it takes a template
 
         title, caption, lines = self._lines()
         return table(lines, f"{title}. {caption}.")

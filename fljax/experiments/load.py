@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from fljax.core.names import unknown
-from fljax.core.texts.plain import plain
+from fljax.core.plain import plain
 from fljax.results import folders, stores
-from fljax.results.endings import at_end
+from fljax.results.events import at_end
 
 if TYPE_CHECKING:
     import pandas as pd

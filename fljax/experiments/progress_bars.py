@@ -1,11 +1,15 @@
-"""Progress of experiments on stderr: bars, and messages above them."""
+"""Progress of experiments on stderr: bars, and messages above them.
+
+The one console of tables and progress: it prints texts literally, and none of them drives the terminal.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,13 +19,31 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
 
-from fljax.experiments.consoles import PlainConsole
+from fljax.core.plain import plain
 
 if TYPE_CHECKING:
     from fljax.results.events import Event, OnEvent
+
+
+class PlainConsole(Console):
+    """A console without markup and emoji (``:moon``) in labels, whose texts are ``plain``."""
+
+    def __init__(self, *, width: int | None = None, stderr: bool = False) -> None:
+        super().__init__(width=width, stderr=stderr, markup=False, emoji=False)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Texts of cells, before their width is measured."""
+        return super().render_str(plain(text), **settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Everything else, such as what bars say; rich's own control codes stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=plain(segment.text))
+
 
 # Times left are estimated from all evaluations so far: rich's own 30 seconds may be less than one block of rounds.
 WHOLE_RUN = 10.0**9

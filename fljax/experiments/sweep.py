@@ -18,14 +18,16 @@ import numpy as np
 
 from fljax.config import ConfigError, dumps
 from fljax.config.name_resolution import check_metric, resolved_of
-from fljax.config.sweeping import Grid
+from fljax.config.reading import Grid
 from fljax.core import processes
 from fljax.core.files import locked, write
-from fljax.core.sameness.record import Differences, compared
+from fljax.core.sameness import Differences, compared
 from fljax.experiments.conductor import (
     DATA,
+    CallbackBuilder,
     Experiment,
     Outcome,
+    Saving,
     SweptCells,
     check_data,
     checksum_of_cells,
@@ -39,13 +41,11 @@ from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
 from fljax.experiments.programs import AheadOfSweep, world_key
 from fljax.experiments.programs import check as check_plans
-from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.metrics.registry import OF_LOSSES, SCALARS
 from fljax.metrics.scores import scalars_of, score_name
 from fljax.results import Results, folders
 from fljax.results.clients import with_common_names
-from fljax.results.endings import Parts
-from fljax.results.events import OnEvent
+from fljax.results.events import OnEvent, Parts
 from fljax.results.identity import difference, flat, join_environments
 from fljax.results.sweeps import Axis, joined_parts, shape_in_words
 

@@ -10,18 +10,23 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from fljax.core import processes
 from fljax.core.names import about_algorithm, duration
-from fljax.core.sameness.record import WENT_ON, Differences
+from fljax.core.sameness import WENT_ON, Differences
 from fljax.core.signatures import accepts
 from fljax.engine import Plan, RunsDone, checksum_of
-from fljax.experiments.conductor import Outputs, check_data, opened
+from fljax.engine.whole_runs.program import by_themselves
+from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.experiments.programs import check
+from fljax.results import Reference
 from fljax.results.events import EventLog
 from fljax.results.folders import OpenFolder
 from fljax.results.folders import check as check_folder
 from fljax.results.identity import CHECKPOINTS, ORIGIN, Origin, check_checkpoints, check_same_run
+
+QUESTION = "question.json"  # beside the blocks of runs, if a command writes it: what they are for
 
 
 class Kept(NamedTuple):
@@ -53,12 +58,19 @@ class Kept(NamedTuple):
     def opened(
         self, directory: pathlib.Path | None, text: str, differ: Differences, **how: Any
     ) -> Iterator[tuple[Outputs, OpenFolder]]:
-        """As ``opened`` of a run, with checkpoints in a folder of their own; what differs is told."""
+        """As ``opened`` of a run, with checkpoints in a folder of their own, which goes at the end."""
+        # What differs from earlier processes is told.
         with opened(directory, text, unit="runs", **how) as (outputs, folder):
             for words in differ.sentences:
                 outputs.log.note(words)
             place = None if directory is None else directory / self.blocks
-            yield outputs._replace(files=outputs.files._replace(directory=place)), folder
+            outputs = outputs._replace(files=outputs.files._replace(directory=place))
+            yield outputs, folder
+            outputs.files.all_finished()
+            if place is not None and processes.is_first():
+                with contextlib.suppress(OSError):
+                    (place / QUESTION).unlink(missing_ok=True)
+                    place.rmdir()
 
     def data_of(self, setup: Setup, found: Any, outputs: Outputs, folder: OpenFolder) -> str:
         """A checksum of the data, "" if nothing is saved; others than those of what is there need ``force``."""
@@ -77,14 +89,21 @@ class Kept(NamedTuple):
         return str(data)
 
 
-def on_block(log: EventLog, label: str) -> Callable[[RunsDone], None]:
-    """Tells the log of each block of runs, with the time that is left by the speed of the last one."""
+def of_runs(setup: Setup, outputs: Outputs, label: str) -> dict[str, Any]:
+    """Arguments of functions that compute an algorithm's runs; the log gets each block, with the time that is left."""
 
     def tell(block: RunsDone) -> None:
-        rest = (block.runs - block.done) * block.seconds / block.block
-        log.train(label, block.done, block.runs, f"about {duration(rest)} left" if rest >= 1 else "")
+        rest = (block.runs - block.done) * block.seconds / block.block  # by the speed of the last one
+        outputs.log.train(label, block.done, block.runs, f"about {duration(rest)} left" if rest >= 1 else "")
 
-    return tell
+    same = {"rounds": setup.rounds, "seeds": setup.seeds, "execution": setup.execution}
+    return {**same, "checkpoint": outputs.files.checkpoint(label), "on_block": tell}
+
+
+def standalone_of(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Reference:
+    """The standalone models of all clients, trained or of an earlier process."""
+    alone = setup._replace(federation=by_themselves(setup.federation))
+    return trained_alone([alone], (), outputs, folder)[0]
 
 
 def begin(setup: Setup, log: EventLog, *, purpose: str, run: str, lost: str) -> dict[str, Plan]:

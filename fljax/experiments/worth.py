@@ -6,7 +6,6 @@ of a run in the same folder.
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,21 +17,17 @@ import xarray as xr
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm
-from fljax.core.sameness.codes import code_of
+from fljax.core.sameness import code_of
 from fljax.engine import Plan
-from fljax.engine.whole_runs.members import by_themselves
-from fljax.experiments.conductor import Outputs, trained_alone
+from fljax.experiments.conductor import Outputs, Saving
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, resolve_setup
-from fljax.experiments.running import Saving
-from fljax.experiments.whole_runs import Kept, begin, names_of, on_block, reads_standalone
+from fljax.experiments.whole_runs import Kept, begin, names_of, of_runs, reads_standalone, standalone_of
 from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimators, divergences, load, save
-from fljax.games.comparing import Asked
-from fljax.games.costs import in_words
-from fljax.games.retraining import Baseline, Coalitions, Outside, chosen_members, planned
-from fljax.games.values import Value, algorithm_of, check_value, metrics_of, name_of_value
+from fljax.games.comparing import Asked, Baseline, Coalitions, Outside, chosen_members, planned
+from fljax.games.values import Value, algorithm_of, check_value, in_words, metrics_of, name_of_value
 from fljax.results import Reference
-from fljax.results.events import DONE, OnEvent
+from fljax.results.events import OnEvent
 from fljax.results.folders import OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
 
@@ -79,7 +74,7 @@ def run(
         for label in labels:
             if finished is not None and directory is not None and label in tables:
                 _check_asked(finished, label, asked, directory)
-                outputs.log.note(f"{DONE}, not repeated", label)
+                outputs.log.done(label)
         # Not saved: computed again when a finished folder is resumed.
         compared: dict[str, xr.Dataset] = {}
         if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read
@@ -100,10 +95,6 @@ def run(
                         compared[label] = compare_estimators(
                             plan, setup.federation, table, rounds=setup.rounds, estimators=names
                         )
-        outputs.files.all_finished()
-        if directory is not None and processes.is_first():
-            with contextlib.suppress(OSError):
-                (directory / OF_WORTH).rmdir()
     return Answer({label: tables[label] for label in labels}, compared)
 
 
@@ -129,8 +120,7 @@ def _tables(
             if asked.estimators is not None and (words := _check_estimators(plans[entry.label], setup, asked)):
                 log.note(words, entry.label)
             log.note(f"{len(members):,} coalitions, {in_words(cost)}", entry.label, 0, cost.runs)
-    alone = setup._replace(federation=by_themselves(setup.federation))
-    reference = trained_alone([alone], (), outputs, folder)[0] if lacking else None
+    reference = standalone_of(setup, outputs, folder) if lacking else None
     for entry in setup.algorithms:
         label = entry.label
         with about_algorithm(label):
@@ -141,17 +131,13 @@ def _tables(
             table = coalitions(
                 plan,
                 setup.federation,
-                rounds=setup.rounds,
-                seeds=setup.seeds,
                 value=asked.value,
                 among=asked.among,
                 baseline=asked.baseline,
                 outside=asked.outside,
                 reference=reference,
                 max_runs=asked.max_runs,
-                execution=setup.execution,
-                checkpoint=outputs.files.checkpoint(label),
-                on_block=on_block(log, label),
+                **of_runs(setup, outputs, label),
             )
         if table.notes:
             log.note(table.notes, label, table.cost.runs, table.cost.runs)

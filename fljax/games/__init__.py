@@ -12,14 +12,16 @@ several. ``pure_equilibria``, ``best_response_graph``,
 ``blocking_coalitions`` and ``core_stable_partitions`` say which groups would leave, out of a ``CoalitionTable``.
 """
 
-from fljax.games.blocking import Blocking, blocking_coalitions, coalitions_of, core_stable_partitions, join_or_leave
-from fljax.games.comparing import compare_algorithms, compare_estimators
-from fljax.games.costs import estimate
-from fljax.games.retraining import coalitions
+from fljax.games.comparing import coalitions, compare_algorithms, compare_estimators
 from fljax.games.solutions import (
+    Blocking,
     banzhaf,
     beta_shapley,
+    blocking_coalitions,
+    coalitions_of,
     convexity,
+    core_stable_partitions,
+    join_or_leave,
     least_core,
     leave_one_out,
     monotonicity,
@@ -31,12 +33,11 @@ from fljax.games.strategic.certificates import (
     SavedCertificates,
     certificate_dataset,
     certificate_of,
+    certify,
     load_certificates,
     response_dataset,
     save_certificates,
 )
-from fljax.games.strategic.certifying import certify
-from fljax.games.strategic.deviations import messages_of, usual_deviations
 from fljax.games.strategic.equilibria import (
     BestResponseGraph,
     CorrelatedEquilibria,
@@ -59,27 +60,28 @@ from fljax.games.strategic.gains import (
     ExPost,
     Gains,
     Harmful,
+    PairCertificate,
+    PayoffTable,
     Rationality,
     certificate,
     diverged_cells,
     ex_post,
     individual_rationality,
+    pair_certificate,
     replace_diverged,
     unilateral_gains,
 )
-from fljax.games.strategic.pairs import PairCertificate, pair_certificate
-from fljax.games.strategic.payoff_tables import PayoffTable
-from fljax.games.strategic.playing import payoffs
-from fljax.games.strategic.prices import (
+from fljax.games.strategic.playing import messages_of, payoffs, usual_deviations
+from fljax.games.strategic.splitting import split_payoffs
+from fljax.games.strategic.utilities import (
     Prices,
+    Utility,
     price_of_anarchy,
     price_of_gaming,
     price_of_stability,
     prices_of,
     welfare,
 )
-from fljax.games.strategic.splitting import split_payoffs
-from fljax.games.strategic.utilities import Utility
 from fljax.games.tables import (
     CoalitionTable,
     Cost,
@@ -93,6 +95,7 @@ from fljax.games.tables import (
     to_dataset,
     value_of,
 )
+from fljax.games.values import estimate
 
 __all__ = [
     "Attack",

@@ -10,9 +10,9 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from fljax.contributions.coalitions import LARGEST
+from fljax.contributions.solutions import LARGEST
 from fljax.core.files import write
-from fljax.results import net_cdf
+from fljax.results import stores
 from fljax.results.identity import RECORD
 
 # Codes of more clients do not fit a whole number of 64 bits.
@@ -198,7 +198,7 @@ class SavedTables(NamedTuple):
       config: the text of the config that they are of; "" without one.
       fljax: the version that wrote them.
       data: a checksum of the data that they are of; "" if it is not known.
-      code: of a value function, ``fljax.core.sameness.codes.code_of``; "" of a metric, or if it is not known.
+      code: of a value function, ``fljax.core.sameness.code_of``; "" of a metric, or if it is not known.
       record: of settings and code, as JSON; "" of an older fljax.
     """
 
@@ -226,8 +226,8 @@ def save(
       OSError: if the disk has no room, or the folder does not exist.
     """
     datasets = {label: to_dataset(table) for label, table in tables.items()}
-    root = net_cdf.origin(config).assign_attrs(data=data, code=code)
-    write(pathlib.Path(path), net_cdf.encoded_by_label(root, datasets, listed="labels", group="table"))
+    root = stores.origin(config).assign_attrs(data=data, code=code)
+    write(pathlib.Path(path), stores.encoded_by_label(root, datasets, listed="labels", group="table"))
 
 
 def load(path: str | pathlib.Path) -> SavedTables:
@@ -236,7 +236,7 @@ def load(path: str | pathlib.Path) -> SavedTables:
     Raises:
       ValueError: if the file cannot be read, is damaged, or has no tables.
     """
-    root, datasets = net_cdf.read_by_label(pathlib.Path(path), "tables of coalitions", listed="labels", group="table")
+    root, datasets = stores.read_by_label(pathlib.Path(path), "tables of coalitions", listed="labels", group="table")
     tables = {label: from_dataset(dataset) for label, dataset in datasets.items()}
     known = {name: str(root.attrs.get(name, "")) for name in ("data", "code")}
     known |= {name: str(root[name].values) if name in root else "" for name in ("config", "fljax", RECORD)}

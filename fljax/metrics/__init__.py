@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from fljax.metrics.formulas import worst_share as worst_share
     from fljax.metrics.scores import SCORES as SCORES
     from fljax.metrics.scores import Score as Score
-    from fljax.metrics.summaries import Summary as Summary
-    from fljax.metrics.summaries import mean as mean
-    from fljax.metrics.summaries import over_seeds as over_seeds
+    from fljax.metrics.uncertainty import Summary as Summary
     from fljax.metrics.uncertainty import binomial_standard_error as binomial_standard_error
     from fljax.metrics.uncertainty import gain_standard_error as gain_standard_error
     from fljax.metrics.uncertainty import is_within_noise as is_within_noise
+    from fljax.metrics.uncertainty import mean as mean
     from fljax.metrics.uncertainty import opt_outs_by_noise as opt_outs_by_noise
+    from fljax.metrics.uncertainty import over_seeds as over_seeds
     from fljax.metrics.uncertainty import paired_standard_error as paired_standard_error
     from fljax.metrics.uncertainty import worse_off_by_noise as worse_off_by_noise
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.core.labels import check_unlabelled
-from fljax.core.names import shown, unknown
+from fljax.core.names import check_unlabelled, shown, unknown
 from fljax.metrics import formulas, uncertainty
 from fljax.metrics.arrays import Array
 

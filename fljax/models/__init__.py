@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fljax.models.convolutions import convolution, max_pool
 from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, resnet18
-from fljax.models.prepare import standardise
-from fljax.models.starting import freeze, load_params, params_of, start_from
+from fljax.models.starting import freeze, load_params, params_of, standardise, start_from
 from fljax.models.task import correct, cross_entropy, squared_error, task_from_module
 from fljax.models.text import bilstm, text_cnn
 

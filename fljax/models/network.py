@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, ParamSpec, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import flax.linen as nn
 import jax
@@ -17,7 +15,8 @@ from jax import lax
 from jaxtyping import Array, Float, Key, PyTree
 
 from fljax.core import platforms
-from fljax.models.prepare import checked_dtype, named_augmentation
+from fljax.core.keywords import shows
+from fljax.models.starting import checked_dtype, named_augmentation
 from fljax.models.task import LARGEST_ARRAY, task_from_module
 from fljax.protocol import Task
 
@@ -135,9 +134,6 @@ def redraw(key: Key[Array, ""], params: PyTree) -> PyTree:
     return unflatten_dict(redrawn)
 
 
-P = ParamSpec("P")
-
-
 class Common(TypedDict, total=False):
     """The options of every network, for type checkers; ``network_task`` has their defaults and their meaning."""
 
@@ -189,34 +185,8 @@ def _in_head(path: str) -> bool:
     return path.startswith("head/")
 
 
-def network(builder: Callable[P, Task]) -> Callable[P, Task]:
-    """Shows the options of ``Common`` in a builder's signature and docstring, in place of its ``**common``."""
-    # Type checkers read ``**common: Unpack[Common]``. The docstring must explain ``classes`` in a line of ``Args``.
-    hints = typing.get_type_hints(network_task)
-    shared = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(network_task).parameters.items()
-        if name in Common.__annotations__
-    ]
-    signature = inspect.signature(builder)
-    declared = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    named = [parameter for parameter in declared if parameter.kind is parameter.KEYWORD_ONLY]
-    parameters = [*(parameter for parameter in declared if parameter not in named), *shared, *named]
-    shown: Any = builder
-    shown.__signature__ = signature.replace(parameters=parameters)
-    types = {parameter.name: parameter.annotation for parameter in parameters}
-    shown.__annotations__ = types | {"return": signature.return_annotation}
-    if builder.__doc__:  # there are none under ``python -OO``
-        shown.__doc__ = _explained(inspect.getdoc(builder) or "", [parameter.name for parameter in shared])
-    return builder
-
-
-def _explained(text: str, names: Sequence[str]) -> str:
-    """The docstring with the lines of ``network_task`` for these parameters, after the line of ``classes``."""
-    known = {line.split(":")[0].strip(): line for line in (inspect.getdoc(network_task) or "").splitlines()}
-    lines = text.splitlines()
-    after = 1 + next(place for place, line in enumerate(lines) if line.strip().startswith("classes:"))
-    return "\n".join([*lines[:after], *(known[name] for name in names), *lines[after:]])
+# Shows the options of ``Common`` in the signature and docstring of a builder, in place of its ``**common``.
+network = shows(network_task, after="classes")
 
 
 def dot_general(

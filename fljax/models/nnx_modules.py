@@ -22,8 +22,18 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax.core import trees, users
-from fljax.models.dropout import flags, rate, rate_name, refuse
-from fljax.models.modules import Functions, has_features, refuse_state, row_mask, split_mode, zeros
+from fljax.models.modules import (
+    Functions,
+    flags,
+    has_features,
+    rate,
+    rate_name,
+    refuse,
+    refuse_state,
+    row_mask,
+    split_mode,
+    zeros,
+)
 from fljax.protocol import AnyArray
 from fljax.protocol.roles import hold, record
 

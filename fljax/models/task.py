@@ -21,7 +21,7 @@ from fljax.core.errors import during
 from fljax.core.names import name_of
 from fljax.core.values import kind_of
 from fljax.models.modules import linen_functions, random_in_training_only
-from fljax.models.prepare import checked_dtype, pixels_to_floats
+from fljax.models.starting import checked_dtype, pixels_to_floats
 from fljax.protocol import AnyArray, Role, Task, TrainingBatch, TrainingKey, roles
 
 # JAX indexes arrays with 32-bit integers.
@@ -49,7 +49,7 @@ def task_from_module(
 
     A module with dropout reads its mode from a keyword of ``__call__``: ``train``, ``training`` or ``is_training``
     (True in training mode), ``deterministic`` or ``inference`` (the opposite), and a few more
-    (``fljax.models.dropout``). An nnx module may rely on ``train()`` and ``eval()`` instead. In a training step, a
+    (``fljax.models.modules``). An nnx module may rely on ``train()`` and ``eval()`` instead. In a training step, a
     linen module gets its random key as the stream ``"dropout"``, and an nnx module gets new keys in all of its streams.
     The running averages of BatchNorm become leaves of params beside its scales and biases, with the role "statistic"
     (``Task.roles``). In training, batches are normalised by their own rows; rows that pad a batch do not count. A last

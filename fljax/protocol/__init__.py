@@ -24,9 +24,9 @@ from fljax.protocol.algorithm import (
     Send,
     Train,
 )
-from fljax.protocol.arrays import AnyArray, NumpyArray
 from fljax.protocol.data import (
     AbsentRows,
+    AnyArray,
     ClientData,
     Examples,
     Features,
@@ -36,6 +36,7 @@ from fljax.protocol.data import (
     LocalData,
     Moments,
     Names,
+    NumpyArray,
     Rows,
     RowsAbsent,
     Subset,

@@ -3,25 +3,76 @@
 ``metric[c0]`` is about IP-FL's cluster 0; ours have the numbers of their matched distributions (``align_clusters``).
 For a split "best-distribution", both numbers are on the distribution where the cluster's model is best: the split names
 the paper's; ours may be another one.
+
+The runs behind a published table: shipped configs, with what they cost (``fljax/published/runs.toml``).
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from fljax import metrics as formulas
-from fljax.metrics.summaries import align_clusters, over_seeds
-from fljax.published.noise import Sample
-from fljax.published.tables import Published, plain_label, plain_metric
+from fljax.config.keys import Config
+from fljax.config.reading import load
+from fljax.metrics.uncertainty import align_clusters, over_seeds
+from fljax.published.tables import Published, Sample, plain_label, plain_metric, select
 from fljax.published.verdicts import DEVIATION_OVER_CLIENTS, STANDARD_DEVIATION, STANDARD_ERROR, spread
-from fljax.report.tables import last_values
-from fljax.results.endings import end_of
+from fljax.report.tables import last_values, with_spread
+from fljax.results.events import end_of
 from fljax.results.non_finite import diverged_seeds
+
+# With ``quick``: so few rounds that only errors are found.
+QUICK_ROUNDS, QUICK_STEPS = 2, 10
+
+
+class TableRun(NamedTuple):
+    """One run of a table."""
+
+    config: str  # name of a shipped config, or a path
+    changes: tuple[str, ...] = ()  # overrides of it, as for ``--set``
+    minutes: float = math.nan  # measured on 2 cores; NaN if nobody has measured it
+
+
+def table_runs(table: str) -> tuple[TableRun, ...]:
+    """The runs that make the numbers of a published table, one for each of its settings that a config has."""
+    raw = _read()
+    minutes = raw["minutes"]
+    return tuple(
+        TableRun(config, tuple(entry.get("changes", ())), float(minutes.get(config, math.nan)))
+        for entry in raw["runs"]
+        if table in entry["tables"]
+        for config in entry["configs"]
+    )
+
+
+def load_run(run: TableRun, changes: Sequence[str] = (), quick: bool = False) -> Config:
+    """The config of a run with further overrides; ``quick``: two rounds of one seed, and few standalone steps."""
+    config = load(run.config, [*run.changes, *changes])
+    if not quick:
+        return config
+    steps = f"steps={QUICK_STEPS}" if config.standalone.epochs is None else "epochs=1"
+    small = [f"rounds={QUICK_ROUNDS}", f"evaluate_every={QUICK_ROUNDS}", "seeds=1", f"standalone.{steps}"]
+    return load(run.config, [*run.changes, *changes, *small])
+
+
+def rows_of(config: Config, table: str) -> list[Published]:
+    """The rows of a table that a config is about."""
+    chosen = config.published
+    return select([table]) if chosen is None else select([table], chosen.dataset, chosen.partition)
+
+
+@functools.cache
+def _read() -> dict[str, Any]:
+    file = importlib.resources.files("fljax").joinpath("published", "runs.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 class Ours(NamedTuple):
@@ -123,10 +174,7 @@ def caption(rows: Sequence[Published]) -> str:
 
 def number(mean: float, spread: float, metric: str) -> str:
     """``mean ± spread`` with two decimals, percentages with one; a dash if there is no mean."""
-    if math.isnan(mean):
-        return "–"
-    digits = 1 if "pct" in metric else 2
-    return f"{mean:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
+    return with_spread(mean, spread, 1 if "pct" in metric else 2)
 
 
 def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:

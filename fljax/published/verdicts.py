@@ -14,17 +14,22 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fljax.published.noise import (
+from fljax.published.tables import (
     AGREES,
     DIFFERS,
     SLACK,
     UNDECIDED,
+    Cell,
+    Published,
     Sample,
+    cell_of,
+    plain_label,
+    read,
+    tables,
     together,
     verdict_on_excess,
     verdict_on_number,
 )
-from fljax.published.tables import Cell, Published, cell_of, plain_label, read, tables
 
 NOT_RUN = "not run"
 

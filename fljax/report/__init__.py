@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fljax.report.certificates import certificate_rows as certificate_rows
     from fljax.report.certificates import certificate_sentences as certificate_sentences
     from fljax.report.clients import data_picture as data_picture
+    from fljax.report.clients import leaving as leaving
     from fljax.report.clusters import client_clusters as client_clusters
-    from fljax.report.decisions import leaving as leaving
     from fljax.report.drawing import figures as figures
     from fljax.report.drawing import picture as picture
     from fljax.report.kinds.by_client import client_curves as client_curves
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fljax.report.kinds.by_method import polled_loss as polled_loss
     from fljax.report.kinds.by_method import surrogate_weights as surrogate_weights
     from fljax.report.kinds.registry import draw_kinds as draw_kinds
-    from fljax.report.live import follow as follow
     from fljax.report.methods import method_table as method_table
+    from fljax.report.page import follow as follow
     from fljax.report.page import write as write
     from fljax.report.page import write_page as write_page
     from fljax.report.style import font_note as font_note

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from fljax.core.lazy import at_first_use
 
 if TYPE_CHECKING:
-    from fljax.results.endings import Results as Results
     from fljax.results.events import Line as Line
+    from fljax.results.events import Results as Results
     from fljax.results.events import append as append
     from fljax.results.events import read_lines as read_lines
     from fljax.results.progress import Progress as Progress

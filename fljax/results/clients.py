@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.metrics.summaries import over_seeds
+from fljax.metrics.uncertainty import over_seeds
 from fljax.protocol import Names
-from fljax.results.endings import at_end
+from fljax.results.events import at_end
 from fljax.results.sweeps import axes_of, best, by_problem, label_of, places_of, problem_axes
 
 if TYPE_CHECKING:

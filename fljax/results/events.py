@@ -2,6 +2,11 @@
 
 A line of the metrics is one evaluation of all seeds (in a sweep, of all cells that run together), with null for NaN and
 infinities; readers of events need not parse these long lines. A resumed run appends: later lines replace earlier ones.
+
+Metrics and records of algorithms, and the last evaluation of every run, after any number of rounds.
+
+Joined results have NaN after the end of a run that stopped early. A value may be NaN for other reasons, so
+``rounds_done`` says where the end is. A baseline that ended earlier is held at its last evaluation.
 """
 
 from __future__ import annotations
@@ -14,14 +19,83 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from fljax.core import processes
 from fljax.core.files import open_appending
-from fljax.core.sameness.record import WENT_ON, forced_in
+from fljax.core.sameness import WENT_ON, forced_in
+
+
+class Results(NamedTuple):
+    """What is saved of an algorithm, or of several along ``algorithm``.
+
+    Attributes:
+      metrics: over ``seed, evaluated_round, client | unseen``.
+      records: over ``seed, round, row``.
+    """
+
+    metrics: xr.Dataset
+    records: xr.Dataset
+
+
+# The results of finished algorithms, by label.
+Parts = Mapping[str, Results]
+# Attribute of metrics: how the clients of each algorithm count that has such an option, as JSON by label.
+WEIGHTS = "weights"
+
+
+def joined_weights(parts: Parts) -> dict[str, str]:
+    """The attribute ``WEIGHTS`` of joined metrics."""
+    found: dict[str, str] = {}
+    for part in parts.values():
+        found |= json.loads(part.metrics.attrs.get(WEIGHTS, "{}"))
+    return {WEIGHTS: json.dumps(found)} if found else {}
+
+
+def weights_in_words(metrics: xr.Dataset) -> str:
+    """``weights of clients differ: size (fedavg), uniform (scaffold)``; empty if they do not differ."""
+    by_kind: dict[str, list[str]] = {}
+    for label, kind in json.loads(metrics.attrs.get(WEIGHTS, "{}")).items():
+        by_kind.setdefault(kind, []).append(label)
+    told = ", ".join(f"{kind} ({', '.join(labels)})" for kind, labels in by_kind.items())
+    return f"weights of clients differ: {told}" if len(by_kind) > 1 else ""
+
+
+def ends(metrics: xr.Dataset) -> xr.DataArray:
+    """The position of the last evaluation along ``evaluated_round``, over the dimensions of ``rounds_done``."""
+    rounds = metrics["evaluated_round"].values
+    # Results of an earlier version, without it, end at the last position.
+    if "rounds_done" not in metrics:
+        return xr.DataArray(len(rounds) - 1)
+    done = metrics["rounds_done"]
+    known = np.where(np.isnan(done.values), np.inf, done.values)
+    return done.copy(data=np.maximum(np.searchsorted(rounds, known, side="right") - 1, 0))
+
+
+def end_of(metrics: xr.Dataset, algorithm: str) -> int:
+    """The position of one algorithm's last evaluation; of results without axes of a sweep."""
+    place = ends(metrics)
+    return int(place.sel(algorithm=algorithm) if "algorithm" in place.dims else place)
+
+
+def at_end(metrics: xr.Dataset) -> xr.Dataset:
+    """The metrics at the last evaluation of every run, without the dimension ``evaluated_round``."""
+    place = ends(metrics)
+    return metrics.isel(evaluated_round=xr.DataArray(place.values, dims=place.dims))
+
+
+def held_after_end(values: xr.DataArray, place: xr.DataArray) -> np.ndarray:
+    """``[..., evaluated_round, x]``: the values, and after the end of a run (by ``ends``) those at its end."""
+    count = values.sizes["evaluated_round"]
+    end = place.broadcast_like(values.isel(dict.fromkeys(values.dims[-2:], 0)))
+    end = end.transpose(*values.dims[:-2]).values
+    at = np.minimum(np.arange(count), end[..., None])[..., None]
+    return np.take_along_axis(values.values, at, axis=-2)
+
 
 LOG, EVALUATIONS = "log.jsonl", "metrics.jsonl"
-# How messages begin that say what became of an algorithm; the state of a run is read from them, also in old folders.
-DONE, STOPPED = "already in the results", "stopped after round"
+# Kinds of events that say what became of an algorithm.
+DONE, STOPPED = "done", "stopped"
 
 
 class Event(NamedTuple):
@@ -34,6 +108,7 @@ class Event(NamedTuple):
     seconds: float  # since the run began
     message: str  # one sentence, or ""
     unit: str = "rounds"  # what ``round`` and ``rounds`` count: "rounds", or "runs" of ``fljax worth``
+    kind: str = ""  # what became of the algorithm: ``DONE`` earlier, ``STOPPED`` early, or ""
 
 
 OnEvent = Callable[[Event], None]
@@ -53,10 +128,10 @@ class EventLog:
         self._began = time.perf_counter()
         self._unit, self.forced = unit, ""
 
-    def tell(self, stage: str, label: str, round: int, rounds: int, message: str) -> None:
+    def tell(self, stage: str, label: str, round: int, rounds: int, message: str, kind: str = "") -> None:
         """Tells one event; the arguments are attributes of ``Event``."""
         seconds = float(np.round(time.perf_counter() - self._began, 3))
-        event = Event(stage, label, round, rounds, seconds, message, self._unit)
+        event = Event(stage, label, round, rounds, seconds, message, self._unit, kind)
         if self._path is not None and processes.is_first():
             try:
                 append_line(self._path, json.dumps(event._asdict()))
@@ -66,10 +141,14 @@ class EventLog:
                 self._on_event(event._replace(stage="note", label="", message=words))
         self._on_event(event)
 
-    def note(self, words: str, label: str = "", round: int = 0, rounds: int = 0) -> None:
+    def note(self, words: str, label: str = "", round: int = 0, rounds: int = 0, kind: str = "") -> None:
         """A sentence about the run, or about the algorithm ``label`` after so many rounds."""
         self.forced = forced_in(self.forced, words if words.startswith(WENT_ON) else "")
-        self.tell("note", label, round, rounds, words)
+        self.tell("note", label, round, rounds, words, kind)
+
+    def done(self, label: str, rounds: int = 0) -> None:
+        """The results have the algorithm ``label`` already."""
+        self.note("already in the results, not repeated", label, rounds, rounds, DONE)
 
     def train(self, label: str, round: int, rounds: int, words: str = "") -> None:
         """The algorithm ``label`` has done so many of its rounds."""

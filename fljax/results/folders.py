@@ -21,11 +21,10 @@ import xarray as xr
 from fljax.core import processes
 from fljax.core.files import check_links, locked, write
 from fljax.core.names import file_name
-from fljax.core.sameness.record import Differences
-from fljax.core.texts.plain import as_csv
-from fljax.results import further_rounds, net_cdf
-from fljax.results.endings import Parts, Results
-from fljax.results.events import EVALUATIONS, LOG
+from fljax.core.plain import as_csv
+from fljax.core.sameness import Differences
+from fljax.results import further_rounds, stores
+from fljax.results.events import EVALUATIONS, LOG, Parts, Results
 from fljax.results.identity import (
     CHECKPOINTS,
     RECORD,
@@ -284,8 +283,8 @@ def record_in(directory: pathlib.Path) -> str:
 
 def save(directory: pathlib.Path, results: Results, text: str, record: str | None = None) -> None:
     """Writes ``results.nc``, then ``metrics.csv``; ``text`` is the config of the results, ``record`` that of others."""
-    origin = net_cdf.origin(text) if record is None else net_cdf.origin(text).assign({RECORD: ((), record)})
-    content = net_cdf.encoded(results.metrics, {"records": results.records, "origin": origin})
+    origin = stores.origin(text) if record is None else stores.origin(text).assign({RECORD: ((), record)})
+    content = stores.encoded(results.metrics, {"records": results.records, "origin": origin})
     write(directory / RESULTS, content)
     if further_rounds.CONTINUES in results.metrics.attrs:
         write(directory / CONFIG, text.encode())
@@ -312,7 +311,7 @@ def _read(directory: pathlib.Path) -> tuple[Results, dict[str, str] | None]:
     if not path.is_file():
         raise ValueError(f"expected a run folder with {RESULTS}, got {directory}")
     remedy = "put back a copy of it, or remove it and run all of its algorithms again with --resume"
-    metrics, records, *origins = net_cdf.read(
+    metrics, records, *origins = stores.read(
         path, ["records"], ["origin"], f"a whole file, got a damaged one: {remedy}"
     )
     origin = {str(name): str(text.values) for name, text in origins[0].items()} if origins else None

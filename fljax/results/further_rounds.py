@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.results import stores as long_records
-from fljax.results.endings import Parts
+from fljax.results.events import Parts
 from fljax.results.identity import differences
 
 CONTINUES = "continues"

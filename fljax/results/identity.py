@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.core.files import write
-from fljax.core.sameness.codes import code_of, named_in
-from fljax.core.sameness.record import FORCED, Differences, compared, record
+from fljax.core.sameness import FORCED, Differences, code_of, compared, named_in, record
 
 # Keys that change no result.
 WITHOUT_EFFECT = ("save_models",)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.metrics.summaries import over_seeds
-from fljax.results.endings import Parts, Results, at_end
-from fljax.results.scores import is_lower
+from fljax.metrics.uncertainty import over_seeds
+from fljax.results.events import Parts, Results, at_end
+from fljax.results.records import is_lower
 
 
 def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:

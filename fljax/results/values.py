@@ -10,11 +10,11 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
-from fljax.core.labels import check_unlabelled
+from fljax.core.names import check_unlabelled
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
-from fljax.metrics.summaries import over_seeds
+from fljax.metrics.uncertainty import over_seeds
 from fljax.protocol import Labelled
-from fljax.results.endings import ends, held_after_end
+from fljax.results.events import ends, held_after_end
 from fljax.results.non_finite import Divergence, InfiniteLoss
 
 # Variables of the standalone models, which do not depend on the algorithm.
@@ -129,7 +129,7 @@ class Result(NamedTuple):
     def _repr_html_(self) -> str:
         sizes = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in _sizes(self.metrics).items())
         lines = [*_main_values(self.metrics).items(), *([("diverged", self._gone())] if self.diverged else [])]
-        from fljax.core.texts.pages import table  # imported here, since it takes a template
+        from fljax.core.pages import table  # imported here, since it takes a template
 
         return table([("metric", "last evaluation"), *lines], f"Result: {sizes}")
 

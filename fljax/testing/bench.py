@@ -15,8 +15,7 @@ import numpy as np
 from fljax import engine
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import State, initial_state
+from fljax.engine.rounds.states import State, by_id, initial_state
 from fljax.protocol import Algorithm, Available, Cohort, Federation, Task, unlabelled
 from fljax.results import Result
 from fljax.testing.federation import logistic_regression, tiny_federation

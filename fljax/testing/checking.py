@@ -14,7 +14,7 @@ from fljax.core.names import name_of, unknown
 from fljax.protocol import Algorithm
 from fljax.testing import coalitions, laws
 from fljax.testing.bench import POPULATION, Bench, Case, federation
-from fljax.testing.comparing import shapes
+from fljax.testing.laws import shapes
 
 
 class Law(NamedTuple):

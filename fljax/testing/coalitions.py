@@ -22,14 +22,13 @@ from fljax.core import trees
 from fljax.data.datasets import training_moments
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.whole_runs.members import Scales
-from fljax.engine.whole_runs.program import final_state
+from fljax.engine.rounds.states import by_id
+from fljax.engine.whole_runs.program import Scales, final_state
 from fljax.protocol import Algorithm, Federation, Moments, unlabelled
 from fljax.protocol.lists import RowLists
 from fljax.testing.bench import LOCAL, POPULATION, Bench, enable_x64, quick_options
-from fljax.testing.comparing import assert_same
 from fljax.testing.federation import logistic_regression, tiny_federation, with_other_rows
+from fljax.testing.laws import assert_same
 
 # Relative to the largest number of an array.
 CLOSE = 1e-12

@@ -6,13 +6,15 @@ from fljax.theory.appeal_convergence import (
     appeal_bound,
     appeal_curvature,
     appeal_dissimilarity,
+    appeal_gradients,
     appeal_hessian,
+    appeal_objective,
     appeal_rates,
     appeal_rounds,
     appeal_smoothness,
     appeal_terms,
+    pseudo_huber,
 )
-from fljax.theory.appeal_simulation import appeal_gradients, appeal_objective, pseudo_huber
 from fljax.theory.clients import (
     MeanEstimation,
     Minima,

@@ -18,7 +18,7 @@ from scipy import optimize
 from scipy.special import expit
 
 from fljax.aggregators import incfl_weights
-from fljax.core.labels import plain
+from fljax.core.names import plain
 from fljax.protocol import NumpyArray
 from fljax.theory.pair import Estimate, check_runs, check_spreads, estimate, log_pull
 

@@ -38,7 +38,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from fljax.core.labels import plain
+from fljax.core.names import plain
 from fljax.core.trees import as_key
 
 

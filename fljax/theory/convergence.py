@@ -43,7 +43,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from fljax.aggregators import iafl_reference, iafl_subsets, mix
-from fljax.core.labels import plain
+from fljax.core.names import plain
 from fljax.core.trees import as_key
 
 

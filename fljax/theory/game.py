@@ -32,7 +32,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int
 
-from fljax.core.labels import plain
+from fljax.core.names import plain
 
 POINTS = 257  # size of the grid that brackets a best response
 HALVINGS = 60  # bisection steps: enough for double precision

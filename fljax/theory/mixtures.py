@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fljax.core.labels import plain
+from fljax.core.names import plain
 from fljax.protocol import NumpyArray
 
 

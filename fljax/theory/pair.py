@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy import integrate, optimize
 from scipy.special import ndtr, owens_t
 
-from fljax.core.labels import plain
+from fljax.core.names import plain
 from fljax.protocol import NumpyArray
 
 COMPARISONS = ("signs", "losses")

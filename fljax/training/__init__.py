@@ -21,9 +21,11 @@ from fljax.training.batches import (
 )
 from fljax.training.evaluation import (
     AT_ONCE,
+    KINDS,
     check_classes,
     check_score,
     counted_scores,
+    counting,
     evaluate,
     evaluate_each,
     map_models,
@@ -53,7 +55,6 @@ from fljax.training.steps import (
     value_and_gradient,
     with_correction,
 )
-from fljax.training.tallies import KINDS, counting
 
 __all__ = [
     "AT_ONCE",

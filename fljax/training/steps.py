@@ -15,9 +15,8 @@ from fljax.core.loops import repeat
 from fljax.core.values import Allowed, Count, NonNegative, admitted
 from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, Stream, draw, fetch, stream
-from fljax.training.evaluation import AT_ONCE, evaluate
+from fljax.training.evaluation import AT_ONCE, evaluate, tally
 from fljax.training.settings import Local, optimizer, rate
-from fljax.training.tallies import tally
 
 # (params, x, y, position, key) -> per-sample loss; the key may be a TrainingBatch, for ``Task.logits``.
 Loss = Callable[..., Float[Array, " b"]]

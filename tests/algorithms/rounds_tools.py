@@ -14,10 +14,9 @@ import optax
 from fljax import training
 from fljax.core.trees import take
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.models import correct
 from fljax.protocol import Algorithm, ClientData, Examples, Federation, Rows, Subset, Task, unlabelled
 from fljax.training import Local

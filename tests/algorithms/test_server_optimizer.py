@@ -13,9 +13,8 @@ import pytest
 
 from fljax import algorithms
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.training import Local, OptimizerSettings
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
@@ -72,8 +71,6 @@ def test_ways_to_name_one():
     jax.tree.map(np.testing.assert_array_equal, plain, model(optax.sgd))
     jax.tree.map(np.testing.assert_array_equal, heavy, model(lambda rate: optax.sgd(rate, momentum=0.9)))
     assert np.abs(plain.weight - heavy.weight).max() > 1e-3
-    with pytest.raises(ValueError, match=r"expected the name of an optax optimizer such as .*, got 'sgdd'"):
-        model("sgdd")
 
 
 @pytest.mark.thorough

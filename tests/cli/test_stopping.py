@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fljax.cli.stopping import Interrupted, interruptible
+from fljax.cli.running import Interrupted, interruptible
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM]
 
@@ -127,7 +127,7 @@ def test_a_run_that_listens_is_asked_to_save_and_stop(number: int, capfd: pytest
 # A call of a library that Python's handlers wait for, and that lets other threads run.
 BUSY = """
 import hashlib, threading
-from fljax.cli.stopping import interruptible
+from fljax.cli.running import interruptible
 with interruptible():
     threading.Timer(0.5, print, ["up"], {"flush": True}).start()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)

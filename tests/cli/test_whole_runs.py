@@ -1,16 +1,27 @@
-"""What ``fljax worth`` and ``fljax certify`` have in common: options that are refused, and interruptions."""
+"""What ``fljax worth`` and ``fljax certify`` have in common: options that are refused, interruptions, and kills."""
 
 from __future__ import annotations
 
+import json
 import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fljax import games
 from fljax.cli.options import CertifyOptions, WholeRunOptions, WorthOptions
 from fljax.engine.checkpoints import Stopped
 from fljax.experiments import certify, worth
-from tests.cli.test_worth import CONFIG, call
+from fljax.results import folders
+from tests.cli.test_worth import CONFIG
+from tests.games.strategic.test_certificates import assert_equal
+from tests.processes import environment
+from tests.toys.command import call
 
 COMMANDS: dict[str, Any] = {"worth": worth, "certify": certify}
 
@@ -21,8 +32,6 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
     (tmp_path / "tiny.toml").write_text(CONFIG)
-    (tmp_path / "bad.toml").write_text("own = 2\n")
-    (tmp_path / "key.toml").write_text("[lie]\nowns = 2.0\n")
 
     def run(*_: Any, **__: Any) -> Any:
         raise Stopped(8, 16, 8, "runs")
@@ -32,55 +41,92 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_interrupted(command: str, capsys: Any) -> None:
-    code, _, err = call(capsys, command, "tiny.toml", "--quiet", "--out", "x")
+def test_interrupted(command: str) -> None:
+    code, _, err = call(command, "tiny.toml", "--quiet", "--out", "x")
     assert code == 143
     how = f"to go on: fljax {command} tiny.toml --quiet --out x --resume"
     assert err == f"fljax: interrupted; saved after 8 of 16 runs; {how}\n"
-
-
-@pytest.mark.parametrize(
-    ("command", "option", "words"),
-    [
-        ("worth", ["--among", "0-1"], "expected --among to be leave_one_out, or coalitions of client numbers"),
-        ("worth", ["--among", ""], "expected --among to be leave_one_out, or coalitions of client numbers"),
-        ("worth", ["--baseline", "zero"], "expected --baseline to be initial, chance or a number, got 'zero'"),
-        ("worth", ["--max-runs", "0"], "expected --max-runs to be at least 1, got 0"),
-        ("worth", ["--value", "no_module:f"], "no_module"),
-        ("worth", ["--value", "module:f", "--no-import"], "module:f"),
-        ("worth", ["--estimators", "shaply"], "expected one of the estimators"),
-        ("certify", ["--tolerance", "-1"], "expected --tolerance to be at least 0, got -1.0"),
-        ("certify", ["--confidence", "1"], "expected --confidence to be between 0 and 1, got 1.0"),
-        ("certify", ["--method", "hoeffding"], "expected --method to be bonferroni or max_t, got 'hoeffding'"),
-        ("certify", ["--metric", "accuracy"], "expected --metric to be test_accuracy or test_loss, got 'accuracy'"),
-        ("certify", ["--candidates", "-1"], "expected --candidates to be at least 0, got -1"),
-        ("certify", ["--identities", "0"], "expected --identities to be at least 1, got 0"),
-        ("certify", ["--max-runs", "0"], "expected --max-runs to be at least 1, got 0"),
-        (
-            "certify",
-            ["--deviators", "0,-1"],
-            "expected --deviators to be different ids with commas, got '0,-1'",
-        ),
-        (
-            "certify",
-            ["--deviators", "1, 1"],
-            "expected --deviators to be different ids with commas, got '1, 1'",
-        ),
-        ("certify", ["--deviations", "zero ridr"], "got 'zero ridr' (did you mean 'zero rider'?)"),
-        ("certify", ["--deviations", "none.toml"], "expected 'none.toml' to be readable, got: No such file"),
-        ("certify", ["--deviations", "bad.toml"], "a table of numbers for each deviation of 'bad.toml', got own = 2"),
-        ("certify", ["--deviations", "key.toml"], "lie"),
-        *((command, ["--set", "round=3"], "round") for command in COMMANDS),
-        *((command, ["--seeds", "0"], "seeds") for command in COMMANDS),
-    ],
-)
-def test_bad_options_are_refused_before_anything_runs(command: str, option: list[str], words: str, capsys: Any) -> None:
-    code, out, err = call(capsys, command, "tiny.toml", "--out", "x", *option)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert words in err
 
 
 def test_each_option_is_of_one_value() -> None:
     alone = {*WorthOptions._fields, *CertifyOptions._fields}
     assert not alone & set(WholeRunOptions._fields)
     assert WholeRunOptions(["rounds=2"], seeds=3).changes == ["rounds=2", "seeds=3"]
+
+
+WAIT = 600
+
+
+def start(place: pathlib.Path, command: str, *arguments: str) -> subprocess.Popen[str]:
+    options = {"worth": ["--seeds", "2"], "certify": ["--seeds", "5", "--candidates", "3"]}[command]
+    program = [sys.executable, "-m", "fljax", command, "tiny.toml", *options, *arguments]
+    own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    return subprocess.Popen(program, cwd=place, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def same_tables(found: pathlib.Path, expected: pathlib.Path) -> str:
+    """The tables are equal, and the values of clients add up; returns the config of the first folder's tables."""
+    tables, others = (games.load(folder / worth.TABLES) for folder in (found, expected))
+    for label, table in tables.tables.items():
+        np.testing.assert_array_equal(table.values, others.tables[label].values)
+        np.testing.assert_array_equal(table.payoffs, others.tables[label].payoffs)
+        gain = table.values[:, -1] - table.values[:, 0]
+        np.testing.assert_allclose(games.shapley(table).sum(axis=1), gain, atol=1e-15)
+    return tables.config
+
+
+def same_certificates(found: pathlib.Path, expected: pathlib.Path) -> str:
+    """The certificates are equal; returns the config of those of the first folder."""
+    certificates, others = (games.load_certificates(folder / folders.CERTIFICATES) for folder in (found, expected))
+    for label, certificate in certificates.certificates.items():
+        assert_equal(certificate, others.certificates[label], label)
+        assert np.isfinite(certificate.gains.payoffs).all()
+    return certificates.config
+
+
+def check_certified(algorithms: dict[str, Any]) -> None:
+    assert list(algorithms) == ["fedavg", "incfl", certify.CONTROL]
+    assert "size times 10" in {cell["deviation"] for cell in algorithms["fedavg"]["cells"]}
+    assert {"loss times 10", "threshold times 0"} <= {cell["deviation"] for cell in algorithms["incfl"]["cells"]}
+    assert all(control["verdict"] == control["expected"] for control in algorithms["incfl"]["controls"])
+    assert algorithms["incfl"]["attack"]["candidates"] == 3
+
+
+def check_retrained(algorithms: dict[str, Any]) -> None:
+    assert list(algorithms) == ["fedavg", "incfl"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("command", "blocks", "check", "same"),
+    [
+        ("worth", "worth/checkpoints/fedavg", check_retrained, same_tables),
+        ("certify", "certify/checkpoints/fedavg/deviations", check_certified, same_certificates),
+    ],
+)
+def test_killed_and_resumed(
+    command: str,
+    blocks: str,
+    check: Callable[[dict[str, Any]], None],
+    same: Callable[[pathlib.Path, pathlib.Path], str],
+    tmp_path: pathlib.Path,
+) -> None:
+    """The results are those of a run without an interruption."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    process = start(tmp_path, command, "--out", str(whole), "--json")
+    out, err = process.communicate(timeout=WAIT)
+    assert process.returncode == 0, err
+    check(json.loads(out)["algorithms"])
+
+    process = start(tmp_path, command, "--out", str(killed), "--quiet")
+    until = time.monotonic() + WAIT
+    while process.poll() is None and not list((killed / blocks).glob("runs-*.npz")):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    process.kill()
+    process.communicate(timeout=WAIT)
+    process = start(tmp_path, command, "--out", str(killed), "--resume")
+    _, err = process.communicate(timeout=WAIT)
+    assert process.returncode == 0, err
+    assert same(killed, whole) == folders.config_of(killed)
+    assert not (killed / command).exists()

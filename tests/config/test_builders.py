@@ -12,12 +12,12 @@ import pytest
 
 from fljax import algorithms, contributions, data, models, scenarios
 from fljax import config as configuration
-from fljax.config.builders import OFFERS, Offer, checked_options
+from fljax.config.name_resolution import OFFERS, Offer, checked_options
 from fljax.experiments import run
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
 from fljax.results import Reference
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 
 
 def asking(names: Any, seen: dict[str, Any], build: Callable[..., Any], positional: int = 0) -> Callable[..., Any]:

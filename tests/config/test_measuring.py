@@ -11,7 +11,7 @@ import pytest
 from fljax import config as configuration
 from fljax.config import ConfigError
 from fljax.config.name_resolution import resolved_of
-from fljax.config.sweeping import parse_grid
+from fljax.config.reading import parse_grid
 from fljax.experiments import sweep
 
 BASE: dict[str, Any] = {

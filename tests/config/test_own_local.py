@@ -12,7 +12,7 @@ from fljax.config import ConfigError, parse_grid
 from fljax.experiments import run
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.training import Local
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 
 LOCAL = BASE["local"] | {"optimizer": "sgd", "options": {"momentum": 0.9}, "weight_decay": 0.01}
 

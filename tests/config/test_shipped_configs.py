@@ -12,7 +12,7 @@ import xarray as xr
 
 from fljax import config, models
 from fljax.config import Config
-from fljax.config.sweeping import load_grid
+from fljax.config.reading import load_grid
 from fljax.experiments import run
 from fljax.experiments.inputs.setup import assemble
 from fljax.protocol import ClientData, Examples, Federation, Rows

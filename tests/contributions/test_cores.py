@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from fljax.contributions import least_core, nucleolus, shapley
-from fljax.contributions.coalitions import members_of
+from fljax.contributions.solutions import members_of
 from tests.contributions import games
 
 drawn = st.tuples(st.integers(1, 4), st.integers(0, 1000)).map(

@@ -22,7 +22,7 @@ from fljax import algorithms, engine, scenarios
 from fljax.algorithms.market import Clustering
 from fljax.algorithms.single_model import server_optimizer
 from fljax.core import values
-from fljax.core.labels import check_unlabelled
+from fljax.core.names import check_unlabelled
 from fljax.core.signatures import ALL, Allowed, Range
 from fljax.core.values import Count, NonNegative, Share, checked
 from fljax.data.partitions.partition import PARTITIONERS

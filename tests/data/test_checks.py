@@ -14,11 +14,12 @@ import pytest
 
 import fljax
 from fljax import algorithms, data, models
-from fljax.data import checks
-from fljax.data.checks import check_unchanged, checked_parts
+from fljax.data import arrays
+from fljax.data.arrays import check_unchanged, checked_parts
 from fljax.engine import checksum_of
 from fljax.engine.offload.host_data import HostData, server_rows
 from tests.processes import environment
+from tests.toys.configs import config_text
 
 ROWS, WIDTH = 60, 4
 
@@ -107,7 +108,7 @@ def test_what_the_caller_wrote_before_is_no_change(tmp_path: pathlib.Path) -> No
 
 def test_parts_are_compared_one_by_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path)
-    monkeypatch.setattr(checks, "_PART", 7 * WIDTH * 4)
+    monkeypatch.setattr(arrays, "_PART", 7 * WIDTH * 4)
     array = np.load(path, mmap_mode="r")
     found = list(checked_parts(array))
     assert [len(each) for each in found] == [7] * 8 + [4]
@@ -202,22 +203,7 @@ def test_a_run_whose_file_changes_between_two_blocks_ends_and_goes_on_when_it_is
         np.testing.assert_array_equal(found.metrics[name], expected.metrics[name])
 
 
-CONFIG = """
-rounds = 3
-seeds = 1
-evaluate_every = 1
-[data]
-dataset = "x.npy"
-client = "owner.npy"
-[model]
-name = "logistic_regression"
-[local]
-steps = 2
-batch_size = 4
-learning_rate = 0.1
-[[algorithms]]
-name = "fedavg"
-"""
+CONFIG = config_text('dataset = "x.npy"\nclient = "owner.npy"', head="rounds = 3\nseeds = 1\nevaluate_every = 1")
 
 
 @pytest.mark.thorough

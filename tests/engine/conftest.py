@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from fljax.engine.programs import jit
+from fljax.protocol import Federation
+from tests.toys.federation import tiny_federation
 from tests.toys.quick import quick_programs
 
 
@@ -15,6 +17,12 @@ from tests.toys.quick import quick_programs
 def _quick() -> Iterator[None]:
     with quick_programs():
         yield
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    """Five clients and two unseen ones."""
+    return tiny_federation()
 
 
 @pytest.fixture

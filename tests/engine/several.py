@@ -12,6 +12,7 @@ import fljax
 from fljax import algorithms, data, models
 from fljax.engine import arrays_of, sweep
 from fljax.engine.programs.program import Plan
+from tests.toys import runs
 
 
 def toy() -> tuple[Any, Any, Any]:
@@ -75,12 +76,7 @@ def registry(devices: Any) -> dict[str, Any]:
 
 def numbers_of(name: str, result: fljax.Result) -> dict[str, Any]:
     """All numbers of a result but seconds and how it was computed."""
-    found = {f"{name}/{key}": value for key, value in arrays_of(result.state).items()}
-    for kind in ("metrics", "records"):
-        table = getattr(result, kind)
-        numbers = {key: value.values for key, value in table.items() if not str(key).startswith(("sec", "exec"))}
-        found |= {f"{name}/{kind}/{key}": value for key, value in numbers.items()}
-    return found
+    return {f"{name}/{key}": value for key, value in runs.numbers_of(result).items()}
 
 
 def checkpointed(folder: pathlib.Path, devices: Any = "all", stop_after: int | None = None) -> fljax.Result:

@@ -15,20 +15,17 @@ from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.loop.history import BestSoFar
-from fljax.protocol import Labelled, Rows
+from fljax.protocol import Labelled
 from fljax.training import Local
 from tests.laws.compare import assert_same
 from tests.toys.federation import tiny_federation
+from tests.toys.runs import Killed, kill_at
 from tests.toys.task import logistic_regression
 
 TASK, LOCAL = logistic_regression(), Local(1.5, batch_size=2, steps=3)
 FEDERATION = tiny_federation()
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 ROUNDS = 7
-
-
-class _Killed(Exception):
-    """In place of a process that dies."""
 
 
 def _plan(build: Any = fedavg, **options: Any) -> engine.Plan:
@@ -111,13 +108,6 @@ def test_test_rows_are_never_looked_at() -> None:
     _assert_best(found.best, expected.best)
 
 
-def test_without_validation_rows_it_is_refused() -> None:
-    valid = FEDERATION.clients.valid
-    none = FEDERATION.clients._replace(valid=Rows(valid.index, jnp.zeros_like(valid.size)))
-    with pytest.raises(ValueError, match=r"expected clients with validation rows, .*, got none; set valid_fraction"):
-        engine.simulate(_plan(), FEDERATION._replace(clients=none), rounds=1, keep_best=True)
-
-
 @pytest.mark.in_turn
 @pytest.mark.parametrize(
     "build", [fedavg, *(pytest.param(each, marks=pytest.mark.thorough) for each in (scaffold, incfl))]
@@ -128,13 +118,8 @@ def test_a_resumed_run_has_the_same_best_models(tmp_path: pathlib.Path, build: A
     expected = _simulate(plan)
     settings = Checkpoint(tmp_path / "at", every=0)
     for round in (2, 4, 6):
-
-        def kill(block: engine.Block, at: int = round) -> None:
-            if block.round >= at:
-                raise _Killed
-
-        with pytest.raises(_Killed):
-            _simulate(plan, checkpoint=settings, callbacks=[kill])
+        with pytest.raises(Killed):
+            _simulate(plan, checkpoint=settings, callbacks=[kill_at(round)])
     found = _simulate(plan, checkpoint=settings)
     _assert_best(found.best, expected.best)
     assert_same(found.state, expected.state)

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 import fljax
-from fljax.engine.devices import cache
+from fljax.engine.devices import layout
 
 VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "FLJAX_COMPILATION_CACHE")
 
@@ -22,7 +22,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The settings of JAX that were changed; the cache of this process stays as it is."""
     settings: dict[str, Any] = {}
     monkeypatch.setattr(jax.config, "update", lambda name, value: settings.update({name: value}))
-    monkeypatch.setattr(cache.compilation_cache, "reset_cache", lambda: None)
+    monkeypatch.setattr(layout.compilation_cache, "reset_cache", lambda: None)
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return settings
@@ -34,7 +34,7 @@ def test_one_call_keeps_programs_and_prints_their_place(
     assert fljax.use_cache(tmp_path / "programs") == tmp_path / "programs"
     assert capsys.readouterr().out == f"compiled programs are kept in {tmp_path / 'programs'}\n"
     assert changed["jax_compilation_cache_dir"] == str(tmp_path / "programs")
-    assert changed["jax_compilation_cache_max_size"] == cache.LIMIT
+    assert changed["jax_compilation_cache_max_size"] == layout.LIMIT
     assert changed["jax_enable_compilation_cache"] is True
 
 
@@ -108,6 +108,6 @@ def test_a_killed_process_does_not_spoil_the_compilation_cache(tmp_path: pathlib
     (tmp_path / "old_but_used-atime").write_bytes(b"")
     for name in ("old-cache", "old_but_used-cache"):
         os.utime(tmp_path / name, (1, 1))
-    cache.mend(tmp_path)
+    layout.mend(tmp_path)
     assert sorted(program.name for program in tmp_path.glob("*-cache")) == ["fresh-cache", "old_but_used-cache"]
-    cache.mend(tmp_path / "nothing")
+    layout.mend(tmp_path / "nothing")

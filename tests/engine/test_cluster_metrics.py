@@ -11,8 +11,7 @@ from fljax import Execution, simulate
 from fljax.algorithms import fedem, ipfl
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate, numbered
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Rows, unlabelled
 from fljax.scenarios import byzantine, opting_out
 from fljax.training import Local

@@ -16,10 +16,10 @@ from fljax import AlgorithmError, algorithms, engine, scenarios, training
 from fljax.algorithms import fedavg
 from fljax.engine import Execution
 from fljax.protocol import Algorithm
-from fljax.results import Result
 from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.toys.federation import spoil_client, tiny_federation
+from tests.toys.runs import assert_close_results
 from tests.toys.task import logistic_regression
 
 # Debug mode compiles every operation of an algorithm by itself: tests of one algorithm share these programs.
@@ -49,15 +49,6 @@ def _message(error: BaseException) -> str:
     return str(error).replace(f"{HERE.parent}/", "").replace("tests/engine/", "")
 
 
-def _assert_equal(some: Result, other: Result) -> None:
-    assert_close(some.state, other.state)
-    for one, two in ((some.metrics, other.metrics), (some.records, other.records)):
-        assert set(one) == set(two)
-        for name in one:
-            if not str(name).startswith(("seconds_", "execution_")):
-                np.testing.assert_allclose(one[name], two[name], rtol=1e-5, atol=1e-5, err_msg=str(name))
-
-
 def _built(name: str, scenario: str | None = None, local: Local = LOCAL) -> Algorithm:
     entry = algorithms.REGISTRY[name]
     found = entry.build(TASK, local, **entry.example)
@@ -82,7 +73,7 @@ def test_results_are_those_of_compiled_programs(name: str, scenario: str | None)
     algorithm, federation = _built(name, scenario), tiny_federation()
     usual = engine.simulate(algorithm, federation, rounds=2, evaluate_every=1)
     found = engine.simulate(algorithm, federation, rounds=2, evaluate_every=1, execution=DEBUG)
-    _assert_equal(usual, found)
+    assert_close_results(usual, found)
     assert int(found.metrics["execution_clients"]) == int(found.metrics["execution_devices"]) == 1
     model = found.deployed(0)
     assert_close(usual.deployed(0), model)
@@ -93,7 +84,7 @@ def test_epochs_seeds_and_a_cohort() -> None:
     """Clients of different sizes take different numbers of steps, and some are left out."""
     algorithm = fedavg(TASK, LOCAL._replace(steps=None, epochs=1), clients_per_round=3)
     usual = engine.simulate(algorithm, tiny_federation(), rounds=2, seeds=(3, 4))
-    _assert_equal(usual, engine.simulate(algorithm, tiny_federation(), rounds=2, seeds=(3, 4), execution=DEBUG))
+    assert_close_results(usual, engine.simulate(algorithm, tiny_federation(), rounds=2, seeds=(3, 4), execution=DEBUG))
 
 
 @pytest.mark.thorough
@@ -110,7 +101,7 @@ def test_a_sweep_and_standalone_models() -> None:
         strict=True,
     )
     for usual, found in pairs:
-        _assert_equal(usual, found)
+        assert_close_results(usual, found)
     alone = engine.standalone(TASK, federation, LOCAL), engine.standalone(TASK, federation, LOCAL, execution=DEBUG)
     assert_close(*alone)
 
@@ -180,7 +171,7 @@ def test_jax_disable_jit_does_the_same() -> None:
     algorithm, federation = fedavg(TASK, LOCAL), tiny_federation()
     usual = engine.simulate(algorithm, federation, rounds=2)
     with jax.disable_jit():
-        _assert_equal(usual, engine.simulate(algorithm, federation, rounds=2))
+        assert_close_results(usual, engine.simulate(algorithm, federation, rounds=2))
         assert_close(
             engine.rollout(algorithm, federation, rounds=2)[0].server, jax.tree.map(lambda x: x[0], usual.state.server)
         )
@@ -268,8 +259,8 @@ def test_nan_for_what_is_unknown_does_not_stop_a_sound_run(name: str) -> None:
     usual = engine.simulate(algorithm, federation, rounds=2)
     assert np.isnan(usual.metrics["test_loss"]).any()
     with switched_on("jax_debug_nans"):
-        _assert_equal(usual, engine.simulate(algorithm, federation, rounds=2))
-        _assert_equal(usual, engine.simulate(algorithm, federation, rounds=2, execution=DEBUG))
+        assert_close_results(usual, engine.simulate(algorithm, federation, rounds=2))
+        assert_close_results(usual, engine.simulate(algorithm, federation, rounds=2, execution=DEBUG))
 
 
 @pytest.mark.thorough

@@ -13,11 +13,10 @@ from fljax.algorithms import ipfl
 from fljax.core.trees import take
 from fljax.data import federate, load, row_numbers
 from fljax.engine import simulate
-from fljax.engine.offload.client_blocks import splits_read_by
-from fljax.engine.offload.host_data import HostData
+from fljax.engine.offload.host_data import HostData, splits_read_by
 from fljax.engine.programs.program import Plan, partition_plan
 from fljax.engine.programs.shapes import measure
-from fljax.engine.rounds.federations import by_id, local_data, without_rows
+from fljax.engine.rounds.states import by_id, local_data, without_rows
 from fljax.experiments import outlines
 from fljax.protocol import Algorithm, Federation
 from fljax.scenarios import opting_out

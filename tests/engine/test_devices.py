@@ -27,7 +27,7 @@ from fljax.engine.programs import program
 from fljax.engine.programs.execution import Execution, resolve
 from fljax.engine.programs.program import Plan, partition_plan
 from fljax.engine.programs.shapes import measure, state_bytes
-from fljax.protocol import Algorithm, Exchanged, PerClient, Rows, Seat, WithPeers, rows_of, seen_from, with_rows
+from fljax.protocol import Exchanged, PerClient, Rows, Seat, WithPeers, rows_of, seen_from, with_rows
 from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.toys.federation import tiny_federation
@@ -91,33 +91,6 @@ def _federation() -> fljax.Federation:
     federation = tiny_federation()
     held = Rows(jnp.arange(6, dtype=jnp.int32), jnp.int32(6))
     return federation._replace(held={"validation": held, "test": held})
-
-
-def _iafl(**options: Any) -> Algorithm:
-    return iafl(TASK, LOCAL, contribution=CONTRIBUTION, kappa=0.3, **options)
-
-
-def _fedfomo() -> Algorithm:
-    return fedfomo(TASK, LOCAL, models_sent=2, clients_per_round=4)
-
-
-def _run(algorithm: Algorithm, devices: int, **options: Any) -> fljax.Result:
-    execution = Execution(2, devices=devices)
-    return engine.simulate(algorithm, _federation(), rounds=2, evaluate_every=2, execution=execution, **options)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seeds", [(3,), (3, 4)])
-@pytest.mark.parametrize(
-    "build",
-    [_iafl, lambda: rank(TASK, LOCAL), lambda: ditto(TASK, LOCAL), pytest.param(_fedfomo, marks=pytest.mark.thorough)],
-)
-def test_results_do_not_depend_on_devices(build: Any, seeds: tuple[int, ...]) -> None:
-    one, two = (_run(build(), devices, seeds=seeds) for devices in (1, 2))
-    assert_close(one.state, two.state)
-    for name in one.metrics:
-        if not str(name).startswith(("seconds", "execution", "memory")):
-            np.testing.assert_allclose(one.metrics[name], two.metrics[name], rtol=2e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.thorough
@@ -291,7 +264,7 @@ EIGHT = """
 import jax
 jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
-from tests.engine.test_devices import _federation, _iafl, TASK, LOCAL, _wide
+from tests.engine.test_devices import _federation, TASK, LOCAL, _wide
 from fljax import engine
 from fljax.algorithms import ditto, fedavg, fedfomo, iafl, rank
 from fljax.engine.programs.execution import Execution

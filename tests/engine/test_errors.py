@@ -176,15 +176,6 @@ def test_an_error_in_a_loss_names_its_line() -> None:
         assert _message(caught.value).endswith(f"({_line('in a loss')})")
 
 
-def test_sentences_on_bad_input_stay_as_they_are() -> None:
-    with pytest.raises(
-        ValueError, match=r"^expected clients_per_round to be a whole number of at least 1 or None, got -1"
-    ):
-        engine.simulate(fedavg(TASK, LOCAL, clients_per_round=-1), tiny_federation(), rounds=1)
-    with pytest.raises(ValueError, match=r"^expected one of steps and epochs"):
-        engine.simulate(fedavg(TASK, LOCAL._replace(epochs=2)), tiny_federation(), rounds=1)
-
-
 def test_a_value_error_of_the_user_is_no_bad_input() -> None:
     def select(*arguments: Any) -> Any:
         raise ValueError("expected a moon")

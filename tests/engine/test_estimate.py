@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import engine, models
+from fljax import models
 from fljax.algorithms import fedavg, lg_fedavg, scaffold, standalone
 from fljax.core import trees
 from fljax.data import stack
@@ -21,7 +21,7 @@ from fljax.engine.loop import compilation
 from fljax.engine.loop.compilation import compile_all, memory_of
 from fljax.engine.programs import jit, program
 from fljax.engine.programs import shapes as engine_shapes
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.protocol import ClientData, Examples, Federation, Rows
 from fljax.training import Local
 from tests.platforms import forms_of
@@ -187,13 +187,6 @@ def test_a_shortage_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.startswith("that is about 2.0 GiB where the device has free 2.0 GiB")
     free[0] = {}
     assert shortage(memory) is None
-
-
-def test_estimate_refuses_what_simulate_refuses() -> None:
-    with pytest.raises(ValueError, match="distinct"):
-        engine.estimate(scaffold(TASK, LOCAL), tiny_federation(), Schedule(1, (1, 1)))
-    with pytest.raises(ValueError, match="expected rounds to be a whole number from 0 to 134217727, got -1"):
-        engine.estimate(scaffold(TASK, LOCAL), tiny_federation(), Schedule(-1))
 
 
 @pytest.mark.parametrize("build", [standalone, functools.partial(lg_fedavg, shared=("bias",))], ids=["alone", "part"])

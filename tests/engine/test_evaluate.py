@@ -15,8 +15,7 @@ from fljax.engine import one_round, simulate
 from fljax.engine.devices.layout import Layout
 from fljax.engine.programs import program
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.federations import by_id, same_tests
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state, same_tests
 from fljax.protocol import Algorithm, Federation, Rows, unlabelled
 from fljax.scenarios import appeal_based, byzantine, finetuned
 from fljax.training import Local

@@ -131,19 +131,6 @@ def _twice(reference: Any) -> Any:
     return jax.tree.map(lambda leaf: np.concatenate([leaf, leaf]), reference)
 
 
-@pytest.mark.parametrize(
-    ("names", "sentence"),
-    [
-        (("objektive",), "expected one of the extra metrics .*, got 'objektive' .did you mean 'objective'"),
-        (("average_loss",), "got 'average_loss'.* .average_loss is computed in every run.$"),
-        ("objective", "expected a list of metrics, got 'objective'"),
-    ],
-)
-def test_unknown_names(names: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        simulate(PLAN, DATA, rounds=1, extra_metrics=names)
-
-
 def test_what_a_metric_needs() -> None:
     assert needs_of(["objective", "valid_global_model_appeal"]) == ("global_train_loss", "global_valid_loss")
     with pytest.raises(ValueError, match=r"expected a reference, .* for objective_gradient_norm, got None"):

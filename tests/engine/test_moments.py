@@ -14,13 +14,13 @@ from fljax import data, engine, models
 from fljax.algorithms import REGISTRY, fedavg
 from fljax.engine import Execution
 from fljax.engine.loop.trained import stored_features
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.experiments.inputs.clustering import by_f1
 from fljax.protocol import Features, Federation, Moments
 from fljax.training import Local
 from tests.compiled import compilations
-from tests.engine.test_offload import assert_same
 from tests.laws.cases import bench, federation
+from tests.toys.runs import assert_close_results
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -47,7 +47,7 @@ def both() -> tuple[Federation, Federation]:
 def test_every_algorithm_sees_standardised_rows(name: str) -> None:
     raw, standard = both()
     run = lambda data: engine.simulate(bench(name).plan, data, rounds=3, seeds=(0, 3), evaluate_every=2)  # noqa: E731
-    assert_same(run(raw), run(standard))
+    assert_close_results(run(raw), run(standard))
 
 
 @pytest.mark.in_turn
@@ -56,7 +56,7 @@ def test_rows_on_the_host(where: dict[str, Any]) -> None:
     raw, standard = both()
     options: dict[str, Any] = {"rounds": 2, "seeds": (0, 3)}
     found = engine.simulate(bench("ditto").plan, raw, execution=Execution(2, 1, 2, **where), **options)
-    assert_same(found, engine.simulate(bench("ditto").plan, standard, execution=Execution(2, 1, 2), **options))
+    assert_close_results(found, engine.simulate(bench("ditto").plan, standard, execution=Execution(2, 1, 2), **options))
 
 
 @pytest.mark.in_turn

@@ -14,9 +14,8 @@ from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold, standalone
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import RoundOptions
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Algorithm, Federation, Task
 from fljax.results.non_finite import Divergence, NotFinite
 from fljax.training import Local
@@ -30,11 +29,6 @@ POPULATION, ROUNDS = 5, 4
 WHO = np.arange(POPULATION) == 3
 IN_ROUND_2 = np.arange(ROUNDS) == 2
 SEEDS = (5, 9)
-
-
-@pytest.fixture(scope="module")
-def federation() -> Federation:
-    return tiny_federation()
 
 
 def _build(task: Task, local: Local, wrong: Any, server_lr: Any = 1.0) -> Algorithm:
@@ -291,16 +285,6 @@ def test_nothing_stops_a_run_in_which_all_is_finite(federation: Federation) -> N
 
 
 # --- Names and programs -------------------------------------------------------------------------------------
-
-
-@pytest.mark.unchecked
-def test_a_name_that_does_not_exist(federation: Federation) -> None:
-    sentence, wrong = "expected a known non_finite, got 'drip'; valid names are freeze, drop, stop", "drip"
-    with pytest.raises(ValueError, match=sentence):
-        engine.simulate(fedavg(TASK, LOCAL), federation, rounds=1, non_finite=wrong)  # type: ignore[arg-type]
-    schedule = engine.Schedule(1, non_finite=wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=sentence):
-        engine.estimate(fedavg(TASK, LOCAL), federation, schedule)
 
 
 def count(jaxpr: Any, name: str) -> int:

@@ -14,13 +14,8 @@ from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Layout, is_out_of_memory, smaller
 from fljax.engine.programs import program
 from fljax.protocol import Federation
-from tests.engine.test_checkpoints import _assert_equal, _plan, _simulate
-from tests.toys.federation import tiny_federation
-
-
-@pytest.fixture(scope="module")
-def federation() -> Federation:
-    return tiny_federation()
+from tests.engine.test_checkpoints import _plan, _simulate
+from tests.toys.runs import assert_same_results
 
 
 def _full(monkeypatch: pytest.MonkeyPatch, name: str, most: int, after: int = 0) -> list[int]:
@@ -82,7 +77,7 @@ def test_with_checkpoints_it_goes_on_after_the_newest(
     expected = _simulate(federation, execution=ALL)
     np.testing.assert_allclose(found.metrics.test_loss, expected.metrics.test_loss, rtol=1e-5)
     again = _simulate(federation, execution=ALL, checkpoint=settings)
-    _assert_equal(again, found)
+    assert_same_results(again, found)
 
 
 @pytest.mark.in_turn

@@ -12,6 +12,7 @@ from flax import linen as nn
 
 import fljax
 from fljax import algorithms, data, models
+from tests.toys.runs import Killed, kill_at
 
 pytestmark = [pytest.mark.thorough, pytest.mark.devices]
 
@@ -27,15 +28,6 @@ class Smooth(nn.Module):
         return nn.Dense(10)(nn.tanh(nn.Dense(64)(x)))
 
 
-class Enough(Exception):
-    pass
-
-
-def stop(block: fljax.Block) -> None:
-    if block.round == ROUNDS // 2:
-        raise Enough
-
-
 def test_on_other_devices_a_run_stays_within_rounding(tmp_path: pathlib.Path) -> None:
     """Losses and parameters do; accuracies differ only by rows whose two best classes are equal up to rounding."""
     digits = data.load("digits")
@@ -48,8 +40,10 @@ def test_on_other_devices_a_run_stays_within_rounding(tmp_path: pathlib.Path) ->
     one, two = (fljax.Execution(devices=number) for number in (1, 2))
     whole = fljax.simulate(algorithm, federation, execution=two, **options)
     every = fljax.Checkpoint(tmp_path, every=0)
-    with pytest.raises(Enough):
-        fljax.simulate(algorithm, federation, execution=two, callbacks=[stop], checkpoint=every, **options)
+    with pytest.raises(Killed):
+        fljax.simulate(
+            algorithm, federation, execution=two, callbacks=[kill_at(ROUNDS // 2)], checkpoint=every, **options
+        )
     found = fljax.simulate(algorithm, federation, execution=one, checkpoint=every, **options)
     assert [int(each.metrics.execution_devices) for each in (whole, found)] == [2, 1]
     for a, b in zip(jax.tree.leaves(whole.state.server), jax.tree.leaves(found.state.server), strict=True):

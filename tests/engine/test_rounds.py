@@ -22,11 +22,6 @@ LOCAL = Local(0.2, 2, epochs=1)
 RHO = jnp.asarray((0.9, 0.7, 1.1, 0.8, 1.0))
 
 
-@pytest.fixture(scope="module")
-def federation() -> Any:
-    return tiny_federation()
-
-
 @pytest.mark.in_turn
 def test_it_is_the_run_of_simulate(federation: Any) -> None:
     algorithm = algorithms.incfl(TASK, LOCAL, threshold=RHO, clients_per_round=3)
@@ -59,15 +54,8 @@ def test_it_goes_on_from_a_state(federation: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_counts_are_checked(federation: Any) -> None:
+def test_a_state_of_several_runs_is_refused(federation: Any) -> None:
     algorithm = algorithms.fedavg(TASK, LOCAL)
-    with pytest.raises(ValueError, match="expected a number of rounds of at least 0, got -1"):
-        fljax.rollout(algorithm, federation, rounds=-1)
-    with pytest.raises(ValueError, match="expected a positive number of clients, got 0"):
-        fljax.rollout(algorithm, federation, rounds=1, clients=0)
-    two = fljax.data.stack([federation, federation])
-    with pytest.raises(ValueError, match="expected the federation of one seed, got one of 2 seeds"):
-        fljax.rollout(algorithm, two, rounds=1)
     state = fljax.simulate(algorithm, federation, rounds=0, seeds=(0, 1)).state
     with pytest.raises(ValueError, match="expected the state of one run, got one of 2 runs"):
         fljax.rollout(algorithm, federation, rounds=1, initial=state)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.engine.programs.checks import checksum_of_programs
+from fljax.engine.programs.shapes import checksum_of_programs
 
 
 def checksum(constant: Any, power: int = 2) -> int:

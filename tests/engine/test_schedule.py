@@ -7,13 +7,12 @@ import tracemalloc
 
 import hypothesis
 import hypothesis.strategies as st
-import jax
 import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg
-from fljax.engine.loop.schedule import Schedule
-from fljax.engine.rounds.keys import CLIENTS, ROUNDS, SLOTS, Purpose, client_key, round_key
+from fljax.engine.loop.history import Schedule
+from fljax.engine.rounds.keys import ROUNDS
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -41,17 +40,3 @@ def test_a_run_takes_the_memory_of_what_it_does(tmp_path: pathlib.Path, saved: b
     tracemalloc.stop()
     assert done.metrics.rounds_done == 2
     assert most < 2**28
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda key: client_key(key, jax.numpy.int32(CLIENTS)),
-        lambda key: client_key(key, jax.numpy.uint32(CLIENTS)),
-        lambda key: client_key(key, jax.numpy.int32(0), SLOTS),
-        lambda key: round_key(jax.numpy.uint32(0), Purpose.TRAIN, ROUNDS),
-    ],
-)
-def test_numbers_for_which_keys_would_repeat_are_refused(make) -> None:
-    with pytest.raises(ValueError, match="for which random keys differ"):
-        make(jax.random.key(0))

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import fedavg, fedem, fedproto, incfl, ipfl, rank
+from fljax.algorithms import fedavg, incfl
 from fljax.contributions import measure
 from fljax.engine import Schedule, estimate, print_progress, simulate, standalone
 from fljax.protocol import Federation, Task
 from fljax.results import join, with_gains
 from fljax.results.non_finite import InfiniteLoss, infinite_losses
-from fljax.scenarios import opting_out
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
@@ -72,26 +71,6 @@ def test_accuracies_are_what_the_score_says() -> None:
         for name in ("test_accuracy", "global_test_accuracy"):
             np.testing.assert_allclose(result.metrics[name].values[0, 0, id], mean, rtol=1e-6)
         np.testing.assert_allclose(result.metrics["standalone_test_accuracy"].values[0, id], mean, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("build", "who"),
-    [
-        (lambda: ipfl(SILENT, LOCAL), "ipfl"),
-        (lambda: rank(SILENT, LOCAL), "rank"),
-        (lambda: opting_out(fedavg(SILENT, LOCAL), baseline=0.5), "opting_out"),
-    ],
-)
-def test_what_compares_accuracies_needs_a_score(build: Any, who: str) -> None:
-    with pytest.raises(ValueError, match=rf"expected a task with a score for {who}, .*score=...\) gives it one"):
-        build()
-
-
-def test_what_counts_classes_needs_them() -> None:
-    with pytest.raises(ValueError, match=r"expected a task of classes for fedem, got one with classes = None"):
-        fedem(PLAIN._replace(classes=None), LOCAL)
-    with pytest.raises(ValueError, match=r"got one without classes"):
-        fedproto(PLAIN._replace(classes=None), LOCAL)
 
 
 def test_contributions_of_accuracies_need_a_score() -> None:
@@ -158,21 +137,6 @@ def test_labels_of_nobody_do_not_matter() -> None:
     result = simulate(fedavg(PLAIN, LOCAL), with_label(data, last, 99), rounds=1)
     expected = simulate(fedavg(PLAIN, LOCAL), data, rounds=1)
     np.testing.assert_array_equal(result.metrics["test_loss"], expected.metrics["test_loss"])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda y: y.astype(np.float32), r"expected whole-number labels \[n\] for a task of 3 classes, got float32"),
-        (lambda y: y[:, None], r"expected whole-number labels \[n\] for a task of 3 classes, got int32 of shape"),
-        (lambda y: np.where(y == 2, 2**32 + 1, y.astype(np.int64)), r"expected labels that fit 32 bits"),
-    ],
-)
-def test_labels_that_are_no_classes_are_refused(change: Any, message: str) -> None:
-    data = tiny_federation()
-    wrong = data._replace(examples=data.examples._replace(y=change(np.asarray(data.examples.y))))
-    with pytest.raises(ValueError, match=message):
-        simulate(fedavg(PLAIN, LOCAL), wrong, rounds=1)
 
 
 # --- Losses that are infinite while parameters are not ------------------------------------------------------

@@ -36,19 +36,6 @@ def test_seeds(given, found):
     assert all(type(seed) is int for seed in seeds_of(given))
 
 
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *(0, -1, True, 1.7, "3", None, [], [1.7], [1.0], [True], [np.bool(True)], [-1], [2**32], [1, 1], ["1"]),
-        *([[1, 2]], np.array([1.5]), np.array([True]), jnp.array([1.0])),
-    ],
-)
-def test_what_is_no_seed(wrong):
-    with pytest.raises(ValueError, match=r"^expected (seeds to be distinct integers|a positive number)"):
-        seeds_of(wrong)
-
-
 @pytest.mark.thorough
 def test_a_number_of_seeds_means_the_same_everywhere():
     federation: Any = tiny_federation()
@@ -62,16 +49,3 @@ def test_a_number_of_seeds_means_the_same_everywhere():
     np.testing.assert_array_equal(swept.metrics["test_loss"], result.metrics["test_loss"])
     estimate = engine.estimate(algorithm, federation, engine.Schedule(**run))
     assert estimate == engine.estimate(algorithm, federation, engine.Schedule(1, (0, 1)))
-
-
-@pytest.mark.unchecked
-def test_what_is_no_seed_is_refused_everywhere():
-    federation: Any = tiny_federation()
-    algorithm = fedavg(TASK, LOCAL, clients_per_round=3)
-    wrong: Any = [1.7]
-    with pytest.raises(ValueError, match=r"got \[1.7\]"):
-        engine.simulate(algorithm, federation, rounds=1, seeds=wrong)
-    with pytest.raises(ValueError, match=r"got \[1.7\]"):
-        engine.estimate(algorithm, federation, engine.Schedule(1, wrong))
-    with pytest.raises(ValueError, match="got True"):
-        engine.standalone(TASK, federation, LOCAL, seeds=True)

@@ -15,7 +15,7 @@ import pytest
 
 from fljax import data as federations
 from fljax import engine
-from fljax.algorithms import fedavg, incfl
+from fljax.algorithms import fedavg
 from fljax.engine.loop import blocks
 from fljax.engine.rounds.keys import Purpose, round_key
 from fljax.protocol import Algorithm, Federation, Task
@@ -28,11 +28,6 @@ from tests.toys.task import Linear, logistic_regression
 
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
 PARAMETERS = 15
-
-
-@pytest.fixture(scope="module")
-def federation() -> Federation:
-    return tiny_federation()
 
 
 def _build(task: Task, local: Local, learning_rate: Any, broken: Any) -> Algorithm:
@@ -208,32 +203,6 @@ def test_an_initial_state_can_be_used_twice(federation: Federation) -> None:
     assert_same(first.state, _simulate(federation, rounds=2, evaluate_every=2, initial=state).state)
 
 
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rounds": -1}, "expected rounds to be a whole number from 0 to 134217727, got -1"),
-        *(
-            ({"rounds": rounds}, "expected rounds to be a whole number from 0")
-            for rounds in (1.5, None, "2", True, 2**31)
-        ),
-        *(
-            ({"evaluate_every": each}, "expected evaluate_every to be a whole number from 1")
-            for each in (1.5, "2", True)
-        ),
-        ({"seeds": (1, 1)}, "expected seeds to be distinct"),
-        ({"seeds": ()}, "expected seeds to be distinct"),
-        ({"seeds": (-1, 0)}, "expected seeds to be distinct"),
-        ({"evaluate_every": 0}, "expected evaluate_every to be a whole number from 1 to 134217727, got 0"),
-        ({"plan": "fedavg"}, "expected an Algorithm or a Plan, got str"),
-        ({"execution": engine.Execution(clients=0)}, "expected execution.clients to be auto, trial"),
-    ],
-)
-def test_wrong_arguments(federation: Federation, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        _simulate(federation, **arguments)
-
-
 def test_bytes_on_the_wire(federation: Federation) -> None:
     records = _simulate(federation).records
     assert records.cohort_present.values.all()
@@ -268,26 +237,6 @@ def test_a_reference_gives_the_metrics_that_compare(federation: Federation) -> N
     np.testing.assert_allclose(appeal, [0.8, 1.0], atol=1e-6)
     assert "unseen_global_model_appeal" not in result.metrics
     assert "global_model_appeal" not in _simulate(federation).metrics
-
-
-@pytest.mark.unchecked
-def test_what_is_given_by_seed_is_checked_before_anything_runs():
-    task, local = logistic_regression(), Local(learning_rate=0.2, batch_size=2, steps=2)
-    federation = tiny_federation()
-
-    def go(threshold: Any, seeds: Any = (0, 1), by_seed: bool = True) -> None:
-        given = {"threshold": threshold}
-        plan = engine.Plan(incfl, {"task": task, "local": local} | ({} if by_seed else given))
-        engine.simulate(plan._replace(by_seed=given if by_seed else {}), federation, rounds=1, seeds=seeds)
-
-    with pytest.raises(ValueError, match="expected threshold in by_seed to have 2 rows"):
-        go(np.ones((1, 5), np.float32))
-    with pytest.raises(ValueError, match="one for each of 5 clients"):
-        go(np.ones((2, 3), np.float32))
-    with pytest.raises(ValueError, match=r"expected threshold to be .* with 1 axis, got"):
-        go(np.ones((1, 5), np.float32), by_seed=False)
-    with pytest.raises(ValueError, match="expected seeds to be distinct integers"):
-        engine.standalone(task, federation, local, seeds=(-1,))
 
 
 @pytest.mark.in_turn

@@ -77,16 +77,6 @@ def test_memory_is_estimated():
     assert estimate_standalone(TASK, FEDERATION, LOCAL, stop=STOP, execution=Execution(3)).model > 0
 
 
-def test_validation_rows_are_needed():
-    without = data.federate(BLOBS, "dirichlet", beta=0.7, clients=5)
-    message = r"^expected clients with validation rows for early stopping of standalone models, got none"
-    for call in (standalone, estimate_standalone):
-        with pytest.raises(ValueError, match=message):
-            call(TASK, without, LOCAL, stop=STOP)
-    with pytest.raises(ValueError, match=r"expected stop\.patience to be a whole number of at least 1, got 0"):
-        standalone(TASK, FEDERATION, LOCAL, stop=STOP._replace(patience=0))
-
-
 CONFIG = {
     "rounds": 1,
     "data": {

@@ -16,13 +16,13 @@ from fljax import engine
 from fljax.algorithms import fedavg, standalone
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Layout
-from fljax.engine.loop import scoring
+from fljax.engine.loop import trained
 from fljax.engine.offload import run as offload
-from fljax.engine.offload.client_blocks import SplitsRead
+from fljax.engine.offload.host_data import SplitsRead
 from fljax.engine.programs.evaluation import predictions
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.programs.shapes import measure
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.metrics import Score
 from fljax.training import Local
 from tests.toys.federation import TEST, tiny_federation
@@ -128,7 +128,7 @@ def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatc
     def never(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(scoring, "predictions", never)
+    monkeypatch.setattr(trained, "predictions", never)
     plain = _simulate()
     assert not [name for name in plain.metrics if "score" in str(name)]
     np.testing.assert_array_equal(plain.metrics.test_loss, result.metrics.test_loss)
@@ -202,21 +202,3 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_scores(tmp_path: pathlib
     same_names = [Score("auroc", lambda labels, predictions: 0.0), *SCORES[1:]]
     with pytest.raises(ValueError, match="scores is"):
         _simulate(**arguments | {"scores": same_names})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"scores": ["auroc"], "score_every": 0}, "expected score_every to be a positive number of evaluations, got 0"),
-        ({"scores": ["nothing"]}, "expected one of the scores auroc"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused(arguments: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        _simulate(**arguments)
-
-
-def test_a_task_without_classes_takes_functions_of_ones_own_alone() -> None:
-    plan = engine.Plan(fedavg, {"task": TASK._replace(classes=None), "local": LOCAL, "clients_per_round": 3})
-    with pytest.raises(ValueError, match="expected a task of classes for the score f1, got one with classes = None"):
-        engine.simulate(plan, FEDERATION, rounds=1, scores=["f1"])

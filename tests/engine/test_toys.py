@@ -12,9 +12,8 @@ import pytest
 
 from fljax import engine, training
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id, local_data
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state, local_data
 from fljax.protocol import Algorithm, Federation
 from fljax.training import Local
 from tests.oracles import toys as oracle

@@ -16,8 +16,7 @@ from fljax.results import Results, folders
 from fljax.results.events import EventLog
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import added
-from tests.experiments.test_run import BASE
-from tests.results.test_folders import results
+from tests.toys.configs import BASE, results
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

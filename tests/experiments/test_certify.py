@@ -14,21 +14,20 @@ from fljax.engine import RunsDone
 from fljax.experiments import certify, whole_runs
 from fljax.experiments.certify import CONTROL, Question
 from fljax.games import Utility
-from fljax.games.strategic.deviations import Messages
+from fljax.games.strategic.playing import Messages
 from fljax.results import Results
 from fljax.results.events import Event
 from fljax.results.folders import CERTIFICATES, claim, save
 from fljax.results.identity import begin_checkpoints
 from fljax.scenarios import ByReport, Strategy
-from tests.experiments.test_worth import RAW
 from tests.games.played import GAINS, unilateral
-from tests.results.test_folders import results
+from tests.toys.configs import THREE_CLIENTS, results
 
 LABELS = ["fedavg", "fedprox"]
 
 
 def config(**changes: Any) -> Config:
-    return parse(RAW | {"seeds": 5} | changes, name="tiny")
+    return parse(THREE_CLIENTS | {"seeds": 5} | changes, name="tiny")
 
 
 @pytest.fixture

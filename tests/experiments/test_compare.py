@@ -7,7 +7,6 @@ import functools
 import io
 import pathlib
 import tomllib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,19 +22,14 @@ from fljax.engine.checkpoints import Stopped, StopRequest
 from fljax.experiments.inputs.entrants import entrants
 from fljax.experiments.inputs.setup import AlgorithmSetup
 from fljax.report import summary, write
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 from tests.toys.federation import tiny_federation
-from tests.toys.quick import quick_programs
 from tests.toys.task import logistic_regression
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 TASK, LOCAL = logistic_regression(), fljax.Local(0.1, 2, steps=2)
 HOW: dict[str, Any] = {"rounds": 3, "seeds": 2, "clients_per_round": 3, "progress": False, "evaluate_every": 1}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_programs():
-        yield
 
 
 def compare(entries: Any, federation: Any = None, **changes: Any) -> fljax.Comparison:

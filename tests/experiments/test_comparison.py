@@ -9,7 +9,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,12 +18,13 @@ import pytest
 import fljax
 from fljax import algorithms, data
 from fljax import config as configuration
-from fljax.experiments.inputs.initial_models import with_initial
+from fljax.experiments.inputs.setup import with_initial
 from fljax.protocol import Names
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE
 from tests.toys.federation import tiny_federation
-from tests.toys.quick import quick_programs
 from tests.toys.task import logistic_regression
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 TASK, LOCAL = logistic_regression(), fljax.Local(0.1, 2, steps=2)
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -39,12 +39,6 @@ ENTRIES: dict[str, Any] = {
 }
 OWN = "a:b/c"
 GIVEN: dict[str, Any] = {"algorithms": ENTRIES, "task": TASK, "local": LOCAL}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_programs():
-        yield
 
 
 def federations() -> list[fljax.Federation]:

@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from fljax.config.errors import ConfigError
-from fljax.experiments.inputs.deviations import chosen_of, deviations_of, read_deviations
-from fljax.games.strategic.deviations import Messages, usual_deviations
+from fljax.experiments.inputs.entrants import chosen_of, deviations_of, read_deviations
+from fljax.games.strategic.playing import Messages, usual_deviations
 from fljax.scenarios import ByReport, Strategy
 from tests.games.strategic.test_functions import doubled
 

@@ -10,34 +10,29 @@ import xarray as xr
 
 import fljax
 from fljax import config as configuration
-from fljax.engine.checkpoints import series
+from fljax.engine import checkpoints
 from fljax.engine.loop import history
 from fljax.experiments import conductor, saved_models
 from fljax.experiments import run as experiment
-from fljax.experiments.running import Saving
+from fljax.experiments.conductor import Saving
 from fljax.experiments.saved_models import path_of
 from fljax.results import Results, folders, further_rounds
 from fljax.results.further_rounds import joined, rounds_before
+from tests.toys.configs import BASE
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-BASE = {
-    "seeds": 2,
-    "rounds": 4,
-    "evaluate_every": 2,
+RAW = BASE | {
     "save_models": "last",
     "data": {"dataset": "blobs", "partition": "iid", "clients": 6, "unseen": 2, "valid_fraction": 0.3},
-    "model": {"name": "logistic_regression"},
-    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2, "decay": 0.9},
-    "standalone": {"steps": 3},
-    "participation": {"clients_per_round": 3},
+    "local": BASE["local"] | {"decay": 0.9},
     "execution": {"devices": 1},
     "algorithms": [{"name": "fedavg"}, {"name": "scaffold"}],
 }
 
 
 def build(**changes):
-    return configuration.parse(BASE | changes, name="tiny")
+    return configuration.parse(RAW | changes, name="tiny")
 
 
 def go_on(folder, **changes):
@@ -109,7 +104,7 @@ def test_evaluations_are_those_of_a_run_from_the_beginning(tmp_path):
 def test_long_records_have_all_rounds(folder, monkeypatch):
     before = folders.load(folder)[1]
     monkeypatch.setattr(history, "LONG", 0)
-    monkeypatch.setattr(series, "CHUNK", 50)
+    monkeypatch.setattr(checkpoints, "CHUNK", 50)
     monkeypatch.setattr(further_rounds, "_AT_ONCE", 3)
     outcome = experiment.run(build(rounds=8), directory=folder, resume=True, saving=Saving(0))
     assert (folder / "records/fedavg").is_dir()
@@ -213,7 +208,7 @@ def refused(folder, match, **changes):
 def test_what_has_no_more_rounds(folder):
     refused(folder, "rounds is 4 there and 3 here", rounds=3)
     refused(
-        folder, "rounds is 4 there and 8 here; local.steps differs, too", rounds=8, local=BASE["local"] | {"steps": 3}
+        folder, "rounds is 4 there and 8 here; local.steps differs, too", rounds=8, local=RAW["local"] | {"steps": 3}
     )
     refused(
         folder, r"expected models after the last round.*save_models = 'last'.*got 'all'", rounds=8, save_models="all"

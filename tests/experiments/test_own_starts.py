@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -23,21 +22,16 @@ from fljax.experiments.inputs.setup import resolve_setup
 from fljax.models.starting import is_given
 from fljax.protocol import Federation, Rows, Subset
 from fljax.testing.federation import logistic_regression, tiny_federation
-from tests.experiments.test_run import BASE
 from tests.laws.compare import assert_close, assert_same
-from tests.toys.quick import quick_programs
+from tests.toys.configs import BASE
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 TASK, LOCAL = logistic_regression(), fljax.Local(0.3, 3, steps=2)
 STILL = LOCAL._replace(learning_rate=1e-30)
 FEDERATION = tiny_federation()
 SEEDS = (3, 5)
 NAMES = ("threshold", "test_loss", "unseen_threshold", "unseen_test_loss")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_programs():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from scipy.special import log_softmax, softmax
 
 import fljax
 from fljax import data
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.experiments.inputs.pooling import pooled
 from fljax.protocol import Labelled
 from tests.toys.federation import TRAIN, UNSEEN_TRAIN, tiny_federation

@@ -13,38 +13,17 @@ import pytest
 import fljax
 from fljax import config as configuration
 from fljax.core import trees
-from fljax.engine import Plan, groups
+from fljax.engine import groups
 from fljax.engine.programs import jit
 from fljax.experiments import programs, run
 from fljax.experiments.inputs.setup import build_federation
 from fljax.results import folders, read_lines
 from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite, diverged_seeds
+from tests.toys.configs import BASE, build
 from tests.toys.not_finite import sends_nan
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-BASE = {
-    "seeds": 2,
-    "rounds": 4,
-    "evaluate_every": 2,
-    "data": {
-        "dataset": "blobs",
-        "partition": "cluster_labels",
-        "clients": 6,
-        "unseen": 2,
-        "partition_options": {"groups": 2, "minimum": 2},
-    },
-    "model": {"name": "logistic_regression"},
-    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
-    "standalone": {"steps": 3},
-    "participation": {"clients_per_round": 3},
-    "algorithms": [{"name": "fedavg"}, {"name": "incfl"}],
-}
-
-
-def build(**changes):
-    return configuration.parse(BASE | changes, name="tiny")
 
 
 @pytest.fixture(scope="module")
@@ -423,7 +402,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
 
     def noted(name, kept, function):
         def call(*arguments, **named):
-            plan = next(each for each in arguments if isinstance(each, Plan))
+            plan = arguments[0][0] if isinstance(arguments[0], list) else arguments[1]
             label = next(label for label in labels if label not in kept)
             kept[label] = plan
             steps.append(f"{name} {label}")
@@ -443,7 +422,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     labels = [entry.label for entry in config.algorithms]
     jit.STORE._kept.clear()  # of what other tests ran
     monkeypatch.setattr(programs, "compile_ahead", noted("compile", ahead, programs.compile_ahead))
-    monkeypatch.setattr(run, "simulate", noted("run", ran, run.simulate))
+    monkeypatch.setattr(run, "run_plans", noted("run", ran, run.run_plans))
     run.run(config)
     assert steps == [
         f"compile {labels[0]}",

@@ -13,17 +13,17 @@ import pytest
 import xarray as xr
 
 from fljax import config as configuration
-from fljax.config.sweeping import parse_grid
+from fljax.config.reading import parse_grid
 from fljax.engine import Block
 from fljax.engine.callbacks import CALLBACKS
 from fljax.engine.checkpoints import Stopped, StopRequest
 from fljax.experiments import conductor, run, sweep
+from fljax.experiments.conductor import CallbackBuilder, Saving
 from fljax.experiments.inputs.setup import CallbackSetup
-from fljax.experiments.running import CallbackBuilder, Saving
 from fljax.results import folders
 from fljax.results.events import Event, EventLog
 from tests.engine.callbacks.blocks import block
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE, build
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -143,10 +143,6 @@ def test_all_callbacks_are_called_even_if_one_stops_the_run():
 
 
 # --- Stopped before an algorithm is finished ---------------------------------------------------------------
-
-
-def build(**changes: Any) -> configuration.Config:
-    return configuration.parse(BASE | changes, name="tiny")
 
 
 def assert_same(one: pathlib.Path, other: pathlib.Path) -> None:

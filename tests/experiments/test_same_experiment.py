@@ -18,14 +18,13 @@ import pytest
 import fljax
 from fljax import algorithms, data, games, models, report
 from fljax import config as configuration
-from fljax.config import sweeping
-from fljax.core.sameness.record import FORCED, SETTINGS, WENT_ON
+from fljax.config import reading
+from fljax.core.sameness import FORCED, SETTINGS, WENT_ON
 from fljax.experiments import certify, run, sweep, worth
-from fljax.experiments.running import Saving
+from fljax.experiments.conductor import Saving
 from fljax.results import folders
 from fljax.results.identity import CHECKPOINTS, begin_checkpoints
-from tests.experiments.test_run import BASE
-from tests.results.test_folders import results
+from tests.toys.configs import BASE, results
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -153,7 +152,7 @@ def certified(folder: pathlib.Path) -> dict[str, str]:
 
 def swept() -> Any:
     forget()
-    return sweeping.parse_grid(RAW | GRID, name="tiny")
+    return reading.parse_grid(RAW | GRID, name="tiny")
 
 
 ASKED = certify.Question(candidates=0, deviations=("size times 10",), control=False)
@@ -236,7 +235,7 @@ def test_comparisons_go_on_by_force_alone(tmp_path: pathlib.Path, what: str) -> 
 
 @pytest.mark.thorough
 def test_parts_of_a_sweep_are_of_one_experiment(tmp_path: pathlib.Path) -> None:
-    grid = sweeping.parse_grid(BASE | GRID | {"algorithms": [{"name": "fedavg"}]}, name="tiny")
+    grid = reading.parse_grid(BASE | GRID | {"algorithms": [{"name": "fedavg"}]}, name="tiny")
     for number, part in enumerate(sweep.split(grid, 2), 1):
         with setting("jax_random_seed_offset") if number == 2 else contextlib.nullcontext():
             sweep.run_part(part, sweep.folder_of(tmp_path, number, 2))

@@ -18,13 +18,8 @@ from fljax.results import folders, sweeps
 from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite
 from fljax.results.sweeps import Axis, unstack_cells
-from tests.experiments.test_run import BASE
+from tests.toys.configs import BASE, SWEPT
 from tests.toys.quick import quick_programs
-
-TINY: dict[str, Any] = BASE | {
-    "data": BASE["data"] | {"valid_fraction": 0.3},
-    "sweep": {"grid": {"local.learning_rate": [0.02, 0.1, 0.3], "algorithms.incfl.eps": [1e-8, 1.0]}},
-}
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +28,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("sweep")
     events: list[Event] = []
     with quick_programs():
-        return sweep.run(parse_grid(TINY, name="tiny"), directory=folder, on_event=events.append), events, folder
+        return sweep.run(parse_grid(SWEPT, name="tiny"), directory=folder, on_event=events.append), events, folder
 
 
 # --- Cells --------------------------------------------------------------------------------------------------
 
 
 def test_cells_are_all_combinations() -> None:
-    grid = parse_grid(TINY, name="tiny")
+    grid = parse_grid(SWEPT, name="tiny")
     assert [axis.name for axis in grid.axes] == ["learning_rate", "eps"]
     rates = [(cell.local.learning_rate, cell.algorithms[1].options["eps"]) for cell in grid.cells]
     assert rates == [(rate, eps) for rate in (0.02, 0.1, 0.3) for eps in (1e-8, 1.0)]
@@ -49,7 +44,7 @@ def test_cells_are_all_combinations() -> None:
 
 
 def test_options_add_to_the_file_and_replace(tmp_path: Any) -> None:
-    grid = parse_grid(TINY, ["local.learning_rate=0.5", "local.optimizer=sgd,adam", "model.name = mlp"])
+    grid = parse_grid(SWEPT, ["local.learning_rate=0.5", "local.optimizer=sgd,adam", "model.name = mlp"])
     assert [axis.values for axis in grid.axes] == [(0.5,), (1e-8, 1.0), ("sgd", "adam"), ("mlp",)]
     # What is written reads back as the same grid.
     (tmp_path / "a.toml").write_text(dumps(grid.config))
@@ -85,7 +80,7 @@ def test_bad_grids(grid: list[str], sentence: str) -> None:
 
 def test_unknown_metric() -> None:
     with pytest.raises(ConfigError, match="did you mean 'average_accuracy'"):
-        sweep.run(parse_grid(TINY | {"sweep": TINY["sweep"] | {"metric": "average_acuracy"}}))
+        sweep.run(parse_grid(SWEPT | {"sweep": SWEPT["sweep"] | {"metric": "average_acuracy"}}))
 
 
 # --- Running ------------------------------------------------------------------------------------------------
@@ -113,18 +108,18 @@ def test_a_grid_that_an_algorithm_hides() -> None:
 def test_runs_and_sweeps_are_not_resumed_as_each_other(finished: Any) -> None:
     _, _, folder = finished
     with pytest.raises(ValueError, match=r"expected results of fljax run in .*, got those of another fljax sweep"):
-        run.run(parse_grid(TINY, name="tiny").config, directory=folder, resume=True)
+        run.run(parse_grid(SWEPT, name="tiny").config, directory=folder, resume=True)
 
 
 @pytest.mark.thorough
 def test_sweeps_keep_their_folder_as_runs_do(finished: Any) -> None:
     """One process, one grid, and nothing is written over."""
     _, _, folder = finished
-    grid = parse_grid(TINY, name="tiny")
+    grid = parse_grid(SWEPT, name="tiny")
     kept = {name: (folder / name).read_bytes() for name in ("results.nc", "metrics.csv", "config.toml")}
     (folder / "config.toml").unlink()
     with pytest.raises(ValueError, match=r"to resume them, got a changed one: sweep\.grid\.local\.learning_rate is"):
-        sweep.run(parse_grid(TINY, ["local.learning_rate=0.5"], name="tiny"), directory=folder, resume=True)
+        sweep.run(parse_grid(SWEPT, ["local.learning_rate=0.5"], name="tiny"), directory=folder, resume=True)
     with pytest.raises(ValueError, match="expected a folder without results"):
         sweep.run(grid, directory=folder)
     with (
@@ -142,7 +137,7 @@ def test_sweeps_keep_their_folder_as_runs_do(finished: Any) -> None:
 @pytest.mark.thorough
 def test_a_cell_equals_its_own_run(finished: Any) -> None:
     outcome, _, _ = finished
-    cell = parse_grid(TINY, name="tiny").cells[3]
+    cell = parse_grid(SWEPT, name="tiny").cells[3]
     with quick_programs():
         alone = run.run(cell)
     assert outcome.metrics["test_loss"].dims == (
@@ -173,7 +168,9 @@ def test_programs_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(jit.Program, "_fresh", noted)
     monkeypatch.setattr(programs, "compile_ahead", begun)
-    grid = parse_grid(TINY | {"participation": {"clients_per_round": 5}}, name="tiny")  # no other test has its programs
+    grid = parse_grid(
+        SWEPT | {"participation": {"clients_per_round": 5}}, name="tiny"
+    )  # no other test has its programs
     with quick_programs():
         sweep.run(grid)
     assert ahead == [3, 6]  # FedAvg does not depend on eps
@@ -199,7 +196,7 @@ def test_what_is_saved_loads_back_and_is_not_repeated(finished: Any, tmp_path: A
     assert metrics.identical(outcome.metrics)
     assert records.equals(outcome.records)
     assert (folder / "metrics.csv").read_text().startswith("algorithm,learning_rate,eps,seed,evaluated_round,")
-    again = sweep.run(parse_grid(TINY, name="tiny"), directory=folder, resume=True)
+    again = sweep.run(parse_grid(SWEPT, name="tiny"), directory=folder, resume=True)
     assert again.metrics.equals(outcome.metrics)
     assert again.best == outcome.best
 

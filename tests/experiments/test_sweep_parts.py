@@ -21,13 +21,13 @@ from fljax.experiments import sweep
 from fljax.results import folders
 from fljax.results.identity import join_environments
 from tests.drawn import at_most
-from tests.experiments.test_sweep import TINY
+from tests.toys.configs import SWEPT
 from tests.toys.quick import quick_programs
 
 
 def in_parts(folder: pathlib.Path, count: int, leave: int | None = None) -> list[int]:
     """Runs all parts but one; returns those that were unfinished."""
-    grid, unfinished = parse_grid(TINY, name="tiny"), []
+    grid, unfinished = parse_grid(SWEPT, name="tiny"), []
     for number in range(1, count + 1):
         part, own = sweep.begin_part(grid, folder, number, count), sweep.folder_of(folder, number, count)
         assert part is not None
@@ -47,7 +47,7 @@ def test_every_cell_is_in_one_part(lengths: list[int], count: int) -> None:
         name: list(range(1, length + 1)) if "batch" in name else np.linspace(0.1, 1, length).tolist()
         for name, length in zip(names, lengths, strict=True)
     }
-    grid = parse_grid(TINY | {"sweep": {"grid": values}}, name="tiny")
+    grid = parse_grid(SWEPT | {"sweep": {"grid": values}}, name="tiny")
     parts = sweep.split(grid, count)
     assert 1 <= len(parts) <= count
     assert len(parts) == math.prod([2, *lengths]) or len(parts) > count // 2
@@ -67,7 +67,7 @@ def _cells_of(part: sweep.Part, grid: Any) -> list[Any]:
 
 @pytest.mark.thorough
 def test_parts_joined_equal_the_whole(tmp_path: pathlib.Path) -> None:
-    grid = parse_grid(TINY, name="tiny")
+    grid = parse_grid(SWEPT, name="tiny")
     whole, folder = tmp_path / "whole", tmp_path / "apart"
     with quick_programs():
         one = sweep.run(grid, directory=whole)
@@ -95,7 +95,7 @@ def test_parts_joined_equal_the_whole(tmp_path: pathlib.Path) -> None:
 
 def test_parts_that_begin_in_the_same_instant(tmp_path: pathlib.Path) -> None:
     """Each gets its own cells. Of two divisions the first one stays, and all parts of the other are refused."""
-    grid, folder = parse_grid(TINY, name="tiny"), tmp_path / "new" / "folder"
+    grid, folder = parse_grid(SWEPT, name="tiny"), tmp_path / "new" / "folder"
     ready = threading.Barrier(8)
 
     def begin(number: int, count: int) -> Any:
@@ -119,7 +119,7 @@ def test_parts_that_begin_in_the_same_instant(tmp_path: pathlib.Path) -> None:
 
 def test_a_part_without_cells_may_be_the_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another part that looked at the folder before, and had to wait for it, is not refused."""
-    grid, folder = parse_grid(TINY, name="tiny"), tmp_path / "new"
+    grid, folder = parse_grid(SWEPT, name="tiny"), tmp_path / "new"
     assert sweep.begin_part(grid, folder, 50, 50) is None
     monkeypatch.setattr(folders, "is_used", lambda _: False)  # what it saw before
     assert sweep.begin_part(grid, folder, 1, 50) == sweep.split(grid, 50)[0]

@@ -11,7 +11,7 @@ import pytest
 from fljax import games
 from fljax.config import Config, dumps, parse
 from fljax.contributions import ESTIMATORS
-from fljax.core.sameness.codes import code_of
+from fljax.core.sameness import code_of
 from fljax.engine import RunsDone
 from fljax.experiments import whole_runs, worth
 from fljax.experiments.worth import TABLES, Question
@@ -21,19 +21,12 @@ from fljax.results.events import Event
 from fljax.results.folders import claim
 from fljax.results.identity import begin_checkpoints
 from tests.contributions.games import THREE
-from tests.experiments.test_run import BASE
 from tests.games.known import among, table_of
-
-RAW: dict[str, Any] = BASE | {
-    "data": {"dataset": "blobs", "partition": "iid", "clients": 3},
-    "algorithms": [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.1}],
-    "seeds": [0],
-}
-RAW.pop("scenarios", None)
+from tests.toys.configs import THREE_CLIENTS
 
 
 def config(**changes: Any) -> Config:
-    return parse(RAW | changes, name="tiny")
+    return parse(THREE_CLIENTS | changes, name="tiny")
 
 
 @pytest.fixture
@@ -103,7 +96,7 @@ def test_another_question_is_refused(
         worth.run(config(), directory=tmp_path)
     with pytest.raises(ValueError, match=r"got a changed one: rounds is"):
         worth.run(config(rounds=9), directory=tmp_path, resume=True)
-    more = config(algorithms=[*RAW["algorithms"], {"name": "fedavg", "label": "again"}])
+    more = config(algorithms=[*THREE_CLIENTS["algorithms"], {"name": "fedavg", "label": "again"}])
     with pytest.raises(ValueError, match=r"got a changed one: algorithms\.2"):
         worth.run(more, directory=tmp_path, resume=True)
     with pytest.raises(ValueError, match=r"which holds worth\.nc"), claim(tmp_path, dumps(config(rounds=9))):

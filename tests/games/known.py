@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from fljax.contributions import Estimate
-from fljax.contributions.coalitions import members_of
 from fljax.contributions.estimators import Cost as EstimatorCost
+from fljax.contributions.solutions import members_of
 from fljax.games import CoalitionTable, Cost, shapley
 from fljax.games.comparing import _dataset
 from tests.contributions.games import THREE

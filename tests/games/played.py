@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fljax.contributions.coalitions import members_of
+from fljax.contributions.solutions import members_of
 from fljax.games import CoalitionTable, PayoffTable
 from fljax.theory import coalition_errors
 from tests.games.known import table_of

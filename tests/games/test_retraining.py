@@ -10,10 +10,10 @@ import pytest
 
 import fljax
 from fljax import algorithms, games
-from fljax.contributions.coalitions import members_of
+from fljax.contributions.solutions import members_of
 from fljax.engine import Plan
-from fljax.games.costs import estimate, in_words
-from fljax.games.retraining import chosen_members, planned
+from fljax.games.comparing import chosen_members, planned
+from fljax.games.values import estimate, in_words
 from fljax.protocol import Federation
 from fljax.training import Local
 from tests.toys.federation import TRAIN, tiny_federation

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from fljax import algorithms
-from fljax.core.sameness.codes import code_of
+from fljax.core.sameness import code_of
 from fljax.engine import Plan
 from fljax.games.values import (
     Measured,

@@ -16,7 +16,7 @@ from fljax.core import trees
 from fljax.engine import rollout
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.protocol import Federation, Task, unlabelled
 from fljax.training import Local
 from tests.laws.cases import ALGORITHMS, ROUNDS, numbers, with_numbers

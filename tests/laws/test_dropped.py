@@ -12,9 +12,8 @@ import pytest
 
 from fljax import engine
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import RoundOptions
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Federation, unlabelled
 from fljax.results.non_finite import NonFinite
 from tests.laws.cases import ALGORITHMS, LOCAL, POPULATION, SIDE_BY_SIDE, TASK, chosen, federation

@@ -10,8 +10,7 @@ import pytest
 from fljax import engine
 from fljax.core import trees
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import initial_state
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Available
 from tests.laws.cases import (
     CASES,

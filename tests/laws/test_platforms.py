@@ -16,8 +16,7 @@ import pytest
 from fljax import algorithms, engine, models
 from fljax.core import gpu_rules
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import State, initial_state
+from fljax.engine.rounds.states import State, by_id, initial_state
 from fljax.protocol import ClientData, Examples, Federation, Rows
 from fljax.testing import laws
 from fljax.training import Local

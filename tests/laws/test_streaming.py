@@ -12,8 +12,7 @@ import pytest
 
 from fljax import engine
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.states import State, initial_state
+from fljax.engine.rounds.states import State, by_id, initial_state
 from fljax.protocol import Algorithm, sums
 from tests.laws.cases import ALGORITHMS, LOCAL, chosen
 from tests.laws.compare import assert_close

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import friedmanchisquare
 
-from fljax.metrics.ranks import alike, critical_difference, ranking
+from fljax.metrics.arrays import alike, critical_difference, ranking
 
 VALUES = np.random.default_rng(0).normal(size=(7, 4)).round(1)
 

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 from fljax import config as configuration
-from fljax.config.sweeping import load_grid
+from fljax.config.reading import load_grid
 from fljax.experiments import run, sweep
 from fljax.metrics import registry
 from fljax.results import sweeps

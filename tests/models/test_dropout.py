@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from fljax.models import task_from_module
-from fljax.models.dropout import EVALUATING, TRAINING
+from fljax.models.modules import EVALUATING, TRAINING
 
 X = jnp.ones((4, 5))
 

@@ -23,7 +23,7 @@ from fljax.core import trees
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.programs.shapes import measure
 from fljax.experiments import run as experiment
-from fljax.experiments.inputs import initial_models
+from fljax.experiments.inputs import setup
 from fljax.models import freeze, task_from_module
 from fljax.protocol import roles
 from fljax.training import Local
@@ -180,7 +180,7 @@ def test_configs(tmp_path: pathlib.Path) -> None:
         (None, 1, r"expected model\.initial = 'RUN:LABEL' with it, got 1 alone"),
     ):
         with pytest.raises(ValueError, match=words):
-            initial_models.with_initial(task, initial, seed)
+            setup.with_initial(task, initial, seed)
 
 
 FROZEN_FEDERATION = data.federate(data.load("blobs"), "iid", clients=4)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.published.noise import Sample, verdict_on_excess, verdict_on_number
+from fljax.published.tables import Sample, verdict_on_excess, verdict_on_number
 
 MEANS = st.integers(-60, 60).map(lambda hundredths: hundredths / 100)
 SAMPLES = st.builds(Sample, MEANS, st.sampled_from([0.0, 0.01, 0.1, 0.4]), st.integers(2, 12))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from fljax import games
-from fljax.games.strategic.certifying import judged
+from fljax.games.strategic.certificates import judged
 from fljax.report.certificates import (
     best_response_picture,
     certificate_picture,

@@ -16,7 +16,7 @@ from fljax import algorithms, report, simulate
 from fljax.metrics import gini_coefficient
 from fljax.report.clusters import GROUPS
 from fljax.results import join
-from fljax.results.endings import Results
+from fljax.results.events import Results
 from fljax.testing.bench import LOCAL, TASK
 from tests.toys.federation import tiny_federation
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 from fljax import report
 from fljax.metrics import global_model_appeal, incentivised_participation_rate
-from fljax.results.endings import Results
+from fljax.results.events import Results
 from fljax.results.values import with_gains
 from tests.report.kinds.small import LABELS, UNSEEN, small
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax.metrics.ranks import critical_difference
+from fljax.metrics.arrays import critical_difference
 from fljax.report.exporting import latex_table
 from fljax.report.methods import as_json, lines_of, method_table, note
 from fljax.report.tables import summary

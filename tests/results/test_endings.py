@@ -12,17 +12,16 @@ import xarray as xr
 
 from fljax import config as configuration
 from fljax import report, results
-from fljax.config.sweeping import parse_grid
+from fljax.config.reading import parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.conductor import Experiment, join
-from fljax.metrics.summaries import align_clusters
+from fljax.metrics.uncertainty import align_clusters
 from fljax.report.style import recorded
 from fljax.report.tables import when
 from fljax.results import folders
-from fljax.results.endings import WEIGHTS, Results, at_end, end_of, joined_weights, weights_in_words
-from fljax.results.events import Event
-from fljax.results.scores import directions
-from tests.experiments.test_run import BASE
+from fljax.results.events import WEIGHTS, Event, Results, at_end, end_of, joined_weights, weights_in_words
+from fljax.results.records import directions
+from tests.toys.configs import BASE
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

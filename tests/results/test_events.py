@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from fljax.experiments.running import CallbackBuilder
+from fljax.experiments.conductor import CallbackBuilder
 from fljax.results import Line, Results, append, read_lines
 from fljax.results.events import Event, EventLog
 from tests.engine.callbacks.blocks import block

@@ -18,27 +18,7 @@ from fljax.cli import running
 from fljax.results import Results, folders, join
 from fljax.results.events import Event, EventLog
 from fljax.results.identity import difference
-from tests.experiments.test_run import BASE
-
-
-def build(**changes: Any) -> configuration.Config:
-    return configuration.parse(BASE | changes, name="tiny")
-
-
-def text(config: configuration.Config | None = None) -> str:
-    """A config as a run folder keeps it."""
-    return configuration.dumps(config or build())
-
-
-def results(*labels: str, size: int = 1) -> Results:
-    """Metrics and records of algorithms, without training any."""
-    dims = ("algorithm", "seed", "evaluated_round")
-    values = np.arange(len(labels) * 2.0).reshape(len(labels), 2, 1)
-    metrics = xr.Dataset(
-        {"average_accuracy": (dims, values)}, {"algorithm": list(labels), "seed": [0, 1], "evaluated_round": [4]}
-    )
-    weight = (("algorithm", "seed", "round"), np.random.default_rng(0).random((len(labels), 2, size)))
-    return Results(metrics, xr.Dataset({"weight": weight}, {"algorithm": list(labels)}))
+from tests.toys.configs import build, results, text
 
 
 @pytest.fixture
@@ -300,7 +280,6 @@ def test_files_are_flushed_before_they_are_moved(folder: pathlib.Path, monkeypat
 FULL = """
 import pathlib, resource, sys
 from fljax.results import folders
-from tests.results.test_folders import results, text
 folder = pathlib.Path(sys.argv[1])
 limit = (folder / "results.nc").stat().st_size + 1000
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

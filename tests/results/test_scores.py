@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from fljax.results.scores import names_of, without_value
+from fljax.results.records import names_of, without_value
 from fljax.results.sweeps import best
 
 

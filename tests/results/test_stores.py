@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import pickle
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,18 +16,20 @@ import fljax
 from fljax import config as configuration
 from fljax import engine
 from fljax.algorithms import incfl
-from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest, series
+from fljax.engine import checkpoints
+from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
 from fljax.engine.loop import history
 from fljax.experiments import conductor
 from fljax.experiments import run as experiment
-from fljax.experiments.running import Saving
+from fljax.experiments.conductor import Saving
 from fljax.protocol import Federation
 from fljax.results import folders, records, stores
 from fljax.training import Local
 from tests.experiments.test_load import RAW
 from tests.toys.federation import tiny_federation
-from tests.toys.quick import quick_programs
 from tests.toys.task import logistic_regression
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 PLAN = engine.Plan(
     incfl,
@@ -46,14 +47,8 @@ FEDERATION = tiny_federation()
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are long, have chunks of a few rounds, and few of them are read at once."""
     monkeypatch.setattr(history, "LONG", 0)
-    monkeypatch.setattr(series, "CHUNK", 50)
-    monkeypatch.setattr(series, "READ", 1000)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_programs():
-        yield
+    monkeypatch.setattr(checkpoints, "CHUNK", 50)
+    monkeypatch.setattr(checkpoints, "READ", 1000)
 
 
 def simulate(**arguments: Any) -> Any:
@@ -249,7 +244,7 @@ def test_short_records_replace_long_ones_of_an_earlier_process(
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(history, "LONG", 0)
-        patch.setattr(series, "CHUNK", 50)
+        patch.setattr(checkpoints, "CHUNK", 50)
 
         def died(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt

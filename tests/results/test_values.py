@@ -11,7 +11,7 @@ import xarray as xr
 
 from fljax import metrics as formulas
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, OVER_CLIENTS
-from fljax.metrics.summaries import align_clusters
+from fljax.metrics.uncertainty import align_clusters
 from fljax.protocol import Labelled
 from fljax.results import Reference, join, metrics_dataset, with_contribution_correlation, with_gains
 from fljax.results.records import Wire

@@ -15,12 +15,11 @@ from fljax.algorithms import Tokens
 from fljax.algorithms.registry import REGISTRY
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.federations import by_id
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import State, initial_state
+from fljax.engine.rounds.states import State, by_id, initial_state
 from fljax.protocol import unlabelled
 from fljax.scenarios import availability, opting_out
-from fljax.testing.comparing import assert_close, assert_same
+from fljax.testing.laws import assert_close, assert_same
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

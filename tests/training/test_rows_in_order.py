@@ -23,10 +23,10 @@ from fljax.testing.federation import logistic_regression, tiny_federation
 from fljax.training import Local
 from fljax.training import batches as drawing
 from tests.algorithms.rounds_tools import SEED, TASK, close, double, federation, history, own_rows
-from tests.experiments.test_run import BASE
 from tests.laws.compare import assert_close
 from tests.local_tools import CAPACITY, EPOCHS, KEY, STEPS, batches, real_rows, same
 from tests.oracles import numpy_baselines, numpy_round
+from tests.toys.configs import BASE
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.core.loops import repeat
-from fljax.training.tallies import counting, tally
+from fljax.training.evaluation import counting, tally
 
 
 def work(turns: jax.Array) -> jax.Array:

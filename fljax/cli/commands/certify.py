@@ -6,13 +6,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from rich.table import Table
-
 from fljax.cli.options import CertifyOptions, ConfigFile, WholeRunOptions
-from fljax.cli.printing import console, print_json
-from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
-from fljax.core.texts.plain import tell
-from fljax.experiments.progress_bars import listener, progress_bars
+from fljax.cli.printing import as_table, console, print_json, print_places
+from fljax.cli.running import Context, computing, folder_of, start_jax
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,18 +27,9 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
     from fljax import games
     from fljax.experiments import certify as experiment
 
-    question, saving = _question(options, imports=not runs.no_import), saving_of(context, 30.0, 2, runs.force)
-    folder = folder_of(chosen, runs.out, runs.resume)
-    with resumable(folder, context):
-        with progress_bars(runs.quiet) as progress:
-            certificates = experiment.run(
-                chosen,
-                question,
-                directory=folder,
-                resume=runs.resume,
-                on_event=listener(progress),
-                saving=saving,
-            )
+    question = _question(options, imports=not runs.no_import)
+    with computing(context, runs, lambda: folder_of(chosen, runs)) as (folder, compute):
+        certificates = compute(experiment.run, chosen, question, resume=runs.resume)
         datasets = {label: games.certificate_dataset(certificate) for label, certificate in certificates.items()}
         notes = {label: _notes(label, certificate) for label, certificate in certificates.items()}
         without = [entry.label for entry in chosen.algorithms if entry.label not in certificates]
@@ -59,19 +46,16 @@ def certify(context: Context, config: ConfigFile, options: CertifyOptions, runs:
             _print(label, dataset, notes[label])
         for label in without:
             console(110).print(*notes[label], highlight=False)
-        tell(f"Results: {folder}")
-        for path in written:
-            tell(f"Report:  {path}")
+        print_places(folder, written)
     return 0
 
 
 def _check(options: CertifyOptions) -> None:
     """Raises a ValueError for a number that is out of range, before JAX starts."""
-    if not 0 < options.confidence < 1:
-        raise ValueError(f"expected --confidence to be between 0 and 1, got {options.confidence}")
-    for name, least in (("tolerance", 0), ("identities", 1), ("candidates", 0), ("max_runs", 1)):
-        if not least <= (got := getattr(options, name)) < float("inf"):
-            raise ValueError(f"expected --{name.replace('_', '-')} to be at least {least}, got {got}")
+    from fljax.games.strategic.gains import check_settings
+
+    numbers = ("confidence", "tolerance", "identities", "candidates", "max_runs")
+    check_settings("--", **{name: getattr(options, name) for name in numbers})
     if options.deviators is not None:
         _ids(options.deviators)
     valid = {"metric": (None, "test_accuracy", "test_loss"), "method": ("bonferroni", "max_t")}
@@ -85,7 +69,7 @@ def _check(options: CertifyOptions) -> None:
 def _question(options: CertifyOptions, *, imports: bool) -> Question:
     """What the options ask."""
     from fljax.experiments.certify import Question
-    from fljax.experiments.inputs.deviations import deviations_of
+    from fljax.experiments.inputs.entrants import deviations_of
     from fljax.games import Utility
 
     metric, outside = options.metric, None if options.outside == "none" else options.outside
@@ -156,12 +140,7 @@ def _print(label: str, dataset: xr.Dataset, notes: Sequence[str]) -> None:
     if first is not None:
         shown.print(f"{label}: {first}", highlight=False)
         said = said[1:]
-    head, *rows = deviation_rows(dataset)
-    table = Table(title=f"{label}: does it pay to deviate?")
-    for place, column in enumerate(head):
-        table.add_column(column, justify="right" if 0 < place < len(head) - 1 else "left")
-    for row in rows:
-        table.add_row(*row)
+    table = as_table(deviation_rows(dataset), f"{label}: does it pay to deviate?", words=["verdict"])
     shown.print(table)
     for sentence in (*said, *notes):
         shown.print(sentence, highlight=False)

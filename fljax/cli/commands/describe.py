@@ -15,7 +15,7 @@ from rich.text import Text
 from fljax.cli.options import Json
 from fljax.cli.printing import console, print_json
 from fljax.core.names import with_article
-from fljax.core.texts.plain import tell
+from fljax.core.plain import tell
 
 if TYPE_CHECKING:
     from fljax.cli.catalogue import Description, Parameter
@@ -42,7 +42,7 @@ def list_(
 ) -> None:
     """List what fljax has of a kind, one sentence each; fljax show NAME says all about one of them."""
     from fljax.cli import catalogue
-    from fljax.cli.catalogue import docstrings
+    from fljax.cli.catalogue import plain
 
     lines = {name: catalogue.line(entry) for name, entry in catalogue.entries(kind).items()}
     if as_json:
@@ -52,7 +52,7 @@ def list_(
         tell(f"fljax has no {kind} yet.")
     width = max((len(name) for name in lines), default=0)
     for name, words in lines.items():
-        words = docstrings.plain(words)
+        words = plain(words)
         tell(_hanging(f"{name:<{width}}", words, _width()))
 
 

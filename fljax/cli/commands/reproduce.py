@@ -1,26 +1,199 @@
-"""``fljax reproduce``, which makes the numbers of a published table and prints them beside the printed ones."""
+"""``fljax reproduce``, which makes the numbers of a published table and prints them beside the printed ones.
+
+The runs of ``fljax reproduce``: what is missing is run, and our numbers are put beside those of the table.
+"""
 
 from __future__ import annotations
 
+import datetime
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.table import Table
 
-from fljax.cli import reproducing
 from fljax.cli.options import ReproduceOptions
-from fljax.cli.printing import console, fail, print_json
-from fljax.cli.running import Context, saving_of
-from fljax.core.texts.plain import tell
+from fljax.cli.printing import as_table, console, fail, print_json
+from fljax.cli.running import RUNS, Context, computing, saving_of, start_jax
+from fljax.core.plain import tell
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from fljax.config import Config
     from fljax.config.keys import Published as Chosen
-    from fljax.published.beside import Compared
+    from fljax.published.beside import Compared, TableRun
+    from fljax.published.tables import Cell, Published
+
+
+OUT, QUICK = "reproduced", "quick"
+
+
+class Source(NamedTuple):
+    """A setting of a table: its run, and whether its numbers can be had."""
+
+    config: Config
+    folder: pathlib.Path
+    rows: list[Published]  # of the table
+    data: str  # what to do to get the data set; "" if it is there
+
+
+def sources_of(table: str, rows: Sequence[Published], options: ReproduceOptions) -> list[Source]:
+    """The runs that make these rows of a table."""
+    from fljax.published.beside import load_run, rows_of, table_runs
+    from fljax.published.tables import cell_of
+
+    wanted = {cell_of(row) for row in rows}
+    changes = [] if options.seeds is None else [f"seeds={options.seeds}"]
+    out = options.out or RUNS / OUT
+    sources = []
+    for run in table_runs(table):
+        config = load_run(run, changes, options.quick)
+        chosen = [row for row in rows_of(config, table) if cell_of(row) in wanted]
+        if chosen:
+            folder = (out / QUICK if options.quick else out) / config.name
+            sources.append(Source(config, folder, chosen, missing_data(config.data.dataset)))
+    return sources
+
+
+def missing_data(dataset: str) -> str:
+    """The command that gets a data set, if it is not on this machine; else "". Data of one's own count as there."""
+    from fljax import data
+
+    state = data.status().get(dataset, "")
+    return f"fljax data prepare {dataset}" if "not here" in state else ""
+
+
+def numbers_of(
+    context: Context, rows: Sequence[Published], sources: Sequence[Source], options: ReproduceOptions
+) -> tuple[list[Compared], dict[Cell, pathlib.Path]]:
+    """Runs what is missing, or goes on with it; an entry for each row, and the run folders of those with numbers."""
+    from fljax.published.beside import Compared, beside
+    from fljax.published.tables import cell_of
+
+    by_cell: dict[Cell, Compared] = {}
+    places: dict[Cell, pathlib.Path] = {}
+    for source in sources:
+        metrics, missing = _metrics(context, source, options)
+        if metrics is None:
+            compared = [Compared(row, math.nan, math.nan, missing) for row in source.rows]
+        else:
+            compared = beside(metrics, source.rows)
+        for number in compared:
+            place = cell_of(number.published)
+            if place not in by_cell or math.isnan(by_cell[place].mean):
+                by_cell[place] = number
+                places[place] = source.folder
+    nothing = "no config has this setting"
+    numbers = [by_cell.get(cell_of(row), Compared(row, math.nan, math.nan, nothing)) for row in rows]
+    return numbers, {place: folder for place, folder in places.items() if not math.isnan(by_cell[place].mean)}
+
+
+def _metrics(context: Context, source: Source, options: ReproduceOptions) -> tuple[xr.Dataset | None, str]:
+    """The results of a run; or None, and what is missing."""
+    from fljax.results import folders
+
+    there = (source.folder / folders.RESULTS).is_file()
+    if not options.no_run and not source.data:
+        return _run(context, source, options), ""
+    if there:
+        return folders.load(source.folder)[0], ""
+    if source.data:
+        return None, f"no data set {source.config.data.dataset}: {source.data}"
+    return None, f"no results in {source.folder}"
+
+
+def _run(context: Context, source: Source, options: ReproduceOptions) -> xr.Dataset:
+    start_jax(options.cache)
+    from fljax.experiments import run as experiment
+
+    shown = options._replace(quiet=options.quiet or options.as_json)
+    with computing(context, shown, lambda: source.folder, context.obj.again()) as (_, compute):
+        outcome = compute(experiment.run, source.config, resume=True)
+    for label, seed, round_ in outcome.diverged:
+        fail(f"{label} diverged with seed {seed} in round {round_}; all is saved in {source.folder}", 1)
+    return outcome.metrics
+
+
+def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
+    """Writes our numbers as measured cells (``fljax.published.tables``), with their dates; returns how many."""
+    from fljax.core.version import __version__
+    from fljax.published.tables import Measured, cell_of, save_cells
+    from fljax.results import folders
+
+    cells = []
+    for number in compared:
+        place = cell_of(number.published)
+        if place in places and not math.isnan(number.mean):
+            folder = places[place]
+            date = datetime.date.fromtimestamp((folder / folders.RESULTS).stat().st_mtime).isoformat()
+            gone = f"; diverged: {number.diverged}" if number.diverged else ""
+            note = f"fljax {__version__}, {folder.resolve().name}{gone}"
+            own = (number.mean, number.spread, number.seeds, number.rounds)
+            cells.append(Measured(place, *own, date, note, number.deviation))
+    save_cells(path, cells)
+    return len(cells)
+
+
+class Cost(NamedTuple):
+    """What a table needs for one data set."""
+
+    table: str
+    dataset: str
+    data: str  # "here", or the command that gets it
+    is_here: bool
+    settings: int
+    local_runs: int  # methods x seeds x rounds x clients per round, summed over runs
+    minutes: float  # on 2 cores, as far as they were measured; NaN if no run was
+    measured: int  # number of runs behind ``minutes``
+
+
+def costs(names: Sequence[str]) -> list[Cost]:
+    """What tables cost, one entry for each table and data set."""
+    from fljax.published.beside import load_run, table_runs
+
+    loaded: dict[TableRun, Config] = {}
+    lines = []
+    for name in names:
+        by_data: dict[str, list[tuple[TableRun, Config]]] = {}
+        for run in table_runs(name):
+            config = loaded[run] if run in loaded else loaded.setdefault(run, load_run(run))
+            by_data.setdefault(config.data.dataset, []).append((run, config))
+        for dataset, runs_of_data in by_data.items():
+            minutes = [run.minutes for run, _ in runs_of_data if not math.isnan(run.minutes)]
+            total = sum(_local_runs(config) for _, config in runs_of_data)
+            missing, spent = missing_data(dataset), sum(minutes) if minutes else math.nan
+            lines.append(
+                Cost(name, dataset, missing or "here", not missing, len(runs_of_data), total, spent, len(minutes))
+            )
+    return lines
+
+
+def _local_runs(config: Config) -> int:
+    clients = min(config.participation.clients_per_round, config.data.clients)
+    return len(config.algorithms) * len(config.seeds) * config.rounds * clients
+
+
+def in_json(compared: Sequence[Compared]) -> list[Mapping[str, Any]]:
+    """Cells for scripts."""
+    from fljax.published import verdicts
+
+    return [
+        {
+            **number.published._asdict(),
+            "our_mean": number.mean,
+            "our_spread": number.spread,
+            "our_seeds": number.seeds,
+            "our_deviation": number.deviation,
+            "diverged": number.diverged,
+            "spread": verdicts.spread(number.published.paper),
+            "errors_apart": verdicts.errors_apart(number.published, number.sample),
+            "verdict": verdicts.judge_number(number.published, number.sample, number.missing)._asdict(),
+        }
+        for number in compared
+    ]
+
 
 NOT_COMPARABLE = "QUICK: two rounds of one seed, to see that everything runs; the numbers mean nothing"
 
@@ -56,15 +229,15 @@ def reproduce(
         places = {cell_of(each.published): run for each in compared}
     else:
         # Before anything is computed.
-        saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
-        sources = reproducing.sources_of(table, rows, options)
-        compared, places = reproducing.numbers_of(context, rows, sources, options)
+        saving_of(context, options)
+        sources = sources_of(table, rows, options)
+        compared, places = numbers_of(context, rows, sources, options)
     if options.as_json:
         print_json(_everything(table, compared, options.quick))
     else:
         _print_everything(table, compared, options.quick, run is not None)
     if options.save is not None:
-        count = reproducing.save(options.save, compared, places)
+        count = save(options.save, compared, places)
         if not options.as_json:
             tell(f"Cells:   {count} in {options.save}")
     if run is None and not options.no_run and all(math.isnan(each.mean) for each in compared):
@@ -97,12 +270,8 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
     for setting, rows in _by_setting(compared).items():
         columns = list(dict.fromkeys((row.published.metric, row.published.split) for row in rows))
         said = "; ".join(each for each in (caption([row.published for row in rows]), _gone(rows, ours)) if each)
-        table = Table(title=setting, caption=said or None)
-        table.add_column("algorithm")
-        for metric, split in columns:
-            table.add_column(f"{metric}\n{split}\nprinted", justify="right", overflow="fold")
-            if ours:
-                table.add_column("\n\nours", justify="right")
+        heads = [(f"{metric}\n{split}\nprinted", *["\n\nours"] * ours) for metric, split in columns]
+        lines = [["algorithm", *(head for pair in heads for head in pair)]]
         for algorithm in dict.fromkeys(row.published.algorithm for row in rows):
             cells = []
             for column in columns:
@@ -113,8 +282,8 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
                 cells.append("–" if found is None else number(found.published.mean, found.published.std, metric))
                 if ours:
                     cells.append("–" if found is None else _our_number(found))
-            table.add_row(algorithm, *cells)
-        terminal.print(table)
+            lines.append([algorithm, *cells])
+        terminal.print(as_table(lines, setting, said, fold=True))
 
 
 def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
@@ -124,15 +293,11 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
 
     for setting, rows in _by_setting(compared).items():
         said = "; ".join(each for each in (caption([row.published for row in rows]), mark, _gone(rows)) if each)
-        table = Table(title=setting, caption=said or None)
-        for name in ("metric", "split", "algorithm"):
-            table.add_column(name)
-        for name in ("printed", "ours", "seeds", "difference / error"):
-            table.add_column(name, justify="right")
-        table.add_column("verdict", overflow="fold")
+        names = ("metric", "split", "algorithm")
+        lines = [[*names, "printed", "ours", "seeds", "difference / error", "verdict"]]
         for row in rows:
             own, metric = row.published, row.published.metric
-            table.add_row(
+            cells = [
                 metric,
                 own.split,
                 own.algorithm,
@@ -141,8 +306,9 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
                 str(row.seeds or "–"),
                 _signed(verdicts.errors_apart(own, row.sample), 1),
                 str(verdicts.judge_number(own, row.sample, row.missing)),
-            )
-        console(170).print(table)
+            ]
+            lines.append(cells)
+        console(170).print(as_table(lines, setting, said, words=[*names, "verdict"], fold=True))
 
 
 def _our_number(row: Compared) -> str:
@@ -186,23 +352,19 @@ def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_
         print_beside(compared, ours=False)
         return
     print_cells(compared, mark)
-    orders = Table(title="Orders of algorithms", caption=mark or None)
-    for name in ("setting", "metric", "agree", "differ", "undecided", "not run", "Kendall's tau"):
-        orders.add_column(name, justify="left" if name in ("setting", "metric") else "right")
+    orders = [["setting", "metric", "agree", "differ", "undecided", "not run", "Kendall's tau"]]
     for each in summarise_columns([(row.published, row.sample) for row in compared]):
         counts = (str(count) for count in (each.agrees, each.differs, each.undecided, each.not_run))
-        orders.add_row(", ".join(each.setting), each.metric, *counts, _signed(each.tau, 2))
-    console(170).print(orders)
+        orders.append([", ".join(each.setting), each.metric, *counts, _signed(each.tau, 2)])
+    console(170).print(as_table(orders, "Orders of algorithms", mark, words=["metric"]))
     claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
     if not claims:
         return
-    said = Table(title=f"Claims about {table}", caption=mark or None)
-    for name in ("claim", "place in the paper", "verdict"):
-        said.add_column(name, overflow="fold")
+    lines = [["claim", "place in the paper", "verdict"]]
     for judged in judge_all(claims, {cell_of(row.published): row.sample for row in compared}):
         about = f"{judged.claim.statement} ({judged.claim.dataset}, {judged.claim.partition}, {judged.claim.split})"
-        said.add_row(about, judged.claim.printed, str(judged.verdict))
-    console(170).print(said)
+        lines.append([about, judged.claim.printed, str(judged.verdict)])
+    console(170).print(as_table(lines, f"Claims about {table}", mark, words=lines[0], fold=True))
 
 
 def _is_about(claim: Any, compared: Sequence[Compared]) -> bool:
@@ -219,7 +381,7 @@ def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mappin
     judged = judge_all(claims, {cell_of(row.published): row.sample for row in compared})
     return {
         "quick": quick,
-        "cells": reproducing.in_json(compared),
+        "cells": in_json(compared),
         "columns": [each._asdict() for each in summarise_columns([(row.published, row.sample) for row in compared])],
         "claims": [
             {
@@ -242,25 +404,16 @@ def _list(table: str | None, run: pathlib.Path | None, as_json: bool) -> None:
         raise ValueError("expected --list without a run folder, got both")
     if table is not None:
         read(table)  # an unknown name is an error
-    found = reproducing.costs(list(tables()) if table is None else [table])
+    found = costs(list(tables()) if table is None else [table])
     if as_json:
         print_json([each._asdict() for each in found])
         return
-    shown = Table(
-        title="What published tables need",
-        caption="client-rounds: methods x seeds x rounds x clients per round; minutes: on 2 cores, where a report says",
-    )
-    for name in ("table", "data set", "data", "runs", "client-rounds", "minutes"):
-        shown.add_column(name, justify="left" if name in ("table", "data set", "data") else "right", overflow="fold")
+    lines = [["table", "data set", "data", "runs", "client-rounds", "minutes"]]
     for each in found:
         part = "" if each.measured == each.settings else f" ({each.measured} of {each.settings} runs)"
         minutes = "–" if math.isnan(each.minutes) else f"{each.minutes:.0f}{part}"
-        shown.add_row(
-            each.table,
-            each.dataset,
-            each.data if each.is_here else f"not here: {each.data}",
-            str(each.settings),
-            f"{each.local_runs:,}",
-            minutes,
-        )
-    console(150).print(shown)
+        data = each.data if each.is_here else f"not here: {each.data}"
+        lines.append([each.table, each.dataset, data, str(each.settings), f"{each.local_runs:,}", minutes])
+    caption = "client-rounds: methods x seeds x rounds x clients per round; minutes: on 2 cores, where a report says"
+    title, words = "What published tables need", ["data set", "data"]
+    console(150).print(as_table(lines, title, caption, words=words, fold=True))

@@ -12,11 +12,10 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
+from fljax.cli import printing
 from fljax.cli.options import FigureOptions, Json
-from fljax.cli.pictures import PICTURES, asked_for, report_of, write_figures, write_pictures
-from fljax.cli.printing import console, print_json
-from fljax.cli.stopping import Interrupted
-from fljax.core.texts.plain import as_csv, tell
+from fljax.cli.running import Interrupted
+from fljax.core.plain import as_csv, tell
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -43,7 +42,7 @@ def report_(
     """Draw the picture and the page of runs again; with --figures, more figures as PNG files and on the page."""
     from fljax import report
 
-    asked, wanted = asked_for(chosen), _targets(targets)
+    asked, wanted = printing.asked_for(chosen), _targets(targets)
     if asked is None and chosen.metric:
         raise ValueError("expected --metric with --figures, got it without")
     if live and wanted:
@@ -54,9 +53,9 @@ def report_(
         tell(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
         report.follow(runs[0])
         return 0
-    written = {str(folder): [str(path) for path in report_of(folder, asked, wanted)] for folder in runs}
+    written = {str(folder): [str(path) for path in printing.report_of(folder, asked, wanted)] for folder in runs}
     if as_json:
-        print_json(written)
+        printing.print_json(written)
         return 0
     for paths in written.values():
         tell("\n".join(paths))
@@ -85,49 +84,58 @@ def export(
 
     --figures is --pdf of the named figures; --gains and --leaving are --csv of other tables.
     """
-    asked = asked_for(chosen)
+    asked = printing.asked_for(chosen)
     forms = {"--latex": latex, "--csv": csv and not (leaving or gains), "--pdf": pdf and asked is None}
-    forms |= {"--gains": gains, "--leaving": leaving, "--figures": asked is not None}
+    form = _form(forms | {"--gains": gains, "--leaving": leaving, "--figures": asked is not None})
+    if chosen.metric and form in ("--leaving", "--gains", "--pdf"):
+        raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {form}")
+    if targets and (chosen.metric or form not in ("--latex", "--csv")):
+        other = "--metric" if chosen.metric else form
+        raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
+    from fljax.results import folders
+
+    if asked is not None:
+        printing.write_figures(run, asked, out or run / printing.PICTURES)
+    elif form == "--pdf":
+        printing.write_pictures(*folders.load(run), out or run / printing.PICTURES)
+    elif out is None:
+        tell(_text(run, form, chosen.metric or (), targets), end="")
+    else:
+        from fljax.core.files import replace
+
+        text = _text(run, form, chosen.metric or (), targets)
+        try:
+            replace(out, text.encode(errors="backslashreplace"))
+        except OSError as error:
+            raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
+        tell(out)
+    return 0
+
+
+def _form(forms: Mapping[str, bool]) -> str:
+    """The one form that is asked for."""
     named = [name for name, on in forms.items() if on]
     if len(named) != 1:
         given = " and ".join(named) or "none"
         raise ValueError(f"expected one of {', '.join(list(forms)[:-1])} and --figures, got {given}")
-    if chosen.metric and (leaving or gains or (pdf and asked is None)):
-        raise ValueError(f"expected --metric with --latex or --csv, or with --figures, got it with {named[0]}")
-    if targets and (chosen.metric or named[0] not in ("--latex", "--csv")):
-        other = "--metric" if chosen.metric else named[0]
-        raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
-    if asked is not None:
-        write_figures(run, asked, run / PICTURES if out is None else out)
-        return 0
+    return named[0]
+
+
+def _text(run: pathlib.Path, form: str, chosen: Sequence[str], targets: Sequence[str] | None) -> str:
+    """The text of a form that is a table."""
+    from fljax.report import leaving
     from fljax.results import folders
+    from fljax.results.clients import gains_frame
 
-    if leaving:
-        from fljax.report import leaving as who_leaves
-
-        text = as_csv(who_leaves(run))
-    else:
-        found, records = folders.load(run)
-        if pdf:
-            write_pictures(found, records, run / PICTURES if out is None else out)
-            return 0
-        if gains:
-            text = _clients_of(found)
-        elif wanted := _targets(targets):
-            text = _target_table(found, latex, wanted)
-        else:
-            text = _table_of(found, latex, chosen.metric or ())
-    if out is None:
-        tell(text, end="")
-        return 0
-    from fljax.core.files import replace
-
-    try:
-        replace(out, text.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
-    tell(out)
-    return 0
+    if form == "--leaving":
+        return as_csv(leaving(run))
+    metrics = folders.load(run)[0]
+    if form == "--gains":
+        return as_csv(gains_frame(metrics))  # a line for each algorithm and client; of a sweep, for each cell, too
+    wanted = _targets(targets)
+    return (
+        _target_table(metrics, form == "--latex", wanted) if wanted else _table_of(metrics, form == "--latex", chosen)
+    )
 
 
 def _targets(texts: Sequence[str] | None) -> dict[str, float]:
@@ -152,7 +160,7 @@ def _number(text: str) -> float | None:
 
 def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]) -> str:
     from fljax.report import exporting, target_lines, to_target
-    from fljax.results.scores import is_lower
+    from fljax.results.records import is_lower
 
     rows = {name: to_target(metrics, name, target) for name, target in targets.items()}
     if not latex:
@@ -164,28 +172,21 @@ def _target_table(metrics: xr.Dataset, latex: bool, targets: Mapping[str, float]
     return exporting.latex_lines(escaped, "At the first evaluation that reaches the target.")
 
 
-def _clients_of(metrics: xr.Dataset) -> str:
-    """A line for each algorithm and client; of a sweep, for each cell, too."""
-    from fljax.results.clients import gains_frame
-
-    return as_csv(gains_frame(metrics))
-
-
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.metrics.scores import score_name
     from fljax.report import best_rows, exporting, summary
     from fljax.report.tables import best_cell_rows, title
-    from fljax.results.endings import weights_in_words
+    from fljax.results.events import weights_in_words
     from fljax.results.non_finite import diverged_seeds
-    from fljax.results.scores import directions, is_lower
+    from fljax.results.records import directions, is_lower
     from fljax.results.sweeps import VALIDATION, axes_of, best, problem_axes
 
     def about_scores(columns: Mapping[str, str]) -> str:
         return directions(metrics) if any(score_name(name) for name in columns) else weights_in_words(metrics)
 
+    if not latex:
+        return exporting.csv_metrics(metrics, chosen)
     if axes_of(metrics):
-        if not latex:
-            return exporting.csv_cells(metrics, chosen)
         metric = str(metrics.attrs["metric"])
         if chosen:
             rows, diverged = best_cell_rows(metrics, chosen)
@@ -201,16 +202,14 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; (edge): edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]
     columns = columns_of({row.metric for row in rows}, chosen)
-    if latex:
-        lower = {name: is_lower(metrics[name]) for name in columns}
-        return exporting.latex_table(rows, columns, diverged_seeds(metrics), about_scores(columns), lower)
-    return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
+    lower = {name: is_lower(metrics[name]) for name in columns}
+    return exporting.latex_table(rows, columns, diverged_seeds(metrics), about_scores(columns), lower)
 
 
 def columns_of(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
     """The headings of the chosen metrics, or of the main ones."""
     from fljax.core.names import unknown
-    from fljax.metrics.summaries import main_columns
+    from fljax.metrics.uncertainty import main_columns
     from fljax.report.tables import title
 
     for name in chosen:
@@ -230,11 +229,11 @@ def watch(
     state = read_state(run)
     if as_json:
         algorithms = [each._asdict() for each in state.algorithms]
-        print_json({**state._asdict(), "finished": state.finished, "algorithms": algorithms})
+        printing.print_json({**state._asdict(), "finished": state.finished, "algorithms": algorithms})
     elif once:
-        console(130).print(progress_table(state))
+        printing.console(130).print(progress_table(state))
     else:
-        terminal = console()
+        terminal = printing.console()
         try:
             with Live(progress_table(state), console=terminal, auto_refresh=False) as live:
                 while state.running:
@@ -249,27 +248,22 @@ def watch(
 def progress_table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
     from fljax.core.names import duration
-    from fljax.metrics.summaries import main_columns
+    from fljax.metrics.uncertainty import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
-    found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation" if shown else None)
-    found.add_column("algorithm")
-    found.add_column("state")
     evaluates = state.unit == "rounds"  # runs are evaluated at their end only
-    heads = (state.unit.removesuffix("s"), f"{state.unit}/s", "left", *["evaluated"] * evaluates, *shown.values())
-    for head in heads:
-        found.add_column(head, justify="right")
     marked = any(each.diverged for each in state.algorithms)
-    if marked:
-        found.add_column("diverged")
+    heads = ("algorithm", "state", state.unit.removesuffix("s"), f"{state.unit}/s", "left")
+    lines = [[*heads, *["evaluated"] * evaluates, *shown.values(), *["diverged"] * marked]]
     for each in state.algorithms:
         rate = "–" if each.rate is None else f"{each.rate:.3g}"
         left = "–" if each.left is None or each.state != "training" else duration(each.left)
         after = ["–" if each.evaluated is None else f"after {each.evaluated}"] * evaluates
         numbers = [_last_value(each, name) for name in shown]
-        numbers += [each.diverged] * marked
-        found.add_row(each.label, each.state, f"{each.round} of {each.rounds}", rate, left, *after, *numbers)
-    return found
+        done = f"{each.round} of {each.rounds}"
+        lines.append([each.label, each.state, done, rate, left, *after, *numbers, *[each.diverged] * marked])
+    caption = "metrics: means over seeds at the last evaluation" if shown else ""
+    return printing.as_table(lines, headline(state), caption, words=["state", "diverged"])
 
 
 def headline(state: RunState) -> str:

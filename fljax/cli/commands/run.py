@@ -13,15 +13,14 @@ from rich.table import Table
 
 from fljax.cli.commands.reproduce import check_chosen, print_chosen
 from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
-from fljax.cli.printing import console, fail, print_json
-from fljax.cli.running import Context, extra_callbacks, folder_of, join, resumable, saving_of, start_jax
-from fljax.core.texts.plain import tell
-from fljax.experiments.progress_bars import listener, progress_bars
+from fljax.cli.printing import as_table, console, fail, print_json, print_places
+from fljax.cli.running import Context, computing, extra_callbacks, folder_of, join, saving_of, start_jax
+from fljax.core.plain import tell
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from fljax.config.sweeping import Grid
+    from fljax.config.reading import Grid
     from fljax.experiments.conductor import Outcome
     from fljax.report import Row
     from fljax.results.sweeps import Best
@@ -49,24 +48,14 @@ def run(
     from fljax.experiments import run as experiment
     from fljax.experiments.saved_models import ModelFiles
 
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
     first = processes.is_first()  # which writes and prints
-    folder = processes.agreed(lambda: folder_of(chosen, options.out, options.resume))
-    with resumable(folder, context):
-        with progress_bars(options.quiet or not first) as progress:
-            listen = listener(progress)
-            outcome = experiment.run(
-                chosen,
-                directory=folder,
-                resume=options.resume,
-                on_event=listen,
-                saving=saving,
-                callbacks=extra_callbacks(tensorboard),
-            )
+    with computing(context, options, lambda: folder_of(chosen, options)) as (folder, compute):
+        callbacks = extra_callbacks(tensorboard)
+        outcome = compute(experiment.run, chosen, resume=options.resume, callbacks=callbacks)
         from fljax import report
         from fljax.results import Results
         from fljax.results.non_finite import diverged_seeds
-        from fljax.results.scores import directions
+        from fljax.results.records import directions
 
         rows = report.summary(outcome.metrics)
         results = Results(outcome.metrics, outcome.records)
@@ -116,9 +105,7 @@ def _print_places(metrics: xr.Dataset, folder: pathlib.Path, pictures: Sequence[
     """Prints where results and pictures are, and a note if no font has some letters of the pictures."""
     from fljax import report
 
-    tell(f"Results: {folder}")
-    for path in pictures:
-        tell(f"Report:  {path}")
+    print_places(folder, pictures)
     if pictures and (note := report.font_note(report.texts_of(metrics))):
         tell(note)
 
@@ -146,13 +133,8 @@ def _summary(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None
     from fljax.report import overview
 
     shown = overview(rows, seeds, diverged, scores)
-    table = Table(title=shown.title, caption=shown.caption)
-    table.add_column("algorithm")
-    for column in shown.columns:
-        table.add_column(column, justify="left" if column == "diverged" else "right")
-    for label, cells in shown.lines.items():
-        table.add_row(label, *cells)
-    return table
+    lines = [("algorithm", *shown.columns), *((label, *cells) for label, cells in shown.lines.items())]
+    return as_table(lines, shown.title, shown.caption, words=["diverged"])
 
 
 # The parts of a place at which an algorithm of a sweep diverged.
@@ -206,19 +188,10 @@ def sweep(
     from fljax.experiments import sweep as sweeping
 
     sweeping.check(chosen)
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
     first = processes.is_first()  # which writes and prints
-    folder = processes.agreed(lambda: _folder_of(chosen, options))
-    with resumable(folder, context):
-        with progress_bars(options.quiet or not first) as progress:
-            outcome = sweeping.run(
-                chosen,
-                directory=folder,
-                resume=options.resume,
-                on_event=listener(progress),
-                saving=saving,
-                callbacks=extra_callbacks(tensorboard),
-            )
+    with computing(context, options, lambda: _folder_of(chosen, options)) as (folder, compute):
+        callbacks = extra_callbacks(tensorboard)
+        outcome = compute(sweeping.run, chosen, resume=options.resume, callbacks=callbacks)
         pictures = _pictures(folder, options) if first else ()
     diverged = _diverged(outcome, _PLACE)
     if first:
@@ -230,7 +203,7 @@ def _folder_of(chosen: Grid, options: RunOptions) -> pathlib.Path:
     """The folder of a sweep in one piece."""
     from fljax.experiments import sweep as sweeping
 
-    folder = folder_of(chosen.config, options.out, options.resume)
+    folder = folder_of(chosen.config, options)
     if (count := sweeping.count_of(folder)) is not None:
         raise ValueError(f"expected --part I/{count} or --join for the parts in {str(folder)!r}, got neither")
     return folder
@@ -250,7 +223,7 @@ def _run_part(chosen: Grid, number: int, count: int, context: Context, options: 
 
     if options.out is None:
         raise ValueError("expected --out DIR with --part, the folder that all parts share, got none")
-    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints, options.force)
+    saving_of(context, options)  # refuses numbers before the folder is made
     part = sweeping.begin_part(chosen, options.out, number, count)
     if part is None:
         parts = len(sweeping.split(chosen, count))
@@ -261,8 +234,8 @@ def _run_part(chosen: Grid, number: int, count: int, context: Context, options: 
         _say_part(options, folder, f"Part {number} of {count} is finished: its results are in {folder}")
         return 0
     start_jax(options.cache)
-    with resumable(folder, context, context.obj.again()), progress_bars(options.quiet) as progress:
-        outcome = sweeping.run_part(part, folder, saving, listener(progress), extra_callbacks(tensorboard))
+    with computing(context, options, lambda: folder, context.obj.again()) as (_, compute):
+        outcome = compute(sweeping.run_part, part, callbacks=extra_callbacks(tensorboard))
     diverged = _diverged(outcome, _PLACE)
     command = shlex.join(["fljax", "sweep", "--join", str(options.out)])
     _say_part(options, folder, f"Part {number} of {count} is finished; to join all of them: {command}")
@@ -333,7 +306,7 @@ def _tell(
     options: RunOptions,
 ) -> None:
     """Prints what a whole sweep has found."""
-    from fljax.results.endings import weights_in_words
+    from fljax.results.events import weights_in_words
     from fljax.results.non_finite import diverged_seeds
 
     if options.as_json:
@@ -343,20 +316,16 @@ def _tell(
     elif not options.quiet:
         metrics = outcome.metrics
         metric, marks = str(metrics.attrs["metric"]), diverged_seeds(metrics)
-        table = _best_cells(outcome.best, metric, metrics.sizes["seed"], marks)
-        table.caption = "; ".join(filter(None, [str(table.caption), weights_in_words(metrics)]))
-        console(110).print(table)
+        weights = weights_in_words(metrics)
+        console(110).print(_best_cells(outcome.best, metric, metrics.sizes["seed"], marks, weights))
         _print_places(metrics, folder, pictures)
 
 
-def _best_cells(best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
+def _best_cells(
+    best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str] | None = None, weights: str = ""
+) -> Table:
     from fljax.report import best_rows
 
-    head, *rows = best_rows(best, metric, diverged or {})
-    spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    table = Table(title=f"Best cells at the last evaluation, {spread}", caption="(edge): edge of the grid")
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place < 2 else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    title = f"Best cells at the last evaluation, {f'mean ± std over {seeds} seeds' if seeds > 1 else 'one seed'}"
+    caption = "; ".join(filter(None, ["(edge): edge of the grid", weights]))
+    return as_table(best_rows(best, metric, diverged), title, caption, words=["chosen by"])

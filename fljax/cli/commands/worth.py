@@ -6,13 +6,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.table import Table
-
 from fljax.cli.options import ConfigFile, WholeRunOptions, WorthOptions
-from fljax.cli.printing import console, fail, print_json
-from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
-from fljax.core.texts.plain import tell
-from fljax.experiments.progress_bars import listener, progress_bars
+from fljax.cli.printing import as_table, console, fail, print_json, print_places
+from fljax.cli.running import Context, computing, folder_of, start_jax
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,18 +29,8 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
     from fljax import games
     from fljax.experiments import worth as experiment
 
-    saving = saving_of(context, 30.0, 2, runs.force)
-    folder = folder_of(chosen, runs.out, runs.resume)
-    with resumable(folder, context):
-        with progress_bars(runs.quiet) as progress:
-            tables, comparisons = experiment.run(
-                chosen,
-                question,
-                directory=folder,
-                resume=runs.resume,
-                on_event=listener(progress),
-                saving=saving,
-            )
+    with computing(context, runs, lambda: folder_of(chosen, runs)) as (folder, compute):
+        tables, comparisons = compute(experiment.run, chosen, question, resume=runs.resume)
         worths = {label: games.worth(table) for label, table in tables.items()}
         pictures = _write(folder, chosen.name, _Shown(tables, worths, comparisons), drawn=not runs.no_report)
     gone = {label: words for label, table in tables.items() if (words := games.divergences(table)) is not None}
@@ -56,19 +42,18 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
 
         for label, dataset in worths.items():
             shown = console(110)
-            *rows, sums = worth_rows(dataset)
-            shown.print(_table(f"{label}: what clients are worth", rows, sums))
+            title = f"{label}: what clients are worth"
+            shown.print(as_table(worth_rows(dataset), title, sums=True, whole=True))
             for sentence in (*worth_sentences(dataset), *_notes(tables[label])):
                 shown.print(sentence, highlight=False)
             if label in comparisons:
                 compared = comparisons[label]
-                console(145).print(_table(f"{label}: estimators beside retraining", estimator_rows(compared)))
+                title = f"{label}: estimators beside retraining"
+                console(145).print(as_table(estimator_rows(compared), title, whole=True))
                 for sentence in estimator_sentences(compared):
                     shown.print(sentence, highlight=False)
             shown.print()
-        tell(f"Results: {folder}")
-        for path in pictures:
-            tell(f"Report:  {path}")
+        print_places(folder, pictures)
     if gone:
         label, words = next(iter(gone.items()))
         others = f", and runs of {len(gone) - 1} more algorithms" if len(gone) > 1 else ""
@@ -162,23 +147,10 @@ def _write(folder: pathlib.Path, name: str, known: _Shown, *, drawn: bool) -> Se
 def _notes(table: CoalitionTable) -> list[str]:
     """What a table cost, what is special about runs of few members, and what diverged."""
     from fljax.games import divergences
-    from fljax.games.costs import in_words
+    from fljax.games.values import in_words
 
     words = [table.notes, divergences(table)]
     return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]
-
-
-def _table(title: str, rows: Sequence[Sequence[str]], sums: Sequence[str] = ()) -> Table:
-    """Rows of text, the first of which has headings, and a row of sums."""
-    shown = Table(title=title)
-    for place, column in enumerate(rows[0]):
-        shown.add_column(column, justify="right" if place else "left", no_wrap=not place)
-    for row in rows[1:]:
-        shown.add_row(*row)
-    if sums:
-        shown.add_section()
-        shown.add_row(*sums)
-    return shown
 
 
 def _print_json(folder: pathlib.Path, pictures: Sequence[pathlib.Path], known: _Shown) -> None:

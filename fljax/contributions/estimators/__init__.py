@@ -4,7 +4,15 @@
 first kind build an ``Estimator`` that can run inside a round: ``begin``, ``observe``, ``estimate_of``.
 """
 
-from fljax.contributions.estimators.directions import cosine, digfl, first_order, shapfed
+from fljax.contributions.estimators.directions import (
+    cffl_reputation,
+    cosine,
+    digfl,
+    fedce,
+    first_order,
+    rffl_reputation,
+    shapfed,
+)
 from fljax.contributions.estimators.in_rounds import (
     ROUND_MEASURES,
     Contributions,
@@ -22,7 +30,6 @@ from fljax.contributions.estimators.reconstructed import (
     one_round,
 )
 from fljax.contributions.estimators.registry import ESTIMATORS, NEEDS, Entry, estimate
-from fljax.contributions.estimators.reputations import cffl_reputation, fedce, rffl_reputation
 from fljax.contributions.estimators.rounds import (
     Cost,
     Estimate,

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax.contributions.coalitions import LARGEST, members_of, value_table
 from fljax.contributions.estimators.rounds import (
     Cost,
     Estimator,
@@ -27,7 +26,7 @@ from fljax.contributions.estimators.rounds import (
     round_game,
     round_table,
 )
-from fljax.contributions.semivalues import marginals_along, shapley
+from fljax.contributions.solutions import LARGEST, marginals_along, members_of, shapley, value_table
 from fljax.contributions.value_functions import coalition_value
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, Positive, checked

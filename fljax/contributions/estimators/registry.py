@@ -6,7 +6,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fljax.contributions.estimators.directions import cosine, digfl, first_order, shapfed
+from fljax.contributions.estimators.directions import (
+    cffl_reputation,
+    cosine,
+    digfl,
+    fedce,
+    first_order,
+    rffl_reputation,
+    shapfed,
+)
 from fljax.contributions.estimators.reconstructed import (
     completed_shapley,
     fed_shapley,
@@ -15,7 +23,6 @@ from fljax.contributions.estimators.reconstructed import (
     multi_round,
     one_round,
 )
-from fljax.contributions.estimators.reputations import cffl_reputation, fedce, rffl_reputation
 from fljax.contributions.estimators.rounds import Estimate, Estimator, RunRecord, estimate_run
 from fljax.contributions.estimators.sampled import (
     CachedGame,

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax.contributions.coalitions import LARGEST, Value, members_of, value_table
+from fljax.contributions.solutions import LARGEST, Value, members_of, value_table
 from fljax.contributions.value_functions import coalition_value
 from fljax.core import trees
-from fljax.core.labels import check_unlabelled
+from fljax.core.names import check_unlabelled
 
 Utility = Callable[[PyTree], Any]
 

@@ -15,11 +15,18 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from fljax.contributions.coalitions import Numbers, clients_of, members_of
 from fljax.contributions.estimators.rounds import Cost, Estimate
-from fljax.contributions.semivalues import banzhaf, marginals_along, mean_of_samples, semivalue
+from fljax.contributions.solutions import (
+    Numbers,
+    banzhaf,
+    clients_of,
+    marginals_along,
+    mean_of_samples,
+    members_of,
+    semivalue,
+)
 from fljax.core import users
-from fljax.core.labels import plain
+from fljax.core.names import plain
 from fljax.core.trees import as_key
 from fljax.core.values import NonNegative, checked
 

@@ -11,28 +11,27 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
+from fljax.core.keywords import shows
 from fljax.core.names import shown
-from fljax.data.assembly import Piece, assemble
-from fljax.data.checks import existing_file, is_hidden
-from fljax.data.datasets import Dataset
+from fljax.data.arrays import existing_file, is_hidden
+from fljax.data.datasets import Dataset, LabelKeywords, Piece, TokenKeywords, assemble
 from fljax.data.own.image_folders import ENDINGS, read_images
 from fljax.data.own.pickled_arrays import ArrayOfObjects, array_of, read_pickle
 from fljax.data.own.table_files import naming
 
 
+@shows(assemble)
 def leaf(
     path: str | Path,
     *,
     shape: Sequence[int] | None = None,
-    classes: int | None = None,
-    regression: bool | None = None,
-    standardise: bool = True,
     images: str | Path | None = None,
     size: Sequence[int] | None = None,
+    **options: Unpack[LabelKeywords],
 ) -> Dataset:
     """Data in LEAF's JSON format: a file, a folder of files, or a folder with the folders ``train`` and ``test``.
 
@@ -48,9 +47,6 @@ def leaf(
     Args:
       path: the file or folder.
       shape: the shape of one example, where files have it as a list.
-      classes: number of classes, if some class has no row.
-      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
       images: the folder of the images, where rows are names of image files; LEAF's own, ``raw/img_align_celeba``, is
         found beside the files.
       size: height and width to which images are resized; without it all must have one size. LEAF's models take 84, 84.
@@ -70,16 +66,14 @@ def leaf(
         pixels = read_images([folder / row for piece in pieces for row in piece.x], size)
         ends = np.cumsum([len(piece.x) for piece in pieces])
         parts = [piece._replace(x=x) for piece, x in zip(pieces, np.split(pixels, ends[:-1]), strict=True)]
-        return assemble(parts, classes=classes, regression=regression)
+        return assemble(parts, **options)
     alphabet = sorted({letter for piece in pieces for row in piece.x for letter in row}) if texts else []
     length = max((len(row) for piece in pieces for row in piece.x), default=0) if texts else 0
     number = {letter: token for token, letter in enumerate(alphabet, 1)}
     arranged = [
         piece._replace(x=_tokens(piece.x, number, length) if texts else _numbers(piece, shape)) for piece in pieces
     ]
-    vocabulary = len(alphabet) + 1 if texts else None
-    standardise = standardise and not texts
-    return assemble(arranged, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
+    return assemble(arranged, vocabulary=len(alphabet) + 1 if texts else None, **options)
 
 
 def _names_image(row: str) -> bool:
@@ -225,14 +219,12 @@ _CHANNELS = (1, 3)
 _RAW = "rawdata"
 
 
+@shows(assemble)
 def pfllib(
     path: str | Path,
     *,
     move_channels: bool = True,
-    classes: int | None = None,
-    regression: bool | None = None,
-    vocabulary: int | None = None,
-    standardise: bool = True,
+    **options: Unpack[TokenKeywords],
 ) -> Dataset:
     """A folder that PFLlib generated: ``train/0.npz``, ``test/0.npz``, ``train/1.npz`` and so on, as it is.
 
@@ -250,10 +242,6 @@ def pfllib(
       path: the folder.
       move_channels: whether images with channels first, as torch has them, become ``[n, height, width, channels]``.
         Rows are such images if they have three axes, and the first has length 1 or 3 but the last has not.
-      classes: number of classes, if some class has no row.
-      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
-      vocabulary: number of different tokens, where rows are tokens.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
 
     A file holds a pickled dictionary of the arrays ``x`` and ``y``. It is read without running code: a pickle that asks
     for more than arrays is refused. PFLlib's images are float32 in [-1, 1], and models see them as they are.
@@ -272,7 +260,7 @@ def pfllib(
             for part, numbered in files.items()
             for client, file in numbered.items()
         ]
-        return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
+        return assemble(pieces, **options)
 
 
 def is_pfllib(place: Path) -> bool:

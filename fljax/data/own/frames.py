@@ -9,11 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.core.labels import check_same_labels
-from fljax.core.names import nearest, shown, unknown, with_article
+from fljax.core.names import check_same_labels, nearest, shown, unknown, with_article
 from fljax.data.arrays import Labels, as_array, as_text, check_known, is_missing, number_labels, plain_labels, text_of
-from fljax.data.assembly import PARTS, Piece, assemble, check_owners
-from fljax.data.datasets import Dataset, centred, dataset, stored_standardised
+from fljax.data.datasets import (
+    PARTS,
+    Dataset,
+    Piece,
+    TokenKeywords,
+    assemble,
+    centred,
+    check_owners,
+    dataset,
+    stored_standardised,
+)
 from fljax.data.federation import federate
 from fljax.protocol import Features, Federation
 
@@ -21,18 +29,70 @@ from fljax.protocol import Features, Federation
 _NAMED = 10
 
 
-class Columns(NamedTuple):
-    """What the columns of a table are; the options of ``from_frame`` with these names."""
+class TableOptions(NamedTuple):
+    """What the columns of a table are, and how its files are read. ``table`` and ``table_folder`` show these lines.
+
+    Attributes:
+      label: the column to predict; see ``from_frame`` for labels that are not 0..C-1. Several columns are several
+        targets.
+      client: the column that says whose row it is.
+      features: the columns of the features; all other columns that have a name if not given.
+      part: the column with "train", "valid" or "test"; None: rows are split by fractions, or test rows have files.
+      classes: number of classes, if some class has no row.
+      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
+      shape: the shape of one example, e.g. ``[28, 28, 1]`` for 784 columns of pixels.
+      vocabulary: number of different tokens, where the features are tokens.
+      standardise: whether models see each feature with mean 0 and standard deviation 1, on the training rows of the
+        clients that train.
+      encoding: of the text of CSV files, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
+      separator: the character between the cells of CSV files, e.g. ``";"``, or ``"\\t"`` for a tab.
+      decimal: the character before the decimals of numbers in CSV files, e.g. ``","``.
+      test_file: the file of test rows, relative to the folder of ``path``, with the same columns in any order. If it
+        has the column of clients, too, clients are tested on their own test rows. Test rows of nobody who trains are
+        the global test part. None: rows are split.
+      images: the column with paths of image files, which are then the features: uint8 ``[n, height, width, channels]``.
+        Other columns are not used.
+      image_folder: where these paths begin, relative to the folder of their table; that folder if not given.
+      size: height and width to which images are resized; without it all must have one size.
+    """
 
     label: str | Sequence[str]
-    client: str | None
+    client: str | None = None
+    features: Sequence[str] | None = None
+    part: str | None = None
+    classes: int | None = None
+    regression: bool | None = None
+    shape: Sequence[int] | None = None
+    vocabulary: int | None = None
+    standardise: bool = True
+    encoding: str = "utf-8"
+    separator: str = ","
+    decimal: str = "."
+    test_file: str | None = None
+    images: str | None = None
+    image_folder: str | None = None
+    size: Sequence[int] | None = None
+
+
+class FolderKeywords(TokenKeywords, total=False):
+    """The options of ``table_folder`` beside ``label``, for type checkers."""
+
     features: Sequence[str] | None
     part: str | None
-    classes: int | None
-    regression: bool | None
     shape: Sequence[int] | None
-    vocabulary: int | None
-    images: str | None = None  # with paths of image files, which are then the features
+    encoding: str
+    separator: str
+    decimal: str
+    images: str | None
+    image_folder: str | None
+    size: Sequence[int] | None
+
+
+class TableKeywords(FolderKeywords, total=False):
+    """The options of ``table`` beside ``label``, for type checkers."""
+
+    client: str | None
+    test_file: str | None
 
 
 class RowsOfFiles(NamedTuple):
@@ -92,8 +152,8 @@ def from_frame(
             "expected client, the column of the clients, or partition and clients, e.g. partition='iid', clients=10, "
             "got neither"
         )
-    columns = Columns(label, client, features, part, classes, regression, shape, vocabulary)
-    made = read_columns(frame, columns, standardise=standardise)
+    given = TableOptions(label, client, features, part, classes, regression, shape, vocabulary, standardise)
+    made = read_columns(frame, given)
     return stored_standardised(federate(made, "natural" if partition is None else partition, **options))
 
 
@@ -118,23 +178,24 @@ def dataset_from_frame(
     Raises:
       ValueError: if a column does not exist, is empty in some rows or is not numeric.
     """
-    columns = Columns(label, client, features, part, classes, regression, shape, vocabulary)
-    return read_columns(frame, columns, standardise=standardise)
+    given = TableOptions(label, client, features, part, classes, regression, shape, vocabulary, standardise)
+    return read_columns(frame, given)
 
 
 def read_columns(
-    frame: Any,
-    columns: Columns,
-    *,
-    standardise: bool = False,
-    pixels: np.ndarray | None = None,
-    rows: RowsOfFiles | None = None,
+    frame: Any, options: TableOptions, *, pixels: np.ndarray | None = None, rows: RowsOfFiles | None = None
 ) -> Dataset:
-    """As ``dataset_from_frame``, with the ``pixels`` of a column of images; ``rows`` replace columns.client."""
-    columns = Columns(*map(_named, Columns._fields, columns))
-    label, client, features, part, classes, regression, shape, vocabulary, images = columns
+    """As ``dataset_from_frame``, with the ``pixels`` of a column of images; ``rows`` replace options.client."""
+    options = TableOptions(*map(_named, TableOptions._fields, options))
+    client, features, part, shape, vocabulary = (
+        options.client,
+        options.features,
+        options.part,
+        options.shape,
+        options.vocabulary,
+    )
     table = as_frame(frame)
-    apart = named_columns(columns)
+    apart = named_columns(options)
     for column in apart:
         if rows is None or column != client:
             check_column(table, column)
@@ -142,7 +203,7 @@ def read_columns(
     twice = [name for name in chosen if name in apart]
     if twice:
         raise ValueError(f"expected features without the columns of label, client and part, got {shown(twice[0])}")
-    if not len(table) or not (chosen or images):
+    if not len(table) or not (chosen or options.images):
         raise ValueError(
             f"expected a table with at least one row and one column of features, got {len(table)} rows and the columns "
             f"{_listed(list(table.columns))}"
@@ -150,19 +211,19 @@ def read_columns(
     plain = shape is None and vocabulary is None and pixels is None
     x, shift = _features(table, chosen, shape, vocabulary) if pixels is None else pixels, None
     if plain:
-        x, shift = centred(x) if standardise else (x, None)
+        x, shift = centred(x) if options.standardise else (x, None)
         x = _narrow(x)
     which = None if part is None else _which(table[part], part)
     test = rows.test if rows is not None else np.zeros(len(table), bool) if which is None else which > 0
-    labels = _labels(table, label_columns(label), classes, regression, test)
+    labels = _labels(table, options, test)
     if rows is not None and rows.test.any():
         made = _with_test_rows(x, labels, rows, vocabulary)
     else:
         whose = rows.owner if rows is not None else None if client is None else table[client]
-        made = _of_columns(x, labels, None if whose is None else _numbered(whose, client), which, columns)
+        made = _of_columns(x, labels, None if whose is None else _numbered(whose, client), which, options)
     if not plain:
         return made
-    return made._replace(features=Features(tuple(chosen), shift), standardise=standardise)
+    return made._replace(features=Features(tuple(chosen), shift), standardise=options.standardise)
 
 
 def label_columns(label: Any) -> list[Any]:
@@ -170,10 +231,10 @@ def label_columns(label: Any) -> list[Any]:
     return [label] if isinstance(label, str) or not isinstance(label, Iterable) else list(label)
 
 
-def named_columns(columns: Columns) -> list[Any]:
+def named_columns(options: TableOptions) -> list[Any]:
     """The columns that are no features by their meaning: labels, clients, parts, paths of images."""
-    others = (columns.client, columns.part, columns.images)
-    return [*label_columns(columns.label), *(name for name in others if name is not None)]
+    others = (options.client, options.part, options.images)
+    return [*label_columns(options.label), *(name for name in others if name is not None)]
 
 
 def _of_columns(
@@ -181,7 +242,7 @@ def _of_columns(
     labels: Labels,
     owners: tuple[np.ndarray, tuple[Any, ...]] | None,
     which: np.ndarray | None,
-    columns: Columns,
+    options: TableOptions,
 ) -> Dataset:
     """The data set of rows whose part and owner are said by columns."""
     owner, names = (None, None) if owners is None else owners
@@ -191,11 +252,11 @@ def _of_columns(
         order = np.argsort(which == 2, kind="stable")
         size = int(np.sum(which != 2))
         if np.any(which == 1):
-            part = columns.part
-            raise ValueError(f"expected only 'train' and 'test' in {part!r} without a column of clients, got 'valid'")
+            raise ValueError(
+                f"expected only 'train' and 'test' in {options.part!r} without a column of clients, got 'valid'"
+            )
         x, labels, which = x[order], labels._replace(y=labels.y[order]), None
-    vocabulary = columns.vocabulary
-    made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=vocabulary)
+    made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=options.vocabulary)
     return made._replace(part=which, class_names=labels.names, owner_names=names)
 
 
@@ -209,7 +270,7 @@ def _with_test_rows(x: np.ndarray, labels: Labels, rows: RowsOfFiles, vocabulary
 
     pieces = [piece(~rows.test, False), piece(rows.test, True)]
     check_owners(pieces)
-    made = assemble(pieces, classes=labels.classes, vocabulary=vocabulary)
+    made = assemble(pieces, classes=labels.classes, vocabulary=vocabulary, standardise=False)
     return made._replace(class_names=labels.names)
 
 
@@ -247,7 +308,7 @@ def as_frame(frame: Any) -> Any:
 
 
 def _named(option: str, chosen: Any) -> Any:
-    """An option of ``Columns``: names of columns with bytes as text, and a text as features as one column."""
+    """An option of ``TableOptions``: names of columns with bytes as text, and a text as features as one column."""
     if option in ("label", "client", "part") and hasattr(chosen, "__array__") and np.ndim(chosen):
         raise ValueError(f"expected {option} to be the name of a column, got {with_article(type(chosen).__name__)}")
     several = isinstance(chosen, list) or (option == "features" and chosen is not None)
@@ -313,7 +374,8 @@ def _narrow(x: np.ndarray) -> np.ndarray:
     return narrow if np.isfinite(narrow).all() else x.astype(np.float64)
 
 
-def _labels(table: Any, names: list[Any], classes: int | None, regression: bool | None, test: np.ndarray) -> Labels:
+def _labels(table: Any, options: TableOptions, test: np.ndarray) -> Labels:
+    names, classes, regression = label_columns(options.label), options.classes, options.regression
     for name in names:
         check_complete(table[name], name)
         if test.any():

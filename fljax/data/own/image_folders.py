@@ -11,9 +11,8 @@ import numpy as np
 
 from fljax.core.names import shown
 from fljax.core.signatures import is_whole
-from fljax.data.assembly import PARTS, Piece, assemble
-from fljax.data.checks import is_file, is_hidden
-from fljax.data.datasets import Dataset
+from fljax.data.arrays import is_file, is_hidden
+from fljax.data.datasets import PARTS, Dataset, Piece, assemble
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 # Pillow would ask all its decoders, among them other programs; a file need not be of the format of its name.

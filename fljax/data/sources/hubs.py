@@ -1,29 +1,250 @@
-"""Data sets by name of TensorFlow Datasets (TFDS), read without TensorFlow where TFDS can, and of Hugging Face."""
+"""Data sets by name of TensorFlow Datasets (TFDS), read without TensorFlow where TFDS can, and of Hugging Face.
+
+Upstream's files of a data set: downloads, with the addresses and checksums of TensorFlow Datasets, and a cache.
+
+The builders of TFDS need TensorFlow to read most of these files; its download manager does not. If one archive serves
+several data sets or options, it is cached itself. Errors of the cache give a warning, and a run goes on without it.
+"""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import io
+import os
 import re
+import shutil
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple, Unpack
 
 import numpy as np
 
+from fljax.core.keywords import shows
 from fljax.core.names import shown, unknown
-from fljax.data.assembly import Piece, assemble
-from fljax.data.checks import with_home
-from fljax.data.datasets import Dataset
-from fljax.data.sources.upstream import reachable
+from fljax.data.arrays import with_home
+from fljax.data.datasets import Dataset, LabelKeywords, Piece, assemble, dataset, with_moments
+
+# Typed loosely, since NumPy's stub treats every keyword as an option of savez.
+_save: Callable[..., None] = np.savez
+
+
+class Source(NamedTuple):
+    """A data set whose upstream files are parsed once: the cache has its arrays in one file, ``<name>.npz``."""
+
+    name: str
+    parse: Callable[[Path], Dataset]  # of a folder with upstream's files
+    advice: str  # how to get these files; the end of an error message
+    classes: int | None = None  # None: a number of the cached file
+    saved: tuple[str, ...] = ()  # numbers of the Dataset in the cached file beside ``train_size``
+    builder: str | None = None  # name of the data set in TFDS, if different
+    only: tuple[str, ...] | None = None  # upstream's names of the needed files; None: all
+    fetched: bool = True  # whether they may be downloaded; then data of a user's folder are not cached
+    folders: tuple[str, ...] = ()  # in which a package of the system may have the files
+    pattern: str = "*"  # of the name of one of these files
+
+    def load(self, folder: str | Path | None, cache: str | Path | None) -> Dataset:
+        """The data set, read from ``folder`` if given; otherwise from the cache, a package's folder, or a download."""
+        return with_moments(self._load(folder, cache_folder(cache)))
+
+    def _load(self, folder: str | Path | None, store: Path) -> Dataset:
+        if folder is not None:
+            made = self.parse(Path(folder).expanduser())
+            if not self.fetched:
+                self._write(made, store)
+            return made
+        arrays = read_cached(self.name, store)
+        if arrays is not None and {"x", "y", "train_size", *self.saved} <= arrays.keys():
+            numbers: dict[str, Any] = {name: int(arrays[name]) for name in ("train_size", *self.saved)}
+            return dataset(arrays["x"], arrays["y"], **{"classes": self.classes, **numbers})
+        if not self.fetched:
+            raise ValueError(f"expected {self.name} on this machine, got nothing; {self.advice}")
+        installed = self._installed()
+        if installed is not None:
+            made = self.parse(installed)
+        else:
+            with fetch_files(self.name, self.advice, self.builder, self.only) as files:
+                made = self.parse(files)
+        self._write(made, store)
+        return made
+
+    def status(self, cache: str | Path | None = None) -> str:
+        """The place of the data, or how to get them; uses no network."""
+        stored, installed = cache_folder(cache) / f"{self.name}.npz", self._installed()
+        if stored.exists():
+            return f"cached in {stored}"
+        return f"not here: {self.advice}" if installed is None else f"in {installed}"
+
+    def _installed(self) -> Path | None:
+        """The folder of a package of the system that has the files."""
+        paths = [Path(folder) for folder in self.folders]
+        return next((path for path in paths if path.is_dir() and any(path.glob(self.pattern))), None)
+
+    def _write(self, made: Dataset, store: Path) -> None:
+        numbers = {name: np.asarray(getattr(made, name)) for name in ("train_size", *self.saved)}
+        write_cached(self.name, store, {"x": made.x, "y": made.y, **numbers})
+
+
+@contextmanager
+def fetch_files(
+    name: str, advice: str, builder: str | None = None, only: Collection[str] | None = None
+) -> Iterator[Path]:
+    """Downloads and checks files of a data set; yields a temporary folder with them by upstream's names."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import tensorflow_datasets as tfds
+
+            infos: Any = tfds.builder(builder or name).url_infos
+    except ImportError as error:
+        raise ValueError(f"expected {name} on this machine, got nothing; {advice}") from error
+    urls = {url.rsplit("/", 1)[-1]: url for url in infos}
+    urls = {file: url for file, url in urls.items() if only is None or file in only}
+    # Without this check an offline machine would spend minutes in retries.
+    if not reachable(next(iter(urls.values()))):
+        raise ValueError(f"expected {name} on this machine or a network to fetch it, got neither; {advice}")
+    with tempfile.TemporaryDirectory() as folder:
+        manager = tfds.download.DownloadManager(
+            download_dir=folder, url_infos=infos, dataset_name=name, force_checksums_validation=True
+        )
+        try:
+            files: Any = manager.download(urls)
+        except Exception as error:  # errors of requests and TFDS, all handled alike
+            raise ValueError(f"expected to fetch {name}, got {error!r}; {advice}") from error
+        # Downloaded files have a hash of the address in their names: restore upstream's names.
+        renamed = Path(folder) / "upstream"
+        renamed.mkdir()
+        for file, path in files.items():
+            Path(path).rename(renamed / file)
+        yield renamed
+
+
+@contextmanager
+def opened_zip(path: Path) -> Iterator[Callable[[str], Any]]:
+    """Yields a function that opens a file of a zip archive by the last part of its name; no file is written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.rsplit("/", 1)[-1]: name for name in archive.namelist() if "__MACOSX" not in name}
+
+            def opened(name: str) -> Any:  # IO[bytes] for type checkers, which is no class of the file at run time
+                if name not in members:
+                    raise ValueError(f"expected the file {name} in the archive {path}, got none")
+                return archive.open(members[name])
+
+            yield opened
+    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
+        raise ValueError(f"expected a whole zip archive, got a damaged one in {path} ({error})") from error
+
+
+def reachable(url: str, seconds: float = 4.0) -> bool:
+    """Whether a HEAD request for one file gets any answer, even a refusal."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
+                answered.set()
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
+            answered.set()
+        except (OSError, ValueError):
+            return
+
+    # Use a thread, since a DNS lookup has no time limit.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answered.is_set()
+
+
+def cache_folder(folder: str | Path | None = None) -> Path:
+    """Returns ``folder`` if given, else ``$FLJAX_CACHE``, else ``fljax/data`` in the user's cache folder."""
+    if folder is not None:
+        return Path(folder).expanduser()
+    if os.environ.get("FLJAX_CACHE"):
+        return Path(os.environ["FLJAX_CACHE"]).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "fljax" / "data"
+
+
+def read_cached(name: str, folder: Path) -> dict[str, np.ndarray] | None:
+    """Returns the arrays stored as ``name``; None if there are none, or, with a warning, if the file is damaged."""
+    path = folder / f"{name}.npz"
+    try:
+        if not path.exists():
+            return None
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != _digest_file(path).read_text(encoding="ascii").strip():
+            raise ValueError("its SHA-256 differs from the one stored beside it")
+        with np.load(path, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        warnings.warn(f"the cached file {path} is not used and will be rebuilt: {error}", stacklevel=2)
+        return None
+
+
+def write_cached(name: str, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Stores ``arrays`` as ``name``; warns if the folder cannot be written."""
+    path = folder / f"{name}.npz"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        digest = _replace(path, lambda file: _save(file, **arrays))
+        _replace(_digest_file(path), lambda file: file.write(digest.encode("ascii")))
+    except OSError as error:
+        warnings.warn(f"the data set {name} is not cached in {folder}: {error}", stacklevel=2)
+
+
+def keep(source: Path, path: Path) -> None:
+    """Copies a file to ``path`` atomically; warns if ``path`` cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(source, "rb") as whole:
+            _replace(path, lambda file: shutil.copyfileobj(whole, file))
+    except OSError as error:
+        warnings.warn(f"the file {source.name} is not cached in {path.parent}: {error}", stacklevel=2)
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_suffix(".npz.sha256")
+
+
+def _replace(path: Path, write: Callable[[IO[bytes]], Any]) -> str:
+    """Writes a temporary file in the same folder and renames it, so that no reader sees an incomplete file."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            write(file)
+            file.flush()
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return digest
+
 
 _TENSORFLOW_ADVICE = "install it (pip install tensorflow-cpu)"
 _HUGGING_FACE_ADVICE = "install it (pip install 'fljax[huggingface]')"
 
 
+@shows(assemble)
 def tfds_dataset(
     name: str,
     *,
@@ -32,10 +253,8 @@ def tfds_dataset(
     client: str | None = None,
     train_split: str = "train",
     test_split: str | None = None,
-    classes: int | None = None,
-    regression: bool | None = None,
     folder: str | Path | None = None,
-    standardise: bool = True,
+    **options: Unpack[LabelKeywords],
 ) -> Dataset:
     """A data set of TensorFlow Datasets, ``tfds:NAME`` in a config: ``tfds:kmnist``, ``tfds:emnist/letters``.
 
@@ -57,10 +276,7 @@ def tfds_dataset(
       client: the feature that says whose row it is, e.g. a writer's id; every value is a client.
       train_split: name of the split with the training rows; ``"train[:10%]"`` works, too.
       test_split: name of the split with the test rows; "test" if there is one.
-      classes: number of classes, if TFDS does not say it and some class has no row.
-      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       folder: folder of TFDS's data; ``~/tensorflow_datasets`` if not given.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
 
     Raises:
       ValueError: if there is no such data set or feature, it cannot be downloaded, or needs a package that is not
@@ -86,7 +302,7 @@ def tfds_dataset(
             _tfds_piece(builder, split, is_test, chosen, str(names["label"]), client) for split, is_test in splits
         ]
     class_names = getattr(info.features[names["label"]], "names", None)
-    return assemble(pieces, classes=classes, regression=regression, class_names=class_names, standardise=standardise)
+    return assemble(pieces, class_names=class_names, **options)
 
 
 @contextmanager
@@ -182,6 +398,7 @@ def _plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+@shows(assemble)
 def hugging_face_dataset(
     name: str,
     *,
@@ -191,9 +408,7 @@ def hugging_face_dataset(
     configuration: str | None = None,
     train_split: str = "train",
     test_split: str | None = None,
-    classes: int | None = None,
-    regression: bool | None = None,
-    standardise: bool = True,
+    **options: Unpack[LabelKeywords],
 ) -> Dataset:
     """A data set of Hugging Face, ``hf:OWNER/NAME`` in a config; the extra ``huggingface`` has the package it needs.
 
@@ -214,9 +429,6 @@ def hugging_face_dataset(
       configuration: the data set's configuration, if it has several.
       train_split: name of the split with the training rows.
       test_split: name of the split with the test rows; "test" if there is one.
-      classes: number of classes, if the data set does not say it and some class has no row.
-      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
-      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
 
     Code that comes with a data set is never run.
 
@@ -245,7 +457,7 @@ def hugging_face_dataset(
             raise ValueError(unknown("split", split, splits))
     pieces = [_hugging_face_piece(splits[split], label, features, client, is_test) for split, is_test in wanted]
     names = getattr(splits[train_split].features[label], "names", None)
-    return assemble(pieces, classes=classes, regression=regression, class_names=names, standardise=standardise)
+    return assemble(pieces, class_names=names, **options)
 
 
 def _hugging_face_piece(

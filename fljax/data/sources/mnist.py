@@ -7,7 +7,6 @@ for the length of each axis, and the values in C order. Source: the page of the 
 from __future__ import annotations
 
 import gzip
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from fljax.data.checks import choose
+from fljax.data.arrays import choose
 from fljax.data.datasets import Dataset, dataset, with_moments
-from fljax.data.sources.upstream import Source, cache_folder, fetch_files, keep
+from fljax.data.sources.hubs import Source, cache_folder, fetch_files, keep, opened_zip
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PARTS = ("train", "t10k")
@@ -201,18 +200,8 @@ def _from_folder(folder: Path, split: str) -> Dataset:
 
 
 def _from_archive(path: Path, split: str) -> Dataset:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.rsplit("/", 1)[-1]: name for name in archive.namelist()}
-
-            def read(stem: str) -> tuple[bytes, str]:
-                if f"{stem}.gz" not in members:
-                    raise ValueError(f"expected the file {stem}.gz in the archive {path}, got none")
-                return archive.read(members[f"{stem}.gz"]), f"{path}/{stem}.gz"
-
-            return _parse_emnist(read, split)
-    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
-        raise ValueError(f"expected a whole zip archive, got a damaged one in {path} ({error})") from error
+    with opened_zip(path) as opened:
+        return _parse_emnist(lambda stem: (opened(f"{stem}.gz").read(), f"{path}/{stem}.gz"), split)
 
 
 def _parse_emnist(read: Callable[[str], tuple[bytes, str]], split: str) -> Dataset:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fljax.data.checks import check_count, check_positive
+from fljax.data.arrays import check_count, check_positive
 from fljax.data.datasets import Dataset, dataset, with_moments
 
 # 2 GiB in double precision, the precision of the draws.

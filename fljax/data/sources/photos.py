@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fljax.data.datasets import Dataset, dataset
-from fljax.data.sources.upstream import Source
+from fljax.data.sources.hubs import Source
 
 _PIXELS = 3 * 32 * 32
 _SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")

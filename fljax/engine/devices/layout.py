@@ -2,12 +2,20 @@
 
 Functions on tables with one row per client keep the axes of a row apart: a ``reshape`` to ``[S, P]`` would gather all.
 Several processes each hold all of a state between programs, since each reads it. Peaks are XLA's own analysis.
+
+The cores of a CPU as JAX devices, to spread clients over them.
+
+Compiled programs on the disk (JAX's persistent cache), which later processes read in place of compiling.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
+import os
+import pathlib
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple
@@ -15,11 +23,67 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from fljax.core import processes
+from fljax.core.plain import tell
+from fljax.core.signatures import is_whole
 from fljax.protocol import is_per_client
+
+# XLA ends the process when one device waits for another for more than a minute, which can happen if one device's
+# clients are much larger. From jaxlib 0.10 on flags change this time; earlier versions do not start with these flags.
+PATIENT = tuple(int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]) >= (0, 10)
+_WAITING = {
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 3600,
+    "xla_cpu_collective_call_terminate_timeout_seconds": 10**6,
+}
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_cores(count: int | None = None) -> int:
+    """Makes the CPU appear as ``count`` devices to JAX, so that ``simulate`` spreads clients over the cores.
+
+    Call it once, at the top of a script or notebook, before anything is computed with JAX: the number of devices is
+    fixed when JAX starts. ``fljax run`` calls it. Accelerators are not affected. It adds flags to XLA_FLAGS so that
+    devices may wait for each other; before jaxlib 0.10 a wait of more than a minute may end the process.
+
+    Args:
+      count: number of devices; None: one for each core that this process may run on.
+
+    Returns:
+      The number of CPU devices.
+
+    Raises:
+      ValueError: if ``count`` is not positive.
+      RuntimeError: if JAX has started with another number of devices, or XLA_FLAGS set another number.
+    """
+    count = available_cores() if count is None else count
+    if not is_whole(count) or count < 1:
+        raise ValueError(f"expected a positive number of cores, got {count!r}")
+    if count > 1 and PATIENT:
+        flags = os.environ.get("XLA_FLAGS", "")
+        waiting = [f"--{name}={seconds}" for name, seconds in _WAITING.items() if name not in flags]
+        os.environ["XLA_FLAGS"] = " ".join([flags, *waiting]).strip()
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        try:
+            jax.config.update("jax_num_cpu_devices", count)
+            return count
+        except RuntimeError:  # JAX has started
+            pass
+    there = len(jax.devices("cpu"))  # chosen already
+    if there != count:
+        raise RuntimeError(
+            f"expected use_cores({count}) to be called before JAX starts, got a JAX that runs with {there} CPU "
+            "device(s) already; restart the notebook or script and call it first"
+        )
+    return count
+
 
 AXIS = "clients"
 Precision = Literal["default", "high", "highest"]
@@ -244,3 +308,79 @@ def out_of_memory_sentence(layout: Layout, done: int) -> str:
         f"memory did not suffice; the run goes on after round {done} with fewer side by side: clients in training "
         f"{layout.clients}, clients in evaluation {layout.evaluation}, runs {layout.seeds}"
     )
+
+
+LIMIT = 2 * 2**30  # bytes of compiled programs; the least recently used are removed first
+LEAST_SECONDS = 0.1  # of compiling; quicker programs are compiled anew
+
+
+def use_cache(folder: str | os.PathLike[str] | None = None) -> pathlib.Path | None:
+    """Keeps compiled programs in a folder, so that later processes read them, and prints its place.
+
+    Call it at the top of a script or notebook. ``fljax run`` has the same cache. It has at most 2 GiB; the least
+    recently used programs are removed first. Programs that compile in less than 0.1 seconds are not kept.
+
+    Args:
+      folder: where; None: the environment variable FLJAX_COMPILATION_CACHE, else JAX_COMPILATION_CACHE_DIR, else
+        ``~/.cache/fljax/xla``.
+
+    Returns:
+      The folder; None if no programs are kept: FLJAX_COMPILATION_CACHE is "off", or the folder cannot be made.
+
+    Raises:
+      ValueError: if ``folder`` is no path, or the path of a file.
+    """
+    if folder is None:
+        place = begin()
+    # A user may give anything.
+    elif isinstance(folder, str | os.PathLike) and os.fspath(folder):  # pyright: ignore[reportUnnecessaryIsInstance]
+        place = pathlib.Path(folder).expanduser()
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"expected a folder for compiled programs, got the file {str(place)!r}")
+        _keep_in(place)
+    else:
+        raise ValueError(f"expected the path of a folder for compiled programs, got {folder!r}")
+    words = "compiled programs are not kept"
+    if place is not None:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            place, words = None, f"{words}: {error}"
+        else:
+            words = f"compiled programs are kept in {place}"
+        jax.config.update("jax_enable_compilation_cache", place is not None)
+    compilation_cache.reset_cache()  # JAX looks for its folder once, when it first compiles
+    tell(words)
+    return place
+
+
+def begin() -> pathlib.Path | None:
+    """Keeps the programs that are compiled from now on where the environment says; returns the folder."""
+    # If only JAX_COMPILATION_CACHE_DIR is set, JAX uses that folder, with JAX's own settings.
+    chosen, of_jax = os.environ.get("FLJAX_COMPILATION_CACHE", ""), os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+    if chosen.lower() == "off":
+        jax.config.update("jax_enable_compilation_cache", False)
+        return None
+    if of_jax and not chosen:
+        return pathlib.Path(of_jax)
+    folder = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path.home() / ".cache" / "fljax" / "xla"
+    _keep_in(folder)
+    return folder
+
+
+def _keep_in(folder: pathlib.Path) -> None:
+    mend(folder)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", LIMIT)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+
+
+def mend(folder: pathlib.Path, older: float = 60.0) -> None:
+    """Removes programs that were being written when their process was killed."""
+    # JAX 0.10 keeps the time of last use in a second file, and stores no further program if that is missing. Files
+    # that are not ``older`` stay: another process may be writing them.
+    for program in folder.glob("*-cache"):
+        used = program.with_name(program.name.removesuffix("-cache") + "-atime")
+        with contextlib.suppress(OSError):
+            if not used.exists() and time.time() - program.stat().st_mtime > older:
+                program.unlink()

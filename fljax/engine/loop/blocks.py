@@ -15,8 +15,7 @@ import jax
 import numpy as np
 
 from fljax.core import processes
-from fljax.engine.callbacks import contract
-from fljax.engine.callbacks.contract import Block, Callback, call_all, diverged
+from fljax.engine.callbacks import Block, Callback, call_all, diverged, is_called_at_start, replay
 from fljax.engine.devices.layout import (
     Layout,
     default_platform,
@@ -27,11 +26,9 @@ from fljax.engine.devices.layout import (
 )
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.checkpointing import CheckpointKeeper, Position, Resumed
-from fljax.engine.loop.compilation import PreparedRun, Programs, compiled, programs_of
-from fljax.engine.loop.history import BestSoFar, History
-from fljax.engine.loop.schedule import OnMemory
-from fljax.engine.loop.scoring import Scoring
-from fljax.engine.loop.trained import state_of
+from fljax.engine.loop.compilation import Programs, compiled, programs_of
+from fljax.engine.loop.history import BestSoFar, History, OnMemory
+from fljax.engine.loop.trained import Scoring, state_of
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.rounds.states import State, arrays_of, with_arrays
 from fljax.protocol import Labelled
@@ -87,9 +84,7 @@ class Loop(NamedTuple):
     keeper: CheckpointKeeper
     scoring: Scoring
 
-    def start(
-        self, run: Programs | OffloadRun, prepared: PreparedRun, initial: State | None, clock: Clock
-    ) -> LoopState:
+    def start(self, run: Programs | OffloadRun, prepared: Programs, initial: State | None, clock: Clock) -> LoopState:
         """Compiles the programs, and evaluates the state before the first round."""
         memory = compiled(run, prepared.shapes, self.on_memory)
         state = run.start()
@@ -104,19 +99,19 @@ class Loop(NamedTuple):
         self.best.begin()
         self.best.evaluated(self.first, scores, state)
         clock.lap("evaluate")
-        if opening := [callback for callback in self.callbacks if contract.is_called_at_start(callback)]:
+        if opening := [callback for callback in self.callbacks if is_called_at_start(callback)]:
             call_all(opening, self._block(self.first, 0, scores, state, 0.0))
             clock.skip()
         return LoopState(state, history, Position(self.first, self.first, False, clock.seconds, memory))
 
-    def resume(self, run: Programs | OffloadRun, prepared: PreparedRun, resumed: Resumed, clock: Clock) -> LoopState:
+    def resume(self, run: Programs | OffloadRun, prepared: Programs, resumed: Resumed, clock: Clock) -> LoopState:
         """Goes on after a checkpoint: callbacks get the earlier blocks. Programs are compiled if rounds are left."""
         position, history = resumed.position, resumed.history
         self.best.resume(resumed.best)
         state = run.placed(state_of(resumed.state, prepared.spec, prepared.layout, prepared.inputs, prepared.seeds))
         if any(hasattr(callback, "replay") for callback in self.callbacks):
             blocks = self._earlier_blocks(history, of_this_process(state))
-            over = processes.agreed(lambda: contract.replay(self.callbacks, blocks))
+            over = processes.agreed(lambda: replay(self.callbacks, blocks))
             position = position._replace(ended=position.ended or over)
         if position.done < self.end and not position.ended:
             position = position._replace(memory=compiled(run, prepared.shapes, self.on_memory))
@@ -200,7 +195,7 @@ class Loop(NamedTuple):
 
 
 def completed(
-    loop: Loop, prepared: PreparedRun, initial: State | None, resumed: Resumed | None, clock: Clock
+    loop: Loop, prepared: Programs, initial: State | None, resumed: Resumed | None, clock: Clock
 ) -> tuple[LoopState, Layout, Clock]:
     """Runs all blocks, after ``resumed`` if there is one; where memory does not suffice, anew with a smaller layout."""
     while True:
@@ -219,7 +214,7 @@ def completed(
         # The state was given to the program that failed, so the run goes on after its newest checkpoint.
         resumed, clock = loop.keeper.newest(default_platform()), Clock()
         if resumed is None:
-            contract.replay(loop.callbacks, [])  # they forget what begins anew
+            replay(loop.callbacks, [])  # they forget what begins anew
         loop.keeper.warn(out_of_memory_sentence(fewer, loop.first if resumed is None else resumed.position.done))
 
 

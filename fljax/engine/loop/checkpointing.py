@@ -22,9 +22,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import processes, trees
-from fljax.core.sameness.codes import codes_of
-from fljax.core.sameness.record import FORCED, Differences, compared, forced_in, is_recorded, record
-from fljax.data.checks import checked_parts
+from fljax.core.sameness import FORCED, Differences, codes_of, compared, forced_in, is_recorded, record
+from fljax.data.arrays import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
 from fljax.engine.loop.history import History

@@ -22,9 +22,8 @@ from fljax.engine.offload.run import OffloadRun
 from fljax.engine.programs import jit, program
 from fljax.engine.programs.program import Inputs, Spec, algorithm_of, is_stacked
 from fljax.engine.programs.shapes import Shapes
-from fljax.engine.rounds.federations import as_vectors, with_shared, without_shared
 from fljax.engine.rounds.round import RoundOptions, one_round
-from fljax.engine.rounds.states import State
+from fljax.engine.rounds.states import State, as_vectors, with_shared, without_shared
 from fljax.protocol import Labelled
 from fljax.results import Reference, Result
 from fljax.results.non_finite import Divergence, NonFinite, NotFinite

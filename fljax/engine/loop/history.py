@@ -1,24 +1,163 @@
-"""What a run has so far: ``History`` has its records and evaluations, ``BestSoFar`` the best models of each run."""
-# Best models are on the host, so that the device holds no second state, and are chosen by validation rows only.
+"""What a run has so far: ``History`` has its records and evaluations, ``BestSoFar`` the best models of each run.
+
+The schedule and the hooks of a run: the two values that ``simulate``, ``sweep`` and estimates of a run share.
+
+What local training computes: gradients and inference passes of clients, counted while they train once more.
+
+It is measured, since algorithms take several gradients a step, train two models, or judge the models of others. A
+count that differs between rounds is that of one round. Ballots, and code without ``fljax.training``, do not count.
+"""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int, PyTree
 
 from fljax import metrics
-from fljax.core import processes
-from fljax.engine.checkpoints import Series
-from fljax.engine.devices.layout import of_this_process
-from fljax.engine.loop.schedule import OnEvaluated
-from fljax.engine.programs.program import Spec
-from fljax.engine.rounds.states import State, arrays_of, with_arrays
+from fljax.core import processes, trees
+from fljax.core.names import shown
+from fljax.core.signatures import is_whole
+from fljax.engine.callbacks import Callback
+from fljax.engine.checkpoints import Checkpoint, Series
+from fljax.engine.devices.layout import Memory, of_this_process
+from fljax.engine.programs.execution import Execution
+from fljax.engine.programs.program import Inputs, Spec, algorithm_of
+from fljax.engine.rounds.keys import Seeds
+from fljax.engine.rounds.round import train_one
+from fljax.engine.rounds.states import State, arrays_of, as_vectors, with_arrays
+from fljax.metrics.registry import needs_of
+from fljax.metrics.scores import Score
 from fljax.protocol import Info, Labelled
+from fljax.protocol.rounds import usual_spacing
+from fljax.results.non_finite import NonFinite
+from fljax.training import KINDS, counting
+
+OnMemory = Callable[[Memory], Any]
+OnEvaluated = Callable[[int, State], Any]
+
+
+class Stops(Sequence[int]):
+    """Ascending numbers: those of a range, which takes no memory since a run may stop early, and some more."""
+
+    def __init__(self, usual: range, more: Iterable[int]) -> None:
+        self._usual = usual
+        # By their place among all.
+        others = sorted({number for number in more if number not in usual})
+        below = (bisect.bisect_left(usual, number) for number in others)
+        self._more = {count + place: number for place, (count, number) in enumerate(zip(below, others, strict=True))}
+
+    def __len__(self) -> int:
+        return len(self._usual) + len(self._more)
+
+    def __getitem__(self, place: Any) -> Any:
+        place = range(len(self))[place]
+        return self._more[place] if place in self._more else self._usual[place - sum(at < place for at in self._more)]
+
+    def __repr__(self) -> str:
+        return f"{self._usual} and {self._more}"
+
+
+class Schedule(NamedTuple):
+    """Rounds, seeds, evaluations and execution of a run; ``simulate`` explains the fields."""
+
+    rounds: int
+    seeds: Seeds = (0,)
+    evaluate_every: int | None = None
+    evaluate_at: Sequence[int] = ()
+    execution: Execution = Execution()
+    non_finite: NonFinite = "freeze"
+    extra_metrics: Sequence[str] = ()
+    scores: tuple[Score, ...] = ()
+    score_every: int | None = None
+
+    @property
+    def spacing(self) -> int:
+        """Rounds between two evaluations."""
+        return usual_spacing(self.rounds) if self.evaluate_every is None else self.evaluate_every
+
+    def needs(self, valid: bool) -> tuple[str, ...]:
+        """What evaluations judge for ``extra_metrics``; ``valid``: whether some client has validation rows.
+
+        Raises:
+          ValueError: if a name is unknown, or no client has the validation rows that a metric is about.
+        """
+        needs = needs_of(self.extra_metrics)
+        if any("_valid_" in name for name in needs) and not valid:
+            about = ", ".join(name for name in self.extra_metrics if name.startswith("valid_"))
+            raise ValueError(f"expected clients with validation rows for {about}, got none (valid_fraction keeps some)")
+        return needs
+
+    def evaluations(self, first: int) -> Sequence[int]:
+        """The rounds done after which a run from round ``first`` is evaluated, its first evaluation left out."""
+        given: Any = self.evaluate_at  # a user may give anything
+        chosen = [*given] if isinstance(given, Iterable) else [given]
+        if not isinstance(given, Iterable) or not all(map(is_whole, chosen)):
+            raise ValueError(f"expected evaluate_at to be a list of whole numbers, got {shown(given)}")
+        end = first + self.rounds
+        usual = range(first + self.spacing, end, self.spacing)
+        return Stops(usual, [done for done in (*chosen, end) if first < done <= end])
+
+
+class Hooks(NamedTuple):
+    """Callbacks and checkpoints of a run; ``simulate`` explains the fields."""
+
+    callbacks: Sequence[Callback] = ()
+    on_memory: OnMemory | None = None
+    checkpoint: str | pathlib.Path | Checkpoint | None = None
+    keep_best: bool | Collection[int] = False
+    on_evaluated: OnEvaluated | None = None
+
+
+def check_counted(offloaded: bool) -> None:
+    """Raises a ValueError if clients cannot be counted: several processes share the run, or data stay on the host."""
+    got = (
+        "examples or client states on the host" if offloaded else "several processes" if processes.are_several() else ""
+    )
+    if got:
+        raise ValueError(f"expected one process, with all data on its devices, to count gradient steps, got {got}")
+
+
+def of_one_training(
+    spec: Spec, inputs: Inputs, state: State, seeds: int, apart: bool = False
+) -> dict[str, Int[np.ndarray, "seeds N"]]:
+    """Gradients and inference passes by client of one local training; 0 for clients without training rows."""
+    # ``apart``: whether scenarios may tell clients with as many training rows apart (effort, drift).
+    inputs, state = jax.device_put((inputs, state), jax.local_devices()[0])
+    size = np.asarray(inputs.federation.clients.train.size)
+    size = np.broadcast_to(size, (seeds, size.shape[-1]))
+    found = {kind: np.zeros(size.shape, np.int64) for kind in KINDS}
+    clients = size.shape[-1]
+    kind_of_client = size.astype(np.int64) * clients + (np.arange(clients) if apart else 0)
+
+    def train(inputs: Inputs, state: State, seed: Array, client: Array) -> PyTree:
+        algorithm, mine = algorithm_of(spec, inputs, seed, state.seed[seed])
+        data, own = as_vectors(mine), trees.take(state, seed)
+        chosen, kept = trees.take((data.clients, own.clients), client)
+        zero = jnp.zeros((), jnp.int32)
+        return train_one(algorithm, data, own.seed, own.round, own.server, chosen, zero, kept)
+
+    with counting() as counts:
+        run: Any = jax.jit(train)
+        for alike in np.unique(kind_of_client[size > 0]):
+            seed, client = np.argwhere(kind_of_client == alike)[0]
+            counts.update(dict.fromkeys(KINDS, 0))
+            jax.block_until_ready(run(inputs, state, jnp.int32(seed), jnp.int32(client)))
+            jax.effects_barrier()
+            for kind in KINDS:
+                found[kind][kind_of_client == alike] = counts[kind]
+    return found
+
+
+# Best models are on the host, so that the device holds no second state, and are chosen by validation rows only.
+
 
 _RECORDS, _EVALUATIONS = "records", "evaluations"
 # Bytes of records from which they are long.

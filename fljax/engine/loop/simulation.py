@@ -1,25 +1,218 @@
-"""``simulate`` and ``sweep``: an algorithm, or plans that differ only in numbers, run with all seeds at once."""
+"""``simulate`` and ``sweep``: an algorithm, or plans that differ only in numbers, run with all seeds at once.
+
+``run_plans``: plans that share their programs are split and compiled, run block by block, and results labelled.
+"""
 
 from __future__ import annotations
 
+import functools
 import pathlib
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
+import jax
+import numpy as np
 from jaxtyping import PyTree
 
-from fljax.engine.callbacks.contract import Callback
+from fljax import results
+from fljax.core import processes
+from fljax.core.sameness import FORCED
+from fljax.engine.callbacks import Callback, diverged, same_everywhere, with_results
 from fljax.engine.checkpoints import Checkpoint
-from fljax.engine.loop.running import run_plans
-from fljax.engine.loop.schedule import Hooks, OnEvaluated, OnMemory, Schedule
-from fljax.engine.programs.execution import Execution
-from fljax.engine.programs.program import Plan
+from fljax.engine.devices.layout import Layout, default_platform
+from fljax.engine.loop import diagnosis
+from fljax.engine.loop.blocks import Clock, Loop, completed
+from fljax.engine.loop.checkpointing import CheckpointKeeper, identity_of
+from fljax.engine.loop.compilation import Together, fastest
+from fljax.engine.loop.history import (
+    BestSoFar,
+    Hooks,
+    OnEvaluated,
+    OnMemory,
+    Schedule,
+    check_counted,
+    of_one_training,
+    runs_of,
+)
+from fljax.engine.loop.trained import DeployedModels, Predictions, Scoring
+from fljax.engine.programs import evaluation
+from fljax.engine.programs.execution import Execution, debug_mode, neighbours
+from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
+from fljax.engine.programs.shapes import Shapes, check_programs
 from fljax.engine.rounds.keys import Seeds
-from fljax.engine.rounds.states import State
+from fljax.engine.rounds.states import State, unbound
+from fljax.metrics.registry import COMPUTE
 from fljax.metrics.scores import Asked, scores_of
-from fljax.protocol import Algorithm, Federation, Task
-from fljax.results import Reference, Result
-from fljax.results.non_finite import NonFinite
+from fljax.protocol import Algorithm, Features, Federation, Info, Labelled, Task
+from fljax.results import BestModels, Reference, Result, records, stores
+from fljax.results.non_finite import NonFinite, infinite_losses, with_anomalies
+
+
+@processes.reporting()
+def run_plans(
+    plans: Sequence[Algorithm | Plan],
+    federation: Federation,
+    schedule: Schedule,
+    references: Sequence[Reference | None],
+    hooks: Hooks,
+    *,
+    initial: State | None = None,
+    leave_records: bool = False,
+) -> list[Result]:
+    """The results of plans that share their programs, since they differ in floats and arrays only; one for each."""
+    # ``initial`` and ``leave_records`` (long records stay on the disk) are for a single plan.
+    with debug_mode(schedule.execution) as execution:
+        # A user may give anything.
+        if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
+        processes.check_same(lambda: {"execution": repr(execution)})
+        clock = Clock()
+        first = 0 if initial is None else int(np.max(initial.round))
+        together = Together.of(plans, federation, schedule._replace(execution=execution), first, references)
+        seeds, runs, parts, references = together.seeds, together.runs, together.parts, together.references
+        spec, inputs, shapes = together.spec, together.inputs, together.shapes
+        best = BestSoFar(hooks.keep_best, hooks.on_evaluated)
+        best.check(spec)
+        callbacks = same_everywhere(hooks.callbacks)
+        # The task of the arguments, if there is one, has no tracers.
+        task = evaluation.task_given(spec, inputs.traced) or shapes.algorithm.task
+        scoring = Scoring.of(schedule, first, task, inputs.federation, len(runs), federation.names)
+        check_programs(lambda: evaluation.trace_all(*together.on(Layout(1, 1, 1))._replace(capacity=1)[:-1]))
+        stops = schedule.evaluations(first)
+        keeper = CheckpointKeeper(
+            Checkpoint.of(hooks.checkpoint),
+            lambda: identity_of(
+                spec,
+                inputs,
+                runs,
+                schedule.rounds,
+                initial,
+                [score.compute for score in scoring.scores],
+                evaluate_every=schedule.spacing,
+                evaluate_at=list(stops) if len(stops) <= 2**16 else repr(stops),
+                **best.identity,
+                **scoring.identity,
+            ),
+            schedule.rounds,
+            len(stops) + 1,
+            execution,
+        )
+
+        test_rows = _test_rows(inputs.federation, len(seeds))
+
+        def judge(scores: dict[str, Labelled]) -> dict[str, np.ndarray]:
+            return results.metrics_of_runs(seeds, scores, references, shapes.alone, test_rows)
+
+        counts = not COMPUTE.isdisjoint(schedule.extra_metrics)
+        resumed = keeper.newest(default_platform())
+        known = None if resumed is None else resumed.layout
+        prepared = together.on(known)
+        layout = prepared.layout
+        if counts:
+            check_counted(layout.is_offloaded)
+        if execution.clients == "trial" and not layout.is_offloaded and known is None:
+            prepared = prepared._replace(inputs=on_devices(inputs, layout))
+            prepared = prepared._replace(layout=fastest(prepared, neighbours(layout, shapes.sizes)))
+            clock.lap("trial")
+        loop = Loop(
+            first, first + schedule.rounds, stops, runs, callbacks, hooks.on_memory, judge, best, keeper, scoring
+        )
+        progress, layout, clock = completed(loop, prepared, initial, resumed, clock)
+        state, history = unbound(progress.state), progress.history
+        seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
+        store = keeper.records if leave_records and history.is_long else None
+        blocks = history.records() if store is None else history.blocks()
+        memory = progress.position.memory
+        course = _Course(first, history.evaluations(), blocks, store, state, seconds, memory, best.result(state))
+        plan_results = []
+        for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
+            rows = slice(place * len(seeds), (place + 1) * len(seeds))
+            part_course = course if len(plans) == 1 else course.of(rows)
+            result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, federation.features)
+            told = {FORCED: keeper.forced} if keeper.forced else {}
+            plan_results.append(result._replace(metrics=scoring.described(result.metrics).assign_attrs(told)))
+        if progress.raised is not None:
+            raise with_results(progress.raised, plan_results, progress.position.done)
+        diagnosis.check_stopped(schedule.non_finite, plan_results)
+        return plan_results
+
+
+class _Run(NamedTuple):
+    """One plan and the settings of its run."""
+
+    spec: Spec
+    inputs: Inputs
+    layout: Layout
+    shapes: Shapes
+    seeds: list[int]
+    reference: Reference | None
+    counts: bool  # whether gradients and inference passes are counted
+
+
+class _Course(NamedTuple):
+    """The results of one plan, or of several that ran together: arrays ``[runs, ...]``."""
+
+    first: int  # round
+    evaluations: list[tuple[int, dict[str, Labelled]]]  # after how many rounds
+    records: Iterable[Info]  # of each block
+    store: pathlib.Path | None  # where the records go; None: they stay in memory
+    state: State
+    seconds: dict[str, float]  # by purpose
+    memory: int | None  # bytes of each device
+    best: tuple[State, np.ndarray, np.ndarray] | None  # state, round, value
+
+    def of(self, rows: slice) -> _Course:
+        """The results of some of the runs."""
+        take = functools.partial(jax.tree.map, lambda leaf: leaf[rows])
+        evaluations = [(done, take(scores)) for done, scores in self.evaluations]
+        best = None if self.best is None else runs_of(self.best, rows)
+        return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state), best=best)
+
+
+def _test_rows(federation: Federation, seeds: int) -> dict[str, np.ndarray]:
+    """How many test rows the clients of every seed have, by id, and unseen ones."""
+    populations = {"test_rows": federation.clients, "unseen_test_rows": federation.unseen}
+    sizes = {name: np.asarray(each.test.size) for name, each in populations.items() if each is not None}
+    return {name: np.broadcast_to(size, (seeds, size.shape[-1])).copy() for name, size in sizes.items()}
+
+
+def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...]) -> Result:
+    seeds, state = run.seeds, course.state
+    rows = _test_rows(run.inputs.federation, len(seeds))
+    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference, run.shapes.alone, rows)
+    metrics["diverged"] = (("seed",), np.asarray(state.diverged))
+    metrics["rounds_done"] = ((), course.evaluations[-1][0])
+    for purpose, spent in course.seconds.items():
+        metrics[f"seconds_{purpose}"] = ((), spent)
+    numbers = run.layout._asdict()
+    how = {name: numbers.pop(name) for name in ("platform", "precision", "examples", "client_states")}
+    for name, number in numbers.items():
+        metrics[f"execution_{name}"] = ((), number, how if name == "devices" else {})
+    told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
+    metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
+    population = run.inputs.federation.clients.id.shape[-1]
+    told = run.shapes.wire, population
+    if course.store is None:
+        table = records.dataset(seeds, course.first, list(course.records), *told)
+    else:
+        rounds = course.evaluations[-1][0] - course.first
+        parts = records.datasets(seeds, course.first, course.records, *told, rounds)
+        table = stores.save(course.store, parts)
+    metrics = results.with_contribution_correlation(metrics, table)
+    if run.counts:
+        counts = of_one_training(run.spec, run.inputs, state, len(seeds), bool(run.shapes.algorithm.scenarios))
+        metrics = records.with_compute(metrics, table, counts)
+    divergences = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
+    metrics = with_anomalies(metrics, table, divergences, population)
+
+    plan = run.spec, run.inputs
+    deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
+    infinite, best = infinite_losses(metrics), None
+    if course.best is not None:
+        deployed_best = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
+        best = BestModels(*course.best, deployed_best, Predictions(deployed_best, features))
+    frozen = diverged(seeds, state)
+    return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, divergences)
 
 
 def simulate(
@@ -118,8 +311,8 @@ def simulate(
     if initial is not None and initial_model is not None:
         raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
     plan = starting_from(algorithm_or_plan, initial_model)
-    how = execution or Execution(), non_finite, extra_metrics, scores_of(scores), score_every
-    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, *how)
+    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, execution or Execution(), non_finite)
+    schedule = schedule._replace(extra_metrics=extra_metrics, scores=scores_of(scores), score_every=score_every)
     hooks = Hooks(callbacks, on_memory, checkpoint, keep_best, on_evaluated)
     (result,) = run_plans([plan], federation, schedule, [reference], hooks, initial=initial, leave_records=True)
     return result
@@ -151,19 +344,12 @@ def sweep(
     Args:
       plans: at least one; all with the same builder and the same ints, strings, bools and functions.
       federation: shared by all plans and seeds, or one per seed (``fljax.data.stack``).
-      rounds: as for ``simulate``.
-      seeds: as for ``simulate``, for every plan.
+      seeds, keep_best: as for ``simulate``, for every plan.
       references: standalone models, one for each plan or one for all of them (``fljax.engine.standalone_sweep``).
-      evaluate_every: as for ``simulate``.
-      callbacks: as for ``simulate``; one ``Block`` has all runs.
+      callbacks, on_memory, checkpoint: as for ``simulate``, for all runs together; one ``Block`` has all runs.
       execution: as for ``simulate``; "trial" times the whole sweep.
-      on_memory: as for ``simulate``, for all runs together.
-      checkpoint: as for ``simulate``, for all runs together.
-      keep_best: as for ``simulate``, for every run.
       non_finite: as for ``simulate``; "stop" stops all runs.
-      extra_metrics: as for ``simulate``.
-      scores: as for ``simulate``.
-      score_every: as for ``simulate``.
+      rounds, evaluate_every, extra_metrics, scores, score_every: as for ``simulate``.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -181,8 +367,8 @@ def sweep(
         references = [references] * len(plans)
     if len(references) != len(plans):
         raise ValueError(f"expected one reference for each of {len(plans)} plans, got {len(references)}")
-    how = execution or Execution(), non_finite, extra_metrics, scores_of(scores), score_every
-    schedule = Schedule(rounds, seeds, evaluate_every, (), *how)
+    schedule = Schedule(rounds, seeds, evaluate_every, (), execution or Execution(), non_finite)
+    schedule = schedule._replace(extra_metrics=extra_metrics, scores=scores_of(scores), score_every=score_every)
     return run_plans(plans, federation, schedule, references, Hooks(callbacks, on_memory, checkpoint, keep_best))
 
 

@@ -1,18 +1,28 @@
-"""Examples on the host, in memory or in a mapped file, and the blocks and single clients of them that are moved."""
+"""Examples on the host, in memory or in a mapped file, and the blocks and single clients of them that are moved.
+
+Blocks of clients that are moved to the devices: which of their rows, how many clients, how many blocks at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.data.checks import check_unchanged
-from fljax.engine.programs.program import Inputs
-from fljax.engine.rounds.states import State
-from fljax.protocol import ClientData, Examples, Federation, Moments, Names, Rows, Spans
+from fljax.core import trees
+from fljax.core.platforms import traced_for
+from fljax.data.arrays import check_unchanged
+from fljax.engine.devices.jaxprs import arguments_read
+from fljax.engine.devices.layout import Layout, default_platform
+from fljax.engine.programs.program import Inputs, Spec
+from fljax.engine.rounds import evaluate
+from fljax.engine.rounds.round import train_one
+from fljax.engine.rounds.states import State, as_vectors, initial_clients, poll
+from fljax.protocol import Algorithm, ClientData, Examples, Federation, Moments, Names, Rows, Spans
 from fljax.protocol.lists import RowLists
 
 
@@ -180,3 +190,204 @@ def _moved(federation: Federation, seed: int, client: int, unseen: bool) -> Fede
 
 def _alone(federation: Federation, clients: ClientData, unseen: bool) -> Federation:
     return federation._replace(clients=clients, unseen=clients if unseen else None, held={})
+
+
+Splits = tuple[str, ...]
+
+
+class SplitsRead(NamedTuple):
+    """The parts that are read before round 0, in a poll, in training and in evaluations."""
+
+    begin: Splits
+    poll: Splits
+    train: Splits
+    judge_seen: Splits
+    judge_unseen: Splits
+
+
+def splits_read_by(spec: Spec, inputs: Inputs, state: State) -> SplitsRead:
+    """The parts that each function reads, by abstract evaluation. ``state`` is of one run, as shapes."""
+    layout, zero = Layout(1, 1, 1), jnp.zeros((), jnp.int32)
+    federation = inputs.federation
+
+    def find(function: Callable[[Algorithm, Federation, State], Any], clients: ClientData | None) -> Splits:
+        """What a function reads of one client in ``federation.clients``, which is in ``federation.unseen``, too."""
+        if clients is None:
+            return ()
+        struct = jax.ShapeDtypeStruct
+        index = [struct((1, rows.index.shape[-1]), np.int32) for rows in clients.parts.values()]
+        x, y = (struct(tuple(array.shape), array.dtype) for array in federation.examples[:2])
+
+        def program(index: list[Any], x: Any, y: Any, traced: Any, by_seed: Any, state: Any) -> Any:
+            parts: dict[str, Any] = {
+                part: Rows(small, zero[None]) for part, small in zip(clients.parts, index, strict=True)
+            }
+            noise = None if clients.noise is None else jnp.zeros(1)
+            moments = federation.moments
+            if moments is not None:
+                moments = Moments(*(jnp.ones(x.shape[1:], leaf.dtype) for leaf in moments))
+            data = ClientData(zero[None], **parts, noise=noise)
+            small = federation._replace(
+                examples=federation.examples._replace(x=x, y=y), clients=data, unseen=data, held={}, lists=None
+            )._replace(moments=moments)
+            return function(spec.algorithm(traced, by_seed), as_vectors(small), state)
+
+        traced = [_first(leaf) if place in spec.varied else _shape(leaf) for place, leaf in enumerate(inputs.traced)]
+        by_seed = jax.tree.map(_first, inputs.by_seed)
+        with traced_for(default_platform()):
+            closed = jax.make_jaxpr(program)(index, x, y, traced, by_seed, state)
+        read = arguments_read(closed.jaxpr)[: len(index)]
+        return tuple(part for part, is_read in zip(clients.parts, read, strict=True) if is_read)
+
+    def one(tree: Any) -> Any:
+        return trees.take(tree, zero)
+
+    def train(algorithm: Algorithm, data: Federation, state: State) -> Any:
+        return train_one(algorithm, data, zero, zero, state.server, one(data.clients), zero, one(state.clients))
+
+    def ask(algorithm: Algorithm, data: Federation, state: State) -> Any:
+        if algorithm.poll is None:
+            return ()
+        single = jax.tree.map(lambda leaf: leaf[:1], state.clients)
+        return poll(algorithm, data, zero, zero, state.server, single, layout)
+
+    def judge_seen(algorithm: Algorithm, data: Federation, state: State) -> Any:
+        single = state._replace(clients=jax.tree.map(lambda leaf: leaf[:1], state.clients))
+        scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
+        judge = evaluate.Judge(algorithm, data, single, zero)
+        return evaluate.judge_seen(judge, layout, scope) if scope.seen else ()
+
+    def judge_unseen(algorithm: Algorithm, data: Federation, state: State) -> Any:
+        scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
+        judge = evaluate.Judge(algorithm, data, state, zero, known=False)
+        return evaluate.judge_unseen(judge, layout, scope) if scope.unseen else ()
+
+    def begin(algorithm: Algorithm, data: Federation, state: State) -> Any:
+        return initial_clients(algorithm, data, zero, state.server, data.clients)
+
+    seen, unseen = federation.clients, federation.unseen
+    return SplitsRead(
+        find(begin, seen), find(ask, seen), find(train, seen), find(judge_seen, seen), find(judge_unseen, unseen)
+    )
+
+
+def _shape(leaf: Any) -> Any:
+    return jax.eval_shape(lambda leaf: leaf, leaf)
+
+
+def _first(leaf: Any) -> Any:
+    return jax.eval_shape(lambda leaf: jnp.asarray(leaf)[0], leaf)
+
+
+# Bytes of a block of clients, their rows and states, unless the clients that are computed at a time have more. Two
+# blocks are on the devices at a time.
+BLOCK = 2**26
+
+
+class BlockSize(NamedTuple):
+    """The blocks of clients that one kind of program gets."""
+
+    parts: Splits  # of their data that are moved
+    clients: int
+    capacity: int  # rows that a block has room for; 0 if the examples are on the devices
+    kept: bool = True  # whether their states are needed
+    unseen: bool = False
+
+
+class BlockSizes(NamedTuple):
+    """The blocks before round 0, of a poll, a round, evaluations and predictions; ``judge_once`` is one client."""
+
+    begin: BlockSize
+    poll: BlockSize
+    train: BlockSize
+    judge_seen: BlockSize
+    judge_unseen: BlockSize
+    judge_once: BlockSize
+    predict_seen: BlockSize
+    predict_unseen: BlockSize
+
+    @classmethod
+    def of(
+        cls,
+        reads: SplitsRead,
+        layout: Layout,
+        data: HostData | None,
+        state: State,
+        cohort: int,
+        clients: int,
+        unseen: int,
+    ) -> BlockSizes:
+        """For a run with ``clients`` seen clients, ``unseen`` unseen ones and a ``cohort`` of so many rows."""
+        seen, others = (None, None) if data is None else (data.seen, data.unseen)
+        row = 0 if data is None else data.row_bytes
+        state_bytes = trees.bytes_of(state.clients) // max(clients, 1) if layout.client_states == "host" else 0
+
+        def move(
+            parts: Splits, people: Population | None, count: int, lanes: int, state_bytes: int, unseen: bool = False
+        ) -> BlockSize:
+            return block_size(parts, people, count, lanes * layout.devices, row, state_bytes)._replace(unseen=unseen)
+
+        def with_tests(parts: Splits) -> Splits:  # evaluations lack them where all clients have the same
+            return parts if "test" in parts else (*parts, "test")
+
+        lanes = layout.evaluation
+        return cls(
+            move(reads.begin, seen, clients, lanes, 0),
+            move(reads.poll, seen, clients, lanes, state_bytes),
+            move(reads.train, seen, cohort, layout.clients, state_bytes),
+            move(reads.judge_seen, seen, clients, lanes, state_bytes),
+            move(reads.judge_unseen, others, unseen, lanes, 0, True),
+            BlockSize(("test",), 1, _capacity(seen, ("test",), 1), bool(state_bytes)),
+            move(with_tests(reads.judge_seen), seen, clients, lanes, state_bytes),
+            move(with_tests(reads.judge_unseen), others, unseen, lanes, 0, True),
+        )
+
+
+def block_size(
+    parts: Splits, people: Population | None, count: int, at_once: int, row: int, state_bytes: int
+) -> BlockSize:
+    """Blocks of at most ``BLOCK`` and half of the clients: one half moves while the other is computed."""
+    # ``people`` None: their examples are on the devices. ``row`` and ``state_bytes`` are bytes; 0 if nothing is moved.
+    at_once = max(1, min(count, at_once))
+    times = 1
+    while 4 * times * at_once <= count + at_once:
+        clients = 2 * times * at_once
+        if _capacity(people, parts, clients) * row + clients * state_bytes > BLOCK:
+            break
+        times *= 2
+    return BlockSize(parts, times * at_once, _capacity(people, parts, times * at_once), bool(state_bytes))
+
+
+def _capacity(people: Population | None, parts: Splits, clients: int) -> int:
+    return 0 if people is None else people.most(parts, clients)
+
+
+# Blocks that may be on the devices: one that is computed, and one that is moved meanwhile.
+AHEAD = 2
+
+
+class Pipeline:
+    """Keeps at most two blocks unfinished: the host reads and moves the next one while the devices compute."""
+
+    def __init__(self) -> None:
+        self._begun: deque[tuple[Any, Callable[[], None] | None]] = deque()
+
+    def make_room(self) -> None:
+        """Waits until another block may begin."""
+        while len(self._begun) >= AHEAD:
+            self._end()
+
+    def begun(self, results: Any, then: Callable[[], None] | None = None) -> None:
+        """Notes a block by its results; ``then`` is called once they are there."""
+        self._begun.append((results, then))
+
+    def finish(self) -> None:
+        """Waits for all blocks."""
+        while self._begun:
+            self._end()
+
+    def _end(self) -> None:
+        results, then = self._begun.popleft()
+        jax.block_until_ready(results)
+        if then is not None:
+            then()

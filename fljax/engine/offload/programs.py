@@ -13,7 +13,6 @@ from fljax.engine.devices.layout import Layout, keep_everywhere, place_state
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec, is_stacked
 from fljax.engine.rounds import evaluate
-from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
 from fljax.engine.rounds.round import (
     Chosen,
     CohortClients,
@@ -26,7 +25,16 @@ from fljax.engine.rounds.round import (
     new_ballots,
     train,
 )
-from fljax.engine.rounds.states import State, initial_clients, initial_server, poll
+from fljax.engine.rounds.states import (
+    State,
+    as_vectors,
+    held_data,
+    initial_clients,
+    initial_server,
+    poll,
+    with_shared,
+    without_shared,
+)
 from fljax.metrics.scores import Predicted
 from fljax.protocol import ClientData, Federation, Info, Labelled
 from fljax.protocol.sums import Total

@@ -26,13 +26,11 @@ from fljax.engine.devices.layout import (
     with_shardings,
 )
 from fljax.engine.offload import programs
-from fljax.engine.offload.client_blocks import AHEAD, BlockSize, BlockSizes, Pipeline, splits_read_by
-from fljax.engine.offload.host_data import HostData
+from fljax.engine.offload.host_data import AHEAD, BlockSize, BlockSizes, HostData, Pipeline, splits_read_by
 from fljax.engine.offload.programs import ClientBlock
 from fljax.engine.programs.program import Inputs, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes
-from fljax.engine.rounds.evaluate import Scope
-from fljax.engine.rounds.objective import GRADIENT_NORM
+from fljax.engine.rounds.evaluate import GRADIENT_NORM, Scope
 from fljax.engine.rounds.round import TrainedCohort
 from fljax.engine.rounds.states import State
 from fljax.metrics.scores import Predicted
@@ -137,7 +135,7 @@ class OffloadRun(NamedTuple):
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
         """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
-        scores = [self._evaluate(state, run) for run in range(len(self.seeds))]
+        scores = [self._judge(state, run) for run in range(len(self.seeds))]
         return _stacked_on_host(jax.device_get(scores))
 
     def predictions(self, state: State) -> dict[str, Predicted]:
@@ -207,7 +205,7 @@ class OffloadRun(NamedTuple):
         self._blocks(run, state, self.sizes.poll, ask, keep)
         return _joined(told)
 
-    def _evaluate(self, state: State, run: int) -> dict[str, Labelled]:
+    def _judge(self, state: State, run: int) -> dict[str, Labelled]:
         small, arguments = self._small(state), (self.spec, self.layout, self.inputs, self._run(run))
 
         def judged(judge: Callable[..., PyTree], state: State | None, size: BlockSize) -> PyTree:

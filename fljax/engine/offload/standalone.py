@@ -12,14 +12,13 @@ from jaxtyping import Array
 
 from fljax.core import trees
 from fljax.engine.devices.layout import QUICK, Layout, made_bytes, replicate
-from fljax.engine.offload.client_blocks import AHEAD, BlockSize, Pipeline, block_size
-from fljax.engine.offload.host_data import HostData, Population
+from fljax.engine.offload.host_data import AHEAD, BlockSize, HostData, Pipeline, Population, block_size
 from fljax.engine.offload.programs import own_algorithm
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec
-from fljax.engine.rounds.federations import as_vectors
 from fljax.engine.rounds.keys import Purpose
 from fljax.engine.rounds.standalone import StandaloneModels, reference_of, shared_model, train_population
+from fljax.engine.rounds.states import as_vectors
 from fljax.protocol import Federation
 from fljax.results import Reference
 

@@ -19,8 +19,7 @@ from fljax.engine.devices.layout import Layout, keep_everywhere, replicate, stat
 from fljax.engine.programs import jit, program
 from fljax.engine.programs.declared import FixedBuilder
 from fljax.engine.programs.program import Inputs, Plan, Spec, map_runs, split_plan
-from fljax.engine.rounds.evaluate import predict_tests
-from fljax.engine.rounds.objective import GRADIENT_NORM
+from fljax.engine.rounds.evaluate import GRADIENT_NORM, predict_tests
 from fljax.engine.rounds.states import State
 from fljax.metrics.scores import Predicted
 from fljax.protocol import (
@@ -169,7 +168,7 @@ def count_clients(
     return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)
 
 
-def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
+def judge_runs(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
     """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
     if spec.global_model is None or eager.is_on():
         return program.evaluate(spec, layout, inputs, state, round)

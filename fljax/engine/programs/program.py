@@ -14,7 +14,7 @@ from fljax import training
 from fljax.core import trees, values
 from fljax.core.names import describe, describe_items, name_of, shown
 from fljax.core.signatures import is_whole
-from fljax.data.checks import check_unchanged
+from fljax.data.arrays import check_unchanged
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
 from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate
@@ -22,11 +22,19 @@ from fljax.engine.programs import jit
 from fljax.engine.programs.declared import TRACED, FixedBuilder, as_declared, share_partials
 from fljax.engine.rounds import errors
 from fljax.engine.rounds import evaluate as evaluation
-from fljax.engine.rounds.federations import as_vectors, by_id, same_tests, with_least, with_shared, without_shared
+from fljax.engine.rounds.evaluate import gradient_norm
 from fljax.engine.rounds.keys import CLIENTS, ROUNDS, check_below
-from fljax.engine.rounds.objective import gradient_norm
 from fljax.engine.rounds.round import RoundOptions, one_round
-from fljax.engine.rounds.states import State, initial_state
+from fljax.engine.rounds.states import (
+    State,
+    as_vectors,
+    by_id,
+    initial_state,
+    same_tests,
+    with_least,
+    with_shared,
+    without_shared,
+)
 from fljax.protocol import Algorithm, Federation, Info, Labelled
 from fljax.results.non_finite import NonFinite
 
@@ -56,7 +64,7 @@ class Plan(NamedTuple):
     def _repr_html_(self) -> str:
         lines = [(name, describe(argument), "") for name, argument in self.arguments.items()]
         lines += [(name, describe(argument), "by seed") for name, argument in self.by_seed.items()]
-        from fljax.core.texts.pages import table  # imported here, since it takes a template
+        from fljax.core.pages import table  # imported here, since it takes a template
 
         head = ("argument", "value", "")
         return table([head, *lines], f"Plan of {name_of(getattr(self.build, 'build', self.build))}")

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
 from fljax.core.values import as_whole
-from fljax.protocol.arrays import Seeds as Seeds
-from fljax.protocol.arrays import seeds_of as seeds_of
+from fljax.protocol.data import Seeds as Seeds
+from fljax.protocol.data import seeds_of as seeds_of
 
 
 class Purpose(enum.IntEnum):

@@ -1,4 +1,12 @@
-"""The program of whole runs, and the function that a run is."""
+"""The program of whole runs, and the function that a run is.
+
+A run of some clients only: what the others hold, and what the algorithm is told of them.
+
+The law of coalitions: a run on some members equals the run of a federation that holds only these clients. Absence
+alone would break it, since algorithms divide by the number of clients, rank them, or keep what they had. Features are
+standardised by the members' moments, joined on the host in float64 from sums of each client: the very moments of a
+federation of the members alone.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +15,153 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree, UInt
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key, PyTree, UInt
 
-from fljax.core import users
+from fljax.core import trees, users
+from fljax.data.datasets import Sums, scale_of, sums_of
 from fljax.engine.devices.layout import Layout, keep_everywhere
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec, map_runs
 from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.round import AS_USUAL, RoundOptions, one_round
 from fljax.engine.rounds.states import State, initial_state
-from fljax.engine.whole_runs.members import among_members, rows_of_members
-from fljax.protocol import Algorithm, AnyArray, Federation, Labelled
+from fljax.protocol import (
+    Algorithm,
+    AnyArray,
+    Available,
+    Census,
+    ClientData,
+    Cohort,
+    Federation,
+    Info,
+    Labelled,
+    LocalData,
+    Moments,
+    Rows,
+    Seat,
+    Subset,
+)
+from fljax.protocol.lists import RowLists
+
+
+def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federation:
+    """The federation of one seed, by id, in which seen clients outside ``member`` hold test rows alone."""
+    # ``Spans.least`` stays. It is read where clients train, and no client without rows is trained.
+
+    def kept(rows: Rows) -> Rows:
+        return rows._replace(size=jnp.where(member, rows.size, 0))
+
+    clients = federation.clients
+    parts = {part: kept(rows) for part, rows in clients.parts.items() if part != "test"}
+    return federation._replace(clients=clients._replace(**parts))
+
+
+# Numbers of all clients and runs that are joined at a time.
+_AT_ONCE = 2**22
+
+
+class Scales(NamedTuple):
+    """What moments of members are made of, for each of F stacked federations; one federation is the only one."""
+
+    given: Moments  # [F, ...], the moments of all clients
+    sums: Sums  # [F, N, ...], of training rows, and count [F, N], in the order of storage
+
+    @classmethod
+    def of(cls, federation: Federation) -> Scales | None:
+        """Of a federation; None if it is not standardised."""
+        if federation.moments is None:
+            return None
+        x, shape = np.asarray(federation.examples.x), (-1, federation.clients.id.shape[-1])
+        each = [sums_of(x, rows) for rows in RowLists.of(federation.clients.train, federation.lists).by_client()]
+        stacked = map(np.stack, zip(*each, strict=True))
+        sums = Sums(*(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in stacked))
+        given: Any = (np.asarray(leaf).reshape(-1, *x.shape[1:]) for leaf in federation.moments)
+        return cls(Moments(*given), sums)
+
+    def of_members(self, member: Bool[np.ndarray, "R N"], place: Int[np.ndarray, " R"]) -> Moments:
+        """``[R, ...]``, the moments of the members of each run, whose federation is the one at ``place``."""
+        # Everybody has those that are given, bit by bit. Nobody has 0 and 1, as a federation that is not standardised.
+        found: Any = (leaf[place] for leaf in self.given)
+        mean, std = found
+        inside = member & (self.sums.count > 0)[place]
+        mean[~inside.any(axis=1)], std[~inside.any(axis=1)] = 0, 1
+        some = inside.any(axis=1) & (inside.sum(axis=1) < (self.sums.count > 0).sum(axis=1)[place])
+        some &= ~self._as_stored()[place]
+        for runs in np.array_split(np.flatnonzero(some), -(-some.sum() * self.sums.mean[0].size // _AT_ONCE) or 1):
+            mean[runs], std[runs] = _joined(Sums(*(leaf[place[runs]] for leaf in self.sums)), inside[runs])
+        return Moments(mean, std)
+
+    def _as_stored(self) -> Bool[np.ndarray, " F"]:
+        """Which federations are not standardised: their moments are 0 and 1, and those of their rows are others."""
+
+        def plain(mean: Any, std: Any) -> np.ndarray:
+            return ((mean == 0) & (std == 1)).reshape(len(mean), -1).all(axis=1)
+
+        return plain(*self.given) & ~plain(*_joined(self.sums, self.sums.count > 0))
+
+
+def _joined(sums: Sums, member: Bool[np.ndarray, "R N"]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the members' rows, as by Chan, Golub and LeVeque (1979)."""
+    known = np.isfinite(sums.mean) & np.isfinite(sums.squares)  # 0 times another number would not be 0
+    means, squares = np.where(known, sums.mean, 0), np.where(known, sums.squares, 0)
+    count = member * sums.count
+    total = count.sum(axis=1).reshape(-1, *(1 for _ in means.shape[2:]))
+    mean = np.einsum("rn,rn...->r...", count, means) / total
+    apart = means - mean[:, None]
+    squares = np.einsum("rn,rn...->r...", count, apart * apart) + np.einsum("rn,rn...->r...", member, squares)
+    lost = np.einsum("rn,rn...->r...", member, ~known)
+    return scale_of(Sums(total, np.where(lost, np.nan, mean), squares))
+
+
+def by_themselves(federation: Federation) -> Federation:
+    """The federation for models that its clients train alone: each has the moments of its own training rows."""
+
+    def alone(clients: ClientData) -> ClientData:
+        scales = Scales.of(federation._replace(clients=clients))
+        assert scales is not None
+        given, count = scales.given, np.maximum(scales.sums.count, 1)  # without rows: 0 and 1
+        count = count.reshape(*count.shape, *(1 for _ in given.mean.shape[1:]))
+        mean, std = scale_of(scales.sums._replace(count=count))
+        is_plain = ((given.mean == 0) & (given.std == 1)).reshape(len(given.mean), -1).all(axis=1)
+        mean[is_plain], std[is_plain] = 0, 1
+        shape = *clients.id.shape, *given.mean.shape[1:]
+        return clients._replace(
+            moments=Moments(*(jnp.asarray(leaf.reshape(shape), given.mean.dtype) for leaf in (mean, std)))
+        )
+
+    if federation.moments is None:
+        return federation
+    unseen = None if federation.unseen is None else alone(federation.unseen)
+    return federation._replace(clients=alone(federation.clients), unseen=unseen)
+
+
+def among_members(algorithm: Algorithm, member: Bool[Array, " N"]) -> Algorithm:
+    """The algorithm in a federation of ``member`` alone: the others have left for good, before round 0."""
+    # The others have ballots of zeros. They are judged, too, but ``personal`` gets none of their rows before that.
+
+    def init_server(key: Key[Array, ""], census: Census) -> PyTree:
+        return algorithm.init_server(key, census._replace(members=member))
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
+        shown = trees.where_rows(member, ballots, jax.tree.map(jnp.zeros_like, ballots))
+        return algorithm.select(key, round, server, shown, available.without(~member))
+
+    def personal(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
+        assert algorithm.personal is not None
+        if seat.known:
+
+            def kept(subset: Subset) -> Subset:
+                size = jnp.where(member[seat.id], subset.rows.size, 0)
+                return subset._replace(rows=subset.rows._replace(size=size))
+
+            data = data._replace(train=kept(data.train), valid=kept(data.valid))
+        return algorithm.personal(key, seat, down, client, data)
+
+    tuned = {} if algorithm.personal is None else {"personal": personal}
+    return algorithm._replace(init_server=init_server, select=select, **tuned)
 
 
 @runtime_checkable

@@ -1,4 +1,7 @@
-"""``runs``: many whole runs of one compiled program, block by block, whose measures alone are kept."""
+"""``runs``: many whole runs of one compiled program, block by block, whose measures alone are kept.
+
+What differs between whole runs, checked at the front door and split into rows of traced leaves.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +17,226 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float, PyTree, Shaped
 
-from fljax.core import processes
+from fljax.core import processes, values
 from fljax.core.errors import attach
-from fljax.core.sameness.record import FORCED
-from fljax.core.signatures import argument_of, is_whole
+from fljax.core.names import check_unlabelled, name_of, unknown
+from fljax.core.sameness import FORCED
+from fljax.core.signatures import argument_of, is_whole, parameters_of, takes_anything
 from fljax.data.datasets import as_read
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, default_platform, replicate
 from fljax.engine.loop.checkpointing import checksum_of, function_name, identity_of
-from fljax.engine.loop.compilation import size
-from fljax.engine.loop.running import check_rounds, check_rows
-from fljax.engine.programs import program
-from fljax.engine.programs.checks import check_labels, task_of
+from fljax.engine.loop.compilation import check_rows, checked_seeds, checked_shapes, size
+from fljax.engine.programs.declared import as_declared
 from fljax.engine.programs.execution import APART, Execution, Sizes, resolve
-from fljax.engine.programs.program import Inputs, Plan, on_devices
-from fljax.engine.programs.shapes import measure as shapes_of
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.engine.whole_runs.members import Scales
-from fljax.engine.whole_runs.over import Over, VariedPlan, client_steps, varied_plan
-from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, all_scores, whole_runs
-from fljax.engine.whole_runs.saved import FinishedRuns, RunFolder, finished, save
-from fljax.engine.whole_runs.tables import (
+from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices, partition_plan
+from fljax.engine.rounds.keys import Seeds
+from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, Scales, all_scores, whole_runs
+from fljax.engine.whole_runs.saved import (
+    FinishedRuns,
     MeasureKind,
+    RunFolder,
     computed_rows,
     empty_table,
     enter,
+    finished,
     labelled_table,
     measure_kinds,
+    save,
 )
-from fljax.protocol import Algorithm, Federation
+from fljax.protocol import Algorithm, AnyArray, Federation
+from fljax.training import Local
+
+
+class Over(NamedTuple):
+    """What differs between R runs. Seeds multiply them: every run is computed with every seed.
+
+    Attributes:
+      arguments: ``{name: pytree}`` in place of arguments of the plan. Arrays in it are ``[R, ...]``, one row for each
+        run; numbers without an axis are those of all runs. Runs may differ in floats and arrays only, since they share
+        one program: whole numbers, texts and functions are parts of it. ``{"local": local._replace(learning_rate=
+        rates)}`` gives each run a learning rate.
+      member: ``[R, N]`` by client id, who belongs to the federation of a run. A client outside holds no training and
+        validation rows there: no census, poll, cohort or threshold sees it, and moments of features are those of the
+        members. None: all clients. A run without members has the initial model.
+      cost: ``[R]``, relative cost of a run, by which devices share the runs. None: its number of members, and one more
+        for the evaluation.
+    """
+
+    arguments: Mapping[str, PyTree] = {}
+    member: Shaped[AnyArray, "R N"] | None = None
+    cost: Shaped[AnyArray, " R"] | None = None
+
+
+class VariedPlan(NamedTuple):
+    """A plan whose leaves in ``arguments`` have one row for each run."""
+
+    spec: Spec  # ``varied`` are the positions of these leaves
+    inputs: Inputs  # with all rows [R, ...] of these leaves as arrays of NumPy
+    runs: int
+    member: Bool[np.ndarray, "R N"] | None  # None: all clients
+    cost: Float[np.ndarray, " R"]  # positive
+
+
+def varied_plan(plan: Algorithm | Plan, federation: Federation, over: Over) -> VariedPlan:
+    """The plan over all runs."""
+    population = federation.clients.id.shape[-1]
+    for name, value in {"member": over.member, "cost": over.cost, **over.arguments}.items():
+        check_unlabelled(name, value)
+    member = None if over.member is None else _members(over.member, population)
+    runs = _number_of_runs(over, member)
+    arguments = {name: _arrays(value) for name, value in over.arguments.items()}
+    if arguments:
+        plan = _with_argument_names(plan, arguments)
+        arguments = {name: _as_declared(plan, name, value) for name, value in arguments.items()}
+        for run in range(runs):
+            values.check_arguments(plan.build, _row(arguments, run), {})
+        first = _row(arguments, 0)
+        whole = dict(zip(map(id, jax.tree.leaves(first)), jax.tree.leaves(arguments), strict=True))
+        plan = plan._replace(arguments={**plan.arguments, **first})
+    else:
+        first, whole = {}, {}
+    spec, inputs = partition_plan(plan, federation)
+    rows = {id(leaf) for leaf in jax.tree.leaves(first) if isinstance(leaf, np.ndarray)}
+    # Arrays pass through a plan as they are, so a leaf that differs between runs is the first row itself.
+    varied = tuple(place for place, leaf in enumerate(inputs.traced) if id(leaf) in rows)
+    traced = [whole[id(leaf)] if place in varied else leaf for place, leaf in enumerate(inputs.traced)]
+    cost = _costs(over.cost, runs, member)
+    return VariedPlan(spec._replace(varied=varied), inputs._replace(traced=traced), runs, member, cost)
+
+
+def client_steps(
+    plan: Algorithm | Plan, federation: Federation, member: Bool[np.ndarray, "R N"], rows: int
+) -> float | None:
+    """Local steps in one round of all runs: ``sum_S min(rows, |S|) mean_{i in S} tau_i``; None without ``local``."""
+    # Algorithms that train in a way of their own make other numbers of steps. With several federations it is the mean.
+    # Clients without rows train in no run.
+    local = local_of(plan)
+    if local is None:
+        return None
+    order = np.argsort(np.asarray(federation.clients.id), axis=-1)
+    size = np.take_along_axis(np.asarray(federation.clients.train.size), order, axis=-1).reshape(-1, member.shape[1])
+    steps = steps_of(local, size)
+    able = member & (size > 0)[:, None]  # [seeds, R, N]
+    count = able.sum(axis=-1)
+    share = np.minimum(count, rows) / np.maximum(count, 1)
+    of_members = (able * steps[:, None]).sum(axis=-1)
+    return float(np.sum(share * of_members) / len(size))
+
+
+def local_of(plan: Algorithm | Plan) -> Local | None:
+    """The argument ``local`` of a plan, also of that of a config; None: it has none."""
+    arguments: Any = plan.arguments if isinstance(plan, Plan) else {}
+    local = arguments.get("arguments", arguments).get("local")
+    return local if isinstance(local, Local) else None
+
+
+def steps_of(local: Local, size: Shaped[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """Steps in a round of clients with these numbers of training rows; 0 of those without."""
+    count = (local.epochs or 0) * np.ceil(size / local.batch_size) if local.steps is None else local.steps
+    return np.where(size > 0, count, 0.0)
+
+
+def _arrays(value: PyTree) -> PyTree:
+    """Lists of numbers as arrays; numbers without an axis, functions and texts as they are."""
+
+    def is_list(entry: Any) -> bool:
+        return isinstance(entry, list)
+
+    def one(entry: Any) -> Any:
+        if is_list(entry) or isinstance(entry, jax.Array) or hasattr(entry, "__array__"):
+            array = np.asarray(entry)
+            return array if array.ndim else array.item()
+        return entry
+
+    return jax.tree.map(one, value, is_leaf=is_list)
+
+
+def _row(arguments: dict[str, Any], run: int) -> dict[str, Any]:
+    """The arguments of one run; its arrays are new objects."""
+    return jax.tree.map(lambda leaf: np.array(leaf[run]) if isinstance(leaf, np.ndarray) else leaf, arguments)
+
+
+def _members(member: Any, population: int) -> np.ndarray:
+    table = np.asarray(member)
+    if table.ndim != 2 or table.shape[1] != population:
+        raise ValueError(
+            f"expected member to have a row for each run and a column for each of {population} clients, "
+            f"got shape {table.shape}"
+        )
+    values.check_flags("member", table)
+    return table != 0
+
+
+def _number_of_runs(over: Over, member: np.ndarray | None) -> int:
+    """R, of which all arrays are."""
+    lengths: dict[str, int] = {} if member is None else {"member": len(member)}
+    if over.cost is not None:
+        lengths["cost"] = np.shape(over.cost)[0] if np.ndim(over.cost) == 1 else -1
+    for name, value in over.arguments.items():
+        for leaf in jax.tree.leaves(_arrays(value)):
+            if isinstance(leaf, np.ndarray):
+                if leaf.dtype.kind not in "biufV":  # V: bfloat16, which NumPy lacks
+                    raise ValueError(f"expected arrays of numbers in the argument {name}, got {leaf.dtype} entries")
+                lengths.setdefault(name, len(leaf))
+                if lengths[name] != len(leaf):
+                    raise ValueError(
+                        f"expected arrays of one number of runs in {name}, got {lengths[name]} and {len(leaf)}"
+                    )
+        if name not in lengths:
+            raise ValueError(f"expected an array with a row for each run in the argument {name}, got {value!r}")
+    counts = sorted(set(lengths.values()))
+    if len(counts) > 1 or counts[:1] in ([0], [-1]):
+        told = ", ".join(f"{name} of {count if count >= 0 else 'another shape'}" for name, count in lengths.items())
+        raise ValueError(f"expected one row for each run, of at least one run, got {told}")
+    return counts[0] if counts else 1
+
+
+def _with_argument_names(plan: Algorithm | Plan, arguments: Mapping[str, Any]) -> Plan:
+    """The plan itself, if its builder has these arguments."""
+    if not isinstance(plan, Plan):
+        raise ValueError(f"expected a Plan for arguments that differ between runs, got {type(plan).__name__}")
+    if not takes_anything(plan.build):
+        valid = parameters_of(plan.build)
+        for name in arguments:
+            if name not in valid:
+                raise ValueError(unknown("argument", name, valid))
+    if both := sorted(arguments.keys() & plan.by_seed.keys()):
+        raise ValueError(f"expected arguments by run or by seed, got both for {both[0]}")
+    return plan
+
+
+def _as_declared(plan: Plan, name: str, value: PyTree) -> PyTree:
+    """Whole numbers as floats where the builder declares floats; raises a ValueError for other whole numbers."""
+    first = jax.tree.map(
+        lambda leaf: leaf[0].item() if isinstance(leaf, np.ndarray) and leaf.ndim == 1 else leaf, value
+    )
+    declared = as_declared(plan.build, {name: first})[name]
+
+    def one(leaf: Any, as_one: Any) -> Any:
+        if not isinstance(leaf, np.ndarray) or leaf.ndim != 1:
+            return leaf
+        if isinstance(as_one, float):
+            return leaf.astype(np.result_type(leaf, np.float32)) if leaf.dtype.kind == "i" else leaf
+        raise ValueError(
+            f"expected runs to differ in floats and arrays, got {leaf.dtype} numbers for {name} of "
+            f"{name_of(plan.build)}, which shape the program"
+        )
+
+    return jax.tree.map(one, value, declared)
+
+
+def _costs(cost: Any, runs: int, member: np.ndarray | None) -> np.ndarray:
+    if cost is None:
+        return np.ones(runs) if member is None else member.sum(axis=1) + 1.0
+    costs = np.asarray(cost, float)
+    if not (np.all(np.isfinite(costs)) and np.all(costs > 0)):
+        raise ValueError(f"expected positive costs, got {costs[~(np.isfinite(costs) & (costs > 0))][0]}")
+    return costs
+
 
 # CPU-seconds of a block: long enough that the host's work between blocks does not count, and short enough that the heap
 # of the fast kernels (``jit.UNFUSED``) does not grow by more than some ten MB.
@@ -152,7 +342,7 @@ def runs(
     steps = client_steps(plan, federation, everybody if member is None else member, notes.cohort)
     _check_number(call, max_runs, kinds, steps)
     table = empty_table(kinds, call.runs)
-    settings = _settings(checkpoint)
+    settings = Checkpoint.of(checkpoint)
     folder, forced = None if settings is None else _folder(settings, call), ""
     if folder is not None:
         blocks, forced = finished(folder, {name: kind.shape for name, kind in kinds.items()}, call.runs)
@@ -208,18 +398,13 @@ def _prepared(
     # A user may give anything.
     if not isinstance(over, Over):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"expected over to be a fljax.Over, got {type(over).__name__}")
-    seed_list = seeds_of(seeds)
-    program.check_lengths(rounds)
-    program.check_seeds(seed_list, federation)
-    federation = by_id(federation if over.member is None else as_read(federation))
+    seed_list, federation = checked_seeds(federation if over.member is None else as_read(federation), seeds, rounds)
     varied = varied_plan(plan, federation, over)
     spec, inputs = varied.spec, varied.inputs
     check_rows(seed_list, inputs, None)
-    check_labels(task_of(spec, inputs), federation)
-    shapes = shapes_of(spec, inputs, varied.runs * len(seed_list))
-    check_rounds(shapes.algorithm, rounds)
-    layout = _layout(chosen, shapes.sizes if varied.member is None else shapes.sizes._replace(full=False))
     total = varied.runs * len(seed_list)
+    shapes = checked_shapes(spec, inputs, total, rounds)
+    layout = _layout(chosen, shapes.sizes if varied.member is None else shapes.sizes._replace(full=False))
     most = MOST if block is None else block
     rows = min(most, max(FEWEST, 2 ** (total - 1).bit_length()))
     alike = [None if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
@@ -319,12 +504,6 @@ def _clusters(plan: Algorithm | Plan) -> int:
     build, arguments = getattr(plan.build, "build", plan.build), plan.arguments.get("arguments", plan.arguments)
     clusters = argument_of(build, arguments, "clusters", 0)
     return int(clusters) if is_whole(clusters) else 0
-
-
-def _settings(checkpoint: str | pathlib.Path | Checkpoint | None) -> Checkpoint | None:
-    if checkpoint is None:
-        return None
-    return (checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)).check()
 
 
 def _folder(settings: Checkpoint, call: _Call) -> RunFolder:

@@ -29,7 +29,7 @@ from fljax.engine import Execution, Plan, is_stacked, simulate
 from fljax.engine.devices.layout import products_of
 from fljax.engine.offload.host_data import server_rows
 from fljax.protocol import Algorithm, Federation, Round, Rows, Subset, Task
-from fljax.protocol.arrays import Seeds, seeds_of
+from fljax.protocol.data import Seeds, seeds_of
 from fljax.scenarios import availability
 from fljax.scenarios.common import with_server
 from fljax.training import Local

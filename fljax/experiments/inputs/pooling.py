@@ -16,7 +16,7 @@ from jaxtyping import Array, PyTree
 
 from fljax.data import row_numbers
 from fljax.engine import Block, Models, Plan
-from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import by_id
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.metrics.registry import COMPUTE
 from fljax.protocol import ClientData, Federation, Labelled, Rows

@@ -18,13 +18,13 @@ from fljax.core.names import name_of
 from fljax.core.signatures import accepts, argument_of, arguments_for, is_required, parameters_of
 from fljax.data import row_numbers
 from fljax.engine import Plan, as_declared
-from fljax.engine.programs.checks import built
+from fljax.engine.programs.shapes import built
 from fljax.experiments.inputs import clustering
 from fljax.experiments.inputs.requirements import Given, clients_of, with_requirement
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.protocol import Algorithm, Federation
 from fljax.results import Reference
-from fljax.results.endings import Parts
+from fljax.results.events import Parts
 from fljax.training import check_classes
 
 _SPLITS = ("valid", "test")

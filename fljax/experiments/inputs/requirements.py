@@ -22,8 +22,7 @@ from jaxtyping import Bool, Real
 
 from fljax import results
 from fljax.core import users
-from fljax.core.labels import check_unlabelled
-from fljax.core.names import describe, name_of, nearest, shown
+from fljax.core.names import check_unlabelled, describe, name_of, nearest, shown
 from fljax.core.signatures import accepts, takes_anything
 from fljax.core.values import as_number
 from fljax.protocol import AnyArray, Federation, Names
@@ -147,13 +146,12 @@ def _check_function(function: Any) -> None:
 
 def read_losses(path: pathlib.Path) -> dict[str, float]:
     """The losses by client of a CSV file with the columns ``client`` and ``loss``."""
-    from fljax.data.own.csv_tables import TextForm, read_text  # imported here, since pandas takes long
-    from fljax.data.own.frames import Columns
+    from fljax.data.own.frames import TableOptions  # imported here, since pandas takes long
+    from fljax.data.own.table_files import read_text
 
     about = f"requirement.file {str(path)!r}"
-    columns = Columns("loss", "client", None, None, None, True, None, None)
     try:
-        table = read_text(path, columns, TextForm())
+        table = read_text(path, TableOptions("loss", "client", regression=True))
     except ValueError as error:  # without the options of data sets, which this file does not have
         words = re.sub(r"; (say separator|name the file's own).*", "", str(error))
         raise ValueError(f"{about}: {words}") from None

@@ -3,6 +3,10 @@
 A cell k is a client i and a strategy. ``g_{k,r} = u_i(k, the others honest; r) - u_i(honest; r)`` for seed r. The
 largest mean gain of many cells is biased upwards: bounds hold for all cells at once, and the worst cell's gain is also
 given with seeds that did not choose it. Gains of tried deviations are lower bounds of what a client can gain.
+
+A table of payoffs: of every client in every profile of strategies that was played.
+
+Whether two clients gain by deviating together, where a mechanism may be truthful for each client alone.
 """
 
 from __future__ import annotations
@@ -11,11 +15,83 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Real
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
-from fljax.core.labels import plain
-from fljax.games.strategic.payoff_tables import PayoffTable, rounding_of
+from fljax.core.names import plain
+from fljax.core.signatures import is_whole
+
+# How far gains are rounded, relative to the largest payoff: runs have payoffs in single precision.
+_OF_RUNS, _OF_WHOLE_NUMBERS = 2.0**-22, 2.0**-51
+
+
+class PayoffTable(NamedTuple):
+    """Payoffs by seed, profile and client. A profile says which strategy every client plays.
+
+    All profiles of one seed share data, initial weights and random keys, so that differences within a seed are paired.
+    """
+
+    payoffs: Real[np.ndarray, "seed profile client"]
+    """NaN where the run diverged."""
+    choices: Int[np.ndarray, "profile client"]
+    """The strategy of each client, as its place in ``strategies``."""
+    strategies: tuple[str, ...]
+    """Names of strategies; the honest one is the first."""
+    seeds: tuple[int, ...]
+    outside: Float[np.ndarray, "seed client"] | None = None
+    """What each client gets if it does not join; unknown if None."""
+    outside_is: str = "given"
+    """Of what it is: "standalone" models, the "mechanism" with one member, or "given" numbers; "" if unknown."""
+    names: tuple[str, ...] = ()
+    """Names of the clients; empty: they have none but their ids."""
+
+    @property
+    def honest(self) -> int:
+        """The place of the profile in which all clients are honest.
+
+        Raises:
+          ValueError: if no such profile was played.
+        """
+        places = np.flatnonzero((self.choices == 0).all(axis=1))
+        if not len(places):
+            raise ValueError("expected the profile in which everybody is honest, got a table without it")
+        return int(places[0])
+
+    @property
+    def smallest(self) -> float:
+        """The smallest payoff or outside option that is known."""
+        return min(float(np.nanmin(values)) for values in (self.payoffs, self.outside) if values is not None)
+
+
+def are_whole(payoffs: Real[np.ndarray, "*shape"]) -> bool:
+    """Whether payoffs are whole numbers, as integers or in double precision: these are not rounded. NaN may be one."""
+    if payoffs.dtype.kind in "iu":
+        return True
+    return payoffs.dtype == float and bool(np.all(np.isnan(payoffs) | (payoffs == np.rint(payoffs))))
+
+
+def precision_of(payoffs: Real[np.ndarray, "*shape"]) -> float:
+    """The precision ``eps`` of payoffs: single precision if it holds all of them, whatever their dtype."""
+    # Runs compute in single precision by default, and tables have their results in double precision.
+    if are_whole(payoffs):
+        return float(np.finfo(float).eps)
+    single = payoffs.astype(np.float32)
+    return float(np.finfo(single.dtype if np.array_equal(single, payoffs, equal_nan=True) else payoffs.dtype).eps)
+
+
+def rounding_of(*payoffs: Real[np.ndarray, " ..."]) -> float:
+    """How much a gain may differ by rounding, if these are all payoffs."""
+    relative = _OF_WHOLE_NUMBERS if all(map(are_whole, payoffs)) else _OF_RUNS
+    return relative * max(float(np.abs(each).max()) for each in payoffs)
+
+
+def as_precise_as(
+    changed: Real[np.ndarray, "*shape"], payoffs: Real[np.ndarray, "*others"]
+) -> Real[np.ndarray, "*shape"]:
+    """Payoffs ``changed`` by costs, rounded to single precision if ``payoffs`` are such numbers."""
+    single = precision_of(payoffs) == float(np.finfo(np.float32).eps)
+    return changed.astype(np.float32).astype(changed.dtype) if single else changed
+
 
 CERTIFIED, VIOLATED, INCONCLUSIVE = "CERTIFIED", "VIOLATED", "INCONCLUSIVE"
 UNSEEN = "NO EFFECT SEEN"  # a gain within the tolerance that is the same with all seeds: nothing bounds rare ones
@@ -351,7 +427,7 @@ def concluded(
     controls: tuple[Control, ...] = (),
 ) -> Certificate:
     """The certificate of gains and their bounds, with what stands beside them."""
-    check_tolerance(tolerance)
+    check_settings(tolerance=tolerance)
     low, high = float(bounds.low.max()), float(bounds.high.max())
     beyond = with_rounding(tolerance, gains)
     verdicts = verdicts_of(bounds, tolerance, beyond - tolerance)
@@ -415,10 +491,19 @@ def seeds_that_decide(
     return int(np.ceil(count)) if np.isfinite(count) else None
 
 
-def check_tolerance(tolerance: float) -> None:
-    """Raises a ValueError if the tolerance is negative, infinite or NaN."""
-    if not 0 <= tolerance < np.inf:
-        raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
+_LEAST = {"tolerance": 0, "identities": 1, "candidates": 0, "max_runs": 1}
+
+
+def check_settings(prefix: str = "", **settings: float) -> None:
+    """Raises a ValueError for a setting of certificates that is out of range; in a command ``prefix`` begins names."""
+    for name, value in settings.items():
+        shown = f"{prefix}{name.replace('_', '-')}" if prefix else name
+        if name == "confidence":
+            if not 0 < value < 1:
+                raise ValueError(f"expected {shown} to be between 0 and 1, got {value}")
+        elif not _LEAST[name] <= value < np.inf or (name != "tolerance" and not is_whole(value)):
+            number = "" if name == "tolerance" else "a whole number of "
+            raise ValueError(f"expected {shown} to be {number}at least {_LEAST[name]}, got {value}")
 
 
 def with_rounding(tolerance: float, gains: Gains) -> float:
@@ -558,3 +643,96 @@ def _check_table(table: PayoffTable) -> None:
         )
     if np.isinf(table.payoffs).any() or (table.outside is not None and np.isinf(table.outside).any()):
         raise ValueError("expected finite payoffs, or NaN of diverged runs, got infinite ones")
+
+
+class PairCertificate(NamedTuple):
+    """Whether some pair gains more than a tolerance, of K pairs and deviations with R seeds.
+
+    Attributes:
+      pairs: ``[K, 2]``, who deviates.
+      deviations: the K names of the strategies that both play.
+      gains: ``[R, K]``, the mean gain of the two.
+      least: ``[R, K]``, the smaller gain of the two.
+      losses: ``[R, K]``, the mean loss of another client; 0 where there is none.
+      bounds: of the means of ``gains``, for all cells at once.
+      bounds_of_least: of the means of ``least``, for all cells at once.
+      verdict: of all cells, as in a ``Certificate``, for pairs that share their gains.
+      verdict_of_least: the same for pairs that cannot.
+      worst: the place of the cell with the largest mean of ``gains``.
+      confirmed: the worst cell of the first half of the seeds, with its gain in the other half.
+      tolerance: gains up to it do not count.
+      seeds: the R seeds.
+    """
+
+    pairs: Int[np.ndarray, "cell 2"]
+    deviations: tuple[str, ...]
+    gains: Float[np.ndarray, "seed cell"]
+    least: Float[np.ndarray, "seed cell"]
+    losses: Float[np.ndarray, "seed cell"]
+    bounds: Bounds
+    bounds_of_least: Bounds
+    verdict: str
+    verdict_of_least: str
+    worst: int
+    confirmed: Confirmed
+    tolerance: float
+    seeds: tuple[int, ...]
+
+
+def pair_certificate(
+    table: PayoffTable,
+    *,
+    tolerance: float,
+    confidence: float = 0.95,
+    method: str = "bonferroni",
+    worst: float | None = None,
+) -> PairCertificate:
+    """Whether two clients gain more than ``tolerance`` by the same deviation, while the others are honest.
+
+    ``g_{k,r} = (g_i + g_j) / 2`` for the pair (i, j) of cell k and seed r, with ``g_i = u_i(k; r) - u_i(honest; r)``,
+    and ``min(g_i, g_j)`` for pairs that cannot share.
+
+    Args:
+      table: of ``payoffs(shape="pairs")``, or another one with the honest profile; at least 5 seeds. Profiles are
+        ignored unless exactly two clients play one strategy.
+      tolerance: gains up to it do not count, at least 0, in units of payoffs.
+      confidence: of the bounds.
+      method: "bonferroni" or "max_t".
+      worst: the utility of a diverged run; None: the smallest payoff of the table.
+
+    Raises:
+      ValueError: if the table has no such profile, for fewer than 5 seeds, or if ``tolerance`` is negative.
+
+    Source: Laffont and Martimort, "Collusion under asymmetric information" (1997), for side payments in a coalition
+    that lies together.
+    """
+    check_settings(tolerance=tolerance)
+    complete = replace_diverged(table, worst)
+    deviating = table.choices != 0
+    alike = table.choices.max(axis=1) * deviating.sum(axis=1) == table.choices.sum(axis=1)
+    rows = np.flatnonzero((deviating.sum(axis=1) == 2) & alike)
+    if not len(rows):
+        raise ValueError("expected profiles in which two clients play one strategy, got a table without them")
+    pairs = np.argsort(~deviating[rows], axis=1, kind="stable")[:, :2]
+    changes = complete.payoffs[:, rows] - complete.payoffs[:, [complete.honest]]
+    of_pair = np.take_along_axis(changes, pairs[None], axis=2)
+    gains, least = of_pair.mean(axis=2), of_pair.min(axis=2)
+    losses = (of_pair.sum(axis=2) - changes.sum(axis=2)) / max(changes.shape[2] - 2, 1)
+    bounds, bounds_of_least = (simultaneous_bounds(values, confidence, method=method) for values in (gains, least))
+    rounding = rounding_of(complete.payoffs)
+    shared, separate = (verdict_of_all(verdicts_of(each, tolerance, rounding)) for each in (bounds, bounds_of_least))
+    return PairCertificate(
+        pairs,
+        tuple(table.strategies[choice] for choice in table.choices[rows].max(axis=1)),
+        gains,
+        least,
+        losses,
+        bounds,
+        bounds_of_least,
+        shared,
+        separate,
+        int(bounds.mean.argmax()),
+        confirm(gains, confidence),
+        float(tolerance),
+        table.seeds,
+    )

@@ -2,6 +2,8 @@
 
 Results of one algorithm get a label, so that every figure reads results of several. Long records, which are on the
 disk, are opened when a figure asks for them.
+
+Figures of several panels of one kind: their frame, and how metrics are written on axes.
 """
 
 from __future__ import annotations
@@ -12,15 +14,72 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from fljax.core.names import shown, unknown
-from fljax.metrics.summaries import over_seeds
-from fljax.report.style import has
+from fljax.metrics.uncertainty import over_seeds
+from fljax.report.style import finish, has, head, panel, percent, printable
+from fljax.report.tables import is_share as is_share_of_tables
 from fljax.results import folders, stores
-from fljax.results.endings import end_of
+from fljax.results.events import end_of
+from fljax.results.non_finite import diverged_seeds
 from fljax.results.records import by_client
 from fljax.results.sweeps import axes_of
 from fljax.results.values import join
+
+ACROSS = 3  # panels in a row
+MARKERS = ("o", "s", "D", "^", "v", "P")
+
+
+def frame(count: int, *, share: bool = True, across: int = ACROSS) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels, ``across`` in a row; with ``share``, all have the same axes."""
+    across = min(across, max(1, count))
+    down = -(-count // across)
+    width, height = (5.6, 4.0) if count == 1 else (4.4 * across, 3.6 * down)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels: list[Axes] = []
+    for place in range(count):
+        first = panels[0] if panels and share else None
+        panels.append(panel(figure, down, across, place, sharex=first, sharey=first))
+    return figure, panels
+
+
+def close(figure: Figure, heading: str) -> Figure:
+    """Sets fonts and the heading of a figure whose panels are drawn."""
+    for axes in figure.axes:
+        if axes.get_subplotspec() is not None:
+            finish(axes)
+    head(figure, heading, size=12)
+    return figure
+
+
+def label_in_words(metrics: xr.Dataset, label: str) -> str:
+    """A label as figures show it, with a word where a seed diverged."""
+    return printable(label) + (" (diverged)" if label in diverged_seeds(metrics) else "")
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric, or an array over clients, is a share of 1 or a difference of shares."""
+    plain = name.removeprefix("unseen_")
+    others = plain.endswith("loss") or plain.startswith("score_") or plain == "threshold"
+    return is_share_of_tables(plain) and not others
+
+
+def _share(value: float, place: int | None = None) -> str:
+    """A tick in percent; none where margins reach beyond 100%."""
+    return percent(value) if value < 1.0001 else ""
+
+
+def in_percent(axis: Axis, name: str, values: Sequence[float] | np.ndarray) -> None:
+    """Writes the numbers of an axis in percent, if the metric is a share and its values are no larger than shares."""
+    finite = np.abs(np.asarray(values, float))
+    finite = finite[np.isfinite(finite)]
+    if is_share(name) and not (finite > 1).any():
+        axis.set_major_formatter(FuncFormatter(_share))
+
 
 ALONE = "result"  # the label of results of one algorithm, which have none
 # What a client gives or gets, in words, by the name of its record.

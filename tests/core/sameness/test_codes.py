@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import jax
 import pytest
 
-from fljax.core.sameness.codes import code_of, codes_of, named_in
+from fljax.core.sameness import code_of, codes_of, named_in
 
 MODULE = '''
 """A module of a user."""

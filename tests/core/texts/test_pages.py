@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fljax.core.texts import pages
+from fljax.core import pages
 
 BAD = '<b onclick="x">&\''
 SAFE = "&lt;b onclick=&#34;x&#34;&gt;&amp;&#39;"

@@ -7,7 +7,7 @@ import io
 import pandas as pd
 import pytest
 
-from fljax.core.texts.plain import as_csv, in_cell, plain, tell
+from fljax.core.plain import as_csv, in_cell, plain, tell
 
 
 @pytest.mark.parametrize(

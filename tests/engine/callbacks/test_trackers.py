@@ -68,11 +68,6 @@ def test_other_trackers_have_other_names_for_it(method: str):
     assert calls == [(4, {"mean/ipr_loss": 0.5, "round": 4, "seconds": 2.0})]
 
 
-def test_what_is_no_tracker_is_refused():
-    with pytest.raises(ValueError, match=r"expected a run of a tracker, with log\(values, step=\) or .*, got int"):
-        track(3)
-
-
 @pytest.mark.in_turn
 def test_in_simulate():
     run, local = Log(), Local(0.2, batch_size=2, steps=3)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.engine.checkpoints import Series, series
+from fljax.engine import checkpoints
+from fljax.engine.checkpoints import Series
 from tests.drawn import at_most
 
 
@@ -79,7 +80,7 @@ def joined(found: Series) -> Any:
 
 @pytest.mark.in_turn
 def test_rows_leave_the_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "CHUNK", 64)
+    monkeypatch.setattr(checkpoints, "CHUNK", 64)
     found = Series(tmp_path / "rows", 1000)
     for first in range(0, 1000, 10):
         found.append(block(first, 10))
@@ -90,7 +91,7 @@ def test_rows_leave_the_memory(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
 
 
 def test_many_rows_are_due(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "READ", 38 * 10)  # ten rows
+    monkeypatch.setattr(checkpoints, "READ", 38 * 10)  # ten rows
     found, memory = Series(tmp_path / "rows", 100), Series()
     found.chunk = 4
     for first, due in ((0, False), (5, False), (10, True)):
@@ -166,7 +167,7 @@ def test_zeros_keep_their_sign(tmp_path: pathlib.Path) -> None:
 
 
 def test_few_rows_are_read_at_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "READ", 80)  # two rows
+    monkeypatch.setattr(checkpoints, "READ", 80)  # two rows
     found = Series(tmp_path / "rows", 9)
     found.chunk = 1
     found.append(block(0, 8))

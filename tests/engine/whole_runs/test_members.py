@@ -11,8 +11,8 @@ import pytest
 import fljax
 from fljax import data, models
 from fljax.data.datasets import training_moments
-from fljax.engine.rounds.federations import by_id
-from fljax.engine.whole_runs.members import Scales, by_themselves, rows_of_members
+from fljax.engine.rounds.states import by_id
+from fljax.engine.whole_runs.program import Scales, by_themselves, rows_of_members
 from tests.toys.federation import tiny_federation
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fljax.algorithms import fedavg, incfl
 from fljax.engine import Over, Plan
-from fljax.engine.whole_runs.over import client_steps, varied_plan
+from fljax.engine.whole_runs.running import client_steps, varied_plan
 from fljax.protocol import Algorithm
 from fljax.training import Local
 from tests.toys.federation import TRAIN, tiny_federation
@@ -84,14 +84,3 @@ def test_client_steps_of_a_round() -> None:
 def test_what_cannot_differ_is_refused(over: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         varied(**over)
-
-
-def test_an_algorithm_has_no_arguments() -> None:
-    with pytest.raises(ValueError, match="expected a Plan for arguments that differ between runs, got Algorithm"):
-        varied(fedavg(TASK, LOCAL), arguments={"server_lr": [1.0, 2.0]})
-
-
-def test_an_argument_differs_by_run_or_by_seed() -> None:
-    plan = PLAN._replace(by_seed={"server_lr": np.ones(1)})
-    with pytest.raises(ValueError, match="expected arguments by run or by seed, got both for server_lr"):
-        varied(plan, arguments={"server_lr": [1.0, 2.0]})

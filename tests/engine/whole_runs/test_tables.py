@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from fljax.engine.whole_runs.program import RunEnd
-from fljax.engine.whole_runs.tables import computed_rows, empty_table, enter, labelled_table, measure_kinds
+from fljax.engine.whole_runs.saved import computed_rows, empty_table, enter, labelled_table, measure_kinds
 from fljax.protocol import along
 
 END = RunEnd(
@@ -42,10 +39,3 @@ def test_rows_go_to_their_places_and_diverged_ones_are_unknown() -> None:
     np.testing.assert_array_equal(found["loss"].sel(seed=9, run=2), END.measures["loss"].values[0])
     assert found["diverged"].values.tolist() == [[True, False], [False, False], [False, False]]
     assert found["member"].dims == ("run", "client")
-
-
-@pytest.mark.parametrize("name", ["member", "diverged", "a/b"])
-def test_names_of_measures_are_free_but_for_those_of_the_table(name: str) -> None:
-    end: Any = RunEnd({name: np.zeros(2)}, np.zeros(2, bool))
-    with pytest.raises(ValueError, match=f"names of measures .* got '{name}'"):
-        measure_kinds(end)

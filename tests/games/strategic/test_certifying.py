@@ -11,10 +11,10 @@ import pytest
 from fljax import games
 from fljax.engine import RunsDone
 from fljax.engine.checkpoints import Checkpoint, Stopped
-from fljax.games.strategic import certifying
-from fljax.games.strategic.certifying import best_attack, cost_of, judged
-from fljax.games.strategic.controls import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
+from fljax.games.strategic import certificates
+from fljax.games.strategic.certificates import best_attack, cost_of, judged
 from fljax.games.strategic.playing import Stages
+from fljax.games.strategic.splitting import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation
 from fljax.scenarios import Strategy
 from tests.games.played import GAINS, unilateral
 from tests.games.strategic.test_certificates import assert_equal
@@ -75,7 +75,7 @@ def test_another_tolerance_needs_no_runs() -> None:
     assert (wider.verdict, wider.tolerance, wider.attack) == ("INCONCLUSIVE", 0.15, attack)
     assert judged(beside, 0.31).verdict == "CERTIFIED"
     assert [control.name for control in wider.controls] == ["known", FEE]
-    with pytest.raises(ValueError, match="expected a tolerance of at least 0, got -1"):
+    with pytest.raises(ValueError, match="expected tolerance to be at least 0, got -1"):
         judged(first, -1.0)
 
 
@@ -99,7 +99,7 @@ def test_an_honest_run_that_diverged_counts_the_same_in_the_attack(monkeypatch: 
     choices = np.array([[0, 0, 0], [0, 0, 1]])
     tables = [games.PayoffTable(payoffs, choices, ("honest", name), tuple(range(5))) for name in (*LIES, "candidate 0")]
     tables[0] = tables[0]._replace(payoffs=np.where(np.arange(10).reshape(5, 2, 1) == 1, [-10.0, 0, 0], payoffs))
-    monkeypatch.setattr(certifying, "payoffs", lambda *_, **__: tables.pop(0))
+    monkeypatch.setattr(certificates, "payoffs", lambda *_, **__: tables.pop(0))
     found = certify(candidates=1, controls=False)
     assert found.gains.gains[4].tolist() == [10]
     assert found.attack is not None
@@ -140,8 +140,8 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
     ("changes", "words"),
     [
         ({"seeds": 4}, "expected at least 5 seeds for a certificate, got 4"),
-        ({"tolerance": -0.1}, "expected a tolerance of at least 0, got -0.1"),
-        ({"confidence": 1.0}, "expected a confidence between 0 and 1, got 1.0"),
+        ({"tolerance": -0.1}, "expected tolerance to be at least 0, got -0.1"),
+        ({"confidence": 1.0}, "expected confidence to be between 0 and 1, got 1.0"),
         ({"method": "hoeffding"}, "expected one of the methods bonferroni, max_t, got 'hoeffding'"),
         ({"candidates": -1}, "expected candidates to be a whole number of at least 0, got -1"),
         ({"identities": 0}, "expected identities to be a whole number of at least 1, got 0"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.games.strategic.controls import ALIKE, DIFFERENT, FEE, KNOWN_GAIN, fee_for_honesty, known_mechanisms
+from fljax.games.strategic.splitting import ALIKE, DIFFERENT, FEE, KNOWN_GAIN, fee_for_honesty, known_mechanisms
 from tests.games.mean_estimation import utilities
 from tests.games.played import GAINS, unilateral
 

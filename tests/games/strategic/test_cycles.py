@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fljax.games.strategic.cycles import cycles_of
+from fljax.games.strategic.equilibria import cycles_of
 
 
 def of(edges: list[tuple[int, int]], count: int) -> tuple[tuple[int, ...], ...]:

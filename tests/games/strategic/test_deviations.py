@@ -10,7 +10,7 @@ import pytest
 from fljax import algorithms
 from fljax.engine import Plan
 from fljax.games import messages_of, usual_deviations
-from fljax.games.strategic.deviations import Messages, check_deviations, numbers_of, strategies_played, unread
+from fljax.games.strategic.playing import Messages, check_deviations, numbers_of, strategies_played, unread
 from fljax.games.values import algorithm_of
 from fljax.scenarios import ByReport, Strategy
 from tests.games.test_retraining import LOCAL, few

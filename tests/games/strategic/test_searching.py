@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fljax.games.strategic.certifying import candidate_strategies, differing, strategy_of
-from fljax.games.strategic.deviations import Messages, numbers_of, usual_deviations
+from fljax.games.strategic.certificates import candidate_strategies, differing, strategy_of
+from fljax.games.strategic.playing import Messages, numbers_of, usual_deviations
 from fljax.scenarios import ByReport, Strategy
 
 USUAL = usual_deviations(Messages(("size", "bid"), True, True, True, True))

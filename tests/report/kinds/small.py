@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from fljax.results.endings import Results
+from fljax.results.events import Results
 
 LABELS = ("fedavg", "incfl", "iafl")
 UNSEEN = 3

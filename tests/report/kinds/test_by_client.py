@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fljax import report
 from fljax.metrics import over_seeds, pearson_correlation
 from fljax.report.kinds.sources import MissingError
-from fljax.results.endings import Results
+from fljax.results.events import Results
 from fljax.results.records import by_client
 from fljax.results.values import with_contribution_correlation
 from tests.report.kinds.small import LABELS, small

@@ -15,7 +15,7 @@ from fljax.aggregators import incfl_weights
 from fljax.aggregators.by_loss import SURROGATES
 from fljax.report.kinds.by_method import DERIVATIVES
 from fljax.report.kinds.sources import MissingError
-from fljax.results.endings import Results
+from fljax.results.events import Results
 from tests.report.kinds.small import LABELS, small
 
 

@@ -10,7 +10,7 @@ import xarray as xr
 
 from fljax import report
 from fljax.report.kinds.registry import KINDS
-from fljax.results.endings import Results
+from fljax.results.events import Results
 from tests.report import test_fit
 from tests.report.kinds.small import small
 

@@ -1,1 +1,0 @@
-"""Texts that leave fljax: pages, terminals and tables, which what a text says must not drive."""

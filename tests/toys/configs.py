@@ -1,0 +1,59 @@
+"""Small configs of tests of experiments, and results that no run has computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from fljax import config as configuration
+from fljax.results import Results
+
+BASE: dict[str, Any] = {
+    "seeds": 2,
+    "rounds": 4,
+    "evaluate_every": 2,
+    "data": {
+        "dataset": "blobs",
+        "partition": "cluster_labels",
+        "clients": 6,
+        "unseen": 2,
+        "partition_options": {"groups": 2, "minimum": 2},
+    },
+    "model": {"name": "logistic_regression"},
+    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
+    "standalone": {"steps": 3},
+    "participation": {"clients_per_round": 3},
+    "algorithms": [{"name": "fedavg"}, {"name": "incfl"}],
+}
+SWEPT: dict[str, Any] = BASE | {
+    "data": BASE["data"] | {"valid_fraction": 0.3},
+    "sweep": {"grid": {"local.learning_rate": [0.02, 0.1, 0.3], "algorithms.incfl.eps": [1e-8, 1.0]}},
+}
+THREE_CLIENTS: dict[str, Any] = BASE | {
+    "data": {"dataset": "blobs", "partition": "iid", "clients": 3},
+    "algorithms": [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.1}],
+    "seeds": [0],
+}
+
+
+def build(**changes: Any) -> configuration.Config:
+    """``BASE`` with changes."""
+    return configuration.parse(BASE | changes, name="tiny")
+
+
+def text(config: configuration.Config | None = None) -> str:
+    """A config as a run folder keeps it."""
+    return configuration.dumps(config or build())
+
+
+def results(*labels: str, size: int = 1) -> Results:
+    """Metrics and records of algorithms, without training any."""
+    dims = ("algorithm", "seed", "evaluated_round")
+    values = np.arange(len(labels) * 2.0).reshape(len(labels), 2, 1)
+    metrics = xr.Dataset(
+        {"average_accuracy": (dims, values)}, {"algorithm": list(labels), "seed": [0, 1], "evaluated_round": [4]}
+    )
+    weight = (("algorithm", "seed", "round"), np.random.default_rng(0).random((len(labels), 2, size)))
+    return Results(metrics, xr.Dataset({"weight": weight}, {"algorithm": list(labels)}))
