@@ -132,10 +132,8 @@ def _text(run: pathlib.Path, form: str, chosen: Sequence[str], targets: Sequence
     metrics = folders.load(run)[0]
     if form == "--gains":
         return as_csv(gains_frame(metrics))  # a line for each algorithm and client; of a sweep, for each cell, too
-    wanted = _targets(targets)
-    return (
-        _target_table(metrics, form == "--latex", wanted) if wanted else _table_of(metrics, form == "--latex", chosen)
-    )
+    wanted, latex = _targets(targets), form == "--latex"
+    return _target_table(metrics, latex, wanted) if wanted else _table_of(metrics, latex, chosen)
 
 
 def _targets(texts: Sequence[str] | None) -> dict[str, float]:
