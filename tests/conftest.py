@@ -141,3 +141,10 @@ def quick_compilation():
     """For files of tiny programs, whose thorough tests are compiled quickly as well."""
     with compiled.quickly():
         yield
+
+
+@pytest.fixture
+def strict():
+    """No type is promoted."""
+    with jax.numpy_dtype_promotion("strict"):
+        yield

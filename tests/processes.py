@@ -1,4 +1,4 @@
-"""Starts several Python processes that compute together, as ``fljax.distributed`` joins them, on loopback."""
+"""Starts commands, and several processes that compute together, as ``fljax.distributed`` joins them, on loopback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -36,6 +37,25 @@ def environment() -> dict[str, str]:
     """That of the tests, without another number of devices, with the project's modules, and with quick compilation."""
     kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     return kept | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
+def command(
+    place: pathlib.Path, *words: str, code: str | None = None, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """``fljax`` in a folder, whose programs are kept there; ``code`` is run in its place, with the same arguments."""
+    program = ["-m", "fljax"] if code is None else ["-c", code]
+    own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla")} | dict(variables or {})
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, *program, *words], cwd=place, env=own, stdout=pipe, stderr=pipe, text=True)
+
+
+def until(process: subprocess.Popen[str], reached: Callable[[], Any], seconds: float = 600) -> None:
+    """Waits for a process to reach something, which it must before it ends."""
+    last = time.monotonic() + seconds
+    while not reached():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < last
+        time.sleep(0.01)
 
 
 def start(

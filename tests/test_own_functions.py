@@ -258,18 +258,9 @@ NONE: Callable[..., Any] = lambda *_, **__: None  # noqa: E731
         (lambda: compare(lambda task, local: None), "expected the builder <lambda> to return an Algorithm, got None"),
         (lambda: compare(("fedavg", {}, [NONE])), "expected the scenario <lambda> to return an Algorithm, got None"),
         (lambda: simulate(fljax.Plan(NONE)), "expected the builder <lambda> to return an Algorithm, got None"),
-        (
-            lambda: track(logging.getLogger()),
-            r"expected the tracker's log to take \(values, step=\), got \(level",
-        ),
-        (
-            lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": deviating}),
-            "the deviation deviating raised KeyError",
-        ),
-        (
-            lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": task}),  # pyright: ignore[reportArgumentType]
-            r"expected the deviation task to take \(message, knowledge\), got",
-        ),
+        (lambda: track(logging.getLogger()), r"expected the tracker's log to take \(values, step=\), got \(level"),
+        (lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": deviating}), "deviating raised Key"),
+        (lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": task}), "deviation task .*knowledge"),
     ],
 )
 def test_what_is_asked_of_a_run_is_refused_in_one_sentence(call: Any, words: str) -> None:
@@ -332,43 +323,22 @@ FRAME = {"a": [39, 40, 50], "b": [1, 2, 3], "who": ["u", "v", "u"], "y": [0, 1, 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda: data.from_arrays({"a": X}, Y, OWNERS),
-            r"expected features to be an array .*, got a dict; .*from_frame",
-        ),
-        (
-            lambda: data.from_arrays(scipy.sparse.csr_array(X), Y, OWNERS),
-            r"a csr_array, a sparse matrix; its toarray\(\)",
-        ),
+        (lambda: data.from_arrays({"a": X}, Y, OWNERS), "features to be an array .*, got a dict; .*from_frame"),
+        (lambda: data.from_arrays(scipy.sparse.csr_array(X), Y, OWNERS), r"a csr_array, .* its toarray\(\)"),
         (lambda: data.dataset(np.ma.masked_less(X, 0), Y), "got a MaskedArray with masked entries"),
-        (
-            lambda: data.dataset([[1.0, 2.0], [3.0]], [0, 1]),
-            r"expected features to be an array .* a list \(.*inhomogeneous",
-        ),
+        (lambda: data.dataset([[1.0, 2.0], [3.0]], [0, 1]), r"features to be an array .* a list \(.*inhomogeneous"),
         (lambda: data.dataset(iter(X), Y), "got an iterator"),
         (lambda: data.dataset(X, [[0], [1, 2]]), "expected labels to be an array"),
         (lambda: data.from_arrays(X, 500 * np.arange(60), OWNERS), r"\(a regression\) as floats, or classes=29501"),
-        (
-            lambda: data.dataset_from_frame({**FRAME, "a": [39, "?", 50]}, label="y"),
-            "text in 'a', '\\?' in row 1, counted",
-        ),
-        (
-            lambda: data.dataset_from_frame({**FRAME, "b": ["7", "2.5", "n/a"]}, label="y", client="who"),
-            "'n/a' in row 2",
-        ),
+        (lambda: data.dataset_from_frame({**FRAME, "a": [39, "?", 50]}, label="y"), "'a', .* in row 1, counted"),
+        (lambda: data.dataset_from_frame({**FRAME, "b": ["7", "2.5", "n/a"]}, label="y", client="who"), "'n/a' .* 2"),
         (lambda: models.task_from_module(nn.Dense(2), (X[:1], X[:1])), "got a tuple of 2; a module of several inputs"),
         (lambda: models.task_from_module(nn.Dense(2), X[:1], example_y=[0]), "example_y to be an array .*, got a list"),
         (lambda: games_key("0"), "expected key to be one key of jax.random, such as .*, or a seed, got '0'"),
         (lambda: games_key(0.5), "or a seed, got 0.5"),
         (lambda: games_key(True), "or a seed, got True"),
-        (
-            lambda: games_key(jax.random.split(KEY, 2)),
-            r"to be one key of jax.random.*, got Array\(\(2,\)",
-        ),
-        (
-            lambda: games_key(jax.random.split(jax.random.PRNGKey(0), 2)),
-            r"to be one key of jax.random.*, got Array\(\[\[",
-        ),
+        (lambda: games_key(jax.random.split(KEY, 2)), r"to be one key of jax.random.*, got Array\(\(2,\)"),
+        (lambda: games_key(jax.random.split(jax.random.PRNGKey(0), 2)), r"one key of .*, got Array\(\[\["),
     ],
 )
 def test_what_is_no_array_is_refused_in_one_sentence(call: Any, words: str) -> None:

@@ -13,8 +13,10 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
 
 from fljax.cli.options import FigureOptions
 from fljax.core.errors import AlgorithmError, short, user_frame
@@ -54,6 +56,29 @@ def _finite(value: Any) -> Any:
 def console(width: int | None = None) -> PlainConsole:
     """A console for tables, which prints labels literally; ``width`` without a terminal, so that no cell is wrapped."""
     return PlainConsole(width=None if sys.stdout.isatty() else width)
+
+
+def as_table(
+    lines: Sequence[Sequence[str]],
+    title: str = "",
+    caption: str = "",
+    *,
+    words: Collection[str] = (),  # headings of columns of words; the others but the first are numbers
+    sums: bool = False,  # whether a rule is above the last line
+    fold: bool = False,  # whether a long word goes on in another line where it would be cut
+    whole: bool = False,  # whether the first column is never wrapped
+    **look: Any,
+) -> Table:
+    """A table for the terminal; the first line has its headings."""
+    table = Table(title=title or None, caption=caption or None, **look)
+    for place, head in enumerate(lines[0]):
+        justify, overflow = "left" if not place or head in words else "right", "fold" if fold else "ellipsis"
+        table.add_column(head, justify=justify, overflow=overflow, no_wrap=whole and not place)
+    for place, line in enumerate(lines[1:], 2):
+        if sums and place == len(lines):
+            table.add_section()
+        table.add_row(*line)
+    return table
 
 
 def absent_platform() -> str | None:

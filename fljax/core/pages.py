@@ -62,6 +62,12 @@ def folded(words: str, part: str) -> Markup:
     return _templates().folded(words, part)
 
 
+def long_table(lines: Sequence[Sequence[str]], words: str, most: int) -> Markup:
+    """A wide table; one of more than ``most`` lines is folded under ``words``."""
+    framed = wide(table(lines))
+    return framed if len(lines) - 1 <= most else folded(words, framed)
+
+
 def image(content: bytes, words: str) -> Markup:
     """A PNG picture; ``words`` say what it shows, for readers who cannot see it."""
     return _templates().image(base64.b64encode(content).decode("ascii"), words)

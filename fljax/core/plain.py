@@ -33,13 +33,13 @@ def tell(*values: object, end: str = "\n", sep: str = " ", file: Any = None, flu
     print(*(plain(str(value)) for value in values), sep=sep, end=end, file=file, flush=flush)
 
 
-def as_csv(table: Any, *, header: bool = True) -> str:
+def as_csv(table: Any) -> str:
     """A DataFrame without its index as CSV; texts that a spreadsheet would take for a formula begin with ``'``."""
     table = table.copy(deep=False)
     for place, kind in enumerate(table.dtypes):
         if kind.kind not in "biufc":
             table.isetitem(place, table.iloc[:, place].map(in_cell).astype(object))
-    return table.rename(columns=in_cell).to_csv(index=False, header=header, lineterminator="\n")
+    return table.rename(columns=in_cell).to_csv(index=False, lineterminator="\n")
 
 
 def in_cell(value: Any) -> Any:

@@ -90,6 +90,13 @@ class Checkpoint(NamedTuple):
     records: str | pathlib.Path | None = None
     force: bool = False
 
+    @classmethod
+    def of(cls, given: str | pathlib.Path | Checkpoint | None) -> Checkpoint | None:
+        """The settings that a user gives, checked; a folder alone has the defaults of the others."""
+        if given is None:
+            return None
+        return (given if isinstance(given, Checkpoint) else cls(given)).check()
+
     def check(self) -> Checkpoint:
         """Raises a ValueError if a number is out of range; returns the settings."""
         if not isinstance(self.folder, str | pathlib.Path):  # pyright: ignore[reportUnnecessaryIsInstance]

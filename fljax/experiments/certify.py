@@ -43,7 +43,7 @@ from fljax.games.strategic.playing import check_deviators, check_numbers, number
 from fljax.games.strategic.splitting import check_names, check_splits, split_name
 from fljax.games.strategic.utilities import check_utility
 from fljax.games.values import algorithm_of, in_words
-from fljax.results.events import DONE, OnEvent
+from fljax.results.events import OnEvent
 from fljax.results.folders import CERTIFICATES, OF_CERTIFY, OpenFolder
 from fljax.results.identity import CHECKPOINTS
 from fljax.scenarios import ByReport, Deviation, Strategy
@@ -110,7 +110,7 @@ def run(
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data
         for label in [label for label in labels if label in certificates]:
-            outputs.log.note(f"{DONE}, not repeated", label)
+            outputs.log.done(label)
             if certificates[label].tolerance != asked.tolerance:
                 certificates[label] = judged(certificates[label], asked.tolerance)
         if not set(labels) <= certificates.keys():  # else the data are not read

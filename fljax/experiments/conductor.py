@@ -32,9 +32,11 @@ from fljax.core.files import read_npz, write, write_npz
 from fljax.core.names import about_algorithm
 from fljax.core.sameness import FORCED, WENT_ON, forced_in
 from fljax.core.signatures import arguments_for
-from fljax.engine import Block, Memory, Plan, StopEarly, checksum_of, replay, sentences, standalone_sweep, sweep
+from fljax.engine import Block, Memory, Plan, StopEarly, checksum_of, replay, sentences, standalone_sweep
 from fljax.engine.callbacks import Callback, is_called_at_start, scalars_of
 from fljax.engine.checkpoints import Checkpoint, StopRequest
+from fljax.engine.loop.history import Hooks
+from fljax.engine.loop.simulation import run_plans
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, weights_of
 from fljax.experiments.programs import AheadOfSweep, alike, grouped, world_key
@@ -42,7 +44,7 @@ from fljax.experiments.saved_models import ModelFiles
 from fljax.metrics.registry import of_gains
 from fljax.results import Reference, Result, Results, folders, further_rounds, judged_by
 from fljax.results.clients import with_common_names, with_names
-from fljax.results.events import DONE, STOPPED, EventLog, Line, OnEvent, Parts, append, joined_weights
+from fljax.results.events import STOPPED, EventLog, Line, OnEvent, Parts, append, joined_weights
 from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
 from fljax.results.identity import begin_checkpoints, write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
@@ -181,8 +183,8 @@ class EarlyStop:
             return False
         if not self._stop(block) or block.round >= block.rounds:
             return False
-        words = f"{STOPPED} {block.round} of {block.rounds}: {self._stop.reason}"
-        self._log.note(words, self._label, block.round, block.rounds)
+        words = f"stopped after round {block.round} of {block.rounds}: {self._stop.reason}"
+        self._log.note(words, self._label, block.round, block.rounds, STOPPED)
         return True
 
     def replay(self, blocks: Sequence[Block]) -> bool:
@@ -240,7 +242,7 @@ class ProgressFiles(NamedTuple):
         place = folders.checkpoints_of(self.directory, label).joinpath(*parts)
         note = functools.partial(self.log.note, label=label)
         long = folders.records_of(self.directory, label)
-        return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long, self.saving.force)
+        return Checkpoint(place, note=note, records=long, **self.saving._asdict())
 
     def begin(self) -> None:
         """Makes the folder of checkpoints, which names the config."""
@@ -406,7 +408,7 @@ def conduct(
     parts, models = dict(folder.finished), dict[str, Result]()
     for label in experiment.labels:
         if label in parts:
-            log.note(f"{DONE}, not repeated", label, rounds, rounds)
+            log.done(label, rounds)
             continue
         assert compute is not None, f"{label} is not finished"
         try:
@@ -477,15 +479,14 @@ def trained_alone(
 def _train_alone(cells: Sequence[Setup], log: EventLog, noted: bool) -> list[Reference]:
     """Trains the standalone models of every cell; ``noted``: whether their memory is told."""
     references: dict[int, Reference] = {}
-    for places in alike(range(len(cells)), lambda at: (world_key(cells[at]), cells[at].execution, cells[at].alone)):
+    for places in alike(range(len(cells)), lambda at: (world_key(cells[at]), cells[at].alone)):
         first, locals = cells[places[0]], [cells[place].standalone for place in places]
         count = len(set(map(repr, locals)))
         ways = f", in {count} ways" if count > 1 else ""
         words = f"training {first.clients + first.unseen} standalone models per seed{ways}"
         log.tell("standalone", "", 0, first.rounds, words)
-        how: dict[str, Any] = {"seeds": first.seeds, "execution": first.execution, **first.alone}
-        how["on_memory"] = memory_notes(log, "", first.rounds, "standalone models: ") if noted else None
-        made = standalone_sweep(first.task, first.federation, locals, **how)
+        on_memory = memory_notes(log, "", first.rounds, "standalone models: ") if noted else None
+        made = standalone_sweep(first.task, first.federation, locals, **first.alone, on_memory=on_memory)
         references |= dict(zip(places, made, strict=True))
     return [references[place] for place in range(len(cells))]
 
@@ -534,22 +535,13 @@ class SweptCells(NamedTuple):
             cell = self.cells[members[0]]
             self.ahead.after()
             try:
-                of_members = sweep(
-                    [programs.plans[place] for place in members],
-                    cell.federation,
-                    rounds=rounds,
-                    seeds=cell.seeds,
-                    references=[self.references[place] for place in members],
-                    evaluate_every=cell.evaluate_every,
+                hooks = Hooks(
                     callbacks=(progress, self.builder.callback(label, cells=members)),
-                    execution=cell.execution,
                     on_memory=memory_notes(log, label, count * rounds),
-                    non_finite=cell.non_finite,
-                    extra_metrics=cell.extra_metrics,
-                    scores=cell.scores,
-                    score_every=cell.score_every,
                     checkpoint=self.outputs.files.checkpoint(label, f"program_{job}"),
                 )
+                plans, references = zip(*((programs.plans[at], self.references[at]) for at in members), strict=True)
+                of_members = run_plans(plans, cell.federation, cell.schedule, references, hooks)
             except NotFinite as stop:
                 self.outputs.files.finished(label)  # so that resuming runs it again
                 raise stop.of(label, values_of(self.axes, members[stop.plan])) from None

@@ -18,7 +18,7 @@ from fljax.core.errors import during
 from fljax.core.names import about_algorithm
 from fljax.engine import Plan, compile_ahead, groups, rehearse
 from fljax.engine.devices.layout import default_platform
-from fljax.engine.loop.simulation import check_rounds
+from fljax.engine.loop.compilation import check_rounds
 from fljax.engine.loop.trained import check_scores
 from fljax.engine.rounds.evaluate import GRADIENT_NORM
 from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
@@ -98,10 +98,9 @@ def grouped(cells: Sequence[Setup], position: int, references: Sequence[Referenc
     def on_what_it_depends(place: int) -> Any:
         """The cell without its other algorithms."""
         cell, required = cells[place], np.asarray(references[place].required)
-        settings = (cell.clients_per_round, cell.rounds, cell.evaluate_every, cell.standalone, cell.execution)
         reads = reads_requirement(cell.algorithms[position]) or GRADIENT_NORM in cell.extra_metrics
-        settings += (cell.non_finite, cell.alone, cell.extra_metrics, reads and required.tobytes())
-        return world_key(cell), settings, cell.algorithms[position]
+        alone = cell.standalone, cell.alone, reads and required.tobytes()
+        return world_key(cell), cell.schedule, cell.clients_per_round, alone, cell.algorithms[position]
 
     def on_what_programs_depend(place: int) -> Any:
         return world_key(cells[place]), cells[place].execution, cells[place].non_finite, cells[place].extra_metrics

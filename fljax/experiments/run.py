@@ -12,7 +12,9 @@ from fljax import results
 from fljax.config import Config, dumps
 from fljax.core import processes
 from fljax.core.names import about_algorithm
-from fljax.engine import Block, Memory, Plan, checksum_of, estimate, estimate_standalone, progress_of, simulate
+from fljax.engine import Block, Memory, Plan, checksum_of, estimate, estimate_standalone, progress_of
+from fljax.engine.loop.history import Hooks
+from fljax.engine.loop.simulation import run_plans
 from fljax.engine.programs.execution import debug_mode
 from fljax.experiments import outlines
 from fljax.experiments.conductor import (
@@ -41,7 +43,7 @@ from fljax.results.clients import with_names
 from fljax.results.events import OnEvent, Parts
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import flat
-from fljax.results.non_finite import infinite_losses, unstopped, until_stopped
+from fljax.results.non_finite import NotFinite, infinite_losses, unstopped
 from fljax.results.records import without_value
 
 
@@ -155,7 +157,7 @@ class _Computation(NamedTuple):
         with about_algorithm(label):
             own = setup_of(setup, entry)
             plan = build_plan(own, entry, self.reference, preparation.baselines_of(setup, parts))
-            result, stopped = until_stopped(simulate, plan, own.federation, **self._arguments(entry, plan, parts))
+            result, stopped = self._run(entry, own, plan, parts)
             trained = result
             if entry.pooled:
                 result = result_by_client(result, self.reference, setup.clients, setup.unseen)
@@ -179,40 +181,35 @@ class _Computation(NamedTuple):
             self.outputs.models.save(label, plan, trained)
         return Computed(Results(metrics, short), (plan, result), stopped)
 
-    def _arguments(self, entry: AlgorithmSetup, plan: Plan, parts: Parts) -> dict[str, Any]:
-        """The arguments of ``simulate`` for an algorithm, beside the plan and the federation."""
-        setup, outputs, label = self.setup, self.outputs, entry.label
-        rounds, initial = setup.rounds, None
-        evaluate_at = self.decisions if entry is setup.algorithms[0] else ()
+    def _run(self, entry: AlgorithmSetup, own: Setup, plan: Plan, parts: Parts) -> tuple[Result, NotFinite | None]:
+        """The Result of an algorithm in its setup ``own``, and what stopped it before its end."""
+        outputs, label, schedule, initial = self.outputs, entry.label, own.schedule, None
+        if entry is self.setup.algorithms[0]:
+            schedule = schedule._replace(evaluate_at=self.decisions)
         before = rounds_before(self.folder)
         if label in self.folder.begun and before is not None and outputs.files.directory is not None:
-            initial = state_of(outputs.files.directory, label, plan, setup_of(setup, entry), before)
-            outputs.log.note(f"goes on after round {before}, from its saved models", label, before, rounds)
-            evaluate_at = (*evaluate_at, *range(0, rounds, setup.evaluate_every))
-            rounds -= before
+            initial = state_of(outputs.files.directory, label, plan, own, before)
+            outputs.log.note(f"goes on after round {before}, from its saved models", label, before, own.rounds)
+            usual = range(0, own.rounds, own.evaluate_every)
+            schedule = schedule._replace(rounds=own.rounds - before, evaluate_at=(*schedule.evaluate_at, *usual))
 
         callback = self.builder.callback(label, parts)
 
         def progress(block: Block) -> None:
             outputs.log.train(label, block.round, block.rounds, progress_of(block))
 
-        return {
-            "rounds": rounds,
-            "initial": initial,
-            "seeds": setup.seeds,
-            "reference": None if entry.pooled else self.reference,
-            "evaluate_every": setup.evaluate_every,
-            "evaluate_at": evaluate_at,
-            "callbacks": (progress, OfPooled(callback, setup, self.reference) if entry.pooled else callback),
-            "execution": setup.execution,
-            "on_memory": memory_notes(outputs.log, label, setup.rounds),
-            "checkpoint": outputs.files.checkpoint(label),
-            **outputs.models.arguments(setup_of(setup, entry), label, plan),
-            "non_finite": setup.non_finite,
-            "extra_metrics": setup_of(setup, entry).extra_metrics,
-            "scores": setup.scores,
-            "score_every": setup.score_every,
-        }
+        hooks = Hooks(
+            callbacks=(progress, OfPooled(callback, self.setup, self.reference) if entry.pooled else callback),
+            on_memory=memory_notes(outputs.log, label, own.rounds),
+            checkpoint=outputs.files.checkpoint(label),
+            **outputs.models.arguments(own, label, plan),
+        )
+        references = [None if entry.pooled else self.reference]
+        given = [plan], own.federation, schedule, references, hooks
+        try:
+            return run_plans(*given, initial=initial, leave_records=True)[0], None
+        except NotFinite as stop:
+            return stop.results[0], stop
 
     def _short(self, label: str, result: Result) -> Any:
         """The records of an algorithm for the results; long ones stay in their store."""
@@ -244,8 +241,7 @@ def estimates(config: Config) -> dict[str, Memory]:
     """
     setup = with_pool(resolve_setup(config))
     plans = check(setup, rehearsed=False)  # the estimate traces them
-    how: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
-    alone = estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone, **how)
+    alone = estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone)
     estimated = {
         entry.label: estimate(plans[entry.label], setup_of(setup, entry).federation, setup.schedule)
         for entry in setup.algorithms

@@ -29,7 +29,7 @@ from fljax.games import CoalitionTable, SavedTables, coalitions, compare_estimat
 from fljax.games.comparing import Asked, Baseline, Coalitions, Outside, chosen_members, planned
 from fljax.games.values import Value, algorithm_of, check_value, in_words, metrics_of, name_of_value
 from fljax.results import Reference
-from fljax.results.events import DONE, OnEvent
+from fljax.results.events import OnEvent
 from fljax.results.folders import OF_WORTH, OpenFolder
 from fljax.results.folders import WORTH as TABLES
 
@@ -76,7 +76,7 @@ def run(
         for label in labels:
             if finished is not None and directory is not None and label in tables:
                 _check_asked(finished, label, asked, directory)
-                outputs.log.note(f"{DONE}, not repeated", label)
+                outputs.log.done(label)
         # Not saved: computed again when a finished folder is resumed.
         compared: dict[str, xr.Dataset] = {}
         if asked.estimators is not None or not set(labels) <= tables.keys():  # else the data are not read

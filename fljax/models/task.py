@@ -162,7 +162,7 @@ def _build(arguments: _Arguments) -> Task:
             f"anew, got an instance of {type(module).__name__}"
         )
     elif callable(module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
-        from fljax.models.modules import nnx_functions  # imported here, since flax.nnx takes long
+        from fljax.models.nnx_modules import nnx_functions  # imported here, since flax.nnx takes long
 
         with during(f"the module {name_of(module)}"):
             functions = nnx_functions(module, x, frozen=statistics == "frozen")

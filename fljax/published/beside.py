@@ -25,7 +25,7 @@ from fljax.config.reading import load
 from fljax.metrics.uncertainty import align_clusters, over_seeds
 from fljax.published.tables import Published, Sample, plain_label, plain_metric, select
 from fljax.published.verdicts import DEVIATION_OVER_CLIENTS, STANDARD_DEVIATION, STANDARD_ERROR, spread
-from fljax.report.tables import last_values
+from fljax.report.tables import last_values, with_spread
 from fljax.results.events import end_of
 from fljax.results.non_finite import diverged_seeds
 
@@ -174,10 +174,7 @@ def caption(rows: Sequence[Published]) -> str:
 
 def number(mean: float, spread: float, metric: str) -> str:
     """``mean ± spread`` with two decimals, percentages with one; a dash if there is no mean."""
-    if math.isnan(mean):
-        return "–"
-    digits = 1 if "pct" in metric else 2
-    return f"{mean:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
+    return with_spread(mean, spread, 1 if "pct" in metric else 2)
 
 
 def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:

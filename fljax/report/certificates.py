@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import pathlib
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
@@ -19,13 +19,13 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from fljax.core import pages
 from fljax.core.files import write
-from fljax.core.plain import in_cell
+from fljax.core.plain import as_csv
+from fljax.report import style
 from fljax.report.page import attached_to, png
-from fljax.report.style import COLOURS, INK, fitted, fonts_for, legend_below, printable, texts_of, width_of
 
 PAGE, TABLE = "certificates.html", "certificates.csv"
 _GAIN, _LOSS, _PLAIN = "#D55E00", "#0072B2", "#f3f3f3"
-_SINK, _CYCLE, _NODE = INK, "#ffcf87", "#dddddd"
+_SINK, _CYCLE, _NODE = style.INK, "#ffcf87", "#dddddd"
 _WRITTEN = 24  # clients up to which numbers are written into cells
 _MOST_NODES = 64
 _MARKS = {
@@ -96,7 +96,7 @@ def _of_all(verdicts: Sequence[str]) -> str:
 
 def _name_of(certificate: xr.Dataset, cell: int) -> str:
     """The name of the client that deviates in a cell."""
-    return printable(str(certificate["name"].values[int(certificate["deviator"][cell])]), 30)
+    return style.printable(str(certificate["name"].values[int(certificate["deviator"][cell])]), 30)
 
 
 def _cell_in_words(certificate: xr.Dataset, cell: int) -> str:
@@ -233,17 +233,16 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     clients = certificate.sizes["client"]
     gains, verdicts = np.full((len(rows), clients), np.nan), np.full((len(rows), clients), "", dtype=object)
     for cell in range(certificate.sizes["cell"]):
-        place = rows.index(str(certificate["deviation"].values[cell])), int(certificate["deviator"].values[cell])
-        gains[place], verdicts[place] = (
-            certificate["mean"].values[cell],
-            str(certificate["verdict_of_cell"].values[cell]),
-        )
-    labels = [printable(row, 30) for row in rows]
-    beside = max(width_of(label, 9) for label in labels)
+        entry = certificate.isel(cell=cell)
+        place = rows.index(str(entry["deviation"].values)), int(entry["deviator"])
+        gains[place], verdicts[place] = float(entry["mean"]), str(entry["verdict_of_cell"].values)
+    labels = [style.printable(row, 30) for row in rows]
+    beside = max(style.width_of(label, 9) for label in labels)
     lines = sum(1 + label.count("\n") for label in labels)
     size = max(6.4, beside + 2.2 + 0.62 * min(clients, _WRITTEN)), 2.6 + 0.34 * lines
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.add_subplot()
+    axes = style.panel(figure)
+    style.bare(axes)
     largest = float(np.nanmax(np.abs(gains))) or 1.0
     colours = LinearSegmentedColormap.from_list("gains", [_LOSS, "#ffffff", _GAIN]).with_extremes(bad="#bbbbbb")
     image = axes.imshow(np.ma.masked_invalid(gains), cmap=colours, norm=Normalize(-largest, largest), aspect="auto")
@@ -251,19 +250,17 @@ def certificate_picture(certificate: xr.Dataset, heading: str = "") -> Figure:
     axes.set_yticks(range(len(rows)), labels)
     step = max(1, -(-clients // _WRITTEN))
     shown = range(0, clients, step)
-    axes.set_xticks(shown, [printable(str(certificate["name"].values[client]), 12) for client in shown])
-    axes.set_xlabel("client that deviates", fontsize=9.5, color=INK)
-    axes.tick_params(colors=INK, labelsize=9, length=0)
-    axes.spines[:].set_visible(False)
+    axes.set_xticks(shown, [style.printable(str(certificate["name"].values[client]), 12) for client in shown])
+    axes.set_xlabel("client that deviates")
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
-    bar.set_label("mean gain", fontsize=9.5, color=INK)
-    bar.ax.tick_params(colors=INK, labelsize=9)
+    bar.set_label("mean gain", fontsize=9.5, color=style.INK)
+    bar.ax.tick_params(colors=style.INK, labelsize=9)
     bar.outline.set_visible(False)  # type: ignore[operator]
     _title(axes, [_verdict_in_words(certificate)], size[0] - 2)
-    _head(figure, heading or "Does it pay to deviate?")
+    style.head(figure, heading or "Does it pay to deviate?", size=13)
     present = [name for name in _MARKS if (verdicts == name).any()]
     untried = {"not tried": Patch(facecolor="#bbbbbb")} if (verdicts == "").any() else {}
-    legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | untried)
+    style.legend_below(figure, {_MARKS[name]: _mark(name) for name in present} | untried)
     return figure
 
 
@@ -275,32 +272,31 @@ def _write_cells(axes: Axes, gains: np.ndarray, verdicts: np.ndarray, largest: f
         words = f"{round(value, decimals) + 0.0:+.{decimals}f}" if gains.shape[1] <= _WRITTEN else ""
         words += _WRITTEN_MARKS.get(verdict, "")
         light = abs(value) > 0.6 * largest
-        axes.text(column, row, words, ha="center", va="center", fontsize=8, color="white" if light else INK)
+        axes.text(column, row, words, ha="center", va="center", fontsize=8, color="white" if light else style.INK)
         if verdict == "VIOLATED":
-            axes.add_patch(Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, edgecolor=INK, linewidth=1.8))
+            axes.add_patch(
+                Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, edgecolor=style.INK, linewidth=1.8)
+            )
 
 
 def _mark(verdict: str) -> Patch | Line2D:
     if verdict in _WRITTEN_MARKS:
-        return Line2D([], [], linestyle="none", marker=f"${_WRITTEN_MARKS[verdict]}$", markersize=8, color=INK)
+        return Line2D([], [], linestyle="none", marker=f"${_WRITTEN_MARKS[verdict]}$", markersize=8, color=style.INK)
     width = 1.8 if verdict == "VIOLATED" else 0.0
-    return Patch(facecolor=_PLAIN, edgecolor=INK, linewidth=width)
+    return Patch(facecolor=_PLAIN, edgecolor=style.INK, linewidth=width)
 
 
 def certificate_table(certificates: Mapping[str, xr.Dataset]) -> bytes:
     """All cells as CSV: a line for each algorithm and cell, with its gain with each seed; empty if not known."""
     seeds = list(dict.fromkeys(int(seed) for dataset in certificates.values() for seed in dataset["seed"].values))
     changes = [f"{name}{end}" for name in _CHANGES for end in ("", "_low", "_high")]
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, [*_BEGIN, *changes, "above", "verdict", *(f"seed_{seed}" for seed in seeds)], restval=""
-    )
-    writer.writeheader()
-    for label, dataset in certificates.items():
-        for cell in range(dataset.sizes["cell"]):
-            line = {"algorithm": label, **_line(dataset.isel(cell=cell))}
-            writer.writerow({name: in_cell(value) for name, value in line.items()})
-    return text.getvalue().encode()
+    lines = [
+        {"algorithm": label, **_line(dataset.isel(cell=cell))}
+        for label, dataset in certificates.items()
+        for cell in range(dataset.sizes["cell"])
+    ]
+    columns = [*_BEGIN, *changes, "above", "verdict", *(f"seed_{seed}" for seed in seeds)]
+    return as_csv(pd.DataFrame(lines, columns=pd.Index(columns), dtype=object)).encode()
 
 
 def _line(entry: xr.Dataset) -> dict[str, object]:
@@ -329,7 +325,7 @@ def write_certificates(
     parts: list[str] = []
     for label, dataset in certificates.items():
         names = [label, *map(str, dataset["deviation"].values), *map(str, dataset["name"].values)]
-        with fonts_for([*names, *texts_of(xr.Dataset(), heading)]):
+        with style.fonts_for([*names, *style.texts_of(xr.Dataset(), heading)]):
             content = png(certificate_picture(dataset, f"{label}: does it pay to deviate?"))
         paths.append(folder / f"certificate_{_as_words(label)}.png")
         write(paths[-1], content)
@@ -376,7 +372,7 @@ def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:
     columns = len(np.unique(x))
     names = [str(name) for name in graph["strategy"].values]
     labels = {place: _label(choices[place], names) for place in drawn}
-    widest = max(width_of(label, 9) for label in labels.values())
+    widest = max(style.width_of(label, 9) for label in labels.values())
     lines = max(1 + label.count("\n") for label in labels.values())
     size = max(6.4, columns * (widest + 1.1)), max(3.6, 1.6 + (0.46 + 0.16 * lines) * tallest)
     figure = Figure(figsize=size, layout="constrained")
@@ -384,21 +380,16 @@ def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:
     axes.axis("off")
     movers, gains = graph["mover"].values, graph["gain"].values
     sinks, cycles = graph["sink"].values, graph["in_cycle"].values
+    box = {"boxstyle": "round,pad=0.35", "edgecolor": "white"}
+    in_box: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "zorder": 3}
     boxes = {
         place: axes.text(
             float(x[place]),
             float(y[place]),
             label,
-            ha="center",
-            va="center",
-            fontsize=9,
-            color="white" if sinks[place] else INK,
-            bbox={
-                "boxstyle": "round,pad=0.35",
-                "facecolor": _SINK if sinks[place] else _CYCLE if cycles[place] else _NODE,
-                "edgecolor": "white",
-            },
-            zorder=3,
+            color="white" if sinks[place] else style.INK,
+            bbox=box | {"facecolor": _SINK if sinks[place] else _CYCLE if cycles[place] else _NODE},
+            **in_box,
         ).get_bbox_patch()
         for place, label in labels.items()
     }
@@ -416,15 +407,15 @@ def best_response_picture(graph: xr.Dataset, heading: str = "") -> Figure:
             shrinkA=1,
             shrinkB=1,
             linewidth=float(0.8 + 1.4 * gains[edge] / gains[inside].max()),
-            color=COLOURS[int(movers[edge]) % len(COLOURS)],
+            color=style.COLOURS[int(movers[edge]) % len(style.COLOURS)],
             zorder=4,  # above the boxes, which have their size when they are drawn
         )
         axes.add_patch(arrow)
     axes.set_xlim(-0.5, x[drawn].max() + 0.5)
     axes.set_ylim(y[drawn].min() - 0.7, y[drawn].max() + 0.7)
     _title(axes, _graph_in_words(names, len(drawn), len(choices)), figure.get_figwidth() - 0.4)
-    _head(figure, heading or "Best responses")
-    legend_below(figure, _of_nodes(sinks[drawn], cycles[drawn]) | _of_movers(movers[inside]))
+    style.head(figure, heading or "Best responses", size=13)
+    style.legend_below(figure, _of_nodes(sinks[drawn], cycles[drawn]) | _of_movers(movers[inside]))
     return figure
 
 
@@ -460,7 +451,7 @@ def _label(row: np.ndarray, names: list[str]) -> str:
     """Of two strategies the clients with the first one, in braces; of more the strategies of clients in order."""
     if len(names) == 2:
         return "{" + ", ".join(map(str, np.flatnonzero(row == 0))) + "}"
-    chosen = [printable(names[int(choice)], 24) for choice in row]
+    chosen = [style.printable(names[int(choice)], 24) for choice in row]
     longest = len(row) * (max(map(len, names)) + 3) - 3
     return (" | " if longest <= 24 else "\n").join(chosen)
 
@@ -472,7 +463,7 @@ def _graph_in_words(names: Sequence[str], drawn: int, count: int) -> list[str]:
         else "strategies of clients in their order"
     )
     more = f"; {drawn} of {count} profiles, to which play leads from the honest one" if drawn < count else ""
-    return [printable(f"{first}; arrows: best responses{more}", 200)]
+    return [style.printable(f"{first}; arrows: best responses{more}", 200)]
 
 
 def _of_nodes(sinks: np.ndarray, cycles: np.ndarray) -> dict[str, Patch]:
@@ -483,18 +474,12 @@ def _of_nodes(sinks: np.ndarray, cycles: np.ndarray) -> dict[str, Patch]:
 def _of_movers(movers: np.ndarray) -> dict[str, Line2D]:
     """A line for each client that moves; colours come again after six clients, which share a line then."""
     lines: dict[str, Line2D] = {}
-    for place, colour in enumerate(COLOURS):
-        clients = sorted({int(client) for client in movers if client % len(COLOURS) == place})
+    for place, colour in enumerate(style.COLOURS):
+        clients = sorted({int(client) for client in movers if client % len(style.COLOURS) == place})
         if clients:
             lines[f"client {' or '.join(map(str, clients))}"] = Line2D([], [], color=colour, linewidth=2)
     return lines
 
 
 def _title(axes: Axes, lines: Sequence[str], width: float) -> None:
-    axes.set_title(fitted("\n".join(lines), width, 10), fontsize=10, color=INK)
-
-
-def _head(figure: Figure, heading: str) -> None:
-    width = 0.95 * figure.get_figwidth()
-    text = fitted(printable(heading, 200), width, 13, bold=True)
-    figure.suptitle(text, fontsize=13, fontweight="bold", color=INK)
+    axes.set_title(style.fitted("\n".join(lines), width, 10), fontsize=10, color=style.INK)

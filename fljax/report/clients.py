@@ -21,8 +21,9 @@ from fljax.core import pages
 from fljax.data import ClientCounts
 from fljax.data.clients import name_text
 from fljax.metrics import incentivised_participation_rate, opt_outs
+from fljax.report import style
 from fljax.report.kinds.sources import HasResults, Material, Source, at_last, having, of_clients, rates, read
-from fljax.report.style import COLOURS, INK, STANDALONE, Style, dress, fitted, legend_layout, percent, printable, styles
+from fljax.report.tables import with_spread
 from fljax.results import folders
 from fljax.results.clients import ClientGain, GainShare, gain_shares, gains, gains_at_best, names_of
 from fljax.results.events import Results, end_of
@@ -41,23 +42,17 @@ def data_picture(counts: ClientCounts, heading: str = "") -> Figure:
     few = len(counts.clients) <= MOST_CLIENTS
     width = min(max(6.0, 2.0 + 0.28 * len(counts.clients)), 14.0) if few else 10.0
     figure = Figure(figsize=(width, 4.6), layout="constrained")
-    axes = figure.add_subplot()
-    dress(axes)
+    axes = style.panel(figure)
     if counts.labels is None:
         _boxes(axes, counts) if few else _bands(axes, counts)
     elif few and counts.labels.shape[1] <= MOST_LABELS:
         _bars(axes, counts)
-        handles, labels = axes.get_legend_handles_labels()
-        labels, columns = legend_layout(labels, width)
-        height = 4.6 + 0.22 * max(0, -(-len(labels) // columns) - 1)
-        figure.set_size_inches(width, height)
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+        style.legend_below(figure, style.labelled([axes]))
     else:
         _map(figure, axes, counts)
     if heading:
-        axes.set_title(printable(heading, int(width * 9)), fontsize=11, color=INK, fontweight="bold")
-    axes.xaxis.label.set(fontsize=9.5, color=INK)
-    axes.yaxis.label.set(fontsize=9.5, color=INK)
+        axes.set_title(style.printable(heading, 400))
+        style.finish(axes)
     return figure
 
 
@@ -66,9 +61,9 @@ def _bars(axes: Axes, counts: ClientCounts) -> None:
     place, below = np.arange(len(counts.clients)), np.zeros(len(counts.clients))
     count = counts.labels.shape[1]
     more = [colormaps["tab10"](number) for number in range(count)]
-    colours = COLOURS if count <= len(COLOURS) else more
+    colours = style.COLOURS if count <= len(style.COLOURS) else more
     for label, rows, colour in zip(counts.classes, counts.labels.T, colours, strict=False):
-        axes.bar(place, rows, bottom=below, width=0.82, color=colour, label=printable(name_text(label)))
+        axes.bar(place, rows, bottom=below, width=0.82, color=colour, label=style.printable(name_text(label)))
         below = below + rows
     axes.set_ylabel("training rows")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -83,7 +78,7 @@ def _map(figure: Figure, axes: Axes, counts: ClientCounts) -> None:
     )
     axes.grid(visible=False)
     bar = figure.colorbar(image, ax=axes, pad=0.01)
-    bar.set_label("training rows (white: none)", fontsize=9.5, color=INK)
+    bar.set_label("training rows (white: none)", fontsize=9.5, color=style.INK)
     bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     names = [_short(label) for label in counts.classes]
     if len(names) <= 30:
@@ -102,9 +97,9 @@ def _boxes(axes: Axes, counts: ClientCounts) -> None:
         positions=np.arange(len(counts.clients)),
         widths=0.6,
         patch_artist=True,
-        boxprops={"facecolor": COLOURS[4], "edgecolor": INK},
-        medianprops={"color": COLOURS[1], "linewidth": 1.6},
-        flierprops={"markersize": 2.5, "markeredgecolor": INK},
+        boxprops={"facecolor": style.COLOURS[4], "edgecolor": style.INK},
+        medianprops={"color": style.COLOURS[1], "linewidth": 1.6},
+        flierprops={"markersize": 2.5, "markeredgecolor": style.INK},
         manage_ticks=False,
     )
     axes.set_ylabel("number to predict (training rows)")
@@ -118,10 +113,10 @@ def _bands(axes: Axes, counts: ClientCounts) -> None:
     quartiles = np.array([np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]) for targets in shown])
     quartiles = quartiles[np.argsort(quartiles[:, 2], kind="stable")]
     place = np.arange(len(quartiles))
-    for low, high, colour, name in ((0, 4, COLOURS[4], "all rows"), (1, 3, COLOURS[0], "middle half")):
+    for low, high, colour, name in ((0, 4, style.COLOURS[4], "all rows"), (1, 3, style.COLOURS[0], "middle half")):
         look = {"color": colour, "alpha": 0.4, "linewidth": 0, "label": name}
         axes.fill_between(place, quartiles[:, low], quartiles[:, high], step="mid", **look)
-    axes.step(place, quartiles[:, 2], where="mid", color=COLOURS[1], label="median")
+    axes.step(place, quartiles[:, 2], where="mid", color=style.COLOURS[1], label="median")
     axes.legend(frameon=False, fontsize=9)
     axes.set_ylabel("number to predict (training rows)")
     axes.set_xlabel("clients, in the order of their medians")
@@ -137,7 +132,7 @@ def _clients_below(axes: Axes, counts: ClientCounts) -> None:
         axes.set_xticks(range(count), names, rotation=90 if long else 0, fontsize=size)
     seen = int(np.sum(~counts.unseen))
     if seen < count:
-        axes.axvline(seen - 0.5, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
+        axes.axvline(seen - 0.5, color=style.INK, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.set_xlim(-0.6, count - 0.4)
     axes.set_xlabel("client" if seen == count else f"client (right of the line: {count - seen} unseen ones)")
 
@@ -148,7 +143,7 @@ def _short(name: object) -> str:
     if len(text) > NAME_WIDTH:
         kept = NAME_WIDTH - 3
         text = f"{text[: kept // 2]}...{text[-(kept - kept // 2) :]}"
-    return printable(text, NAME_WIDTH + 1)
+    return style.printable(text, NAME_WIDTH + 1)
 
 
 # --- Which clients gain ---------------------------------------------------------------------------------------
@@ -169,8 +164,8 @@ def gains_picture(metrics: xr.Dataset) -> Figure | None:
     names, where = _in_order(found), " in each algorithm's best cell" if swept else ""
     few, width = len(names) <= MOST_CLIENTS, 13.0 if swept else 9.0
     figure = Figure(figsize=(width, 1.8 + 0.24 * len(names) if few else 4.6), layout="constrained")
-    panels = figure.subplots(1, 1 + swept, squeeze=False)[0]
-    looks = styles(list(dict.fromkeys(each.algorithm for each in (*found, *shares))))
+    panels = [style.panel(figure, 1, 1 + swept, place) for place in range(1 + swept)]
+    looks = style.styles(list(dict.fromkeys(each.algorithm for each in (*found, *shares))))
     drawn: Marks = {}
     for each in found:
         drawn.setdefault(each.algorithm, {})[each.unseen, each.client] = each.gain, each.std
@@ -178,7 +173,7 @@ def gains_picture(metrics: xr.Dataset) -> Figure | None:
     words = f"gain in {found[0].measure} over the standalone model{where} ({side} the line: better)"
     _draw(panels[0], drawn, names if few else None, looks, words)
     at_zero = panels[0].axvline if few else panels[0].axhline
-    at_zero(0, color=STANDALONE, linewidth=1)
+    at_zero(0, color=style.STANDALONE, linewidth=1)
     if swept:
         drawn = {}
         for each in shares:
@@ -186,19 +181,16 @@ def gains_picture(metrics: xr.Dataset) -> Figure | None:
         axes = panels[1]
         _draw(axes, drawn, names if few else None, looks, "share of all cells and seeds in which the client gains")
         axis, limit = (axes.xaxis, axes.set_xlim) if few else (axes.yaxis, axes.set_ylim)
-        axis.set_major_formatter(FuncFormatter(percent))
+        style.write_percents(axis)
         limit(-0.04, 1.04)
-    handles, labels = panels[0].get_legend_handles_labels()
-    labels, columns = legend_layout(labels, width)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    style.legend_below(figure, style.labelled(panels[:1]))
     return figure
 
 
-def _draw(axes: Axes, marks: Marks, names: list[Client] | None, looks: Mapping[str, Style], words: str) -> None:
+def _draw(axes: Axes, marks: Marks, names: list[Client] | None, looks: Mapping[str, style.Style], words: str) -> None:
     """A line for each client of ``names``, or a sorted curve for each algorithm; ``words`` name the axis."""
-    dress(axes)
     for place, (label, marked) in enumerate(marks.items()):
-        shown, look = printable(label), looks[label]
+        shown, look = style.printable(label), looks[label]
         if names is None:
             values = np.sort([value for value, _ in marked.values()])
             places = np.linspace(0, 1, len(values))
@@ -212,11 +204,11 @@ def _draw(axes: Axes, marks: Marks, names: list[Client] | None, looks: Mapping[s
         axes.errorbar(values, height, xerr=spread, **bars)
     if names is None:
         axes.set_xlabel(f"share of the clients, in the order of their {words.split()[0]}")
-        axes.set_ylabel(fitted(words, 3.4, 10))
+        axes.set_ylabel(style.fitted(words, 3.4, 10))
     else:
         axes.set_yticks(range(len(names)), [f"{_short(name)}{' (unseen)' * unseen}" for unseen, name in names])
         axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.set_xlabel(fitted(words, 5.6, 10))
+        axes.set_xlabel(style.fitted(words, 5.6, 10))
 
 
 def _in_order(found: list[ClientGain]) -> list[Client]:
@@ -243,18 +235,19 @@ def gains_table(metrics: xr.Dataset) -> str:
     heads = ["Client", *heads] if swept else ["Client", f"Standalone {measure}", *heads]
     lines: list[list[str]] = []
     for (unseen, client), own in by_client.items():
-        cells = [client + " (unseen)" * unseen]
-        cells += [] if swept else [_number(next(iter(own.values())).standalone)]
-        for label in labels:
-            each = own.get(label)
-            spread = "" if each is None or math.isnan(each.std) else f" ± {each.std:.3f}"
-            gain = "–" if each is None or math.isnan(each.gain) else f"{each.gain:+.3f}{spread}"
-            cells += [_number(math.nan if each is None else each.standalone)] * swept
-            cells += ["–" if each is None else _number(each.value), gain]
-            cells += [_share(shares.get((label, client, unseen)))] * swept
-        lines.append(cells)
-    framed = pages.wide(pages.table([heads, *lines]))
-    return framed if len(lines) <= MOST_CLIENTS else pages.folded("All clients", framed)
+        first = [client + " (unseen)" * unseen]
+        if not swept:
+            first.append(_number(next(iter(own.values())).standalone))
+        of_labels = [_gain_cells(own.get(label), shares.get((label, client, unseen)), swept) for label in labels]
+        lines.append([*first, *(cell for cells in of_labels for cell in cells)])
+    return pages.long_table([heads, *lines], "All clients", MOST_CLIENTS)
+
+
+def _gain_cells(gain: ClientGain | None, share: GainShare | None, swept: bool) -> list[str]:
+    """What one algorithm does for one client."""
+    cells = ["–", "–"] if gain is None else [_number(gain.value), with_spread(gain.gain, gain.std, sign="+")]
+    alone = math.nan if gain is None else gain.standalone
+    return [_number(alone), *cells, _share(share)] if swept else cells
 
 
 def _number(value: float) -> str:

@@ -16,14 +16,13 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fljax.metrics import gini_coefficient
 from fljax.metrics.uncertainty import align_clusters, over_seeds
+from fljax.report import style
 from fljax.report.kinds.sources import Source, read
-from fljax.report.style import INK, STANDALONE, Panel, Style, has, percent, printable, recorded, steps, values_of
 from fljax.results.clients import names_of
-from fljax.results.events import end_of
 from fljax.results.records import last_clusters
 
 # Tol's muted colours: safe for colour-blind readers, and different from the algorithms' colours.
@@ -48,33 +47,28 @@ def client_clusters(source: Source) -> pd.DataFrame:
     return pd.DataFrame(columns, pd.Index(names, name="client")).astype("Int64")
 
 
-def cluster_panels(metrics: xr.Dataset, records: xr.Dataset, looks: Mapping[str, Style]) -> dict[str, Panel]:
+def cluster_panels(shown: style.Shown) -> dict[str, style.Panel]:
     """The panels about clusters and tokens, by name, for which the results have numbers."""
-    found: dict[str, Panel] = {}
+    metrics, records, looks = shown
+    found: dict[str, style.Panel] = {}
     for prefix in ("", "unseen_"):
         name = f"{prefix}personalised_model_accuracy_gain"
         dims = ("seed", "evaluated_round", "unseen" if prefix else "client")
         others = [each for each in _having(metrics, name, looks, dims) if each != metrics.attrs.get("baseline")]
         if others:
-            found[name] = partial(_gains, metrics=metrics, name=name, looks={each: looks[each] for each in others})
+            found[name] = partial(_gains, shown=shown.of(others), name=name)
     clustered = _having(metrics, "cluster_accuracy", looks, ("seed", "evaluated_round", "cluster", "distribution"))
     if clustered:
         accuracy = {each: _cluster_accuracy(metrics, each) for each in clustered}
         count = metrics.sizes["distribution"]
         for each in range(count) if count <= SEPARATE else [None]:
             name = "cluster_accuracy" if each is None else f"cluster_accuracy_{each}"
-            found[name] = partial(
-                _cluster_models,
-                accuracy=accuracy,
-                rounds=metrics["evaluated_round"].values,
-                distribution=each,
-                looks=looks,
-            )
+            found[name] = partial(_cluster_models, shown=shown, accuracy=accuracy, distribution=each)
     for algorithm in _having(records, "membership", looks, ("seed", "round", "client", "cluster")):
         found[f"membership_{algorithm}"] = partial(_membership, records=records, algorithm=algorithm)
     spending = _having(records, "tokens", looks, ("seed", "round", "client"))
     if spending:
-        found["tokens"] = partial(_lorenz, records=records, looks={each: looks[each] for each in spending})
+        found["tokens"] = partial(_lorenz, shown=shown.of(spending))
     for algorithm in spending:
         found[f"ledger_{algorithm}"] = partial(_ledger, records=records, algorithm=algorithm, look=looks[algorithm])
     return found
@@ -83,63 +77,46 @@ def cluster_panels(metrics: xr.Dataset, records: xr.Dataset, looks: Mapping[str,
 # --- Panels -------------------------------------------------------------------------------------------------
 
 
-def _gains(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str, Style]) -> None:
-    """Draws the share of clients, pooled over seeds, whose gain at the last evaluation is at most x."""
-    dimension = "unseen" if name.startswith("unseen_") else "client"
-    for algorithm, look in looks.items():
-        values = values_of(metrics, name, algorithm, "seed", "evaluated_round", dimension)
-        steps(
-            axes,
-            values[:, end_of(metrics, algorithm)],
-            color=look.colour,
-            linestyle=look.dash,
-            lw=2,
-            label=printable(algorithm),
-        )
+def _gains(axes: Axes, shown: style.Shown, name: str) -> None:
+    """Draws the share of clients whose gain at the last evaluation is at most x."""
+    style.spread_of_clients(axes, shown, name)
     low, high = axes.get_xlim()
     low, high = min(low, -0.01), max(high, 0.01)
     axes.axvspan(low, 0, color="#f2f2f2", zorder=0)
-    axes.axvline(0, color=INK, linewidth=1)
-    heading = printable(f"Accuracy gained over {metrics.attrs.get('baseline', 'the baseline')}", 38)
-    axes.set(title=f"{heading}\n{dimension if dimension == 'unseen' else 'seen'} clients")
-    axes.set(xlabel="points at the last evaluation; left of 0: opt-outs", ylabel="share of clients at or below")
-    axes.set(xlim=(low, high), ylim=(0, 1.02))
+    axes.axvline(0, color=style.INK, linewidth=1)
+    heading = style.printable(f"Accuracy gained over {shown.metrics.attrs.get('baseline', 'the baseline')}", 38)
+    words = "points at the last evaluation; left of 0: opt-outs"
+    axes.set(title=f"{heading}\n{style.kind_of_clients(name)}", xlabel=words, xlim=(low, high))
     axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
-    axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
 
 def _cluster_models(
-    axes: Axes,
-    accuracy: Mapping[str, np.ndarray],
-    rounds: np.ndarray,
-    distribution: int | None,
-    looks: Mapping[str, Style],
+    axes: Axes, shown: style.Shown, accuracy: Mapping[str, np.ndarray], distribution: int | None
 ) -> None:
     """Draws mean accuracies of cluster models over seeds on one distribution; None: on their own and on all others."""
+    rounds = shown.metrics["evaluated_round"].values
     for algorithm, values in accuracy.items():
         own, others = _own_and_others(values, distribution)
-        look = looks[algorithm]
+        look = shown.looks[algorithm]
+        thin: dict[str, Any] = look.line | {"lw": 1.1}
         for line in others.T:
             if np.isfinite(line).any():
-                axes.plot(rounds, line, color=look.colour, linestyle=look.dash, lw=1.1, alpha=0.55)
-        marker = "o" if len(rounds) < 3 else None
-        axes.plot(
-            rounds, own, color=look.colour, linestyle=look.dash, lw=2.2, marker=marker, label=printable(algorithm)
-        )
+                axes.plot(rounds, line, alpha=0.55, **thin)
+        axes.plot(rounds, own, marker="o" if len(rounds) < 3 else None, label=style.printable(algorithm), **look.line)
     if distribution is None:
         title, note = "Cluster models by distribution", "thick: on the one that a model fits, thin: on others"
     else:
         title = f"Cluster models on distribution {chr(ord('A') + distribution)}"
         note = "thick: the model that fits it, thin: others"
     axes.set(title=title, xlabel=f"rounds done\n{note}")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.yaxis.set_major_formatter(FuncFormatter(percent))
+    style.write_wholes(axes.xaxis)
+    style.write_percents(axes.yaxis)
     axes.set_ylim(max(axes.get_ylim()[0], -0.01), min(axes.get_ylim()[1], 1.02))
 
 
 def _membership(axes: Axes, records: xr.Dataset, algorithm: str) -> None:
     """Draws the cluster that each client trained most often in each group of rounds, for the first seed with values."""
-    values = values_of(records, "membership", algorithm, "seed", "round", "client", "cluster")
+    values = style.values_of(records, "membership", algorithm, "seed", "round", "client", "cluster")
     seed = int(np.isfinite(values).any(axis=(1, 2, 3)).argmax())
     values = values[seed]
     rounds = records["round"].values
@@ -152,45 +129,36 @@ def _membership(axes: Axes, records: xr.Dataset, algorithm: str) -> None:
     shown = np.ma.masked_where(most == 0, code)
     colours = [*_cluster_colours(clusters), SEVERAL]
     edges = [rounds[group[0]] for group in groups] + [rounds[-1] + 1]
-    axes.pcolormesh(
-        edges,
-        np.arange(len(code) + 1),
-        shown,
-        cmap=ListedColormap(colours),
-        vmin=-0.5,
-        vmax=clusters + 0.5,
-        rasterized=True,
-    )
+    scale: dict[str, Any] = {"cmap": ListedColormap(colours), "vmin": -0.5, "vmax": clusters + 0.5}
+    axes.pcolormesh(edges, np.arange(len(code) + 1), shown, rasterized=True, **scale)
     axes.invert_yaxis()
     axes.grid(visible=False)
     whole = "" if len(groups) == len(rounds) else f"; groups of {len(rounds) / len(groups):.3g} rounds"
-    whose = printable(f"{algorithm}, seed {records['seed'].values[seed]}", 38)
+    whose = style.printable(f"{algorithm}, seed {records['seed'].values[seed]}", 38)
     axes.set(title=f"Whose model clients train\n{whose}")
     axes.set(xlabel=f"round{whole}; white: none", ylabel="client")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    style.write_wholes(axes.xaxis, axes.yaxis)
     words = [f"cluster {each}" for each in range(clusters)] + ["equally often"] * bool((tied & (most > 0)).any())
     _key(axes, [Patch(color=colour, label=word) for colour, word in zip(colours, words, strict=False)])
 
 
-def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
+def _lorenz(axes: Axes, shown: style.Shown) -> None:
     """Draws the share of tokens that the poorest share x of clients holds after the last round; mean over seeds."""
     lines = []
-    for algorithm, look in looks.items():
-        values = recorded(values_of(records, "tokens", algorithm, "seed", "round", "client"))[:, -1]
+    for algorithm, look in shown.looks.items():
+        values = style.recorded(style.values_of(shown.records, "tokens", algorithm, "seed", "round", "client"))[:, -1]
         values = values[np.isfinite(values).any(axis=-1)]
         if not len(values):
             continue
         grid = np.linspace(0, 1, values.shape[-1] + 1)
         curve = np.mean([_curve(row[np.isfinite(row)], grid) for row in values], axis=0)
         gini = float(np.mean(gini_coefficient(values)))
-        (line,) = axes.plot(grid, curve, color=look.colour, linestyle=look.dash, lw=2, label=printable(algorithm))
+        (line,) = axes.plot(grid, curve, label=style.printable(algorithm), **look.line)
         lines.append((line, f"{gini:.4f}"))
-    axes.plot([0, 1], [0, 1], color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
+    axes.plot([0, 1], [0, 1], color=style.STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
     axes.set(title="Tokens after the last round", xlabel="share of clients, poorest first (dotted: all equal)")
     axes.set(ylabel="share of the clients' tokens", xlim=(0, 1), ylim=(0, 1.02))
-    axes.xaxis.set_major_formatter(FuncFormatter(percent))
-    axes.yaxis.set_major_formatter(FuncFormatter(percent))
+    style.write_percents(axes.xaxis, axes.yaxis)
     if lines:
         # Short words: the common legend has the labels, and curves leave this corner free.
         columns = 1 + (len(lines) - 1) // 8
@@ -198,9 +166,9 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
         axes.legend(*zip(*lines, strict=True), title="Gini coefficient", ncols=columns, **place)
 
 
-def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> None:
+def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: style.Style) -> None:
     """Draws clients' tokens relative to the first round (smallest, median, mean, largest); means over seeds."""
-    tokens = values_of(records, "tokens", algorithm, "seed", "round", "client")
+    tokens = style.values_of(records, "tokens", algorithm, "seed", "round", "client")
     rounds = records["round"].values
     finite = np.ma.masked_invalid(tokens - tokens[:, :1])
     mean, middle = finite.mean(axis=-1), np.ma.median(finite, axis=-1)
@@ -211,16 +179,16 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> Non
     drawn += axes.plot(rounds, mean, color=look.colour, lw=1.6, linestyle=(0, (1.2, 1.2)))
     words = ["smallest to largest client", "median client", "mean client"]
     if _having(records, "pool", [algorithm], ("seed", "round", "cluster")):
-        pools = np.nansum(values_of(records, "pool", algorithm, "seed", "round", "cluster"), axis=-1)
+        pools = np.nansum(style.values_of(records, "pool", algorithm, "seed", "round", "cluster"), axis=-1)
         pools = ((pools - pools[:, :1]) / np.maximum(finite.count(axis=-1), 1)).mean(axis=0)
-        drawn += axes.plot(rounds, pools, color=INK, lw=1.6, linestyle=(0, (5, 1.5)))
-        drawn += axes.plot(rounds, mean + pools, color=STANDALONE, lw=1)
+        drawn += axes.plot(rounds, pools, color=style.INK, lw=1.6, linestyle=(0, (5, 1.5)))
+        drawn += axes.plot(rounds, mean + pools, color=style.STANDALONE, lw=1)
         words += ["pools, per client", "mean client + pools"]
-    axes.set(title=f"Tokens won and lost\n{printable(algorithm, 38)}", xlabel=f"round{_over_seeds(tokens)}")
+    axes.set(title=f"Tokens won and lost\n{style.printable(algorithm, 38)}", xlabel=f"round{_over_seeds(tokens)}")
     axes.set_ylabel("tokens gained")
     # A fixed number of ticks: with one by the panel's height, labels get wider after the layout is made.
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    style.write_wholes(axes.xaxis)
     _key(axes, drawn, words)
 
 
@@ -229,7 +197,7 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> Non
 
 def _having(dataset: xr.Dataset, name: str, algorithms: Iterable[str], dims: Sequence[str]) -> list[str]:
     """The algorithms that have a finite value of the variable, if it has these dimensions."""
-    if not has(dataset, name) or set(dataset[name].dims) != {"algorithm", *dims}:
+    if not style.has(dataset, name) or set(dataset[name].dims) != {"algorithm", *dims}:
         return []
     there = [str(each) for each in dataset["algorithm"].values]
     return [each for each in algorithms if each in there and np.isfinite(dataset[name].sel(algorithm=each)).any()]
@@ -237,7 +205,9 @@ def _having(dataset: xr.Dataset, name: str, algorithms: Iterable[str], dims: Seq
 
 def _cluster_accuracy(metrics: xr.Dataset, algorithm: str) -> np.ndarray:
     """``[evaluated_round, cluster, distribution]``, numbered by distribution and averaged over seeds."""
-    values = values_of(metrics, "cluster_accuracy", algorithm, "seed", "evaluated_round", "cluster", "distribution")
+    values = style.values_of(
+        metrics, "cluster_accuracy", algorithm, "seed", "evaluated_round", "cluster", "distribution"
+    )
     # With fewer clusters than distributions, alignment would not number clusters by distribution: add NaN clusters.
     missing = max(0, values.shape[3] - values.shape[2])
     values = np.pad(values, ((0, 0), (0, 0), (0, missing), (0, 0)), constant_values=np.nan)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
@@ -95,10 +97,10 @@ def estimator_notes(compared: xr.Dataset) -> list[str]:
 
 def estimator_table(comparisons: Mapping[str, xr.Dataset]) -> bytes:
     """All comparisons as CSV: a line for each algorithm, estimator and seed."""
-    frames = []
+    frames: list[Any] = []
     for label, compared in comparisons.items():
         columns = [*HEADINGS, "converged"]
         frame = compared[columns].to_dataframe().reset_index()[["estimator", "seed", *columns]]
         frame.insert(0, "algorithm", label)
-        frames.append(as_csv(frame, header=not frames))
-    return "".join(frames).encode()
+        frames.append(frame)
+    return as_csv(pd.concat(frames)).encode()

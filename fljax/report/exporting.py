@@ -119,18 +119,8 @@ def latex_cell(mean: str, spread: str, best: bool, more: str = "") -> str:
     return f"${first}{second}{more}$"
 
 
-def csv_table(metrics: xr.Dataset, rows: Sequence[Row]) -> str:
-    """One line for each algorithm and metric of ``rows``: its numbers, which seeds diverged, and what is better."""
-    head, marks = (
-        ("algorithm", "metric", "mean", "std", "seeds", "round", "diverged", "better"),
-        diverged_seeds(metrics),
-    )
-    body = [(*row[:5], row.round, marks.get(row.algorithm, ""), better(metrics, row.metric)) for row in rows]
-    return _csv(head, body)
-
-
-def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
-    """All or ``chosen`` metrics of every cell of a sweep as CSV, unrounded, a line for each."""
+def csv_metrics(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
+    """All or ``chosen`` metrics as CSV, unrounded: a line for each algorithm, and in a sweep for each cell."""
     axes, body, known = axes_of(metrics), list[list[object]](), set[str]()
     for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
         cell = metrics.isel(dict(zip(axes, place, strict=True)))
@@ -139,15 +129,14 @@ def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
         for row in summary(cell):
             if row.seeds:
                 known.add(row.metric)
-                numbers = [row.mean, row.std, row.seeds, row.round, marks.get(row.algorithm, "")]
-                numbers.append(better(metrics, row.metric))
-                body.append([row.algorithm, *values, row.metric, *numbers])
+                if not chosen or row.metric in chosen:
+                    numbers = [row.mean, row.std, row.seeds, row.round]
+                    words = [marks.get(row.algorithm, ""), better(metrics, row.metric)]
+                    body.append([row.algorithm, *values, row.metric, *numbers, *words])
     for name in chosen:
         if name not in known:
             raise ValueError(unknown("metric", name, sorted(known)))
-    lines = [line for line in body if not chosen or line[1 + len(axes)] in chosen]
-    head = ["algorithm", *axes, "metric", "mean", "std", "seeds", "round", "diverged", "better"]
-    return _csv(head, lines)
+    return _csv(["algorithm", *axes, "metric", "mean", "std", "seeds", "round", "diverged", "better"], body)
 
 
 def csv_targets(rows: Sequence[tuple[Row, float]]) -> str:

@@ -131,8 +131,7 @@ def _tables(metrics: xr.Dataset) -> list[str]:
     """What the numbers of a run are, who diverged, and the tables of seen and unseen clients."""
     rows, marks = summary(metrics), diverged_seeds(metrics)
     told = [note(rows), *(f"{words[0].upper()}{words[1:]}." for words in [directions(metrics)] if words)]
-    tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
-    return [pages.note(" ".join(told)), *_diverged(metrics), *tables]
+    return [pages.note(" ".join(told)), *_diverged(metrics), *metric_tables(rows, marks)]
 
 
 def _best_cells(metrics: xr.Dataset) -> list[str]:
@@ -174,8 +173,7 @@ def _clusters(metrics: xr.Dataset, records: xr.Dataset) -> str:
     found = client_clusters(Results(metrics, records))
     heads = ["Client", *(f"{label}, seed {seed}" for label, seed in found)]
     lines = [[name, *map(str, numbers)] for name, *numbers in found.astype(object).fillna("–").itertuples()]
-    table = pages.wide(pages.table([heads, *lines]))
-    table = table if len(lines) <= MOST_CLIENTS else pages.folded("All clients", table)
+    table = pages.long_table([heads, *lines], "All clients", MOST_CLIENTS)
     return pages.section("Clusters", table) if found.size else ""
 
 
@@ -222,8 +220,13 @@ def _diverged(metrics: xr.Dataset) -> list[str]:
     ]
 
 
-def metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str] | None = None, *, unseen: bool) -> str:
-    """All metrics of seen or unseen clients, a column or, with fewer metrics, a line for each algorithm."""
+def metric_tables(rows: list[Row], diverged: Mapping[str, str]) -> list[str]:
+    """All metrics of seen clients, and of unseen ones."""
+    return [_metric_table(f"{kind} clients", rows, diverged, kind == "Unseen") for kind in ("Seen", "Unseen")]
+
+
+def _metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str], unseen: bool) -> str:
+    """A column or, with fewer metrics, a line for each algorithm."""
     chosen = [row for row in rows if row.metric.startswith("unseen_") == unseen and row.seeds]
     names = list(dict.fromkeys(row.metric for row in chosen))
     if not names:
@@ -299,7 +302,7 @@ def live_page(folder: pathlib.Path, state: RunState, reload: int | None = None) 
         words = {each.label: each.diverged for each in state.algorithms}
         names = zip(map(str, metrics["algorithm"].values), dict.fromkeys(line.label for line in lines), strict=False)
         marks = {name: words[label] for name, label in names if words.get(label)}
-        parts += [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
+        parts += metric_tables(rows, marks)
         with fonts_for(texts_of(metrics)):
             drawn = [pages.image(png(figure, dpi=80), title(name)) for name, figure in curves(metrics).items()]
         parts += [pages.section("So far", pages.figures(drawn))] if drawn else []

@@ -13,9 +13,13 @@ import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.textpath import TextToPath
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fljax.results.events import end_of
 
 # Okabe and Ito's colours without black and yellow (too faint on white): safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -41,6 +45,23 @@ class Style(NamedTuple):
     colour: str
     dash: Any
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """The look of its lines."""
+        return {"color": self.colour, "linestyle": self.dash, "lw": 2}
+
+
+class Shown(NamedTuple):
+    """What panels of a run are drawn from."""
+
+    metrics: xr.Dataset
+    records: xr.Dataset
+    looks: Mapping[str, Style]  # of the algorithms that are drawn, by label
+
+    def of(self, labels: Iterable[str]) -> Shown:
+        """The same with some of the algorithms."""
+        return self._replace(looks={label: self.looks[label] for label in labels})
+
 
 Panel = Callable[[Axes], None]
 
@@ -54,23 +75,72 @@ def styles(algorithms: list[str]) -> dict[str, Style]:
     }
 
 
-def dress(axes: Axes) -> None:
-    """Sets the frame, ticks and grid of a panel."""
+def styles_of(metrics: xr.Dataset) -> dict[str, Style]:
+    """The styles of all algorithms of results."""
+    return styles(list(map(str, metrics["algorithm"].values)) if "algorithm" in metrics.coords else [])
+
+
+def panel(figure: Figure, rows: int = 1, columns: int = 1, place: int = 0, **shared: Any) -> Axes:
+    """A new panel, with the frame, ticks, grid and labels of all pictures."""
+    axes = figure.add_subplot(rows, columns, place + 1, **shared)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#999999")
     axes.tick_params(colors=INK, labelsize=9)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(fontsize=9.5, color=INK)
+    return axes
+
+
+def bare(axes: Axes) -> None:
+    """Leaves out the frame, the grid and the ticks of a panel that is a map of cells."""
+    axes.spines[:].set_visible(False)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+
+
+def upright_grid(axes: Axes) -> None:
+    """Draws the lines of the grid at the values of the horizontal axis, not of the vertical one."""
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
+
+
+def write_percents(*axes: Axis) -> None:
+    """Writes the numbers of axes of shares in percent."""
+    for axis in axes:
+        axis.set_major_formatter(FuncFormatter(percent))
+
+
+def write_wholes(*axes: Axis) -> None:
+    """Writes whole numbers, six of them at most, beside axes that count."""
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
 
 
 def finish(axes: Axes) -> None:
-    """Sets the fonts of a panel's title and labels, and wraps a title that is wider than the panel."""
+    """Sets the font of a panel's title, and wraps a title that is wider than the panel."""
     columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
     width = 0.84 * axes.figure.bbox.width / axes.figure.dpi / columns  # beside a title are the numbers of the axis
     axes.title.set_text(fitted(axes.title.get_text(), width, 11, bold=True))
     axes.title.set(fontsize=11, color=INK, fontweight="bold")
-    axes.xaxis.label.set(fontsize=9.5, color=INK)
-    axes.yaxis.label.set(fontsize=9.5, color=INK)
+
+
+def head(figure: Figure, *headings: str, size: float) -> None:
+    """Writes headings, in lines of their own, above all panels; none where they are empty."""
+    width = 0.95 * figure.get_figwidth()
+    text = "\n".join(fitted(printable(words, 200), width, size, bold=True) for words in headings if words)
+    if text:
+        figure.suptitle(text, fontsize=size, fontweight="bold", color=INK)
+
+
+def labelled(panels: Iterable[Axes]) -> dict[str, Any]:
+    """The artists with a label in panels, by label; of artists with the same label the first one."""
+    artists: dict[str, Any] = {}
+    for axes in panels:
+        for artist, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            artists.setdefault(label, artist)
+    return artists
 
 
 def legend_below(figure: Figure, handles: Mapping[str, Any], heading: str = "") -> None:
@@ -111,6 +181,21 @@ def steps(axes: Axes, values: np.ndarray, **look: Any) -> None:
     values = values[np.isfinite(values)]
     if values.size:
         axes.ecdf(values, **look)
+
+
+def spread_of_clients(axes: Axes, shown: Shown, name: str) -> None:
+    """Draws the share of clients, pooled over seeds, whose value at the last evaluation is at most x, by algorithm."""
+    dimension = "unseen" if name.startswith("unseen_") else "client"
+    for algorithm, look in shown.looks.items():
+        values = values_of(shown.metrics, name, algorithm, "seed", "evaluated_round", dimension)
+        steps(axes, values[:, end_of(shown.metrics, algorithm)], label=printable(algorithm), **look.line)
+    axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
+    write_percents(axes.yaxis)
+
+
+def kind_of_clients(name: str) -> str:
+    """The clients that a metric is about, by its name."""
+    return "unseen clients" if name.startswith("unseen_") else "seen clients"
 
 
 def percent(value: float, place: int | None = None) -> str:

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from fljax.metrics import over_seeds
-from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
+from fljax.report.style import INK, Style, bare, fitted, head, panel, printable, styles, write_percents
 from fljax.report.tables import is_share, title
 from fljax.results.events import at_end
 from fljax.results.sweeps import Best, axes_of, best, number, places_of, problem_axes
@@ -39,7 +39,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     if len(drawn) == 1:
         beside = sum(1 + _legend_text(label).count("\n") for label in labels)  # lines of the legend
         figure = Figure(figsize=(8.6, max(4.8, 0.2 * beside + 1.0)), layout="constrained")
-        _lines(figure.add_subplot(), metrics, drawn[0], tables, chosen, styles(labels))
+        _lines(panel(figure), metrics, drawn[0], tables, chosen, styles(labels))
     else:
         figure = _maps(metrics, drawn, tables, chosen)
     rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
@@ -47,10 +47,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     words = [f"{name} = {number(value)}" for name, value in first.items()]
     others = ", ".join(name for name in rest if name not in first)
     note = ", ".join([*words, *([f"at each algorithm's best {others}"] if others else [])])
-    wide = 0.95 * figure.get_figwidth()
-    text = "\n".join(fitted(printable(words, 200), wide, 14, bold=True) for words in (heading, note) if words)
-    if text:
-        figure.suptitle(text, fontsize=14, fontweight="bold", color=INK)
+    head(figure, heading, note, size=14)
     return figure
 
 
@@ -126,36 +123,31 @@ def _lines(
 ) -> None:
     """Draws means over seeds with bars of one standard deviation, and a star at the best cell; text has no lines."""
     metric = str(metrics.attrs["metric"])
-    dress(axes)
     place = _place(axes, metrics[name].values, name)
     order = np.argsort(place)
     seeds, crossed, starred = metrics.sizes["seed"], False, False
     for label, values in tables.items():
         look = looks[label]
         mean, std, _ = over_seeds(values, axis=-1)
-        spread = np.nan_to_num(std, posinf=np.inf) if seeds > 1 else None
-        joined = look.dash if np.issubdtype(metrics[name].dtype, np.number) else "none"
-        shown = {"color": look.colour, "linestyle": joined, "lw": 2, "marker": "o", "markersize": 4}
-        if spread is None:
-            axes.plot(place[order], mean[order], label=_legend_text(label), **shown)
-        else:
-            axes.errorbar(
-                place[order], mean[order], spread[order], label=_legend_text(label), capsize=3, elinewidth=1, **shown
-            )
+        spread = np.nan_to_num(std, posinf=np.inf)[order] if seeds > 1 else None
+        shown: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 3, "elinewidth": 1, **look.line}
+        if not np.issubdtype(metrics[name].dtype, np.number):
+            shown["linestyle"] = "none"
+        axes.errorbar(place[order], mean[order], spread, label=_legend_text(label), **shown)
         gone = _diverged(metrics, label, [name], chosen[label]) & np.isfinite(mean)
         if gone.any():
             axes.plot(place[gone], mean[gone], marker="x", markersize=11, linestyle="none", color=look.colour, zorder=4)
             crossed = True
         for choice in [] if name in problem_axes(metrics) else chosen[label]:
             at, starred = places_of(metrics, choice.cell)[name], True
-            axes.plot(
-                place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5
-            )
+            star = {"marker": "*", "markersize": 17, "markeredgecolor": "white", "zorder": 5}
+            axes.plot(place[at], mean[at], color=look.colour, **star)
     band = f"; bars: ± 1 std over {seeds} seeds" if seeds > 1 else ""
     marks = ["; star: best"] * starred + ["; cross: a seed diverged"] * crossed
     axes.set_xlabel(f"{name}{band}{''.join(marks)}")
     axes.set_ylabel(title(metric))
-    _as_shares(axes.yaxis, metric)
+    if is_share(metric):
+        write_percents(axes.yaxis)
     axes.legend(frameon=False, fontsize=10, loc="upper left", bbox_to_anchor=(1.01, 1.0))  # beside, never over lines
 
 
@@ -178,15 +170,14 @@ def _maps(
     image: Any = None
     panels, marked, framed = [], False, not set(drawn) <= set(problem_axes(metrics))
     for place, (label, mean) in enumerate(means.items()):
-        axes = figure.add_subplot(rows, columns, place + 1)
+        axes = panel(figure, rows, columns, place)
+        bare(axes)
         panels.append(axes)
         image = axes.imshow(mean, cmap="viridis", vmin=low, vmax=high, aspect="auto")
         axes.set_title(heads[label], fontsize=11, fontweight="bold", color=INK)
         axes.set_xticks(range(across), [number(value) for value in metrics[second].values.tolist()])
         axes.set_yticks(range(down), [number(value) for value in metrics[first].values.tolist()])
         axes.set(xlabel=second, ylabel=first)
-        axes.tick_params(length=0, labelsize=9, colors=INK)
-        axes.spines[:].set_visible(False)
         gone = _diverged(metrics, label, drawn, chosen[label]) & np.isfinite(mean)
         marked = marked or bool(gone.any())
         for row, column in np.argwhere(np.isfinite(mean)):
@@ -202,14 +193,10 @@ def _maps(
         said = f"{chr(10) if marked else ' '}({'; '.join(marks)})" if marks else ""
         bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)}{said}")
         bar.outline.set_visible(False)  # type: ignore[operator]
-        _as_shares(bar.ax.yaxis, metric)
+        if is_share(metric):
+            write_percents(bar.ax.yaxis)
     return figure
 
 
 def _text(value: float, metric: str) -> str:
     return f"{100 * value:.1f}" if is_share(metric) else f"{value:.3g}"
-
-
-def _as_shares(axis: Any, metric: str) -> None:
-    if is_share(metric):
-        axis.set_major_formatter(FuncFormatter(percent))

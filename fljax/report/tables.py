@@ -59,34 +59,25 @@ TITLES = {
     "dropped_messages": "Messages dropped, not finite",
 }
 
+# Metrics that count clients or messages.
+COUNTS = frozenset({"opt_outs", "opt_outs_by_noise", "gradient_steps", "forward_passes", "dropped_messages"})
 # Metrics that are no shares of 1.
-NOT_SHARES = frozenset(
-    {
-        "average_loss",
-        "average_valid_loss",
-        "opt_outs",
-        "opt_outs_by_noise",
-        "incentive_margin",
-        "appeal_margin",
-        "jain_index",
-        "objective",
-        "objective_gradient_norm",
-        "gradient_steps",
-        "forward_passes",
-        "dropped_messages",
-        "pearson_correlation",
-        "contribution_correlation",
-    }
-)
+NOT_SHARES = COUNTS | {
+    "average_loss",
+    "average_valid_loss",
+    "incentive_margin",
+    "appeal_margin",
+    "jain_index",
+    "objective",
+    "objective_gradient_norm",
+    "pearson_correlation",
+    "contribution_correlation",
+}
 
 
 def is_share(metric: str) -> bool:
     """Whether a scalar metric is a share of 1, or a difference of shares; scores are numbers."""
     return metric.removeprefix("unseen_") not in NOT_SHARES and score_name(metric) is None
-
-
-# Metrics that count clients or messages.
-COUNTS = frozenset({"opt_outs", "opt_outs_by_noise", "gradient_steps", "forward_passes", "dropped_messages"})
 
 
 class Row(NamedTuple):
@@ -145,14 +136,19 @@ def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | Non
     return {key: [row if row is not None and row.seeds else None for row in line] for key, line in table.items()}
 
 
+def with_spread(mean: float, std: float, digits: int = 3, sign: str = "") -> str:
+    """``mean ± std``; without a spread that is NaN, and a dash for a mean that is NaN."""
+    if math.isnan(mean):
+        return "–"
+    return f"{mean:{sign}.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
+
+
 def cell(row: Row | None) -> str:
     """``mean ± std`` with three decimals (counts: one) and ``(seeds of all seeds)`` if some lack it; or a dash."""
     if row is None or not row.seeds:
         return "–"
-    digits = digits_of(row.metric)
-    spread = "" if math.isnan(row.std) else f" ± {row.std:.{digits}f}"
     missing = "" if row.seeds == row.of else f" ({row.seeds} of {row.of})"
-    return f"{row.mean:.{digits}f}{spread}{missing}"
+    return f"{with_spread(row.mean, row.std, digits_of(row.metric))}{missing}"
 
 
 class Overview(NamedTuple):
@@ -299,9 +295,8 @@ def target_lines(rows: Sequence[Row], target: float, *, lower: bool | None = Non
     below = is_lower_better(name) if lower is None else lower
     lines = [["algorithm", f"rounds to {title(name)} {'<=' if below else '>='} {target:g}"]]
     for row in rows:
-        spread = "" if math.isnan(row.std) else f" ± {row.std:.1f}"
         some = "" if row.seeds == row.of else f" ({row.seeds} of {row.of} seeds)"
-        words = f"{row.mean:.1f}{spread}{some}" if row.seeds else f"not reached by round {row.round}"
+        words = f"{with_spread(row.mean, row.std, 1)}{some}" if row.seeds else f"not reached by round {row.round}"
         lines.append([row.algorithm, words])
     return lines
 
@@ -321,11 +316,10 @@ def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | 
     rows = [["algorithm", "chosen by", *axes, *chosen, title(metric), *["diverged"] * bool(diverged)]]
     for choice in found:
         cell_of_choice = [number(choice.cell[name]) + (" (edge)" if name in choice.edges else "") for name in axes]
-        spread = "" if math.isnan(choice.std) else f" ± {choice.std:.3f}"
         by = "validation rows" if choice.criterion in VALIDATION else "test rows"
         level = [f"{choice.chosen_by:.3f}"] if several else []
         marks = [diverged.get(choice.algorithm, "")] * bool(diverged)
-        rows.append([choice.algorithm, by, *cell_of_choice, *level, f"{choice.mean:.3f}{spread}", *marks])
+        rows.append([choice.algorithm, by, *cell_of_choice, *level, with_spread(choice.mean, choice.std), *marks])
     return rows
 
 

@@ -9,17 +9,18 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from fljax.core import pages
 from fljax.core.files import write
 from fljax.core.plain import as_csv
+from fljax.report import style
 from fljax.report.estimators import estimator_rows, estimator_sentences
 from fljax.report.page import attached_to, png
-from fljax.report.style import INK, Style, dress, fitted, fonts_for, legend_layout, percent, printable, styles, texts_of
 from fljax.report.tables import NOT_SHARES, title
 
 MEASURES = {
@@ -98,15 +99,13 @@ def worth_sentences(worth: xr.Dataset) -> list[str]:
 
 def worth_table(worths: Mapping[str, xr.Dataset]) -> bytes:
     """All tables as CSV: a line for each algorithm, measure and client, with the value of each seed."""
-    lines = [dataset.expand_dims(algorithm=[label]) for label, dataset in worths.items()]
-    frames = []
-    for dataset in lines:
+    frames = list[pd.DataFrame]()
+    for dataset in [dataset.expand_dims(algorithm=[label]) for label, dataset in worths.items()]:
         frame = dataset[["mean", "low", "high"]].to_dataframe().reset_index()
         seeds = dataset["worth"].to_dataframe()["worth"].unstack("seed").add_prefix("seed_").reset_index()
         columns = ["algorithm", "measure", "client"]
-        joined = frame[[*columns, "name", "mean", "low", "high"]].merge(seeds, on=columns)
-        frames.append(as_csv(joined, header=not frames))
-    return "".join(frames).encode()
+        frames.append(frame[[*columns, "name", "mean", "low", "high"]].merge(seeds, on=columns))
+    return as_csv(pd.concat(frames)).encode()
 
 
 # --- The picture ------------------------------------------------------------------------------------------------
@@ -114,29 +113,22 @@ def worth_table(worths: Mapping[str, xr.Dataset]) -> bytes:
 
 def worth_picture(tables: Mapping[str, xr.Dataset], worths: Mapping[str, xr.Dataset], heading: str = "") -> Figure:
     """Three panels: what clients are worth, values by the size of the coalition, and payoffs together and alone."""
-    looks = styles(list(tables))
+    looks = style.styles(list(tables))
     figure = Figure(figsize=(14, 4.9), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr]
-    if heading:
-        figure.suptitle(fitted(printable(heading, 200), 13, 15, bold=True), fontsize=15, fontweight="bold", color=INK)
-    panels = [figure.add_subplot(1, 3, place + 1) for place in range(3)]
-    for axes in panels:
-        dress(axes)
+    style.head(figure, heading, size=15)
+    panels = [style.panel(figure, 1, 3, place) for place in range(3)]
     _worth_by_client(panels[0], worths, looks)
     _value_by_size(panels[1], tables, looks)
     _payoffs(panels[2], tables, looks)
     for axes in panels:
-        axes.title.set(fontsize=11, color=INK, fontweight="bold")
-        axes.xaxis.label.set(fontsize=9.5, color=INK)
-        axes.yaxis.label.set(fontsize=9.5, color=INK)
-    handles, labels = panels[1].get_legend_handles_labels()
-    if len(labels) > 1:
-        labels, columns = legend_layout(labels, 14)
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+        style.finish(axes)
+    if len(handles := style.labelled(panels)) > 1:
+        style.legend_below(figure, handles)
     return figure
 
 
-def _worth_by_client(axes: Axes, worths: Mapping[str, xr.Dataset], looks: Mapping[str, Style]) -> None:
+def _worth_by_client(axes: Axes, worths: Mapping[str, xr.Dataset], looks: Mapping[str, style.Style]) -> None:
     """Points with intervals over seeds; of several algorithms beside each other."""
     drawn: set[str] = set()
     bars = False
@@ -152,7 +144,7 @@ def _worth_by_client(axes: Axes, worths: Mapping[str, xr.Dataset], looks: Mappin
         if np.isfinite(low).any():
             ends, bars = np.nan_to_num(np.stack([mean - low, high - mean])), True
         axes.errorbar(at, mean, ends, fmt="o", color=looks[label].colour, capsize=3, elinewidth=1.2, markersize=5)
-    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.axhline(0, color=style.INK, linewidth=0.8)
     what = " and ".join(sorted(drawn)) or "No"
     level = next(iter(worths.values())).attrs["level"] if worths else 0.95
     note = f"\n{100 * level:.0f} % intervals over seeds" if bars else ""
@@ -161,7 +153,7 @@ def _worth_by_client(axes: Axes, worths: Mapping[str, xr.Dataset], looks: Mappin
     _as_shares(axes, worths)
 
 
-def _value_by_size(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[str, Style]) -> None:
+def _value_by_size(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[str, style.Style]) -> None:
     """A point for each coalition, the mean over seeds, and a line through the means of each size."""
     for place, (label, table) in enumerate(tables.items()):
         with np.errstate(invalid="ignore"):
@@ -171,9 +163,8 @@ def _value_by_size(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[
         means = np.array([value[known & (size == count)].mean() for count in sizes])
         shift = 0.6 * _beside(place, len(tables))
         faint = 0.5 if len(value) < _MANY else 0.15
-        look = {"color": looks[label].colour, "linewidth": 0}
-        axes.scatter(size[known] + shift, value[known], s=14, alpha=faint, **look)
-        axes.plot(sizes, means, color=looks[label].colour, linestyle=looks[label].dash, lw=2, label=printable(label))
+        axes.scatter(size[known] + shift, value[known], s=14, alpha=faint, color=looks[label].colour, linewidth=0)
+        axes.plot(sizes, means, label=style.printable(label), **looks[label].line)
     axes.set_title("Value of coalitions by size\nline: mean of a size")
     axes.set_xlabel("number of clients in the coalition")
     metric = next((str(table.attrs["metric"]) for table in tables.values()), "")
@@ -182,7 +173,7 @@ def _value_by_size(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[
     _as_shares(axes, tables)
 
 
-def _payoffs(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[str, Style]) -> None:
+def _payoffs(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[str, style.Style]) -> None:
     """What each client reaches with all others, filled, and alone, hollow; means over seeds."""
     payoff, several = "", False
     for place, (label, table) in enumerate(tables.items()):
@@ -205,7 +196,7 @@ def _payoffs(axes: Axes, tables: Mapping[str, xr.Dataset], looks: Mapping[str, S
     axes.set_title(f"{_title(payoff)} of clients{hollow}")
     _clients_below(axes, tables)
     if payoff.endswith("accuracy"):
-        axes.yaxis.set_major_formatter(FuncFormatter(percent))
+        style.write_percents(axes.yaxis)
 
 
 def _beside(place: int, count: int) -> float:
@@ -224,7 +215,9 @@ def _title(metric: str) -> str:
 def _clients_below(axes: Axes, datasets: Mapping[str, xr.Dataset]) -> None:
     names = next(([str(name) for name in dataset["name"].values] for dataset in datasets.values()), [])
     if len(names) <= _NAMED:
-        short = [printable(name if len(name) <= _SHOWN else f"{name[: _SHOWN - 3]}...", _SHOWN + 1) for name in names]
+        short = [
+            style.printable(name if len(name) <= _SHOWN else f"{name[: _SHOWN - 3]}...", _SHOWN + 1) for name in names
+        ]
         long = max(map(len, short), default=0) > 3
         axes.set_xticks(range(len(names)), short, rotation=90 if long else 0)
     axes.set_xlabel("client")
@@ -234,7 +227,7 @@ def _as_shares(axes: Axes, datasets: Mapping[str, xr.Dataset]) -> None:
     """Percent on the vertical axis where the values are accuracies or rates."""
     metrics = {str(dataset.attrs["metric"]).removeprefix("unseen_") for dataset in datasets.values()}
     if metrics and all("accuracy" in name or "rate" in name for name in metrics) and not metrics & NOT_SHARES:
-        axes.yaxis.set_major_formatter(FuncFormatter(percent))
+        style.write_percents(axes.yaxis)
 
 
 # --- The files of a folder --------------------------------------------------------------------------------------
@@ -250,7 +243,7 @@ def write_worth(
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes ``worth.png`` and ``worth.html`` into a folder; returns their paths."""
     names = [str(name) for table in tables.values() for name in table["name"].values]
-    with fonts_for([*names, *tables, *texts_of(xr.Dataset(), heading)]):
+    with style.fonts_for([*names, *tables, *style.texts_of(xr.Dataset(), heading)]):
         content = png(worth_picture(tables, worths, heading))
     path, page = folder / PICTURE, folder / PAGE
     write(path, content)

@@ -94,8 +94,8 @@ def held_after_end(values: xr.DataArray, place: xr.DataArray) -> np.ndarray:
 
 
 LOG, EVALUATIONS = "log.jsonl", "metrics.jsonl"
-# How messages begin that say what became of an algorithm; the state of a run is read from them, also in old folders.
-DONE, STOPPED = "already in the results", "stopped after round"
+# Kinds of events that say what became of an algorithm.
+DONE, STOPPED = "done", "stopped"
 
 
 class Event(NamedTuple):
@@ -108,6 +108,7 @@ class Event(NamedTuple):
     seconds: float  # since the run began
     message: str  # one sentence, or ""
     unit: str = "rounds"  # what ``round`` and ``rounds`` count: "rounds", or "runs" of ``fljax worth``
+    kind: str = ""  # what became of the algorithm: ``DONE`` earlier, ``STOPPED`` early, or ""
 
 
 OnEvent = Callable[[Event], None]
@@ -127,10 +128,10 @@ class EventLog:
         self._began = time.perf_counter()
         self._unit, self.forced = unit, ""
 
-    def tell(self, stage: str, label: str, round: int, rounds: int, message: str) -> None:
+    def tell(self, stage: str, label: str, round: int, rounds: int, message: str, kind: str = "") -> None:
         """Tells one event; the arguments are attributes of ``Event``."""
         seconds = float(np.round(time.perf_counter() - self._began, 3))
-        event = Event(stage, label, round, rounds, seconds, message, self._unit)
+        event = Event(stage, label, round, rounds, seconds, message, self._unit, kind)
         if self._path is not None and processes.is_first():
             try:
                 append_line(self._path, json.dumps(event._asdict()))
@@ -140,10 +141,14 @@ class EventLog:
                 self._on_event(event._replace(stage="note", label="", message=words))
         self._on_event(event)
 
-    def note(self, words: str, label: str = "", round: int = 0, rounds: int = 0) -> None:
+    def note(self, words: str, label: str = "", round: int = 0, rounds: int = 0, kind: str = "") -> None:
         """A sentence about the run, or about the algorithm ``label`` after so many rounds."""
         self.forced = forced_in(self.forced, words if words.startswith(WENT_ON) else "")
-        self.tell("note", label, round, rounds, words)
+        self.tell("note", label, round, rounds, words, kind)
+
+    def done(self, label: str, rounds: int = 0) -> None:
+        """The results have the algorithm ``label`` already."""
+        self.note("already in the results, not repeated", label, rounds, rounds, DONE)
 
     def train(self, label: str, round: int, rounds: int, words: str = "") -> None:
         """The algorithm ``label`` has done so many of its rounds."""

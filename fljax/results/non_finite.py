@@ -16,8 +16,8 @@ finite before. Ballots do not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import xarray as xr
@@ -25,7 +25,6 @@ import xarray as xr
 from fljax.results.events import Parts
 
 NonFinite = Literal["freeze", "drop", "stop"]
-_Returned = TypeVar("_Returned")
 
 
 class Divergence(NamedTuple):
@@ -145,16 +144,6 @@ def unstopped(finished: Parts, non_finite: NonFinite) -> Parts:
         for label, part in finished.items()
         if non_finite != "stop" or not np.any(part.metrics["diverged"].values >= 0)
     }
-
-
-def until_stopped(
-    simulate: Callable[..., _Returned], *arguments: Any, **named: Any
-) -> tuple[_Returned, NotFinite | None]:
-    """The Result of ``simulate(*arguments, **named)``, up to the end or until it was stopped, and what stopped it."""
-    try:
-        return simulate(*arguments, **named), None
-    except NotFinite as stop:
-        return stop.results[0], stop
 
 
 class InfiniteLoss(NamedTuple):

@@ -145,13 +145,20 @@ def _events(folder: pathlib.Path) -> list[Event]:
     events = []
     for line in text.splitlines():
         try:
-            event = Event(**json.loads(line))
-        except (ValueError, TypeError):  # the last line of a process that died
+            raw: Any = json.loads(line)
+            event = Event(**({"kind": _kind_of(raw)} | raw))
+        except (ValueError, TypeError, AttributeError):  # the last line of a process that died
             continue
         numbers = "round", "rounds", "seconds"
         if all(isinstance(each, int | float if name in numbers else str) for name, each in event._asdict().items()):
             events.append(event)
     return events
+
+
+def _kind_of(raw: Mapping[str, Any]) -> str:
+    """The kind of an event in the log of an older fljax, whose messages alone say it."""
+    beginnings = {"already in the results": DONE, "stopped after round": STOPPED}
+    return next((kind for begin, kind in beginnings.items() if str(raw.get("message")).startswith(begin)), "")
 
 
 def _last_process(events: Sequence[Event]) -> list[Event]:
@@ -183,8 +190,8 @@ def _progress(
     trained = [event for event in now if event.label == label and event.stage == "train"]
     # Of runs, other commands may have finished others in the same folder; the last process names what is finished.
     told_of = [event for event in now if event.label == label] if now and now[-1].unit == "runs" else of_label
-    saved = any(event.stage == "saved" or event.message.startswith(DONE) for event in told_of)
-    early = any(event.message.startswith(STOPPED) for event in of_label)
+    saved = any(event.stage == "saved" or event.kind == DONE for event in told_of)
+    early = any(event.kind == STOPPED for event in of_label)
     last = trained[-1] if trained else None
     told = next((event.rounds for event in reversed(of_label) if event.rounds), rounds)
     done, total = (0, told) if last is None else (last.round, last.rounds)

@@ -97,11 +97,6 @@ def test_shapley_values_of_a_quadratic(tolerance):
     np.testing.assert_allclose(raw_found, raw, rtol=10 * tolerance, atol=tolerance)
 
 
-def test_values_that_are_not_normalised_need_the_models():
-    with pytest.raises(ValueError, match="expected models, those before aggregation"):
-        shapley_first_order(jnp.ones((1, 2)), jnp.ones((3, 2)), jnp.ones((1, 3)) / 3, normalised=False)
-
-
 @pytest.mark.sampled(2)
 @at_most(60)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 1), (3, 7)]))

@@ -16,18 +16,14 @@ from fljax.aggregators import mw_weights, qffl_update, simplex_projection
 from tests.drawn import at_most
 from tests.oracles.numpy_baselines import qffl_step, raised, simplex
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 UPDATES = {
     "w": np.array([[1.0, 2.0], [-3.0, 0.5], [2.0, 2.0], [0.1, -4.0]], np.float32),
     "b": np.array([0.5, -1.0, 2.0, 0.25], np.float32),
 }
 LOSS = np.array([0.4, 1.2, 2.5, 0.9], np.float32)
 RATE = 0.3
-
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_dtype_promotion("strict"):
-        yield
 
 
 def updates(rows: Any = slice(None), dtype: Any = None):

@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 from fljax.aggregators import mix, weighted_mean, weighted_sum
 from tests.drawn import at_most
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_dtype_promotion("strict"):
-        yield
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 @pytest.mark.thorough
@@ -100,23 +96,6 @@ def test_transforms():
     np.testing.assert_allclose(both, np.stack([expected, np.zeros(2)]), rtol=1e-6)
     slope = jax.grad(lambda u: weighted_mean(u, weights)["w"].sum())(updates)["w"]
     np.testing.assert_allclose(slope, np.repeat(np.asarray(weights)[:, None] / 6, 2, axis=1), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("matrix", "leaf", "message"),
-    [
-        (jnp.ones(3), jnp.ones((3, 2)), r"expected a matrix \[R, S\], got shape \(3,\)"),
-        (
-            jnp.ones((1, 3)),
-            jnp.ones((2, 2)),
-            r"expected updates with a leading axis of 3 .*got a leaf of shape \(2, 2\)",
-        ),
-        (jnp.ones((1, 3)), jnp.ones(()), r"expected updates with a leading axis of 3 .*got a leaf of shape \(\)"),
-    ],
-)
-def test_shapes_that_do_not_fit(matrix, leaf, message):
-    with pytest.raises(ValueError, match=message):
-        mix(matrix, {"w": leaf})
 
 
 def loaded_by(statement):

@@ -12,3 +12,10 @@ def exact(request):
     """The tolerance: in single precision, then in double."""
     with enable_x64(request.param == 1e-12):
         yield request.param
+
+
+@pytest.fixture(params=[pytest.param("single", marks=pytest.mark.thorough), "double"])
+def tolerance(request):
+    """That of rounds against NumPy: in single precision, then in double."""
+    with enable_x64(request.param == "double"):
+        yield 1e-10 if request.param == "double" else 1e-5

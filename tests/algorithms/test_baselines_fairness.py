@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fljax.algorithms import afl, mwfed, qffl
-from fljax.protocol import Census
 from tests.algorithms.quadratic import (
     CENTRES,
     CURVATURE,
@@ -22,7 +19,7 @@ from tests.algorithms.quadratic import (
     run,
     trained,
 )
-from tests.algorithms.rounds_tools import TASK, close
+from tests.algorithms.rounds_tools import close
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -83,13 +80,6 @@ def test_afl_keeps_equal_losses_equal_and_finds_the_fairest_model(x64):
     states, _ = run(agnostic, 300, clients(**apart), rate=0.1, mixture_rate=0.1, mixture=uniform)
     np.testing.assert_allclose(states.server.average["w"][-1][0], 0, atol=0.05)
     np.testing.assert_allclose(states.server.mixture[-1][3], 0.5, atol=0.05)
-
-
-def test_afl_asks_everybody():
-    census = Census(jnp.full(5, 3), jnp.zeros(5, jnp.int32))
-    with pytest.raises(ValueError, match="expected clients_per_round to be all 5 clients for afl, got 4"):
-        afl(TASK, how(1), clients_per_round=4).init_server(jax.random.key(0), census)
-    afl(TASK, how(1), clients_per_round=5).init_server(jax.random.key(0), census)
 
 
 # --- MW-Fed -------------------------------------------------------------------------------------------------

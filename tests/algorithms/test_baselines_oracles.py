@@ -314,11 +314,6 @@ def test_pfedme_without_regularisation_only_decays():
     close(states.server.model["w"][1], START * (1 - ETA * 0.1) ** 2)
 
 
-def text(name) -> Any:
-    """A name that the type checker does not look at."""
-    return name
-
-
 # --- All ----------------------------------------------------------------------------------------------------
 
 ALL = {
@@ -351,50 +346,3 @@ def test_without_rounds_the_model_is_the_initial_one():
         np.testing.assert_array_equal(shared["w"], START.astype(np.float32))
         moved = START - 0.2 * CURVATURE[2] * (START - CENTRES[2]) if name == "perfedavg" else START
         close(deployed["w"], moved)
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (
-            lambda adam: scaffold(TASK, adam),
-            "expected the local optimizer 'sgd' without options for scaffold, got 'adam'",
-        ),
-        (lambda adam: pfedme(TASK, adam), "expected the local optimizer 'sgd' without options for pfedme"),
-        (lambda _: afl(TASK, how(1), updates=text("loss")), "expected updates to be gradient or model, got 'loss'"),
-        (lambda adam: afl(TASK, adam), "expected the local optimizer 'sgd' without options for afl"),
-        (lambda adam: mwfed(TASK, adam, threshold=1.0, mode="pooled"), "expected the local optimizer 'sgd'"),
-        (lambda _: scaffold(TASK, how(1), option=text("III")), "expected option to be I or II, got 'III'"),
-        (lambda _: mwfed(TASK, how(1), threshold=1.0, mode=text("global")), "expected mode to be local or pooled"),
-        (
-            lambda _: mwfed(TASK, how(1), threshold=1.0, most=0),
-            "expected most to be a whole number of at least 1, got 0",
-        ),
-        (
-            lambda _: perfedavg(TASK, how(1), alpha=text("beta")),
-            "of at least 0 or local, got 'beta'",
-        ),
-        (lambda _: perfedavg(TASK, how(1), hessian=text("half")), "expected hessian to be none, exact or difference"),
-        (
-            lambda _: perfedavg(TASK, how(1), adaptation_steps=-1),
-            "a whole number of at least 0, got -1",
-        ),
-        (
-            lambda _: fedprox(TASK, how(1), stragglers=2),
-            "expected stragglers to be one number from 0 to 1, got 2",
-        ),
-        (
-            lambda _: scaffold(TASK, how(1), weights=text("count")),
-            "expected weights to be size or uniform, got 'count'",
-        ),
-        (
-            lambda _: pfedme(TASK, how(1), personal_steps=0),
-            "a whole number of at least 1, got 0",
-        ),
-        (lambda _: fedavg(TASK, how(1), server_optimizer="adamant"), "expected the name of an optax optimizer"),
-    ],
-)
-def test_bad_arguments(build, message):
-    with pytest.raises(ValueError, match=message):
-        build(Local(0.1, 2, steps=1, optimizer="adam"))

@@ -192,32 +192,3 @@ def test_without_rounds_models_are_the_initial_ones(build):
     assert all(np.abs(weights[i] - weights[j]).max() > 0.1 for i in range(3) for j in range(i))
     alike = initial_models(SCATTERED, jax.random.key(0), 3, alike=True)["w"]
     np.testing.assert_array_equal(alike, np.broadcast_to(alike[:1], alike.shape))
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("build", "arguments", "message"),
-    [
-        (ifca, {"clusters": 0}, "expected clusters to be a whole number of at least 1, got 0"),
-        (ifca, {"averaging": "models"}, "expected averaging to be model or gradient, got 'models'"),
-        (ifca, {"weights": "sizes"}, "expected weights to be uniform or size, got 'sizes'"),
-        (fedsoft, {"clusters": True}, "expected clusters to be a whole number of at least 1, got True"),
-        (
-            fedsoft,
-            {"clients_per_cluster": 0},
-            "a whole number of at least 1 or None, got 0",
-        ),
-        (fedsoft, {"estimate_every": 0}, "expected estimate_every to be a whole number of at least 1, got 0"),
-        (fedsoft, {"smoother": 1.5}, "expected smoother to be one number from 0 to 1, got 1.5"),
-        (fedem, {"clusters": -1}, "expected clusters to be a whole number of at least 1, got -1"),
-        (fedem, {"deploy_steps": -1}, "expected deploy_steps to be a whole number of at least 0, got -1"),
-    ],
-)
-def test_bad_arguments(build, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        build(TASK, SMALL, **arguments)
-
-
-def test_gradients_need_plain_sgd():
-    with pytest.raises(ValueError, match="expected the local optimizer 'sgd' without options for averaging gradients"):
-        ifca(TASK, SMALL._replace(optimizer="adam"), averaging="gradient")

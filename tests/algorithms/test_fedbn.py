@@ -16,7 +16,7 @@ from fljax import engine
 from fljax.algorithms import fedavg, fedbn
 from fljax.core import trees
 from fljax.engine.rounds.states import by_id, initial_state
-from fljax.models import logistic_regression, task_from_module
+from fljax.models import task_from_module
 from fljax.protocol import Federation, roles
 from fljax.training import Local
 from tests.algorithms.rounds_tools import federation
@@ -105,17 +105,6 @@ def test_unseen_clients_have_no_model() -> None:
     found = engine.simulate(fedbn(task, LOCAL), data._replace(unseen=strangers), rounds=1).metrics
     assert np.all(np.isnan(found["unseen_test_loss"]))
     assert not np.all(np.isnan(found["test_loss"]))
-
-
-@pytest.mark.unchecked
-def test_errors() -> None:
-    plain = logistic_regression((3,), 4)
-    with pytest.raises(ValueError, match="expected a task with statistics, such as those of BatchNorm, got one"):
-        fedbn(plain, LOCAL)
-    with pytest.raises(ValueError, match="expected weights to be size or uniform, got 'sizes'"):
-        fedbn(plain, LOCAL, own=("head",), weights="sizes")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"expected own to be layers, .* or a function, got 'tail'"):
-        fedbn(plain, LOCAL, own="tail")
 
 
 def test_which_leaves_stay() -> None:

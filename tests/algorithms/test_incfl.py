@@ -60,12 +60,6 @@ def test_a_large_scale_is_finite_as_the_aggregators(scale: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-20)
 
 
-def test_a_scale_that_is_not_positive_is_refused() -> None:
-    task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
-    with pytest.raises(ValueError, match="expected gap_scale to be one finite number above 0, got 0"):
-        algorithms.incfl(task, local, threshold=0.0, gap_scale=0)
-
-
 @pytest.mark.parametrize("gap", [80.0, 84.0, 86.0])
 def test_tiny_weights_do_not_underflow(gap: float) -> None:
     """Weights of 1e-35 times updates of 1e-4 are below the smallest number of single precision."""
@@ -96,12 +90,3 @@ def test_an_infinite_loss_is_never_read() -> None:
     found, expected = _step([0.3, np.inf, np.nan, 2.0])
     assert np.all(np.isfinite(found))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-@pytest.mark.unchecked
-def test_unknown_names_are_refused_when_it_is_built() -> None:
-    task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
-    with pytest.raises(ValueError, match="expected normalise to be sum or mean, got 'maen'"):
-        algorithms.incfl(task, local, threshold=0.0, normalise="maen")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"expected surrogate to be sigmoid, .*, got 'sigmoidal'"):
-        algorithms.incfl(task, local, threshold=0.0, surrogate="sigmoidal")  # pyright: ignore[reportArgumentType]

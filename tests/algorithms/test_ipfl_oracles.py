@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -173,42 +173,3 @@ def test_strangers_are_given_a_mixture_without_training():
     right = np.array([np.mean((x @ weight[c] + bias[c]).argmax(axis=1) == y) for c in range(2)])
     u = right / right.sum()
     np.testing.assert_allclose(deployed.weight, np.tensordot(u, weight, 1), rtol=1e-5)
-
-
-@pytest.mark.thorough
-@pytest.mark.unchecked
-def test_bad_arguments_are_named():
-    invalid: Any = "all"
-    nothing: Any = None
-    wrong: Any = (
-        ({"clusters": 0}, "expected clusters to be a whole number of at least 1, got 0"),
-        (
-            {"bidding": Bidding(invalid)},
-            "expected bidding.rule to be threshold, argmax or random, got 'all'",
-        ),
-        (
-            {"bidding": Bidding(fill_empty=nothing)},
-            "bidding.fill_empty to be a whole number of at least 0 or always, got None",
-        ),
-        ({"importance_split": "train"}, "expected importance_split to be valid or test, got 'train'"),
-        ({"importance": "loss"}, "importance to be accuracy, least_loss or argmax, got 'loss'"),
-        ({"exploration": Exploration(random_slots=9)}, "expected exploration.random_slots to be from 0 to 5, got 9"),
-        ({"exploration": Exploration(1.5)}, "expected exploration.initial to be one number from 0 to 1, got 1.5"),
-        ({"clients_per_cluster": 0}, "clients_per_cluster to be a whole number of at least 1, got 0"),
-        ({"tokens": Tokens(ranked=nothing)}, "expected tokens.ranked to be members or all, got None"),
-        ({"tokens": Tokens(price=-1)}, "expected tokens.price to be one finite number above 0 or .*, got -1"),
-        ({"tokens": Tokens(price=1.5)}, r"a whole number for tokens.price, since tokens are whole, got 1\.5"),
-        ({"tokens": Tokens(-5.0)}, r"expected tokens.initial to be one finite number of at least 0 or .*, got -5\.0"),
-        ({"tokens": Tokens(price=[1, 2, 3])}, r"tokens.price to be one number or one for each of 2 clusters, got .*3"),
-        ({"tokens": Tokens(price=[1, 0])}, r"expected tokens.price to be .*above 0 .*, got \[1, 0\]"),
-        ({"tokens": Tokens([5.0, 0.5])}, r"a whole number for tokens.initial, since tokens are whole, got 0\.5"),
-        ({"tokens": Tokens(0.5)}, r"expected a whole number for tokens.initial, since tokens are whole, got 0\.5"),
-    )
-    ipfl(TASK, HOW, tokens=Tokens(0.5, price=1.5, whole=False))
-    for options, words in wrong:
-        with pytest.raises(ValueError, match=words):
-            ipfl(TASK, HOW, **options)
-    with pytest.raises(ValueError, match="valid names are none; held_fraction above 0 keeps some for validation"):
-        history(lambda _: ipfl(TASK, HOW), federation(), 1)
-    with pytest.raises(ValueError, match=r"got .distributions. without the rows .distribution_0.; valid names are val"):
-        history(lambda _: ipfl(TASK, HOW, profile_on="distributions"), data(), 1)

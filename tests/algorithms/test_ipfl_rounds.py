@@ -16,21 +16,20 @@ from fljax.aggregators.tokens import lots
 from fljax.algorithms import Bidding, Tokens, ipfl
 from fljax.config import builder_arguments, load
 from fljax.core.trees import take
-from fljax.engine.rounds.evaluate import Judge
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.protocol import Examples, Rows, Subset
+from fljax.protocol import Rows, Subset
 from fljax.training import Local
-from tests.algorithms.rounds_tools import SEED, TASK, batches_of, close, federation, history, missing, own_rows, stored
+from tests.algorithms.oracle_tools import NOTHING, POPULATION, deployed, rate_of, run
+from tests.algorithms.rounds_tools import SEED, TASK, batches_of, close, federation, own_rows, stored
 from tests.oracles import numpy_ipfl as oracle
 from tests.oracles import numpy_round
-from tests.precision import enable_x64
 from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 HOW = Local(0.4, 3, steps=3, decay=0.8)
 LOST = ((1,), (3,), (), (2, 4), ())
-POPULATION, CLUSTERS = 5, 2
+CLUSTERS = 2
 HELD = {"validation": (0, 5, 8, 11), "distribution_0": (1, 6, 9), "distribution_1": (2, 3, 12, 14)}
 MORE = {"distribution_2": (4, 7)}
 # Validation rows by id; client 3 has none and judges on its training rows.
@@ -68,12 +67,6 @@ CASES = {
 }
 
 
-@pytest.fixture(params=[pytest.param("single", marks=pytest.mark.thorough), "double"])
-def tolerance(request):
-    with enable_x64(request.param == "double"):
-        yield 1e-9 if request.param == "double" else 2e-5
-
-
 def data(held=HELD):
     """Clients judge on other rows than they train on: client k on those of client k + 1, and what nobody has."""
     rows = {name: Rows(jnp.asarray(index, jnp.int32), jnp.int32(len(index))) for name, index in held.items()}
@@ -88,8 +81,7 @@ def data(held=HELD):
 @functools.partial(jax.jit, compiler_options=QUICK)
 def draws(clients, id, round, slot):
     key = client_key(round_key(jnp.uint32(SEED), Purpose.TRAIN, round), id, slot)
-    nothing = Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32))
-    return training.draw(jax.random.fold_in(key, 0), Subset(nothing, take(clients.train, id)), HOW)
+    return training.draw(jax.random.fold_in(key, 0), Subset(NOTHING, take(clients.train, id)), HOW)
 
 
 def numbers(t, purpose):
@@ -112,11 +104,12 @@ def model(tree, c):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_rounds(name, tolerance):
+    tolerance *= 5
     options, own = CASES[name]
     algorithm = ipfl(TASK, HOW, **({"tokens": FEW, "clients_per_cluster": 2} | options))
-    lossy = missing(algorithm, LOST)
     server = HELD | (MORE if name == "more distributions" else {})
-    states, records = history(lambda _: lossy, data(server), len(LOST))
+    ran = run(algorithm, data(server), LOST)
+    states, records = ran.states, ran.records
     rules = oracle.Rules(**({"slots": 2} | own))
     clients = {k: own_rows(data(), k) for k in range(POPULATION) if len(own_rows(data(), k)[1])}
     clients = {k: (x.astype(float), y) for k, (x, y) in clients.items()}
@@ -142,7 +135,7 @@ def test_rounds(name, tolerance):
         np.testing.assert_allclose(records["pool"][t], books.pools, rtol=1e-5, atol=1e-5)
         bid = [np.flatnonzero(records["bid"][t][:, c]).tolist() for c in range(CLUSTERS)]
         assert bid == [[] if random else sorted(who) for who, random in zip(found, at_random, strict=True)]
-        rate, trained = float(HOW.learning_rate * HOW.decay**t), []
+        rate, trained = rate_of(HOW, t), []
         for c in range(CLUSTERS):
             there = [k for k in chosen[c] if k not in LOST[t]]
             assert np.flatnonzero(records["membership"][t][:, c]).tolist() == sorted(there)
@@ -162,9 +155,7 @@ def test_rounds(name, tolerance):
         assert any(set(a) & set(b) for _, (a, b) in seen[1:])
     if name == "two slots":
         assert any(set(who) - set(took) for bid, chosen in seen for who, took in zip(bid, chosen, strict=True))
-    last = jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), states)
-    judge = Judge(algorithm, stored(data()), last, jnp.int32(5))
     # The authors' code takes the weights on test rows, which are the training rows here.
     for k, rows in (clients if name == "code" else judged).items():
-        deployed, _ = judge.deploy(*take((stored(data()).clients, last.clients), k))
-        close(deployed, oracle.personalised(models, oracle.worth(models, *rows, rules.importance)), tolerance)
+        found, _ = deployed(ran, k)
+        close(found, oracle.personalised(models, oracle.worth(models, *rows, rules.importance)), tolerance)

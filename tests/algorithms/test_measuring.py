@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fljax import config, training
-from fljax.algorithms import cgsv_iafl, fedavg, iafl, qffl, standalone
+from fljax.algorithms import cgsv_iafl, fedavg, iafl, qffl
 from fljax.algorithms.measuring import Sample, check_measure, measured_from, measured_in, with_contributions
 from fljax.contributions import RoundMeasure, RunRecord, estimate
 from fljax.core import trees
@@ -21,19 +21,9 @@ from fljax.experiments.inputs.setup import resolve_setup
 from fljax.protocol import Available, Census, Cohort, Round, Rows, Subset, unlabelled
 from fljax.testing import logistic_regression, tiny_federation
 from fljax.testing.federation import Linear
+from tests.algorithms.oracle_tools import LOST, POPULATION, STEPS, agrees, at, rate_of, run
 from tests.algorithms.rounds_tools import TASK, close, federation, history, missing, numpy_client
-from tests.algorithms.test_rewards_rounds import (
-    LOST,
-    POPULATION,
-    STEPS,
-    at,
-    clients_of,
-    drawn,
-    rate_of,
-    rows_of,
-    run,
-    stack,
-)
+from tests.algorithms.test_rewards_rounds import drawn, models_and_reference
 from tests.oracles import numpy_rewards as oracle
 from tests.oracles import numpy_round
 from tests.precision import enable_x64
@@ -49,40 +39,42 @@ def measured(**settings: Any) -> RoundMeasure:
 
 @pytest.fixture(scope="module", params=[pytest.param("single", marks=pytest.mark.thorough), "double"])
 def rounds(request):
-    """IAFL that shuts out whoever is below the mean: states, records and the tolerance."""
+    """IAFL that shuts out whoever is below the mean: a run, and the tolerance."""
     with enable_x64(request.param == "double"):
         algorithm = iafl(TASK, STEPS, contribution=measured(filter_below=0.9), kappa=KAPPA, recovery=RECOVERY)
-        yield *run(algorithm), 1e-10 if request.param == "double" else 1e-5
+        yield run(algorithm), 1e-10 if request.param == "double" else 1e-5
 
 
 @pytest.mark.in_turn
 def test_iafl_that_measures_contributions(rounds):
-    states, records, tolerance = rounds
-    models, reference = rows_of(at(states.server.models.values, 0)), at(states.server.reference, 0)
-    known = oracle.Known(np.zeros(POPULATION), np.zeros(POPULATION, int), np.zeros(POPULATION, bool))
-    for t in range(len(LOST)):
-        clients, rate = clients_of(records, t, STEPS), rate_of(STEPS, t)
-        assert not known.filtered[list(clients)].any(), "who was shut out is not selected"
-        recovered = records["recovered"][t]
-        moves = oracle.updates(models, clients, rate)
+    ran, tolerance = rounds
+
+    def step(round, state):
+        models, reference, known = state
+        assert not known.filtered[list(round.clients)].any(), "who was shut out is not selected"
+        recovered = round.record["recovered"]
+        moves = oracle.updates(models, round.clients, round.rate)
         flat = {id: np.concatenate([move[name].ravel() for name in sorted(move)]) for id, move in moves.items()}
         scores = oracle.cosines(flat, normalised=True)
         known = oracle.contributions_round(known, scores, MEMORY, 0.9)
-        np.testing.assert_allclose(records["contribution"][t], known.contribution, atol=10 * tolerance)
-        np.testing.assert_array_equal(records["filtered"][t], known.filtered)
-        np.testing.assert_array_equal(np.isnan(records["score"][t]), [id not in scores for id in range(POPULATION)])
+        np.testing.assert_allclose(round.record["contribution"], known.contribution, atol=10 * tolerance)
+        np.testing.assert_array_equal(round.record["filtered"], known.filtered)
+        np.testing.assert_array_equal(np.isnan(round.record["score"]), [id not in scores for id in range(POPULATION)])
         worth = np.where(known.filtered, 0, np.maximum(known.contribution, 0))
         rates = np.array(oracle.iafl_rates(list(worth), worth.max(), KAPPA)) * ~known.filtered
-        np.testing.assert_allclose(records["rate"][t], rates, atol=10 * tolerance)
+        np.testing.assert_allclose(round.record["rate"], rates, atol=10 * tolerance)
         assert not (recovered & known.filtered).any()
-        remain = records["cohort_present"] & ~known.filtered[records["cohort_id"]]
-        subsets, own = drawn(records | {"cohort_present": remain}, t, records["rate"][t])
-        used = {id: client for id, client in clients.items() if not known.filtered[id]}
-        models, reference = oracle.iafl_round(models, reference, used, rate, subsets, own, recovered)
-        close(at(states.server.models.values, t + 1), stack(models), tolerance)
-        close(at(states.server.reference, t + 1), reference, tolerance)
+        subsets, own = drawn(round, round.present & ~known.filtered[round.record["cohort_id"]])
+        used = {id: client for id, client in round.clients.items() if not known.filtered[id]}
+        after = oracle.iafl_round(models, reference, used, round.rate, subsets, own, recovered)
+        return *after, known
+
+    nothing = oracle.Known(np.zeros(POPULATION), np.zeros(POPULATION, int), np.zeros(POPULATION, bool))
+    start = *models_and_reference(ran.by_state(0)), nothing
+    reads = lambda state: (*models_and_reference(state), None)  # noqa: E731
+    *_, known = agrees(ran, step, STEPS, reads, tolerance, start=start)
     assert 0 < known.filtered.sum() < 4
-    kept = states.server.book.filtered[1]
+    kept = ran.states.server.book.filtered[1]
     assert kept.any(), "somebody is shut out in round 0, so that round 1 is without"
 
 
@@ -291,31 +283,6 @@ def test_gradients_through_rounds_are_finite_and_right():
         moved = [float(jax.jit(lambda numbers: loss(tuple(numbers)))(at.at[0].add(step))) for step in (1e-5, -1e-5)]
         np.testing.assert_allclose(slope[0], (moved[0] - moved[1]) / 2e-5, rtol=1e-5)
         assert slope[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: with_contributions(fedavg(TASK, STEPS)), "keeps single updates of clients, .* stacked = True keeps"),
-        (lambda: with_contributions(standalone(TASK, STEPS)), "an algorithm with a global model .* got one without"),
-        (lambda: with_contributions(fedavg(TASK, STEPS), "cosin"), r"did you mean 'cosine'\?"),
-        (lambda: iafl(TASK, STEPS, contribution="size"), "expected one of the measures multi_round, .* got 'size'"),
-        (lambda: iafl(TASK, STEPS, contribution="fedce"), "'fedce', which needs what clients measure"),
-        (lambda: iafl(TASK, STEPS, contribution="cosine", joining="contribution"), "got a measure of rounds"),
-        (lambda: iafl(TASK, STEPS, contribution=RoundMeasure(memory=1.5)), "memory to be one number from 0 to 1"),
-        (lambda: iafl(TASK, STEPS, contribution=RoundMeasure("cffl_reputation", judged_by="loss")), "an accuracy, fr"),
-        (lambda: iafl(TASK, STEPS, contribution="shapfed"), "a task with classes and a head for 'shapfed'"),
-        (
-            lambda: iafl(TASK._replace(score=None), STEPS, contribution="fed_shapley"),
-            "expected a task with a score for 'fed_shapley', which compares accuracies",
-        ),
-        (lambda: run(iafl(TASK, STEPS, contribution="fed_shapley")), "got 'validation'; valid names are none; held_fr"),
-        (lambda: iafl(TASK, STEPS, contribution=RoundMeasure(options={"power": 2})), "power"),
-    ],
-)
-def test_what_is_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
 
 
 def lengths(updates: Any, weights: Any, present: Any, *, scale: float = 1.0) -> Any:

@@ -113,20 +113,6 @@ def test_dittos_global_stream_is_fedavg(regularisation, options, exact):
     assert apart.max() > 1e-3
 
 
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"personal_epochs": 1, "personal_steps": 2}, "expected at most one of personal_epochs and personal_steps"),
-        ({"personal_steps": 0}, "expected personal_steps to be a whole number of at least 1 or None, got 0"),
-        ({"weights": "mass"}, "expected weights to be size or uniform, got 'mass'"),
-    ],
-)
-def test_what_ditto_refuses(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ditto(TASK, EPOCHS, **arguments)
-
-
 # --- FedALA -------------------------------------------------------------------------------------------------
 
 
@@ -248,21 +234,6 @@ def test_top_tensors_follow_the_model():
     assert top_names(fields, 1) == {"first"}
     assert top_names(logistic_regression(), 1) == {"bias"}
     assert top_names(TASK, 1) == {"w"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"layers": 3}, "expected layers to be from 0 to the 2 parameter tensors of the model, got 3; they are b, w"),
-        ({"layers": -1}, "expected layers to be a whole number of at least 0, got -1"),
-        ({"layers": True}, "expected layers to be a whole number of at least 0, got True"),
-        ({"sample": 1.2}, "expected sample to be one number from 0 to 1, got 1.2"),
-        ({"most_epochs": 0}, "expected most_epochs to be a whole number of at least 1, got 0"),
-    ],
-)
-def test_what_fedala_refuses(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fedala(TASK, EPOCHS, **arguments)
 
 
 # --- FedFomo ------------------------------------------------------------------------------------------------
@@ -387,13 +358,6 @@ def test_strangers_of_fedfomo_get_the_mean_of_what_was_uploaded():
     close(algorithm.models(moved)["server_test"].model, expected)
 
 
-@pytest.mark.unchecked
-@pytest.mark.parametrize("models_sent", [-1, 2.5, True])
-def test_what_fedfomo_refuses(models_sent):
-    with pytest.raises(ValueError, match="expected models_sent to be a whole number of at least 0, got"):
-        fedfomo(TASK, EPOCHS, models_sent=models_sent)
-
-
 # --- FedProto -----------------------------------------------------------------------------------------------
 
 WIDTH, CLASSES = 6, 4
@@ -494,23 +458,3 @@ def test_strangers_of_fedproto_have_no_scores():
     assert np.isnan(found["unseen_test_accuracy"]).all()
     assert np.isfinite(found["test_loss"]).all()
     assert not any(name.startswith("global_") for name in found)
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("task", "arguments", "message"),
-    [
-        (
-            TASK._replace(classes=None),
-            {},
-            "expected a task with features, classes and width, got one without features, classes, width",
-        ),
-        (two_layers()._replace(width=None), {}, "got one without width"),
-        (two_layers(), {"weights": "size"}, "expected weights to be count or uniform, got 'size'"),
-        (two_layers(), {"predict": "nearest"}, "expected predict to be prototype or head, got 'nearest'"),
-    ],
-    ids=["task", "width", "weights", "predict"],
-)
-def test_what_fedproto_refuses(task, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fedproto(task, EPOCHS, **arguments)

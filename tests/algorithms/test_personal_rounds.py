@@ -5,8 +5,6 @@ Three rounds, ragged clients, one without data, and one that is lost in each rou
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,88 +15,42 @@ from fljax import training
 from fljax.algorithms import ditto, fedala, fedfomo, fedproto
 from fljax.algorithms.fedproto import UNKNOWN
 from fljax.core.trees import take
-from fljax.engine.rounds.evaluate import Judge
 from fljax.models import correct
-from fljax.protocol import Examples, Rows, Seat, Subset, Task
+from fljax.protocol import Rows, Seat, Subset, Task
 from fljax.training import Local, Stream
-from tests.algorithms.rounds_tools import (
-    TASK,
-    batches_of,
-    close,
-    engine_key,
-    federation,
-    history,
-    missing,
-    numpy_client,
-    own_rows,
-    stored,
+from tests.algorithms import oracle_tools
+from tests.algorithms.oracle_tools import (
+    EPOCHS,
+    NOTHING,
+    POPULATION,
+    STEPS,
+    WITH_DATA,
+    agrees,
+    alike,
+    deployed,
+    each,
+    modes,
+    of_clients,
+    rate_of,
+    stack,
+    stranger,
+    taking_part,
 )
+from tests.algorithms.rounds_tools import TASK, batches_of, close, engine_key, federation, own_rows, stored
 from tests.oracles import numpy_personal as oracle
 from tests.oracles.numpy_round import Client
-from tests.precision import enable_x64
 from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-# A rate and a decay that no binary fraction equals, so that a rate in the wrong precision shows.
-STEPS, EPOCHS = Local(0.3, 3, steps=3, decay=0.7), Local(0.3, 3, epochs=2, decay=0.7)
-POPULATION, WITH_DATA = 5, (1, 2, 3, 4)  # client 0 has none
 LOST = ((1,), (3,), (4,))  # by round
-ROUNDS = len(LOST)
-NOTHING = Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32))
-
-modes = pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
-
-
-@pytest.fixture(params=[pytest.param("single", marks=pytest.mark.thorough), "double"])
-def tolerance(request):
-    with enable_x64(request.param == "double"):
-        yield 1e-10 if request.param == "double" else 1e-5
 
 
 def run(algorithm, data=None):
-    """States and records, with somebody lost in every round."""
-    lossy = missing(algorithm, LOST)
-    states, records = history(lambda numbers: lossy, federation() if data is None else data, ROUNDS)
-    for t, lost in enumerate(LOST):
-        assert set(taking_part(records, t)) == set(WITH_DATA) - set(lost)
-    return states, records
-
-
-def at(tree, t) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf[t], np.float64), tree)
-
-
-def of_client(tree, t, id) -> Any:
-    return jax.tree.map(lambda leaf: leaf[id], at(tree, t))
-
-
-def taking_part(records, t):
-    return [int(id) for id in records["cohort_id"][t][records["cohort_present"][t]]]
-
-
-def clients_of(records, t, how):
-    return {id: numpy_client(federation(), id, t, how) for id in taking_part(records, t)}
-
-
-def rate_of(how, t) -> float:
-    return float(how.learning_rate * how.decay**t)
-
-
-def last(states):
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), states)
-
-
-def deployed(algorithm, data, state, id):
-    """What one seen client would use, and what all share."""
-    data, state = stored(data), jax.tree.map(jnp.asarray, state)
-    return Judge(algorithm, data, state, state.round).deploy(take(data.clients, id), take(state.clients, id))
-
-
-def stranger(algorithm, data, state):
-    """What somebody unseen would use, who has the rows of client 2."""
-    data = stored(data)
-    return Judge(algorithm, data, state, state.round, known=False).deploy(take(data.clients, 2))
+    ran = oracle_tools.run(algorithm, data, LOST)
+    for record, lost in zip(ran.by_round(), LOST, strict=True):
+        assert set(taking_part(record)) == set(WITH_DATA) - set(lost)
+    return ran
 
 
 # --- Ditto --------------------------------------------------------------------------------------------------
@@ -115,28 +67,25 @@ def stranger(algorithm, data, state):
     ids=["steps", "epochs", "uniform"],
 )
 def test_ditto(how, arguments, own, tolerance):
-    algorithm = ditto(TASK, how, regularisation=0.8, **arguments)
-    states, records = run(algorithm)
-    model = at(states.server.model, 0)
-    personal: Any = dict.fromkeys(WITH_DATA, model)
-    trained = set()
-    by_size = arguments.get("weights") != "uniform"
-    for t in range(ROUNDS):
-        clients = clients_of(records, t, how)
-        batches = {id: client._replace(batches=personal_batches(id, t, own)) for id, client in clients.items()}
-        model, personal = oracle.ditto_round(
-            model, personal, clients, batches, rate_of(how, t), rate_of(own, t), 0.8, by_size=by_size
-        )
-        trained |= set(clients)
-        close(at(states.server.model, t + 1), model, tolerance)
-        for id in WITH_DATA:
-            close(of_client(states.clients.personal, t + 1, id), personal[id], tolerance)
-        assert set(np.flatnonzero(states.clients.trained[t + 1])) == trained
+    trained, by_size = set(), arguments.get("weights") != "uniform"
+
+    def step(round, state):
+        clients = round.clients
+        batches = {id: client._replace(batches=personal_batches(id, round.t, own)) for id, client in clients.items()}
+        trained.update(clients)
+        assert set(np.flatnonzero(round.after.clients.trained)) == trained
+        model, personal = state
+        rate, own_rate = round.rate, rate_of(own, round.t)
+        return oracle.ditto_round(model, personal, clients, batches, rate, own_rate, 0.8, by_size=by_size)
+
+    ran = run(ditto(TASK, how, regularisation=0.8, **arguments))
+    model = ran.by_state(0).server.model
+    reads = lambda state: (state.server.model, of_clients(state.clients.personal))  # noqa: E731
+    start = model, dict.fromkeys(WITH_DATA, model)
+    model, personal = agrees(ran, step, how, reads, tolerance, start=start)
     for id in range(POPULATION):
-        found, common = deployed(algorithm, federation(), last(states), id)
-        close(found, personal[id] if id in trained else model, tolerance)
-        close(common, model, tolerance)
-    close(stranger(algorithm, federation(), last(states))[0], model, tolerance)
+        alike(deployed(ran, id), (personal[id] if id in trained else model, model), tolerance)
+    close(stranger(ran), model, tolerance)
 
 
 def personal_batches(id, t, how):
@@ -186,25 +135,24 @@ WIDE = federation(x=np.random.default_rng(1).normal(size=(17, 3)) * np.array([1.
 )
 @pytest.mark.parametrize("data", ["usual", "wide"])
 def test_fedala(how, layers, top, data, tolerance):
-    most, weight_rate = 12, 0.9
+    most, weight_rate, counts = 12, 0.9, []
     data = WIDE if data == "wide" else federation()
-    algorithm = fedala(TASK, how, layers=layers, weight_learning_rate=weight_rate, sample=0.7, most_epochs=most)
-    states, records = run(algorithm, data)
-    model = at(states.server.model, 0)
-    state = {id: oracle.Ala(model, {name: np.ones_like(model[name]) for name in top}, False) for id in WITH_DATA}
-    counts = []
-    for t in range(ROUNDS):
-        clients = {id: numpy_client(data, id, t, how) for id in taking_part(records, t)}
-        epochs = {id: learning_epochs(id, t, how, 0.7, most) for id in clients}
-        before = state
-        model, state, taken = oracle.fedala_round(model, state, clients, epochs, rate_of(how, t), weight_rate)
-        counts += [(taken[id], before[id].learned) for id in clients]
-        close(at(states.server.model, t + 1), model, 10 * tolerance)
-        for id in WITH_DATA:
-            close(of_client(states.clients.model, t + 1, id), state[id].model, 10 * tolerance)
-            found = dict(zip(top, of_client(states.clients.weights, t + 1, id), strict=True))
-            close(found, state[id].weights, 10 * tolerance)
-            assert states.clients.learned[t + 1, id] == state[id].learned
+
+    def step(round, state):
+        epochs = {id: learning_epochs(id, round.t, how, 0.7, most) for id in round.clients}
+        model, after, taken = oracle.fedala_round(state[0], state[1], round.clients, epochs, round.rate, weight_rate)
+        counts.extend((taken[id], state[1][id].learned) for id in round.clients)
+        return model, after
+
+    def reads(state):
+        clients = state.clients
+        named = clients._replace(weights=dict(zip(top, clients.weights, strict=True)))
+        return state.server.model, {id: (own.model, own.weights, own.learned) for id, own in of_clients(named).items()}
+
+    ran = run(fedala(TASK, how, layers=layers, weight_learning_rate=weight_rate, sample=0.7, most_epochs=most), data)
+    model = ran.by_state(0).server.model
+    start = model, {id: oracle.Ala(model, {name: np.ones_like(model[name]) for name in top}, False) for id in WITH_DATA}
+    model, state = agrees(ran, step, how, reads, 10 * tolerance, start=start)
     # Nothing in the first round; then until it settles, after 11 epochs or more, or the limit; then once.
     first = {taken for taken, learned in counts if not learned}
     assert 0 in first
@@ -214,10 +162,8 @@ def test_fedala(how, layers, top, data, tolerance):
     moved = np.concatenate([leaf.ravel() for own in state.values() for leaf in own.weights.values()])
     assert (moved < 1).any()
     for id in range(POPULATION):
-        found, common = deployed(algorithm, data, last(states), id)
-        close(found, oracle.ala_start(model, state[id]) if id in WITH_DATA else model, 10 * tolerance)
-        close(common, model, 10 * tolerance)
-    close(stranger(algorithm, data, last(states))[0], model, 10 * tolerance)
+        alike(deployed(ran, id), (oracle.ala_start(model, state[id]) if id in state else model, model), 10 * tolerance)
+    close(stranger(ran), model, 10 * tolerance)
 
 
 # --- FedFomo ------------------------------------------------------------------------------------------------
@@ -247,43 +193,46 @@ def judging_rows(data, id):
 @pytest.mark.parametrize("models_sent", [2, 9])
 def test_fedfomo(how, models_sent, tolerance):
     data, most = with_validation(), min(models_sent, POPULATION)
-    algorithm = fedfomo(TASK, how, models_sent=models_sent)
-    states, records = run(algorithm, data)
-    start = of_client(states.server.models.values, 0, 0)
-    state = oracle.Fomo([start] * POPULATION, np.eye(POPULATION), [False] * POPULATION, [start] * POPULATION)
-    np.testing.assert_array_equal(states.server.affinity[0], state.affinity)
-    used, own = [], []
-    for t in range(ROUNDS):
-        clients = {id: numpy_client(data, id, t, how) for id in taking_part(records, t)}
+    algorithm, used, own = fedfomo(TASK, how, models_sent=models_sent), [], []
+
+    def step(round, state):
+        clients, server = round.clients, take(ran.states.server, round.t)
+        for id in clients:
+            down = algorithm.down(server, Seat(jnp.int32(round.t), jnp.int32(id), jnp.int32(0)))
+            assert np.asarray(down.id)[np.asarray(down.real)].tolist() == oracle.fomo_received(state, id, most)
         valid = {id: judging_rows(data, id) for id in clients}
-        received = {id: oracle.fomo_received(state, id, most) for id in clients}
-        for id, others in received.items():
-            down = algorithm.down(take(states.server, t), Seat(jnp.int32(t), jnp.int32(id), jnp.int32(0)))
-            assert np.asarray(down.id)[np.asarray(down.real)].tolist() == others
-        state, given = oracle.fedfomo_round(state, clients, valid, rate_of(how, t), most)
-        for id in range(POPULATION):
-            close(of_client(states.server.models.values, t + 1, id), state.models[id], 10 * tolerance)
-        np.testing.assert_allclose(
-            states.server.affinity[t + 1], state.affinity, rtol=100 * tolerance, atol=100 * tolerance
-        )
-        assert states.server.uploaded[t + 1].tolist() == list(state.uploaded)
-        for id in range(POPULATION):
-            close(of_client(states.clients.before, t + 1, id), state.before[id], 10 * tolerance)
+        state, given = oracle.fedfomo_round(state, clients, valid, round.rate, most)
+        found = round.after.server.affinity
+        np.testing.assert_allclose(found, state.affinity, rtol=100 * tolerance, atol=100 * tolerance)
         better = [sum(weight > 0 for weight in given[id].values()) for id in clients]
-        assert records["better"][t][records["cohort_present"][t]].tolist() == better
-        used += [weight for weights in given.values() for weight in weights.values()]
-        own += [given[id][id] for id in clients if id in given[id]]
+        assert round.record["better"][round.present].tolist() == better
+        used.extend(weight for weights in given.values() for weight in weights.values())
+        own.extend(given[id][id] for id in clients if id in given[id])
+        return state
+
+    def reads(state):  # but for the affinity, which is less exact
+        return each(state.server.models.values), None, state.server.uploaded, each(state.clients.before)
+
+    ran = run(algorithm, data)
+    start = each(ran.by_state(0).server.models.values)[0]
+    state = oracle.Fomo([start] * POPULATION, np.eye(POPULATION), [False] * POPULATION, [start] * POPULATION)
+    np.testing.assert_array_equal(ran.states.server.affinity[0], state.affinity)
+    state = agrees(ran, step, how, reads, 10 * tolerance, start=state)
     # Some were better and some were worse, so that both kinds are under test.
     assert max(used) > 0
     assert min(used) < 0
     assert max(own) > 0  # local training has helped, so that the own model competes
     sizes = np.array([len(own_rows(data, id)[1]) for id in range(POPULATION)], float) * state.uploaded
     mean = oracle.mixed(list(state.models), list(sizes / sizes.sum()))
-    close(stranger(algorithm, data, last(states))[0], mean, 10 * tolerance)
+    close(stranger(ran), mean, 10 * tolerance)
     assert algorithm.models is not None
-    close(algorithm.models(last(states).server)["server_test"].model, mean, 10 * tolerance)
+    close(
+        algorithm.models(jax.tree.map(jnp.asarray, take(ran.states.server, -1)))["server_test"].model,
+        mean,
+        10 * tolerance,
+    )
     for id in range(POPULATION):
-        close(deployed(algorithm, data, last(states), id)[0], state.models[id], 10 * tolerance)
+        close(deployed(ran, id)[0], state.models[id], 10 * tolerance)
 
 
 # --- FedProto -----------------------------------------------------------------------------------------------
@@ -315,29 +264,30 @@ PROTO_TASK = Task(
 @modes
 @pytest.mark.parametrize("weights", ["count", "uniform"])
 def test_fedproto(how, weights, tolerance):
-    algorithm = fedproto(PROTO_TASK, how, regularisation=1.7, weights=weights)
-    states, records = run(algorithm)
-    models, prototypes = [LAYERS] * POPULATION, {}
-    close(at(states.clients.model, 0), {name: np.stack([leaf] * POPULATION) for name, leaf in LAYERS.items()})
-    for t in range(ROUNDS):
-        clients = clients_of(records, t, how)
+    def step(round, state):
         models, prototypes = oracle.fedproto_round(
-            models, prototypes, clients, rate_of(how, t), 1.7, by_count=weights == "count"
+            state[0], state[1], round.clients, round.rate, 1.7, by_count=weights == "count"
         )
-        for id in range(POPULATION):
-            close(of_client(states.clients.model, t + 1, id), models[id], tolerance)
-        shown = at(states.server.shown, t + 1)
+        shown = round.after.server.shown
         assert np.flatnonzero(shown.known).tolist() == sorted(prototypes)
-        assert records["known_classes"][t] == len(prototypes)
+        assert round.record["known_classes"] == len(prototypes)
         expected = np.stack([prototypes.get(label, np.zeros(WIDTH)) for label in range(CLASSES)])
         close(shown.prototypes, expected, tolerance)
+        return models, prototypes
+
+    def reads(state):
+        known = np.flatnonzero(state.server.shown.known)
+        return each(state.clients.model), {int(label): state.server.shown.prototypes[label] for label in known}
+
+    algorithm = fedproto(PROTO_TASK, how, regularisation=1.7, weights=weights)
+    ran = run(algorithm)
+    close(ran.by_state(0).clients.model, stack([LAYERS] * POPULATION))
+    models, prototypes = agrees(ran, step, how, reads, tolerance, start=([LAYERS] * POPULATION, {}))
     assert 0 < len(prototypes) < CLASSES
 
-    x = np.random.default_rng(4).normal(size=(6, 3))
+    x, known = np.random.default_rng(4).normal(size=(6, 3)), sorted(prototypes)
     for id in range(POPULATION):
-        found, _ = deployed(algorithm, federation(), last(states), id)
-        logits = np.asarray(algorithm.predict(found, jnp.asarray(x, jnp.result_type(float))))
-        known = sorted(prototypes)
+        logits = np.asarray(algorithm.predict(deployed(ran, id)[0], jnp.asarray(x, jnp.result_type(float))))
         close(logits[:, known], -oracle.nearest(models[id], x, prototypes), 10 * tolerance)
         assert (np.delete(logits, known, axis=1) == UNKNOWN).all()
 
@@ -347,15 +297,14 @@ def test_a_class_that_nobody_has_keeps_its_prototype(tolerance):
     """One client a round, whose classes differ from those of the others."""
     x = np.random.default_rng(5).normal(size=(6, 3))
     data = federation((2, 2, 2), range(3), capacity=2, x=x, y=np.array([0, 1, 1, 2, 3, 3]))
-    algorithm = missing(fedproto(PROTO_TASK, STEPS), ((1, 2), (0, 2), (0, 1)))
-    states, records = history(lambda numbers: algorithm, data, 3)
-    assert records["known_classes"].tolist() == [2, 3, 4]
-    shown = states.server.shown
+    ran = oracle_tools.run(fedproto(PROTO_TASK, STEPS), data, ((1, 2), (0, 2), (0, 1)))
+    assert ran.records["known_classes"].tolist() == [2, 3, 4]
+    shown = ran.states.server.shown
     np.testing.assert_array_equal(shown.prototypes[1][0], shown.prototypes[3][0])  # class 0: client 0 alone
     np.testing.assert_array_equal(shown.prototypes[2][1:3], shown.prototypes[3][1:3])
     assert (shown.prototypes[1][1] != shown.prototypes[2][1]).all()  # class 1: client 0, then client 1
     for t, (id, labels) in enumerate([(0, (0, 1)), (1, (1, 2)), (2, (3,))]):
-        own = oracle.class_means(of_client(states.clients.model, t + 1, id), *own_rows(data, id))
+        own = oracle.class_means(each(ran.by_state(t + 1).clients.model)[id], *own_rows(data, id))
         for label in labels:
             close(shown.prototypes[t + 1][label], own[label], tolerance)
 
@@ -363,9 +312,10 @@ def test_a_class_that_nobody_has_keeps_its_prototype(tolerance):
 @pytest.mark.thorough
 def test_penalty_of_padding_and_of_unknown_classes_is_nothing(tolerance):
     """The first round of any lambda: no class is known."""
-    found = [run(fedproto(PROTO_TASK, STEPS, regularisation=value))[0] for value in (0.0, 50.0)]
-    close(at(found[0].clients.model, 1), at(found[1].clients.model, 1), tolerance)
-    apart = np.abs(found[0].clients.model["inner"][2] - found[1].clients.model["inner"][2])
+    found = [run(fedproto(PROTO_TASK, STEPS, regularisation=value)) for value in (0.0, 50.0)]
+    first, other = (ran.by_state(1).clients.model for ran in found)
+    close(first, other, tolerance)
+    apart = np.abs(found[0].states.clients.model["inner"][2] - found[1].states.clients.model["inner"][2])
     assert apart.max() > 1e-3
 
 

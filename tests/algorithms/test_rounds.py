@@ -225,19 +225,6 @@ def test_a_client_without_data_changes_nothing():
     close(*found)
 
 
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"weights": "sizes"}, "expected weights to be size or uniform, got 'sizes'"),
-        ({"clients_per_round": 0}, "expected clients_per_round to be a whole number of at least 1 or None, got 0"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        run(fedavg(TASK, STEPS, **arguments), federation(), 1)
-
-
 # --- INCFL --------------------------------------------------------------------------------------------------
 
 

@@ -71,8 +71,6 @@ def test_ways_to_name_one():
     jax.tree.map(np.testing.assert_array_equal, plain, model(optax.sgd))
     jax.tree.map(np.testing.assert_array_equal, heavy, model(lambda rate: optax.sgd(rate, momentum=0.9)))
     assert np.abs(plain.weight - heavy.weight).max() > 1e-3
-    with pytest.raises(ValueError, match=r"expected the name of an optax optimizer such as .*, got 'sgdd'"):
-        model("sgdd")
 
 
 @pytest.mark.thorough

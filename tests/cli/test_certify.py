@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -18,12 +15,10 @@ from fljax.games import Utility
 from fljax.results import folders
 from fljax.results.events import Event
 from fljax.scenarios import ByReport, Strategy
-from tests.cli.test_worth import CONFIG, call
+from tests.cli.test_worth import CONFIG, whole_and_killed
 from tests.games.played import GAINS, unilateral
 from tests.games.strategic.test_certificates import assert_equal
-from tests.processes import environment
-
-WAIT = 600
+from tests.toys.command import call
 
 
 @pytest.fixture
@@ -44,8 +39,8 @@ def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     return told
 
 
-def test_the_table_and_the_files(fake: dict[str, Any], capsys: Any) -> None:
-    code, out, _ = call(capsys, "certify", "tiny.toml", "--out", "x", "--seeds", "5")
+def test_the_table_and_the_files(fake: dict[str, Any]) -> None:
+    code, out, _ = call("certify", "tiny.toml", "--out", "x", "--seeds", "5")
     assert code == 0
     words = ("fedavg: does it pay to deviate?", "lie", "INCONCLUSIVE at 0.01", "Results: x", "certificates.html")
     assert all(text in out for text in words), out
@@ -57,52 +52,52 @@ def test_the_table_and_the_files(fake: dict[str, Any], capsys: Any) -> None:
     assert names >= {"certificates.csv", "certificates.html", "certificate_fedavg.png"}
 
 
-def test_the_control_says_whether_it_is_flagged(fake: dict[str, Any], capsys: Any) -> None:
+def test_the_control_says_whether_it_is_flagged(fake: dict[str, Any]) -> None:
     for shift, words in ((0.5, "The control is flagged, as it should be."), (0.0, "The control is not flagged:")):
         entry = games.certificate(unilateral(GAINS + shift, outside=None), tolerance=0.1)
         fake["found"] = {experiment.CONTROL: entry}
-        _, out, _ = call(capsys, "certify", "tiny.toml", "--out", "x", "--no-report")
+        _, out, _ = call("certify", "tiny.toml", "--out", "x", "--no-report")
         assert words in out, out
         assert "less than without joining" not in out
 
 
-def test_what_was_left_out_is_said(fake: dict[str, Any], capsys: Any) -> None:
+def test_what_was_left_out_is_said(fake: dict[str, Any]) -> None:
     """Of a deviation, and of an algorithm that reads none."""
     why = "which never reads size (it asks for no report)"
     fake["found"] = {"fedavg": fake["found"]["fedavg"]._replace(left_out=(("inflated", why),))}
-    _, out, _ = call(capsys, "certify", "tiny.toml", "--out", "x")
+    _, out, _ = call("certify", "tiny.toml", "--out", "x")
     words = " ".join(out.split())
     assert f"Deviation 'inflated' is left out for fedavg, {why}." in words
     assert "incfl has no certificate: it reads none of the deviations." in words
     page = pathlib.Path("x", "certificates.html").read_text()
     assert "is left out for fedavg" in page
     assert "incfl has no certificate" in page
-    _, out, _ = call(capsys, "certify", "tiny.toml", "--out", "x", "--json", "--no-report")
+    _, out, _ = call("certify", "tiny.toml", "--out", "x", "--json", "--no-report")
     assert json.loads(out)["algorithms"]["fedavg"]["left_out"] == {"inflated": why}
     assert json.loads(out)["without_certificate"] == ["incfl"]
 
 
-def test_the_question(fake: dict[str, Any], capsys: Any) -> None:
+def test_the_question(fake: dict[str, Any]) -> None:
     asked = ["--tolerance", "0.02", "--deviations", "zero rider, update times 2", "--metric", "test_loss", "--cost"]
     asked += ["0.1", "--price", "0.5", "--confidence", "0.9", "--method", "max_t", "--candidates", "0", "--no-control"]
     asked += ["--max-runs", "7", "--resume", "--identities", "3", "--deviators", "2, 0", "--outside", "none"]
-    assert call(capsys, "certify", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
+    assert call("certify", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
     names = ("zero rider", "update times 2")
     utility = Utility("test_loss", 0.1, 0.5)
     assert fake["question"] == experiment.Question(0.02, names, utility, 0.9, "max_t", 3, 0, False, 7, (0, 2), None)
     assert fake["resume"]
     assert not pathlib.Path("x", "certificates.html").exists()
     pathlib.Path("lies.toml").write_text('["a lie"]\nown = 2\nfactor = {loss = 0.5}\n')
-    call(capsys, "certify", "tiny.toml", "--out", "x", "--no-report", "--deviations", "lies.toml")
+    call("certify", "tiny.toml", "--out", "x", "--no-report", "--deviations", "lies.toml")
     assert fake["question"].deviations == {"a lie": Strategy(own=2, factor=ByReport(loss=0.5))}
 
 
-def test_json(fake: dict[str, Any], capsys: Any) -> None:
+def test_json(fake: dict[str, Any]) -> None:
     attack = games.Attack(1, (("own", 2.5),), 50, 0.4, 0.3, 0.2, 0.4)
     control = games.Control("known", "VIOLATED", "VIOLATED", 1.0, 0.9, 1.1)
     other = games.certificate(unilateral(GAINS, outside=None), tolerance=0.05)
     fake["found"]["b"] = other._replace(attack=attack, controls=(control,))
-    code, out, err = call(capsys, "certify", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
+    code, out, err = call("certify", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
     assert (code, err) == (0, "")
     algorithms = json.loads(out)["algorithms"]
     first = algorithms["fedavg"]
@@ -122,54 +117,28 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     assert algorithms["b"]["controls"][0]["name"] == "known"
 
 
-def test_few_seeds(capsys: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_seeds(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.toml").write_text(CONFIG)
-    code, _, err = call(capsys, "certify", "tiny.toml", "--out", "x", "--quiet", "--seeds", "4")
+    code, _, err = call("certify", "tiny.toml", "--out", "x", "--quiet", "--seeds", "4")
     assert (code, err) == (2, "fljax: seeds: expected at least 5 for a certificate, got 4\n")
 
 
 # --- A run of its own --------------------------------------------------------------------------------------------
 
 
-def start(place: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fljax", "certify", "tiny.toml", "--seeds", "5", "--candidates", "3", *arguments]
-    variables = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return subprocess.Popen(
-        command, cwd=place, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 @pytest.mark.thorough
 def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
     """The certificates are those of a run without an interruption."""
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = start(tmp_path, "--out", str(whole), "--json")
-    out, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-    algorithms = json.loads(out)["algorithms"]
+    algorithms, whole, killed = whole_and_killed(tmp_path, "certify", "--seeds", "5", "--candidates", "3")
     assert list(algorithms) == ["fedavg", "incfl", experiment.CONTROL]
     assert "size times 10" in {cell["deviation"] for cell in algorithms["fedavg"]["cells"]}
     assert {"loss times 10", "threshold times 0"} <= {cell["deviation"] for cell in algorithms["incfl"]["cells"]}
     assert all(control["verdict"] == control["expected"] for control in algorithms["incfl"]["controls"])
     assert algorithms["incfl"]["attack"]["candidates"] == 3
 
-    process = start(tmp_path, "--out", str(killed), "--quiet")
-    saved = killed / "certify" / "checkpoints" / "fedavg" / "deviations"
-    until = time.monotonic() + WAIT
-    while process.poll() is None and not list(saved.glob("runs-*.npz")):
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    process.kill()
-    process.communicate(timeout=WAIT)
-    process = start(tmp_path, "--out", str(killed), "--resume")
-    _, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-
     expected, certificates = (games.load_certificates(folder / folders.CERTIFICATES) for folder in (whole, killed))
     assert folders.config_of(killed) == certificates.config
-    assert not (killed / "certify").exists()
     for label, certificate in certificates.certificates.items():
         assert_equal(certificate, expected.certificates[label], label)
         assert np.isfinite(certificate.gains.payoffs).all()

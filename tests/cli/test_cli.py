@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import algorithms, cli, report, scenarios
+from fljax import algorithms, report, scenarios
 from fljax import config as configuration
 from fljax.cli import catalogue
 from fljax.cli.commands.describe import LISTS
@@ -23,22 +23,10 @@ from fljax.metrics import registry
 from fljax.results import folders, sweeps
 from fljax.results.events import Event
 from fljax.results.non_finite import Divergence, InfiniteLoss, NotFinite
+from tests.toys.command import call
+from tests.toys.configs import DIGITS, config_text
 
-CONFIG = """
-rounds = 4
-[data]
-dataset = "digits"
-partition = "iid"
-clients = 4
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 8
-steps = 2
-[[algorithms]]
-name = "fedavg"
-"""
+CONFIG = config_text(DIGITS, head="rounds = 4", batch_size=8)
 
 
 def outcome(config, diverged=(), infinite=()):
@@ -72,15 +60,8 @@ def fake(tmp_path, monkeypatch):
     return calls
 
 
-def call(capsys, *arguments):
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(arguments)
-    written = capsys.readouterr()
-    return stopped.value.code, written.out, written.err
-
-
-def test_run(fake, capsys, tmp_path):
-    code, out, err = call(capsys, "run", "tiny.toml", "--seeds", "2", "--set", "local.steps=7")
+def test_run(fake, tmp_path):
+    code, out, err = call("run", "tiny.toml", "--seeds", "2", "--set", "local.steps=7")
     assert code == 0
     ((config, folder, resume),) = fake
     assert (config.seeds, config.local.steps, resume) == ((0, 1), 7, False)
@@ -94,8 +75,8 @@ def test_run(fake, capsys, tmp_path):
     assert "jax" in json.loads((folder / "environment.json").read_text())["versions"]
 
 
-def test_run_json(fake, capsys):
-    code, out, _ = call(capsys, "run", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
+def test_run_json(fake):
+    code, out, _ = call("run", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
     found = json.loads(out)
     assert (code, found["directory"], found["report"], found["diverged"]) == (0, "x", [], [])
     first, second = found["summary"]
@@ -103,56 +84,56 @@ def test_run_json(fake, capsys):
     assert (second["metric"], second["mean"]) == ("m", None)
 
 
-def test_run_quiet(fake, capsys):
-    assert call(capsys, "run", "tiny.toml", "--quiet") == (0, "", "")
+def test_run_quiet(fake):
+    assert call("run", "tiny.toml", "--quiet") == (0, "", "")
 
 
-def test_resume_finds_the_latest_run(fake, capsys):
-    assert call(capsys, "run", "tiny.toml", "--resume")[0] == 2
-    call(capsys, "run", "tiny.toml")
-    assert call(capsys, "run", "tiny.toml", "--resume")[0] == 0
+def test_resume_finds_the_latest_run(fake):
+    assert call("run", "tiny.toml", "--resume")[0] == 2
+    call("run", "tiny.toml")
+    assert call("run", "tiny.toml", "--resume")[0] == 0
     assert fake[1][1:] == (fake[0][1], True)
-    code, _, err = call(capsys, "run", "tiny.toml", "--resume", "--set", "rounds=9")
+    code, _, err = call("run", "tiny.toml", "--resume", "--set", "rounds=9")
     assert (code, len(fake)) == (2, 2)
     assert "got a changed one" in err
 
 
-def test_results_are_not_overwritten(fake, capsys, tmp_path):
+def test_results_are_not_overwritten(fake, tmp_path):
     (tmp_path / "results.nc").touch()
-    code, _, err = call(capsys, "run", "tiny.toml", "--out", ".")
+    code, _, err = call("run", "tiny.toml", "--out", ".")
     assert (code, fake) == (2, [])
     assert "expected a folder without results, or --resume" in err
 
 
-def test_unwritable_folder(fake, capsys):
-    code, _, err = call(capsys, "run", "tiny.toml", "--out", "tiny.toml/x")
+def test_unwritable_folder(fake):
+    code, _, err = call("run", "tiny.toml", "--out", "tiny.toml/x")
     assert (code, fake) == (2, [])
     assert "expected a folder to write in, got 'tiny.toml/x'" in err
 
 
-def test_infinite_losses(fake, capsys, monkeypatch):
+def test_infinite_losses(fake, monkeypatch):
     """As for runs that diverged: one sentence, and no success."""
     found = [InfiniteLoss({"algorithm": "fedavg", "seed": 0}, 3, "test_loss", (1, 2)), InfiniteLoss({}, None, "m", ())]
     monkeypatch.setattr(experiment, "run", lambda config, **others: outcome(config, infinite=found))
-    code, _, err = call(capsys, "run", "tiny.toml", "--out", "x", "--quiet")
+    code, _, err = call("run", "tiny.toml", "--out", "x", "--quiet")
     told = "the test_loss of clients 1, 2 is infinite after round 3 (algorithm fedavg, seed 0), and so in 1 more"
     assert (code, err) == (1, f"fljax: {told}; all is saved in x\n")
-    code, out, _ = call(capsys, "run", "tiny.toml", "--out", "y", "--json")
+    code, out, _ = call("run", "tiny.toml", "--out", "y", "--json")
     expected = {"run": {"algorithm": "fedavg", "seed": 0}, "round": 3, "metric": "test_loss", "clients": [1, 2]}
     assert json.loads(out)["infinite"][0] == expected
 
 
-def test_diverged(fake, capsys, monkeypatch):
+def test_diverged(fake, monkeypatch):
     def run(config, **_):
         return outcome(config, [("fedavg", 0, 3)])
 
     monkeypatch.setattr(experiment, "run", run)
-    code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--json", "--quiet")
+    code, out, err = call("run", "tiny.toml", "--out", "x", "--json", "--quiet")
     assert (code, err) == (1, "fljax: fedavg diverged with seed 0 in round 3; all is saved in x\n")
     assert json.loads(out)["diverged"] == [{"algorithm": "fedavg", "seed": 0, "round": 3, "clients": []}]
 
 
-def test_who_made_a_run_diverge_is_in_the_table_and_in_the_sentence(fake, capsys, monkeypatch):
+def test_who_made_a_run_diverge_is_in_the_table_and_in_the_sentence(fake, monkeypatch):
     def run(config, **_):
         found = outcome(config, [("fedavg", 1, 3)])
         senders = np.zeros((1, 2, 4), np.int8)
@@ -163,56 +144,56 @@ def test_who_made_a_run_diverge_is_in_the_table_and_in_the_sentence(fake, capsys
         return found._replace(metrics=found.metrics.assign(added).assign_coords(client=np.arange(4)))
 
     monkeypatch.setattr(experiment, "run", run)
-    code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--seeds", "2")
+    code, out, err = call("run", "tiny.toml", "--out", "x", "--seeds", "2")
     assert code == 1
     who = "in which clients 0, 2 sent values that are not finite"
     assert err.strip() == f"fljax: fedavg diverged with seed 1 in round 3, {who}; all is saved in x"
     assert "1 of 2 seeds, round 3" in out
     assert "7.0 ± 0.0" in out
-    out = call(capsys, "run", "tiny.toml", "--out", "x", "--seeds", "2", "--json")[1]
+    out = call("run", "tiny.toml", "--out", "x", "--seeds", "2", "--json")[1]
     assert json.loads(out)["diverged"] == [{"algorithm": "fedavg", "seed": 1, "round": 3, "clients": [0, 2]}]
 
 
 @pytest.mark.parametrize("error", [NotFinite(Divergence(1, 3, (2,))).of("fedavg"), ZeroDivisionError("by 0")])
-def test_a_run_that_stops_itself(fake, capsys, monkeypatch, error):
+def test_a_run_that_stops_itself(fake, monkeypatch, error):
     def run(config, **_):
         raise error
 
     monkeypatch.setattr(experiment, "run", run)
-    code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--quiet")
+    code, out, err = call("run", "tiny.toml", "--out", "x", "--quiet")
     assert (code, out) == (1, "")
     words = "fedavg was stopped, since client 2 sent values that are not finite in round 3 of seed 1"
     stopped = err == f"fljax: {words}; what was computed before is saved in x\n"
     assert stopped == isinstance(error, NotFinite)
 
 
-def test_fault_is_one_sentence(fake, capsys, monkeypatch):
+def test_fault_is_one_sentence(fake, monkeypatch):
     def run(config, **_):
         raise ValueError("shapes\ndiffer")  # not raised by fljax, hence no bad input
 
     monkeypatch.setattr(experiment, "run", run)
-    code, _, err = call(capsys, "run", "tiny.toml", "--quiet")
+    code, _, err = call("run", "tiny.toml", "--quiet")
     assert code == 1
     place = r"\S*test_cli\.py:\d+"
     advice = r"\(run with FLJAX_TRACEBACK=1 for the traceback\)"
     assert re.fullmatch(rf"fljax: failed in run \({place}\): ValueError: shapes differ {advice}\n", err)
     monkeypatch.setenv("FLJAX_TRACEBACK", "1")
-    assert "Traceback" in call(capsys, "run", "tiny.toml", "--out", "y", "--quiet")[2]
+    assert "Traceback" in call("run", "tiny.toml", "--out", "y", "--quiet")[2]
 
 
-def test_interrupt(fake, capsys, monkeypatch):
+def test_interrupt(fake, monkeypatch):
     def run(config, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiment, "run", run)
-    code, _, err = call(capsys, "run", "tiny.toml", "--quiet", "--out", "x")
+    code, _, err = call("run", "tiny.toml", "--quiet", "--out", "x")
     how = "to go on: fljax run tiny.toml --quiet --out x --resume"
     sentence = f"fljax: interrupted; what was saved before is kept; {how}\n"
     assert (code, err) == (130, sentence)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_have_exit_codes_of_their_own(fake, capsys, monkeypatch, number):
+def test_signals_have_exit_codes_of_their_own(fake, monkeypatch, number):
     """Also where a library has wrapped what the signal raised; afterwards signals mean what they meant before."""
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 
@@ -223,49 +204,19 @@ def test_signals_have_exit_codes_of_their_own(fake, capsys, monkeypatch, number)
             raise RuntimeError("wrapped") from error
 
     monkeypatch.setattr(experiment, "run", run)
-    assert call(capsys, "run", "tiny.toml", "--quiet") == (128 + number, "", "fljax: interrupted\n")
+    assert call("run", "tiny.toml", "--quiet") == (128 + number, "", "fljax: interrupted\n")
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_full_disk_is_one_sentence(fake, capsys, monkeypatch):
+def test_a_full_disk_is_one_sentence(fake, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    code, _, err = call(capsys, "run", "tiny.toml", "--quiet", "--out", "x")
+    code, _, err = call("run", "tiny.toml", "--quiet", "--out", "x")
     assert (code, fake, err.count("\n")) == (1, [], 1)
     assert err.startswith("fljax: expected to write config.toml (")
     assert "got: No space left on device" in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["run", "none.toml"], "expected a config file, got 'none.toml'"),
-        (["run", "tiny.toml", "--set", "rounds=-1"], "rounds: expected a number of at least 0, got -1"),
-        (["run", "tiny.toml", "--set", "data.dataset=digit"], "(did you mean 'digits'?)"),
-        (["run", "tiny.toml", "--seeds", "0"], "seeds: expected a positive number"),
-        (["run", "tiny.toml", "--sets", "x"], "No such option"),
-        (["run"], "Missing argument"),
-        (["sweep", "tiny.toml"], "expected a grid to sweep over"),
-        (["sweep", "tiny.toml", "--grid", "local.step=1,2"], "(did you mean 'steps'?)"),
-        (["sweep", "tiny.toml", "--grid", "local.steps="], "expected a list of different values, got []"),
-        (["sweep", "tiny.toml", "--grid", "local.steps=1", "--set", "sweep.metric=x"], "expected one of the metrics"),
-        (["list", "algorithm"], "(did you mean 'algorithms'?)"),
-        (["cite", "incfll"], "(did you mean 'incfl'?)"),
-        (["report", "."], "expected a run folder"),
-        (["data", "prepare", "digit"], "digits"),
-        (["nonsense"], "No such command"),
-    ],
-)
-def test_bad_input(fake, capsys, monkeypatch, arguments, sentence):
-    if arguments[0] == "report":
-        monkeypatch.undo()
-    code, out, err = call(capsys, *arguments)
-    assert (code, out, fake) == (2, "", [])
-    assert sentence in err
-    assert err.startswith("fljax: ")
-    assert err.count("\n") == 1
 
 
 @pytest.fixture
@@ -287,7 +238,7 @@ def fake_sweep(fake, monkeypatch):
     return calls
 
 
-def test_sweep(fake_sweep, capsys):
+def test_sweep(fake_sweep):
     arguments = [
         "--grid",
         "local.learning_rate=0.1,0.2",
@@ -298,7 +249,7 @@ def test_sweep(fake_sweep, capsys):
         "--seeds",
         "2",
     ]
-    code, out, _ = call(capsys, "sweep", "tiny.toml", *arguments)
+    code, out, _ = call("sweep", "tiny.toml", *arguments)
     ((grid, folder, resume),) = fake_sweep
     assert (code, resume, len(grid.cells), grid.config.rounds, grid.config.seeds) == (0, False, 2, 8, (0, 1))
     assert "learning_rate" in out
@@ -306,12 +257,12 @@ def test_sweep(fake_sweep, capsys):
     assert f"Results: {folder}" in out
     written = tomllib.loads((folder / "config.toml").read_text())
     assert written["sweep"]["grid"]["local.learning_rate"] == [0.1, 0.2]
-    assert call(capsys, "sweep", "tiny.toml", *arguments, "--resume")[0] == 0
+    assert call("sweep", "tiny.toml", *arguments, "--resume")[0] == 0
     assert fake_sweep[1][1:] == (folder, True)
 
 
-def test_sweep_json_and_divergence(fake_sweep, capsys):
-    code, out, err = call(capsys, "sweep", "tiny.toml", "--grid", "local.learning_rate=0.1,1", "--json", "--out", "x")
+def test_sweep_json_and_divergence(fake_sweep):
+    code, out, err = call("sweep", "tiny.toml", "--grid", "local.learning_rate=0.1,1", "--json", "--out", "x")
     assert code == 1
     assert "fedavg diverged at learning_rate = 1 with seed 0 in round 3; all is saved in x" in err
     found = json.loads(out)
@@ -322,10 +273,10 @@ def test_sweep_json_and_divergence(fake_sweep, capsys):
 
 
 @pytest.mark.parametrize("kind", LISTS)
-def test_list(capsys, kind):
-    code, out, _ = call(capsys, "list", kind)
+def test_list(kind):
+    code, out, _ = call("list", kind)
     assert (code, bool(out)) == (0, True)
-    found = json.loads(call(capsys, "list", kind, "--json")[1])
+    found = json.loads(call("list", kind, "--json")[1])
     assert all(name in out for name in found)
 
 
@@ -340,7 +291,7 @@ SHORT = {
 
 
 @pytest.mark.parametrize("name", ORIGIN)
-def test_cite_gives_the_papers_that_the_docstring_names(name, capsys):
+def test_cite_gives_the_papers_that_the_docstring_names(name):
     """By their titles in quotation marks, or by short names before a section, an appendix, an equation or a table."""
     header = " ".join((sys.modules[ORIGIN[name].build.__module__].__doc__ or "").split())
     source = header.partition("Source:")[2].partition("Deviation")[0]
@@ -351,23 +302,23 @@ def test_cite_gives_the_papers_that_the_docstring_names(name, capsys):
     papers = ORIGIN[name].references
     if not titles:
         assert "Source: none" in header
-        assert call(capsys, "cite", name)[0] == 2
+        assert call("cite", name)[0] == 2
         return
-    printed = call(capsys, "cite", name)[1].lower()
+    printed = call("cite", name)[1].lower()
     assert printed.count("@") == len(papers) >= 1
     for title in titles:
         assert title.replace("{", "").replace("}", "") in printed.replace("{", "").replace("}", "")
 
 
-def test_both_papers_of_incfl(capsys):
-    printed = call(capsys, "cite", "incfl")[1]
+def test_both_papers_of_incfl():
+    printed = call("cite", "incfl")[1]
     assert "To Federate or Not To Federate" in printed
     assert "Maximizing Global Model Appeal" in printed
     keys = re.findall(r"@\w+\{(\w+),", printed)
     assert len(keys) == len(set(keys)) == 2
 
 
-def test_lists_show_whole_sentences(capsys):
+def test_lists_show_whole_sentences():
     """A docstring whose first sentence takes two lines is not cut at the end of the first."""
 
     def long(x):
@@ -377,36 +328,33 @@ def test_lists_show_whole_sentences(capsys):
 
     assert catalogue.line(long) == "Gives what is asked for, in words that need a second line"
     for kind in LISTS:
-        for line in call(capsys, "list", kind)[1].splitlines():
+        for line in call("list", kind)[1].splitlines():
             assert line.count("``") % 2 == 0, line
             assert line.count("(") == line.count(")"), line
             assert not line.endswith((",", " of", " the", " and", " a")), line
 
 
-def test_every_metric_of_results_is_listed(capsys):
-    found = json.loads(call(capsys, "list", "metrics", "--json")[1])
+def test_every_metric_of_results_is_listed():
+    found = json.loads(call("list", "metrics", "--json")[1])
     assert found == registry.METRICS
     assert {"unseen_average_gain", "global_model_appeal", "required_loss", "seconds_train"} <= set(found)
 
 
-def test_cite_doctor_and_status(capsys):
-    code, out, err = call(capsys, "cite", "dropout")
-    assert (code, out) == (2, "")
-    assert "expected an algorithm or a scenario from a paper, got dropout" in err
-    found = json.loads(call(capsys, "doctor", "--json")[1])
+def test_doctor_and_status():
+    found = json.loads(call("doctor", "--json")[1])
     assert {"versions", "devices", "memory", "data"} <= set(found)
-    assert "digits" in call(capsys, "doctor")[1]
-    assert "digits" in json.loads(call(capsys, "data", "status", "--json")[1])
-    assert call(capsys, "data", "prepare", "digits")[1] == "digits: 1797 examples of 8 x 8 x 1, 10 classes\n"
+    assert "digits" in call("doctor")[1]
+    assert "digits" in json.loads(call("data", "status", "--json")[1])
+    assert call("data", "prepare", "digits")[1] == "digits: 1797 examples of 8 x 8 x 1, 10 classes\n"
 
 
 @pytest.mark.thorough
-def test_doctor_says_what_a_config_would_hold(fake, capsys):
-    code, out, _ = call(capsys, "doctor", "--config", "tiny.toml", "--set", "seeds=2")
+def test_doctor_says_what_a_config_would_hold(fake):
+    code, out, _ = call("doctor", "--config", "tiny.toml", "--set", "seeds=2")
     assert code == 0
     assert {"fedavg", "at once", "server", "data"} <= set(re.split(r" *[│┃] *", out))
     assert "all 2 seeds" in out
-    code, out, _ = call(capsys, "doctor", "--config", "tiny.toml", "--json")
+    code, out, _ = call("doctor", "--config", "tiny.toml", "--json")
     found = json.loads(out)["fedavg"]
     assert code == 0
     assert found["model"] == found["server"] == 4 * (64 + 1) * 10
@@ -417,7 +365,7 @@ def test_doctor_says_what_a_config_would_hold(fake, capsys):
         (["--config", "tiny.toml", "--set", "local.rate=1"], "local.rate: expected one of the keys"),
         (["--set", "rounds=1"], "expected --config with --set"),
     ):
-        code, _, err = call(capsys, "doctor", *arguments)
+        code, _, err = call("doctor", *arguments)
         assert (code, err.count("\n")) == (2, 1)
         assert sentence in err
 
@@ -459,23 +407,17 @@ def test_compilation_cache_is_filled(tmp_path):
     assert any((tmp_path / ".cache" / "fljax" / "xla").iterdir())
 
 
-def test_published_tables(capsys, tmp_path):
-    code, printed, _ = call(capsys, "list", "tables")
+def test_published_tables(tmp_path):
+    code, printed, _ = call("list", "tables")
     assert code == 0
     assert "maxfl_table1_flexible" in printed
-    code, printed, _ = call(capsys, "reproduce", "incfl_table1_unseen", "--dataset", "FMNIST", "--no-run")
+    code, printed, _ = call("reproduce", "incfl_table1_unseen", "--dataset", "FMNIST", "--no-run")
     assert code == 0
     assert "98.8 ± 0.1" in printed
     assert "ours" not in printed
-    code, printed, _ = call(capsys, "reproduce", "ipfl_table1_cifar10_clusters", "--partition", "10:90", "--no-run")
+    code, printed, _ = call("reproduce", "ipfl_table1_cifar10_clusters", "--partition", "10:90", "--no-run")
     assert code == 0
     assert "cluster_model_acc_pct[c0]" in printed
-    code, _, wrong = call(capsys, "reproduce", "incfl_table")
-    assert code == 2
-    assert "expected one of the tables" in wrong
-    code, _, wrong = call(capsys, "reproduce", "incfl_table1_unseen", "--dataset", "MNIST")
-    assert code == 2
-    assert "expected rows about MNIST" in wrong
 
 
 def test_help_imports_nothing_heavy():
@@ -491,7 +433,7 @@ def test_help_imports_nothing_heavy():
     assert "run" in found.stdout
 
 
-def test_version(capsys):
+def test_version():
     from fljax import __version__
 
-    assert call(capsys, "--version")[:2] == (0, f"fljax {__version__}\n")
+    assert call("--version")[:2] == (0, f"fljax {__version__}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import matplotlib.image
@@ -9,24 +10,15 @@ import numpy as np
 import pandas
 import pytest
 
-from fljax import cli, data
+from fljax import data
 from fljax.report import data_picture
+from tests.toys.command import call
+from tests.toys.configs import config_text
 
-TEXT = """
-rounds = 2
-[data]
-dataset = "patients.csv"
-label = "ill"
-client = "hospital"
-[model]
-name = "mlp"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 2
-[[algorithms]]
-name = "fedavg"
-"""
+TEXT = config_text('dataset = "patients.csv"\nlabel = "ill"\nclient = "hospital"', head="rounds = 2", model="mlp")
+
+
+show = functools.partial(call, "data", "show")
 
 
 @pytest.fixture
@@ -43,15 +35,8 @@ def config(tmp_path):
     return path
 
 
-def show(capsys, *arguments):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["data", "show", *map(str, arguments)])
-    said = capsys.readouterr()
-    return end.value.code, said.out, said.err
-
-
-def test_a_line_for_each_client(config, capsys):
-    code, out, _ = show(capsys, config)
+def test_a_line_for_each_client(config):
+    code, out, _ = show(config)
     assert code == 0
     rows = [line.strip("│ ").split("│") for line in out.splitlines() if line.startswith("│")]
     cells = [[cell.strip() for cell in row] for row in rows]
@@ -60,44 +45,44 @@ def test_a_line_for_each_client(config, capsys):
     assert all(sum(int(each.replace("·", "0")) for each in row[3:5]) == int(row[1]) for row in cells)
 
 
-def test_many_clients_are_summarised(config, capsys):
+def test_many_clients_are_summarised(config):
     changes = ["--set", "data.partition=iid", "--set", "data.clients=20", "--set", "data.unseen=20"]
-    assert "unseen" in show(capsys, config, *changes)[1]
+    assert "unseen" in show(config, *changes)[1]
     changes = ["--set", "data.dataset=blobs", "--set", "data.dataset_options={samples=600,classes=12}"]
     lines = TEXT.replace('label = "ill"\n', "").replace(
         'client = "hospital"\n', "partition = 'dirichlet'\nclients = 50\n"
     )
     config.write_text(lines)
-    code, out, _ = show(capsys, config, *changes, "--set", "data.partition_options={alpha=1.0,minimum=2}")
+    code, out, _ = show(config, *changes, "--set", "data.partition_options={alpha=1.0,minimum=2}")
     assert code == 0
     assert "50 clients of blobs, dirichlet" in out
     assert "share of its most frequent label" in out
     assert "clients that have it" in out
 
 
-def test_numbers_to_predict_have_means(config, capsys):
+def test_numbers_to_predict_have_means(config):
     change = ["--set", "data.label=income", "--set", 'data.features=["age"]']
-    code, out, _ = show(capsys, config, *change)
+    code, out, _ = show(config, *change)
     assert code == 0
     assert {"mean", "std", "min", "median", "max"} <= set(out.replace("┃", " ").split())
 
 
-def test_rows_of_changed_data_are_counted(tmp_path, capsys):
+def test_rows_of_changed_data_are_counted(tmp_path):
     path, options = tmp_path / "swapped.toml", "partition_options = {complement = true, drift_fraction = 0.5}"
     where = f'[data]\ndataset = "digits"\npartition = "mixture"\nclients = 4\nvalid_fraction = 0.25\n{options}\n'
     path.write_text(TEXT[: TEXT.index("[data]")] + where + TEXT[TEXT.index("[model]") :])
-    code, out, _ = show(capsys, path)
+    code, out, _ = show(path)
     assert code == 0
     assert "deployment" in out
     assert "later" in out
-    found = json.loads(show(capsys, path, "--json")[1])
+    found = json.loads(show(path, "--json")[1])
     for deployed, later, tests in zip(found["deployment"], found["later"], found["test"], strict=True):
         assert deployed == round((deployed + later + tests) / 4)
         assert abs(later - (deployed + later + tests) / 2) <= 1
 
 
-def test_json(config, capsys):
-    found = json.loads(show(capsys, config, "--json")[1])
+def test_json(config):
+    found = json.loads(show(config, "--json")[1])
     assert found["classes"] == ["no", "yes"]
     assert np.sum(found["labels"], axis=1).tolist() == found["train"] == [6] * 4
     assert found["picture"] is None
@@ -105,29 +90,15 @@ def test_json(config, capsys):
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_the_picture(config, capsys, ending):
+def test_the_picture(config, ending):
     path = config.parent / f"clients.{ending}"
-    code, out, _ = show(capsys, config, "--out", path)
+    code, out, _ = show(config, "--out", path)
     assert code == 0
     assert f"Picture: {path}" in out
     if ending == "png":
         pixels = matplotlib.image.imread(path)
         assert pixels.shape[0] > 500
         assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 20
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--out", "x.txt"], "expected --out to end in one of .png, .pdf, .svg"),
-        (["--out", "/nowhere/at/all/x.png"], "expected a place for the picture"),
-        (["--set", "data.label=il"], "did you mean 'ill'"),
-    ],
-)
-def test_what_is_wrong_is_one_sentence(config, capsys, arguments, words):
-    code, _, said = show(capsys, config, *arguments)
-    assert (code, said.count("\n")) == (2, 1)
-    assert words in said
 
 
 def drawn(clients, classes, **options):

@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fljax
-from fljax.cli import main
 from fljax.report.page import live_page
 from fljax.results import read_state, stores
 from tests.drawn import at_most
 from tests.experiments.test_run import BASE
 from tests.report.test_report import results
+from tests.toys.command import call
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -83,14 +83,6 @@ def write_folder(folder: pathlib.Path, words: str, places: tuple[str, ...]) -> N
     (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
 
 
-def called(*arguments: str) -> tuple[int, str, str]:
-    """The exit code of a command, and what it printed."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
-        main(arguments)
-    return int(end.value.code or 0), out.getvalue(), err.getvalue()
-
-
 def check_printed(text: str) -> None:
     bad = {each for each in text if unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
     bad -= set("\n\t\u200c\u200d")
@@ -140,7 +132,7 @@ def check_commands(folder: pathlib.Path, commands: list[tuple[str, ...]]) -> lis
     codes = []
     for name, *options in commands:
         words = [str(folder.parent / "other") if each == "OTHER" else each for each in options]
-        code, out, err = called(name, str(folder), *words)
+        code, out, err = call(name, str(folder), *words)
         codes.append(code)
         check_printed(out + err)
         if "--json" in options:
@@ -195,7 +187,7 @@ def test_no_text_in_data_drives_a_terminal(place: pathlib.Path, words: str) -> N
     data = {"dataset": "rows.csv", "label": words, "client": "who", "partition": "natural"}
     (place / "data.toml").write_text(tomli_w.dumps(BASE | {"data": data}))
     for options in ([], ["--json"]):
-        _, out, err = called("data", "show", str(place / "data.toml"), *options)
+        _, out, err = call("data", "show", str(place / "data.toml"), *options)
         check_printed(out + err)
         assert out.isascii() or not options
 
@@ -210,7 +202,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     raw = BASE | {"rounds": 2, "seeds": 1, "algorithms": [{"name": "fedavg"}]}
     (folder.parent / "config.toml").write_text(tomli_w.dumps(raw))
     again = str(folder.parent / "config.toml"), "--out", str(folder), "--save-models", "last", "--no-report"
-    assert called("run", *again)[0] == 0
+    assert call("run", *again)[0] == 0
     return folder
 
 
@@ -283,7 +275,7 @@ def test_no_command_follows_a_link_or_waits_for_a_pipe_in_a_folder(
         folder = linked(trained, place, name, **how)
         before = contents(place / "outside")
         for command in commands_on(folder):
-            code, out, err = called(*command)
+            code, out, err = call(*command)
             if command[0] != "watch" or "jsonl" in name:  # which reads few files
                 assert code == 2, (name, command, out)
                 told = "no links, got the link" in err or "got a pipe, a socket or a device" in err
@@ -301,7 +293,7 @@ def test_a_run_that_goes_on_looks_into_no_pipe(
     home.mkdir(parents=True)
     os.mkfifo(home / "config.toml")
     monkeypatch.chdir(tmp_path)
-    assert called("run", str(trained.parent / "config.toml"), "--resume", "--quiet")[0] == 2
+    assert call("run", str(trained.parent / "config.toml"), "--resume", "--quiet")[0] == 2
 
 
 @pytest.mark.thorough
@@ -312,7 +304,7 @@ def test_no_command_writes_through_a_link_in_a_folder(
     folder = linked(trained, tmp_path, *WRITTEN, dangling=dangling)
     before = contents(tmp_path / "outside")
     for command in commands_on(folder):
-        code, out, err = called(*command)
+        code, out, err = call(*command)
         assert code == 0 or command[0] in ("certify", "run"), (command, out, err)
     load_all(folder)
     assert contents(tmp_path / "outside") == before
@@ -323,7 +315,7 @@ def test_a_page_replaces_a_link_and_the_folder_may_be_one(trained: pathlib.Path,
     folder = linked(trained, tmp_path, "report.html")
     (tmp_path / "link").symlink_to(folder)
     before = contents(tmp_path / "outside")
-    assert called("report", str(tmp_path / "link"))[0] == 0
+    assert call("report", str(tmp_path / "link"))[0] == 0
     assert contents(tmp_path / "outside") == before
     assert not (folder / "report.html").is_symlink()
     load_all(tmp_path / "link")

@@ -13,27 +13,13 @@ import unicodedata
 import pytest
 import xarray as xr
 
-from fljax import cli
 from fljax.core import names
 from fljax.experiments import run as experiment
+from tests.processes import command, ended
+from tests.toys.command import call
+from tests.toys.configs import config_text
 
-TINY = """
-rounds = 1
-[data]
-dataset = "digits"
-partition = "iid"
-clients = 3
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 8
-steps = 1
-[standalone]
-steps = 1
-[[algorithms]]
-name = "fedavg"
-"""
+TINY = config_text('dataset = "digits"\npartition = "iid"\nclients = 3', batch_size=8, steps=1, standalone=1)
 
 
 @pytest.fixture
@@ -46,13 +32,6 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "front_door_probe.py").write_text("from fljax.models import logistic_regression as model\n")
     yield tmp_path
     sys.modules.pop("front_door_probe", None)
-
-
-def call(capsys, *arguments):
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(arguments)
-    written = capsys.readouterr()
-    return stopped.value.code, written.out, written.err
 
 
 IMPORTING = ("--set", "model.name=front_door_probe:model")
@@ -68,8 +47,8 @@ IMPORTING = ("--set", "model.name=front_door_probe:model")
     ],
     ids=" ".join,
 )
-def test_import_paths_are_refused(here, capsys, arguments):
-    code, _, err = call(capsys, *arguments, *IMPORTING)
+def test_import_paths_are_refused(here, arguments):
+    code, _, err = call(*arguments, *IMPORTING)
     assert code == 2
     assert err.startswith("fljax: model.name: expected one of the models ")
     assert "got the import path 'front_door_probe:model', and import paths are refused here" in err
@@ -77,17 +56,17 @@ def test_import_paths_are_refused(here, capsys, arguments):
     assert sorted(each.name for each in here.iterdir()) == ["front_door_probe.py", "tiny.toml"]
 
 
-def test_the_environment_refuses_what_an_option_allows(here, capsys, monkeypatch):
+def test_the_environment_refuses_what_an_option_allows(here, monkeypatch):
     monkeypatch.setenv(names.NO_IMPORT, "1")
     for arguments in (("run", "tiny.toml"), ("doctor", "--config", "tiny.toml", "--import")):
-        code, _, err = call(capsys, *arguments, *IMPORTING)
+        code, _, err = call(*arguments, *IMPORTING)
         assert (code, "import paths are refused here" in err) == (2, True)
     assert "front_door_probe" not in sys.modules
 
 
-def test_import_paths_are_followed_where_that_is_asked_for(here, capsys, monkeypatch):
+def test_import_paths_are_followed_where_that_is_asked_for(here, monkeypatch):
     monkeypatch.setattr(experiment, "estimates", lambda config: {})
-    code, _, err = call(capsys, "doctor", "--config", "tiny.toml", "--import", *IMPORTING)
+    code, _, err = call("doctor", "--config", "tiny.toml", "--import", *IMPORTING)
     assert (code, err) == (0, "")
     assert "front_door_probe" in sys.modules
 
@@ -150,10 +129,10 @@ def test_a_run_imports_what_it_uses(here):
 
 
 @pytest.mark.parametrize("text", ["a\x1b[31mred", "a\x9bb", "\u202eabc", "a\x07"])
-def test_nothing_of_a_config_steers_the_terminal(here, capsys, text):
+def test_nothing_of_a_config_steers_the_terminal(here, text):
     written = "".join(f"\\U{ord(each):08x}" for each in text)
     for arguments in (("--set", f'algorithms.fedavg.label="{written}"'), ("--set", f"{text}=1"), ("--set", text)):
-        code, out, err = call(capsys, "run", "tiny.toml", *arguments)
+        code, out, err = call("run", "tiny.toml", *arguments)
         assert (code, out) == (2, "")
         assert not any(unicodedata.category(each) in ("Cc", "Cf") for each in err.rstrip("\n"))
 
@@ -162,8 +141,8 @@ LABEL = "[b]x[/b] $a$ :smile: [/]"
 
 
 @pytest.mark.thorough
-def test_a_label_is_the_same_letters_everywhere(here, capsys, quick_compilation):
-    code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--set", f'algorithms.fedavg.label="{LABEL}"')
+def test_a_label_is_the_same_letters_everywhere(here, quick_compilation):
+    code, out, err = call("run", "tiny.toml", "--out", "x", "--set", f'algorithms.fedavg.label="{LABEL}"')
     assert code == 0, err
     assert LABEL in out
     with open(here / "x" / "metrics.csv", encoding="utf-8", newline="") as file:
@@ -173,16 +152,14 @@ def test_a_label_is_the_same_letters_everywhere(here, capsys, quick_compilation)
     assert LABEL in html.unescape(re.sub(r"<[^>]*>", "", page))
     assert (here / "x" / "report.png").stat().st_size > 0
     again = ("--out", "x", "--resume", "--no-report", "--set", f"algorithms.fedavg.label={LABEL}")
-    code, out, err = call(capsys, "run", "tiny.toml", *again)
+    code, out, err = call("run", "tiny.toml", *again)
     assert (code, LABEL in out) == (0, True), err
 
 
 @pytest.mark.in_turn
 def test_a_platform_that_is_not_there_is_one_sentence(here):
-    run = [sys.executable, "-m", "fljax", "run", "tiny.toml", "--out", "x"]
-    path = os.pathsep.join(each for each in sys.path if each)
-    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "nowhere"}
-    done = subprocess.run(run, cwd=here, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    last = done.stderr.strip().splitlines()[-1]
+    started = command(here, "run", "tiny.toml", "--out", "x", variables={"JAX_PLATFORMS": "nowhere"})
+    ((code, _, err),) = ended([started])
+    assert code == 2
+    last = err.strip().splitlines()[-1]
     assert last.startswith("fljax: JAX_PLATFORMS: expected platforms that JAX finds on this machine, got 'nowhere'")

@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from typing import Any
 
@@ -16,31 +15,17 @@ import xarray as xr
 
 from fljax.core import processes as hosts
 from fljax.results import folders
-from tests.processes import ended, environment, free_port
+from tests.processes import command, ended, free_port
 from tests.processes import start as start_script
+from tests.toys.configs import BLOBS, config_text
 
-CONFIG = """
-name = "tiny"
-rounds = 4
-evaluate_every = 2
-save_models = "last"
-[data]
-dataset = "blobs"
-partition = "iid"
-clients = 4
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 2
-[standalone]
-steps = 2
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "incfl"
-"""
+CONFIG = config_text(
+    BLOBS,
+    "fedavg",
+    "incfl",
+    head='name = "tiny"\nrounds = 4\nevaluate_every = 2\nsave_models = "last"',
+    standalone=2,
+)
 # Some seconds between the first checkpoint and the end.
 LONG = ["--set", "rounds=600", "--set", "evaluate_every=300", "--set", "local.steps=400", "--checkpoint-every", "0.2"]
 
@@ -51,6 +36,9 @@ def place(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
+ONE_DEVICE = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+
+
 def start(place: pathlib.Path, *words: str, processes: int = 2) -> list[subprocess.Popen[str]]:
     """Commands that run together, each on one device; a single one runs alone."""
     port = free_port()
@@ -58,18 +46,7 @@ def start(place: pathlib.Path, *words: str, processes: int = 2) -> list[subproce
     for process in range(processes):
         together = ["--coordinator-address", f"127.0.0.1:{port}", "--num-processes", str(processes)]
         more = ["--distributed", *together, "--process-id", str(process)] if processes > 1 else []
-        one_device = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-        cache = {"FLJAX_COMPILATION_CACHE": str(place / "xla")}
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "fljax", *words, *more],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=environment() | one_device | cache,
-                cwd=place,
-            )
-        )
+        started.append(command(place, *words, *more, variables=ONE_DEVICE))
     return started
 
 
@@ -136,9 +113,9 @@ def test_a_process_that_is_killed(place: pathlib.Path) -> None:
     assert "Traceback" not in err
     (sentence,) = [line for line in err.splitlines() if line.startswith("fljax: ")]
     assert sentence.startswith("fljax: another process of this run has ended or cannot be reached, so process 0 ends")
-    command = sentence.rpartition("to go on in one process: fljax ")[2].split()
-    assert command == ["run", "tiny.toml", "--no-report", *LONG, "--out", "two", "--resume"]
-    ((code, _, err),) = ended(start(place, *command, processes=1))
+    again = sentence.rpartition("to go on in one process: fljax ")[2].split()
+    assert again == ["run", "tiny.toml", "--no-report", *LONG, "--out", "two", "--resume"]
+    ((code, _, err),) = ended(start(place, *again, processes=1))
     assert code == 0, err
     # rich breaks lines
     assert "goes on after round" in " ".join(err.split())
@@ -197,11 +174,7 @@ def test_configs_that_differ_are_named(place: pathlib.Path) -> None:
     port, processes = free_port(), []
     for process, config in enumerate(("tiny.toml", "other.toml")):
         together = ["--distributed", "--coordinator-address", f"127.0.0.1:{port}", "--num-processes", "2"]
-        words = ["run", config, "--out", "two", *together, "--process-id", str(process)]
-        command, kept = [sys.executable, "-m", "fljax", *words], environment()
-        processes.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=kept, cwd=place)
-        )
+        processes.append(command(place, "run", config, "--out", "two", *together, "--process-id", str(process)))
     for code, _, err in ended(processes):
         assert code == 2
         words = [line for line in err.splitlines() if line.startswith("fljax: ")][-1]

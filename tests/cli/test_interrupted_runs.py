@@ -20,36 +20,18 @@ import xarray as xr
 
 from fljax.config import Config, dumps, load
 from fljax.results import Results, folders
+from tests.toys.configs import BLOBS, config_text
 
 pytestmark = pytest.mark.thorough
 
-CONFIG = """
-name = "tiny"
-rounds = 4
-evaluate_every = 2
-[data]
-dataset = "blobs"
-partition = "iid"
-clients = 4
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 2
-[standalone]
-steps = 2
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "fedavg"
-label = "half"
-server_lr = 0.5
-[[algorithms]]
-name = "fedavg"
-label = "quarter"
-server_lr = 0.25
-"""
+CONFIG = config_text(
+    BLOBS,
+    "fedavg",
+    'fedavg\nlabel = "half"\nserver_lr = 0.5',
+    'fedavg\nlabel = "quarter"\nserver_lr = 0.25',
+    head='name = "tiny"\nrounds = 4\nevaluate_every = 2',
+    standalone=2,
+)
 LABELS = ["fedavg", "half", "quarter"]
 ROOT = pathlib.Path(__file__).parent.parent.parent
 WAIT = 600  # seconds, for a process on a busy machine

@@ -13,34 +13,15 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import cli, config
+from fljax import config
 from fljax.cli.commands.describe import WIDEST
 from fljax.experiments import run as experiment
 from fljax.report.exporting import escape
 from fljax.results import Results, folders
+from tests.toys.command import call
+from tests.toys.configs import DIGITS, config_text
 
-CONFIG = """
-rounds = 4
-[data]
-dataset = "digits"
-partition = "iid"
-clients = 4
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 8
-steps = 2
-[[algorithms]]
-name = "fedavg"
-"""
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(arguments)
-    written = capsys.readouterr()
-    return stopped.value.code, written.out, written.err
+CONFIG = config_text(DIGITS, head="rounds = 4", batch_size=8)
 
 
 def saved(
@@ -62,8 +43,8 @@ def saved(
     return folder
 
 
-def test_show(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capsys, "show", "fedprox")
+def test_show() -> None:
+    code, out, _ = call("show", "fedprox")
     assert code == 0
     assert out.startswith("fedprox, an algorithm\nFedProx: FedAvg with a proximal term")
     assert "F_k(y) + mu/2 ||y - w||^2" in out
@@ -78,80 +59,40 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= WIDEST for line in out.splitlines())
 
 
-def test_show_json(capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = json.loads(call(capsys, "show", "dirichlet", "--json")[1])
+def test_show_json() -> None:
+    (found,) = json.loads(call("show", "dirichlet", "--json")[1])
     assert found["kind"] == "partition"
     parameters = {each["name"]: each for each in found["parameters"]}
     assert parameters["beta"]["type"] == "number or none"
     assert parameters["minimum"]["default"] == "10"
 
 
-@pytest.mark.in_turn
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("show", "fedprx"), "(did you mean 'fedprox'?)"),
-        (("show", ":smile:"), "got ':smile:'"),
-        (("show", "[red]a[/red]"), "got '[red]a[/red]'"),
-        (("list", "config"), "(did you mean 'configs'?)"),
-        (("run", "quikstart"), "(did you mean the shipped config 'quickstart'?)"),
-        (
-            ("compare", "a", "b", "--ranks", "--json", "--latex"),
-            "one of --json and --latex with --ranks, got both",
-        ),
-        (("export", "none", "--csv"), "expected a run folder with results.nc, got none"),
-        (("export", "none"), "expected one of --latex, --csv, --pdf, --gains, --leaving and --figures, got none"),
-        (("export", "none", "--csv", "--pdf"), "got --csv and --pdf"),
-        (("export", "none", "--metric", "a", "--pdf"), "expected --metric with --latex or --csv"),
-        (("compare", "none"), "expected at least two folders of runs, got 1"),
-        (("compare", "none", "nothing"), "expected a run folder with results.nc, got none"),
-        (("compare", "none", "./none"), "got one of them twice"),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    arguments: tuple[str, ...],
-    words: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = call(capsys, *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert words in err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_long_lines_of_a_list_are_wrapped_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = call(capsys, "list", "datasets")[1]
+def test_long_lines_of_a_list_are_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = call("list", "datasets")[1]
     monkeypatch.setattr("fljax.cli.commands.describe._width", lambda: 60)
-    wrapped = call(capsys, "list", "datasets")[1]
+    wrapped = call("list", "datasets")[1]
     assert all(len(line) <= 60 for line in wrapped.splitlines())
     assert wrapped.split() == whole.split()
     assert len(wrapped.splitlines()) > len(whole.splitlines())
 
 
-def test_init(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, _ = call(capsys, "init")
+    code, out, _ = call("init")
     assert (code, out) == (0, "experiment.toml is written; to run it: fljax run experiment.toml\n")
     assert config.load("experiment.toml").name == "experiment"
-    code, out, err = call(capsys, "init")
+    code, out, err = call("init")
     assert (code, out) == (2, "")
     assert "expected the path of a file that does not exist yet, got 'experiment.toml'" in err
-    assert call(capsys, "init", ".")[0] == 2
-    assert call(capsys, "init", "none/a.toml")[0] == 2
-    assert call(capsys, "init", "a b.toml")[1].endswith("fljax run 'a b.toml'\n")
+    assert call("init", ".")[0] == 2
+    assert call("init", "none/a.toml")[0] == 2
+    assert call("init", "a b.toml")[1].endswith("fljax run 'a b.toml'\n")
 
 
-def test_what_is_commented_out_in_the_starter_config_is_valid(
-    capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
-) -> None:
+def test_what_is_commented_out_in_the_starter_config_is_valid(tmp_path: pathlib.Path) -> None:
     """Each commented table, and each commented key, by itself; comments in words stay comments."""
     path = tmp_path / "a.toml"
-    call(capsys, "init", str(path))
+    call("init", str(path))
     lines = path.read_text().splitlines()
     code = re.compile(r"# (\[.*\]|\w+ = .+)$")
     groups: list[list[int]] = []
@@ -169,10 +110,8 @@ def test_what_is_commented_out_in_the_starter_config_is_valid(
 
 
 @pytest.mark.thorough
-def test_the_starter_config_runs(
-    capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path, quick_compilation: None
-) -> None:
-    call(capsys, "init", str(tmp_path))
+def test_the_starter_config_runs(tmp_path: pathlib.Path, quick_compilation: None) -> None:
+    call("init", str(tmp_path))
     outcome = experiment.run(config.load(tmp_path / "experiment.toml", ["rounds=4", "seeds=1"]), directory=None)
     assert [str(each) for each in outcome.metrics["algorithm"].values] == ["fedavg", "incfl"]
 
@@ -185,8 +124,8 @@ def run(tmp_path: pathlib.Path) -> pathlib.Path:
     return saved(tmp_path / "one", {label: [0.5 + place / 8, 0.75] for place, label in enumerate(LABELS)})
 
 
-def test_export_latex(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capsys, "export", str(run), "--latex")
+def test_export_latex(run: pathlib.Path) -> None:
+    code, out, _ = call("export", str(run), "--latex")
     assert code == 0
     head, begin, top, titles, middle, first, second, *rest, bottom, end = out.splitlines()
     assert head == (
@@ -202,13 +141,13 @@ def test_export_latex(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> 
     assert len(rest) == 2
     assert rest[-1].endswith(r"& $\mathbf{0.812} \pm 0.088$ \\")
     assert (bottom, end) == (r"  \bottomrule", r"\end{tabular}")
-    several = call(capsys, "export", str(run), "--latex", "--metric", "opt_outs", "--metric", "average_accuracy")[1]
+    several = call("export", str(run), "--latex", "--metric", "opt_outs", "--metric", "average_accuracy")[1]
     assert r"Number of clients that opt out & Average accuracy" in several
     assert r"$\mathbf{6.2} \pm 1.8$ & $0.625 \pm 0.177$" in several  # fewer opt-outs are better
 
 
-def test_export_csv(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
-    code, out, _ = call(capsys, "export", str(run), "--csv")
+def test_export_csv(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    code, out, _ = call("export", str(run), "--csv")
     found = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert {line["algorithm"] for line in found} == set(LABELS)
@@ -216,25 +155,25 @@ def test_export_csv(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_p
     assert found[0]["mean"] == "0.625"
     assert float(found[0]["std"]) == pytest.approx(0.125 * 2**0.5)
     path = tmp_path / "table.csv"
-    assert call(capsys, "export", str(run), "--csv", "--out", str(path))[1] == f"{path}\n"
+    assert call("export", str(run), "--csv", "--out", str(path))[1] == f"{path}\n"
     assert path.read_text() == out
-    code, _, err = call(capsys, "export", str(run), "--csv", "--metric", "average_acuracy")
+    code, _, err = call("export", str(run), "--csv", "--metric", "average_acuracy")
     assert (code, "(did you mean 'average_accuracy'?)" in err) == (2, True)
-    assert call(capsys, "export", str(run), "--csv", "--out", str(tmp_path / "none" / "a.csv"))[0] == 2
+    assert call("export", str(run), "--csv", "--out", str(tmp_path / "none" / "a.csv"))[0] == 2
 
 
-def test_export_says_which_seeds_diverged(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_says_which_seeds_diverged(run: pathlib.Path) -> None:
     metrics, records = folders.load(run)
     rounds = np.where(metrics["algorithm"].values[:, None] == "fedavg", [[-1, 3]], [[-1, -1]])
     diverged = metrics.assign(diverged=(("algorithm", "seed"), rounds))
     folders.save(run, Results(diverged, records), (run / "config.toml").read_text())
-    out = call(capsys, "export", str(run), "--latex")[1]
+    out = call("export", str(run), "--latex")[1]
     assert out.splitlines()[0].endswith(
         r"Daggers: diverged and frozen there: fedavg 1 of 2 seeds, round 3. Needs \usepackage{booktabs}."
     )
     assert r"  fedavg$^\dagger$ & " in out
     assert out.count("dagger$") == 1
-    lines = list(csv.DictReader(io.StringIO(call(capsys, "export", str(run), "--csv")[1])))
+    lines = list(csv.DictReader(io.StringIO(call("export", str(run), "--csv")[1])))
     assert {line["diverged"] for line in lines if line["algorithm"] == "fedavg"} == {"1 of 2 seeds, round 3"}
     assert {line["diverged"] for line in lines if line["algorithm"] != "fedavg"} == {""}
 
@@ -263,8 +202,8 @@ def swept(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.in_turn
-def test_export_of_a_sweep(swept: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = call(capsys, "export", str(swept), "--csv")[1]
+def test_export_of_a_sweep(swept: pathlib.Path) -> None:
+    out = call("export", str(swept), "--csv")[1]
     lines = list(csv.DictReader(io.StringIO(out)))
     found = {(line["algorithm"], line["local.learning_rate"]): line for line in lines}
     assert list(found) == [("fedavg", "0.1"), ("incfl", "0.1"), ("fedavg", "0.2"), ("incfl", "0.2")]
@@ -272,22 +211,22 @@ def test_export_of_a_sweep(swept: pathlib.Path, capsys: pytest.CaptureFixture[st
     assert float(found["incfl", "0.1"]["mean"]) == pytest.approx((8 + 10) / 32)
     assert found["incfl", "0.1"]["diverged"] == "1 of 2 seeds, round 3"
     assert found["incfl", "0.2"]["diverged"] == ""
-    assert call(capsys, "export", str(swept), "--csv", "--metric", "average_accuracy")[1] == out
-    code, _, err = call(capsys, "export", str(swept), "--csv", "--metric", "loss")
+    assert call("export", str(swept), "--csv", "--metric", "average_accuracy")[1] == out
+    code, _, err = call("export", str(swept), "--csv", "--metric", "loss")
     assert (code, "expected one of the metrics average_accuracy" in err) == (2, True)
-    table = call(capsys, "export", str(swept), "--latex")[1]
+    table = call("export", str(swept), "--latex")[1]
     assert r"$\pm$" in table
     assert "±" not in table
     assert "1 of 4 runs, round 3" in table
-    table = call(capsys, "export", str(swept), "--latex", "--metric", "average_accuracy")[1]
+    table = call("export", str(swept), "--latex", "--metric", "average_accuracy")[1]
     assert "Best cells by Average accuracy, on test rows." in table
     assert r"fedavg (local.learning\_rate = 0.2) & $" in table
     assert r"incfl (local.learning\_rate = 0.2) & $\mathbf{" in table
 
 
 @pytest.mark.in_turn
-def test_export_pictures(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
-    code, out, _ = call(capsys, "export", str(run), "--pdf")
+def test_export_pictures(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    code, out, _ = call("export", str(run), "--pdf")
     assert code == 0
     assert sorted(each.name for each in (run / "pictures").iterdir()) == [
         "average_accuracy.pdf",
@@ -295,10 +234,10 @@ def test_export_pictures(run: pathlib.Path, capsys: pytest.CaptureFixture[str], 
     ]
     assert out.splitlines() == [str(run / "pictures" / f"average_accuracy.{suffix}") for suffix in ("pdf", "svg")]
     assert (run / "pictures" / "average_accuracy.pdf").read_bytes().startswith(b"%PDF")
-    call(capsys, "export", str(run), "--pdf", "--out", str(tmp_path / "again"))
+    call("export", str(run), "--pdf", "--out", str(tmp_path / "again"))
     for path in (tmp_path / "again").iterdir():
         assert path.read_bytes() == (run / "pictures" / path.name).read_bytes()
-    assert call(capsys, "export", str(run), "--pdf", "--out", str(run / "config.toml"))[0] == 2
+    assert call("export", str(run), "--pdf", "--out", str(run / "config.toml"))[0] == 2
 
 
 def plain(text: str) -> str:
@@ -306,10 +245,10 @@ def plain(text: str) -> str:
 
 
 @pytest.mark.in_turn
-def test_compare(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+def test_compare(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     text = CONFIG.replace("learning_rate = 0.1", "learning_rate = 0.2").replace("steps = 2", "steps = 3")
     other = saved(tmp_path / "two", {"fedavg": [0.6, 0.95], ":smile:": [0.5, 0.5], "new": [0.5, 0.75]}, text)
-    code, out, _ = call(capsys, "compare", str(run), str(other))
+    code, out, _ = call("compare", str(run), str(other))
     assert code == 0
     assert " one/fedavg 0.625 ± 0.177 " in plain(out)
     assert " two/fedavg 0.775 ± 0.247 +0.150 ± 0.071 " in plain(out)
@@ -319,36 +258,34 @@ def test_compare(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path
     assert (
         "The config of two differs from that of one:\n  local.learning_rate: 0.1 -> 0.2\n  local.steps: 2 -> 3\n" in out
     )
-    found = json.loads(call(capsys, "compare", str(run), str(other), "--json")[1])
+    found = json.loads(call("compare", str(run), str(other), "--json")[1])
     assert found["configs"] == {"two": {"local.learning_rate": ["0.1", "0.2"], "local.steps": ["2", "3"]}}
     (line,) = [e for e in found["metrics"] if (e["run"], e["algorithm"], e["metric"]) == ("two", "new", "opt_outs")]
     assert line["difference"] == {"mean": 0.0, "std": 0.0, "of": ["one", "fedavg"]}
 
 
 @pytest.mark.in_turn
-def test_compare_says_which_seeds_diverged(
-    run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
-) -> None:
+def test_compare_says_which_seeds_diverged(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = saved(tmp_path / "two", {"fedavg": [0.6, 0.95], "new": [0.5, 0.75]})
-    assert "diverged" not in call(capsys, "compare", str(run), str(other))[1]
+    assert "diverged" not in call("compare", str(run), str(other))[1]
     metrics, records = folders.load(other)
     metrics["diverged"] = (("algorithm", "seed"), np.array([[2, -1], [-1, -1]]))
     folders.save(other, Results(metrics, records), (other / "config.toml").read_text())
-    out = plain(call(capsys, "compare", str(run), str(other))[1])
+    out = plain(call("compare", str(run), str(other))[1])
     assert "two/fedavg 0.775 ± 0.247 1 of 2 seeds, round 2 +0.150 ± 0.071 " in out
     assert "two/new 0.625 ± 0.177 +0.000 ± 0.000 " in out
-    lines = json.loads(call(capsys, "compare", str(run), str(other), "--json")[1])["metrics"]
+    lines = json.loads(call("compare", str(run), str(other), "--json")[1])["metrics"]
     marks = {(each["run"], each["algorithm"]): each["diverged"] for each in lines}
     assert {key for key, words in marks.items() if words} == {("two", "fedavg")}
     assert marks["two", "fedavg"] == "1 of 2 seeds, round 2"
 
 
-def test_compare_other_seeds_and_equal_names(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+def test_compare_other_seeds_and_equal_names(tmp_path: pathlib.Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     first = saved(tmp_path / "a" / "run", {"fedavg": [0.5, 0.7]})
     second = saved(tmp_path / "b" / "run", {"fedavg": [0.9, 0.9, 0.9]}, seeds=(4, 5, 6))
-    code, out, _ = call(capsys, "compare", str(first), str(second))
+    code, out, _ = call("compare", str(first), str(second))
     assert code == 0
     assert "0.900 ± 0.000 +0.300 " in plain(out), "without a spread, since the seeds are different ones"
     assert f"{second} has the config of {first}." in out

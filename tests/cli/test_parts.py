@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
 import signal
 import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import cli
 from fljax.config import dumps, load_grid
 from fljax.core.files import locked
 from fljax.experiments import sweep
 from fljax.results import Results, folders
-from tests.processes import environment
+from tests import processes
+from tests.processes import until
+from tests.toys import command
+from tests.toys.configs import BLOBS, config_text
 
-CONFIG = """
-name = "tiny"
-rounds = 4
-evaluate_every = 2
-[data]
-dataset = "blobs"
-partition = "iid"
-clients = 4
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 2
-[standalone]
-steps = 2
-[sweep]
-grid = {"local.learning_rate" = [0.1, 0.2]}
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "incfl"
-"""
+CONFIG = config_text(
+    BLOBS,
+    "fedavg",
+    "incfl",
+    head='name = "tiny"\nrounds = 4\nevaluate_every = 2',
+    standalone=2,
+    more='[sweep]\ngrid = {"local.learning_rate" = [0.1, 0.2]}',
+)
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
@@ -55,48 +41,9 @@ def place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
     return tmp_path
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        cli.main(["sweep", *arguments])
-    found = capsys.readouterr()
-    return int(end.value.code or 0), found.out, found.err
-
-
+call = functools.partial(command.call, "sweep")
 WHOLE = ["tiny.toml", "--out", "out"]
 PART = [*WHOLE, "--part"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([*PART, "5/4"], "expected --part I/N with I from 1 to N, such as 1/4, got '5/4'"),
-        ([*PART, "0/4"], "expected --part I/N with I from 1 to N, such as 1/4, got '0/4'"),
-        ([*PART, "2"], "expected --part I/N with I from 1 to N, such as 1/4, got '2'"),
-        ([*PART, "-1/2"], "expected --part I/N with I from 1 to N, such as 1/4, got '-1/2'"),
-        ([*PART, "1/2/3"], "expected --part I/N with I from 1 to N, such as 1/4, got '1/2/3'"),
-        (["tiny.toml", "--part", "1/2"], "expected --out DIR with --part, the folder that all parts share, got none"),
-        ([*PART, "1/2", "--distributed"], "expected --part or --distributed, got both"),
-        ([*PART, "1/2", "--process-id", "1"], "expected --distributed beside --coordinator-address"),
-        ([*PART, "1/2", "--keep-checkpoints", "0"], "expected to keep at least 1 checkpoint"),
-        ([], "expected CONFIG, or --join DIR, got neither"),
-        (["tiny.toml", "--join", "out"], "expected --join DIR without CONFIG, since DIR says what was run, got both"),
-        (["--join", "out", "--seeds", "0"], "expected --join DIR without --seeds, since DIR says what was run"),
-        (["--join", "out", "--part", "1/2"], "expected --join DIR without --part, since DIR says what was run"),
-        (["--join", "out", "--process-id", "1"], "expected --join DIR without --distributed, since DIR says"),
-        (
-            ["--join", "out"],
-            "expected the folder of a sweep in parts (fljax sweep CONFIG --out DIR --part I/N), got 'out'",
-        ),
-        (["--join", "tiny.toml"], "expected the folder of a sweep in parts"),
-    ],
-)
-def test_wrong_options(
-    place: pathlib.Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
-    code, out, err = call(capsys, *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert sentence in err
-    assert [each.name for each in place.iterdir()] == ["tiny.toml"]
 
 
 @pytest.fixture
@@ -125,24 +72,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[pathlib.Path]:
     return ran
 
 
-def test_parts_run_once(place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]) -> None:
+def test_parts_run_once(place: pathlib.Path, quick: list[pathlib.Path]) -> None:
     first, _ = (sweep.folder_of(pathlib.Path("out"), number, 2) for number in (1, 2))
-    code, out, err = call(capsys, *PART, "1/2")
+    code, out, err = call(*PART, "1/2")
     assert (code, out) == (0, "Part 1 of 2 is finished; to join all of them: fljax sweep --join out\n"), err
-    assert call(capsys, *PART, "1/2") == (0, f"Part 1 of 2 is finished: its results are in {first}\n", "")
-    found = json.loads(call(capsys, *PART, "1/2", "--json")[1])
+    assert call(*PART, "1/2") == (0, f"Part 1 of 2 is finished: its results are in {first}\n", "")
+    found = json.loads(call(*PART, "1/2", "--json")[1])
     assert found == {"directory": str(first), "message": f"Part 1 of 2 is finished: its results are in {first}"}
     assert quick == [first]
     assert not (place / "out/results.nc").exists()
     assert folders.config_of(place / "out") == dumps(load_grid("tiny.toml").config)
 
 
-def test_more_parts_than_cells(
-    place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]
-) -> None:
-    assert call(capsys, *PART, "6/6") == (0, "Part 6 of 6 has no cells: the sweep divides into 4 parts\n", "")
-    assert json.loads(call(capsys, *PART, "5/6", "--json")[1])["directory"] is None
-    assert call(capsys, *PART, "4/6")[0] == 0
+def test_more_parts_than_cells(place: pathlib.Path, quick: list[pathlib.Path]) -> None:
+    assert call(*PART, "6/6") == (0, "Part 6 of 6 has no cells: the sweep divides into 4 parts\n", "")
+    assert json.loads(call(*PART, "5/6", "--json")[1])["directory"] is None
+    assert call(*PART, "4/6")[0] == 0
     assert len(quick) == 1
 
 
@@ -152,57 +97,48 @@ def test_more_parts_than_cells(
     [
         ([*PART, "1/3"], "expected a part of 2, as those in 'out' are, got 1/3"),
         ([*PART, "5/5"], "expected a part of 2, as those in 'out' are, got 5/5"),
-        (
-            [*PART, "1/2", "--set", "rounds=6"],
-            "expected the config of the parts in 'out', got a changed one: rounds is 4 there and 6 here",
-        ),
-        (
-            [*PART, "2/2", "--grid", "local.learning_rate=0.1,0.3"],
-            "expected the config of the parts in 'out', got a changed one: sweep.grid.",
-        ),
+        ([*PART, "1/2", "--set", "rounds=6"], "of the parts in 'out', got a changed one: rounds is 4 there and 6 here"),
+        ([*PART, "2/2", "--grid", "local.learning_rate=0.1,0.3"], "the parts in 'out', got a changed one: sweep.grid."),
         (WHOLE, "expected --part I/2 or --join for the parts in 'out', got neither"),
         ([*WHOLE, "--resume"], "expected --part I/2 or --join for the parts in 'out', got neither"),
     ],
 )
 def test_other_commands_in_the_folder_of_parts(
     place: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
     quick: list[pathlib.Path],
     arguments: list[str],
     sentence: str,
 ) -> None:
-    assert call(capsys, *PART, "1/2")[0] == 0
-    code, out, err = call(capsys, *arguments)
+    assert call(*PART, "1/2")[0] == 0
+    code, out, err = call(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert sentence in err
     assert len(quick) == 1
 
 
-def test_folders_of_something_else(
-    place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]
-) -> None:
+def test_folders_of_something_else(place: pathlib.Path, quick: list[pathlib.Path]) -> None:
     """A part overwrites no results of a whole sweep, and no config of the user's."""
-    assert call(capsys, "tiny.toml", "--out", "out", "--no-report", "--quiet")[0] == 0
-    code, _, err = call(capsys, *PART, "1/2")
+    assert call("tiny.toml", "--out", "out", "--no-report", "--quiet")[0] == 0
+    code, _, err = call(*PART, "1/2")
     assert (code, err) == (2, "fljax: expected a folder without results, got 'out', which holds results.nc\n")
     (place / "config.toml").write_text(CONFIG)
-    code, _, err = call(capsys, "config.toml", "--out", ".", "--part", "1/2")
+    code, _, err = call("config.toml", "--out", ".", "--part", "1/2")
     assert (code, err) == (2, "fljax: expected a folder without a config.toml that no run wrote, got '.'\n")
     assert (place / "config.toml").read_text() == CONFIG
 
 
 @pytest.mark.in_turn
-def test_unfinished_parts(place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]) -> None:
+def test_unfinished_parts(place: pathlib.Path, quick: list[pathlib.Path]) -> None:
     """Those that are missing and one that runs are listed; what is whole is joined."""
-    assert call(capsys, *PART, "3/4")[0] == 0
+    assert call(*PART, "3/4")[0] == 0
     running = sweep.folder_of(pathlib.Path("out"), 2, 4)
     with locked(running / folders.LOCK):
-        found = call(capsys, "--join", "out")
+        found = call("--join", "out")
     words = "expected all 4 parts in 'out' to be finished, got 3 that are not; running now: 2"
     assert found == (1, "1-2,4\n", f"fljax: {words}\n")
     assert not (place / "out/results.nc").exists()
-    assert call(capsys, *PART, "4/4")[0] == 0
-    code, out, err = call(capsys, "--join", "out", "--json")
+    assert call(*PART, "4/4")[0] == 0
+    code, out, err = call("--join", "out", "--json")
     assert (code, json.loads(out)) == (1, {"directory": "out", "unfinished": [1, 2]})
     words = "expected all 4 parts in 'out' to be finished, got 2 that are not; joined are the results of incfl"
     assert err == f"fljax: {words}\n"
@@ -210,43 +146,32 @@ def test_unfinished_parts(place: pathlib.Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.in_turn
-def test_parts_that_are_not_ours(
-    place: pathlib.Path, capsys: pytest.CaptureFixture[str], quick: list[pathlib.Path]
-) -> None:
-    assert call(capsys, *PART, "1/2")[0] == 0
+def test_parts_that_are_not_ours(place: pathlib.Path, quick: list[pathlib.Path]) -> None:
+    assert call(*PART, "1/2")[0] == 0
     (place / "out/parts/1-of-2/results.nc").write_bytes(b"damaged")
     for arguments in ([*PART, "1/2"], ["--join", "out"]):
-        code, out, err = call(capsys, *arguments)
+        code, out, err = call(*arguments)
         assert (code, out, "to be a whole file, got a damaged one" in err) == (2, "", True)
     (place / "out/parts/1-of-3").mkdir()
     for arguments in ([*PART, "1/2"], ["--join", "out"]):
-        code, _, err = call(capsys, *arguments)
+        code, _, err = call(*arguments)
         assert (code, "expected the parts of one division, got those of [2, 3] in 'out/parts'" in err) == (2, True)
     (place / "out/parts/1-of-3").rmdir()
     (place / "out/config.toml").unlink()
-    code, _, err = call(capsys, *PART, "2/2")
+    code, _, err = call(*PART, "2/2")
     assert (code, "expected config.toml of the sweep beside its parts in 'out', got none" in err) == (2, True)
-    assert (call(capsys, "--join", "out")[0], len(quick)) == (2, 1)
+    assert (call("--join", "out")[0], len(quick)) == (2, 1)
 
 
 # --- Processes of their own ---------------------------------------------------------------------------------
 
 
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    return processes.ended([process])[0]
+
+
 def start(place: pathlib.Path, *words: str, code: str | None = None) -> subprocess.Popen[str]:
-    program = ["-m", "fljax"] if code is None else ["-c", code]
-    return subprocess.Popen(
-        [sys.executable, *program, "sweep", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla")},
-        cwd=place,
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
+    return processes.command(place, "sweep", *words, code=code)
 
 
 WITHOUT_JAX = """
@@ -266,8 +191,8 @@ def test_parts_that_start_at_once(place: pathlib.Path) -> None:
     whole = start(place, "tiny.toml", "--out", "whole", "--no-report", "--quiet")
     running = [start(place, *PART, f"{number}/3", "--quiet") for number in (1, 2, 3)]
     for process in (*running, whole):
-        assert ended(process) == (0, "", "")
-    code, out, err = ended(start(place, "--join", "out", "--json", code=WITHOUT_JAX))
+        assert finished(process) == (0, "", "")
+    code, out, err = finished(start(place, "--join", "out", "--json", code=WITHOUT_JAX))
     assert (code, err) == (0, "")
     assert {each["algorithm"] for each in json.loads(out)["best"]} == {"fedavg", "incfl"}
     assert (place / "out/report.html").is_file()
@@ -276,7 +201,7 @@ def test_parts_that_start_at_once(place: pathlib.Path) -> None:
         xr.testing.assert_allclose(mine.drop_vars(odd), theirs.drop_vars(odd), rtol=1e-4, atol=1e-5)
     part = json.loads((place / "out/parts/1-of-3/environment.json").read_text())
     assert json.loads((place / "out/environment.json").read_text()) == part | {"parts": [1, 2]}
-    assert ended(start(place, *PART, "2/3"))[:2] == (
+    assert finished(start(place, *PART, "2/3"))[:2] == (
         0,
         "Part 2 of 3 is finished: its results are in out/parts/2-of-3\n",
     )
@@ -288,17 +213,13 @@ def test_a_part_whose_time_is_up(place: pathlib.Path) -> None:
     long = ["--set", "rounds=1500", "--set", "evaluate_every=500", "--set", "local.steps=400"]
     words = [*PART, "1/2", *long, "--checkpoint-every", "0.2", "--quiet"]
     running = start(place, *words)
-    until = time.monotonic() + 240
-    while not list(place.glob("out/parts/1-of-2/checkpoints/*/*/rounds/round_*")):
-        assert running.poll() is None, running.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    code, _, err = ended(start(place, *words))
+    until(running, lambda: list(place.glob("out/parts/1-of-2/checkpoints/*/*/rounds/round_*")))
+    code, _, err = finished(start(place, *words))
     assert (code, "in which another run goes on" in err) == (2, True), err
     os.kill(running.pid, signal.SIGTERM)
-    code, _, err = ended(running)
+    code, _, err = finished(running)
     assert (code, err.splitlines()[-1].endswith(f"to go on: fljax sweep {' '.join(words)}")) == (143, True), err
-    code, out, err = ended(start(place, *words))
+    code, out, err = finished(start(place, *words))
     assert (code, out) == (0, ""), err
     log = (place / "out/parts/1-of-2/log.jsonl").read_text()
     assert "goes on after round" in log
@@ -324,12 +245,9 @@ def test_the_job_array_of_the_page(place: pathlib.Path, ends_with: int, queued: 
         (place / name).chmod(0o755)
     slurm = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "77"}
     job = subprocess.Popen(
-        ["bash", "job.sh"], env=os.environ | slurm | {"PATH": f"{place}:{os.environ['PATH']}"}, cwd=place
+        ["bash", "job.sh"], env=os.environ | slurm | {"PATH": f"{place}:{os.environ['PATH']}"}, cwd=place, text=True
     )
-    until = time.monotonic() + 60
-    while not (place / "started").exists() or not (place / "started").read_text():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(job, lambda: (place / "started").exists() and (place / "started").read_text(), 60)
     job.terminate()
     assert job.wait(60) == ends_with
     assert (place / "started").read_text() == "sweep sweep.toml --out runs/mine --part 3/16 --quiet\n"

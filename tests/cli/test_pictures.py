@@ -11,21 +11,14 @@ import pytest
 import xarray as xr
 
 import fljax
-from fljax import cli
 from fljax.report import surrogate_weights
 from fljax.report.kinds.registry import KINDS
 from fljax.results import Results, folders, stores
 from tests.report.kinds.small import small
 from tests.results.test_clients import made_up_sweep
+from tests.toys.command import call
 
 CONFIG = "rounds = 6\n"
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(arguments)
-    written = capsys.readouterr()
-    return stopped.value.code, written.out, written.err
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +34,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.in_turn
-def test_export_writes_the_named_figures(
-    run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
-) -> None:
+def test_export_writes_the_named_figures(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     arguments = ("export", str(run), "--figures", "client_curves", "--clients", "0,2", "--out", str(tmp_path / "here"))
-    code, out, err = call(capsys, *arguments)
+    code, out, err = call(*arguments)
     names = ["client_curves.pdf", "client_curves.svg"]
     assert (code, err, out.splitlines()) == (0, "", [str(tmp_path / "here" / name) for name in names])
     svg = (tmp_path / "here" / "client_curves.svg").read_text()
@@ -54,8 +45,8 @@ def test_export_writes_the_named_figures(
 
 
 @pytest.mark.in_turn
-def test_report_shows_all_figures_that_have_data(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = call(capsys, "report", str(run), "--figures", "all", "--json")
+def test_report_shows_all_figures_that_have_data(run: pathlib.Path) -> None:
+    code, out, err = call("report", str(run), "--figures", "all", "--json")
     names = ["client_curves", "client_spread"]
     paths = [run / "report.png", run / "report.html", *(run / "pictures" / f"{name}.png" for name in names)]
     assert (code, json.loads(out)) == (0, {str(run): [str(path) for path in paths]})
@@ -71,63 +62,21 @@ def test_report_shows_all_figures_that_have_data(run: pathlib.Path, capsys: pyte
     assert "for the figure surrogate_weights, got results without them.</p>" in page
 
 
-@pytest.mark.in_turn
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--figures", "curves"), "expected one of the figures client_curves, contribution_accuracy, client_spread, "),
-        (("--figures", ","), "expected names of figures, got none"),
-        (("--figures", "surrogate_weights"), "expected records gap and weight by row for the figure surrogate_weights"),
-        (("--figures", "client_curves", "--clients", "0,3"), "expected ids of clients from 0 to 2, got 3"),
-        (("--figures", "client_curves", "--clients", "-1"), "expected ids of clients from 0 to 2, got -1"),
-        (("--figures", "client_curves", "--clients", "a"), "expected ids of clients such as 0,5,9 with --clients"),
-        (("--clients", "1"), "expected --clients with --figures, got it without"),
-        (
-            ("--figures", "client_spread", "--metric", "loss"),
-            "expected one of the metrics test_accuracy, test_loss, got",
-        ),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    arguments: tuple[str, ...], words: str, run: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = call(capsys, "report" if "--clients" in arguments else "export", str(run), *arguments)
-    assert (code, out) == (2, "")
-    assert words in err
-    assert err.count("\n") == 1
-
-
-def test_options_that_do_not_go_together(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, words in (
-        (("report", str(run), "--metric", "test_loss"), "expected --metric with --figures, got it without"),
-        (
-            ("report", str(run), "--live", "--figures", "all"),
-            "expected one run, and no --json or --figures, with --live",
-        ),
-        (("export", str(run), "--csv", "--figures", "all"), "--leaving and --figures, got --csv and --figures"),
-        (("export", str(run), "--latex", "--leaving"), "--leaving and --figures, got --latex and --leaving"),
-        (("export", str(run), "--leaving", "--metric", "test_loss"), "got it with --leaving"),
-    ):
-        code, _, err = call(capsys, *arguments)
-        assert code == 2
-        assert words in err
-
-
-def test_export_who_would_leave(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
-    code, out, _ = call(capsys, "export", str(run), "--leaving")
+def test_export_who_would_leave(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    code, out, _ = call("export", str(run), "--leaving")
     lines = list(csv.DictReader(io.StringIO(out)))
     assert (code, len(lines)) == (0, 3 * 2 * 3)
     assert {line["would_leave"] for line in lines} == {"True", "False", ""}
     assert {line["clients"] for line in lines} == {"seen"}
-    call(capsys, "export", str(run), "--csv", "--leaving", "--out", str(tmp_path / "table.csv"))
+    call("export", str(run), "--csv", "--leaving", "--out", str(tmp_path / "table.csv"))
     assert (tmp_path / "table.csv").read_text() == out
 
 
 @pytest.mark.in_turn
-def test_export_which_clients_gain_in_a_sweep(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_which_clients_gain_in_a_sweep(tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     folders.save(tmp_path, Results(made_up_sweep(), xr.Dataset()), CONFIG)
-    code, out, _ = call(capsys, "export", str(tmp_path), "--gains")
+    code, out, _ = call("export", str(tmp_path), "--gains")
     lines = list(csv.DictReader(io.StringIO(out)))
     assert (code, len(lines)) == (0, 2 * 2 * 2)
     assert [line["rate"] for line in lines[:4]] == ["1.0", "1.0", "1.0", "1.0"]

@@ -13,27 +13,15 @@ from fljax import AlgorithmError, cli
 from fljax import config as configuration
 from fljax.cli import printing
 from fljax.experiments import run as experiment
+from tests.toys.configs import config_text
 
-CONFIG = """
-rounds = 1
-[data]
-dataset = "blobs"
-partition = "iid"
-clients = 3
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 1
-[standalone]
-steps = 1
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "{module}:{builder}"
-label = "mine"
-"""
+CONFIG = config_text(
+    'dataset = "blobs"\npartition = "iid"\nclients = 3',
+    "fedavg",
+    '{module}:{builder}\nlabel = "mine"',
+    steps=1,
+    standalone=1,
+)
 
 OWN = """
 import jax

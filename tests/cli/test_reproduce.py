@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import cli
 from fljax.cli.commands import reproduce
 from fljax.experiments import run as experiment
 from fljax.published import beside as table_runs
@@ -18,6 +17,7 @@ from fljax.published.beside import TableRun, load_run, rows_of
 from fljax.published.tables import cell_of, read, read_cells, tables
 from fljax.published.verdicts import claims_of
 from fljax.results import folders
+from tests.toys import command
 
 CONFIG = """
 name = "tiny-table"
@@ -62,21 +62,15 @@ def tiny(tmp_path, monkeypatch, quick_compilation):
     return tmp_path / "out"
 
 
+call = functools.partial(command.call, "reproduce")
 loaded = functools.cache(load_run)  # many tables have the same runs
 
 
-def call(capsys, *arguments):
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["reproduce", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return stopped.value.code or 0, printed.out, printed.err
-
-
 @pytest.mark.thorough
-def test_a_table_is_run_once_and_compared(tiny, capsys, monkeypatch):
+def test_a_table_is_run_once_and_compared(tiny, monkeypatch):
     asked = ("incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny, "--quiet")
     cells = tiny / "cells.csv"
-    code, printed, wrong = call(capsys, *asked, "--save", cells)
+    code, printed, wrong = call(*asked, "--save", cells)
     assert (code, wrong) == (0, "")
     assert "INCFL, Table1: FMNIST, 5 clusters x 2 labels" in printed
     assert "not run (no algorithm MW-Fed)" in printed
@@ -95,7 +89,7 @@ def test_a_table_is_run_once_and_compared(tiny, capsys, monkeypatch):
     assert "tiny-table" in saved["INCFL", "IPR"].note
 
     monkeypatch.setattr(experiment, "resolve_setup", None)  # nothing is trained again
-    code, again, _ = call(capsys, *asked, "--json")
+    code, again, _ = call(*asked, "--json")
     assert code == 0
     found = json.loads(again)
     assert found["quick"] is False
@@ -105,7 +99,7 @@ def test_a_table_is_run_once_and_compared(tiny, capsys, monkeypatch):
     assert {each["metric"] for each in found["columns"]} == {"IPR", "pref_model_test_acc_pct"}
     assert [each["verdict"]["word"] for each in found["claims"]] == ["not run"] * 3
 
-    code, printed, _ = call(capsys, "incfl_table1_unseen", tiny / "tiny-table", "--dataset", "FMNIST")
+    code, printed, _ = call("incfl_table1_unseen", tiny / "tiny-table", "--dataset", "FMNIST")
     assert code == 0
     assert "difference / error" in printed
 
@@ -132,9 +126,9 @@ def fake(tiny, monkeypatch):
     return tiny, calls
 
 
-def test_numbers_verdicts_and_orders(fake, capsys):
+def test_numbers_verdicts_and_orders(fake):
     out, calls = fake
-    code, printed, wrong = call(capsys, "incfl_table1_unseen", "--dataset", "FMNIST", "--out", out, "--quiet")
+    code, printed, wrong = call("incfl_table1_unseen", "--dataset", "FMNIST", "--out", out, "--quiet")
     assert code == 0
     assert [(directory, resume) for _, directory, resume in calls] == [(out / "tiny-table", True)]
     lines = [" ".join(line.replace("│", " ").split()) for line in printed.splitlines()]
@@ -145,30 +139,30 @@ def test_numbers_verdicts_and_orders(fake, capsys):
     assert "incfl diverged with seed 0 in round 3" in wrong
 
 
-def test_quick_output_is_marked(fake, capsys):
+def test_quick_output_is_marked(fake):
     out, calls = fake
     asked = ("incfl_table1_unseen", "--dataset", "FMNIST", "--out", out, "--quiet", "--quick")
-    code, printed, _ = call(capsys, *asked)
+    code, printed, _ = call(*asked)
     assert code == 0
     assert printed.count("QUICK: two rounds of one seed") == 3
     (config, directory, _) = calls[0]
     assert (config.rounds, config.seeds, directory) == (2, (0,), out / "quick" / "tiny-table")
-    assert json.loads(call(capsys, *asked, "--json")[1])["quick"] is True
+    assert json.loads(call(*asked, "--json")[1])["quick"] is True
 
 
-def test_an_interrupted_table_goes_on_by_the_same_command(tiny, capsys, monkeypatch):
+def test_an_interrupted_table_goes_on_by_the_same_command(tiny, monkeypatch):
     def run(config, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiment, "run", run)
-    code, _, wrong = call(capsys, "incfl_table1_unseen", "--dataset", "FMNIST", "--out", "out", "--quiet")
+    code, _, wrong = call("incfl_table1_unseen", "--dataset", "FMNIST", "--out", "out", "--quiet")
     assert code == 130
     assert wrong.strip().endswith("to go on: fljax reproduce incfl_table1_unseen --dataset FMNIST --out out --quiet")
 
 
 @pytest.mark.thorough
-def test_quick_results_are_marked_and_apart(tiny, capsys):
-    code, printed, _ = call(capsys, "incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny, "--quiet", "--quick")
+def test_quick_results_are_marked_and_apart(tiny):
+    code, printed, _ = call("incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny, "--quiet", "--quick")
     assert code == 0
     assert printed.count("QUICK: two rounds of one seed") == 3
     assert folders.load(tiny / "quick" / "tiny-table")[0].sizes["seed"] == 1
@@ -176,36 +170,36 @@ def test_quick_results_are_marked_and_apart(tiny, capsys):
 
 
 @pytest.mark.thorough
-def test_results_of_another_config_are_not_mixed(tiny, capsys):
+def test_results_of_another_config_are_not_mixed(tiny):
     asked = ("incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny, "--quiet")
-    assert call(capsys, *asked)[0] == 0
-    code, _, wrong = call(capsys, *asked, "--seeds", 1)
+    assert call(*asked)[0] == 0
+    code, _, wrong = call(*asked, "--seeds", 1)
     assert code == 2
     assert "expected the config of the results in" in wrong
 
 
-def test_data_that_are_not_here_are_named(tiny, capsys, monkeypatch):
+def test_data_that_are_not_here_are_named(tiny, monkeypatch):
     monkeypatch.setattr(reproduce, "missing_data", lambda dataset: f"fljax data prepare {dataset}")
-    code, printed, wrong = call(capsys, "incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny)
+    code, printed, wrong = call("incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny)
     assert code == 1
     assert "98.8 ± 0.1" in printed
     assert "no data set digits: fljax data prepare digits" in wrong
     assert not tiny.exists()
 
 
-def test_without_running(tiny, capsys):
-    code, printed, wrong = call(capsys, "incfl_table1_unseen", "--dataset", "FMNIST", "--no-run", "--out", tiny)
+def test_without_running(tiny):
+    code, printed, wrong = call("incfl_table1_unseen", "--dataset", "FMNIST", "--no-run", "--out", tiny)
     assert (code, wrong) == (0, "")
     assert "98.8 ± 0.1" in printed
     assert "ours" not in printed
     assert not tiny.exists()
-    code, printed, _ = call(capsys, "incfl_table1_unseen", "--dataset", "FMNIST", "--no-run", "--out", tiny, "--json")
+    code, printed, _ = call("incfl_table1_unseen", "--dataset", "FMNIST", "--no-run", "--out", tiny, "--json")
     assert {each["verdict"]["word"] for each in json.loads(printed)["cells"]} == {"not run"}
 
 
 @pytest.mark.parametrize("table", ["iafl_table1_IPR_accu", "iafl_table2_pearson_rho", "maxfl_table2_byzantine"])
-def test_all_claims_about_a_table_are_shown(tmp_path, capsys, table):
-    code, printed, _ = call(capsys, table, "--no-run", "--json", "--out", tmp_path)
+def test_all_claims_about_a_table_are_shown(tmp_path, table):
+    code, printed, _ = call(table, "--no-run", "--json", "--out", tmp_path)
     assert code == 0
     assert [each["name"] for each in json.loads(printed)["claims"]] == [each.name for each in claims_of(table)]
 
@@ -218,52 +212,28 @@ def test_whether_data_are_here():
 
 
 @pytest.mark.in_turn
-def test_the_list_says_what_tables_cost(capsys):
-    code, printed, _ = call(capsys, "--list", "--json")
+def test_the_list_says_what_tables_cost():
+    code, printed, _ = call("--list", "--json")
     assert code == 0
     found = json.loads(printed)
     assert {each["table"] for each in found} == set(tables())
     (own,) = [each for each in found if (each["table"], each["dataset"]) == ("incfl_table1_unseen", "fashion_mnist")]
     assert (own["settings"], own["local_runs"], own["minutes"]) == (1, 4 * 3 * 200 * 10, 4.0)
-    code, printed, _ = call(capsys, "maxfl_table2_byzantine", "--list")
+    code, printed, _ = call("maxfl_table2_byzantine", "--list")
     assert code == 0
     assert "fashion_mnist" in printed
     assert "incfl" not in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "expected a table (fljax list tables), or --list, got neither"),
-        (("nothing",), "expected one of the tables"),
-        (("nothing", "--list"), "expected one of the tables"),
-        (("incfl_table1_unseen", "--dataset", "MNIST"), "expected rows about MNIST"),
-        (("incfl_table1_unseen", "no_folder"), "expected a run folder with results.nc, got no_folder"),
-        (("incfl_table1_unseen", "no_folder", "--quick"), "expected a run folder, or --out, --seeds or --quick"),
-        (("incfl_table1_unseen", "no_folder", "--list"), "expected --list without a run folder"),
-        (("incfl_table1_unseen", "--quick", "--save", "a.csv"), "expected --save without --quick"),
-        (("incfl_table1_unseen", "--seeds", "0"), "seeds"),
-        (("incfl_table1_unseen", "--seeds", "x"), "x"),
-        (("incfl_table1_unseen", "--checkpoint-every", "-1"), "expected"),
-    ],
-)
-def test_bad_input_gives_one_sentence(tiny, capsys, arguments, message):
-    code, _, wrong = call(capsys, *arguments)
-    assert code == 2
-    assert message in wrong
-    assert "Traceback" not in wrong
-    assert len(wrong.strip().splitlines()) == 1
-
-
-def test_files_that_cannot_be_written(tiny, capsys):
+def test_files_that_cannot_be_written(tiny):
     tiny.mkdir()
     (tiny / "cells.csv").write_text("mine\n")
     asked = ("incfl_table1_unseen", "--dataset", "FMNIST", "--out", tiny, "--quiet", "--quick", "--no-run")
-    code, _, wrong = call(capsys, *asked[:-2], "--no-run", "--save", tiny / "cells.csv")
+    code, _, wrong = call(*asked[:-2], "--no-run", "--save", tiny / "cells.csv")
     assert code == 2
     assert "expected the columns paper,table," in wrong
     (tiny / "file").write_text("")
-    code, _, wrong = call(capsys, *asked[:3], "--out", tiny / "file", "--quiet")
+    code, _, wrong = call(*asked[:3], "--out", tiny / "file", "--quiet")
     assert code == 2
     assert "expected a folder to write in" in wrong
 

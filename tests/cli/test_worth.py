@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
-import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fljax import cli, games
+from fljax import games
 from fljax.experiments import worth as experiment
 from fljax.results import folders
 from fljax.results.events import Event
 from tests.games.known import THREE_SEEDS, comparison_of, table_of
-from tests.processes import environment
+from tests.processes import command, ended, until
+from tests.toys.command import call
+from tests.toys.configs import config_text
 
-CONFIG = """
-name = "tiny"
-rounds = 3
-[data]
-dataset = "blobs"
-partition = "iid"
-clients = 3
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 2
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "incfl"
-"""
-WAIT = 600
-
-
-def call(capsys: Any, *arguments: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(arguments)
-    written = capsys.readouterr()
-    return stopped.value.code, written.out, written.err
+CONFIG = config_text(
+    'dataset = "blobs"\npartition = "iid"\nclients = 3', "fedavg", "incfl", head='name = "tiny"\nrounds = 3'
+)
 
 
 @pytest.fixture
@@ -66,8 +43,8 @@ def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
 
 
 @pytest.mark.in_turn
-def test_the_table_and_the_files(fake: dict[str, Any], capsys: Any) -> None:
-    code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "x", "--seeds", "3")
+def test_the_table_and_the_files(fake: dict[str, Any]) -> None:
+    code, out, _ = call("worth", "tiny.toml", "--out", "x", "--seeds", "3")
     assert code == 0
     words = (
         "fedavg: what clients are worth",
@@ -83,22 +60,22 @@ def test_the_table_and_the_files(fake: dict[str, Any], capsys: Any) -> None:
     assert {path.name for path in pathlib.Path("x").iterdir()} >= {"worth.csv", "worth.png", "worth.html"}
 
 
-def test_the_question(fake: dict[str, Any], capsys: Any) -> None:
+def test_the_question(fake: dict[str, Any]) -> None:
     asked = ["--value", "average_loss", "--among", "0+2, 1,none", "--baseline", "0.1", "--max-runs", "7", "--resume"]
-    assert call(capsys, "worth", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
+    assert call("worth", "tiny.toml", "--out", "x", "--quiet", "--no-report", *asked)[:2] == (0, "")
     assert fake["question"] == experiment.Question("average_loss", [[0, 2], [1], []], 0.1, max_runs=7)
     assert fake["resume"]
     assert not pathlib.Path("x", "worth.png").exists()
-    call(capsys, "worth", "tiny.toml", "--out", "x", "--among", "leave_one_out", "--no-report")
+    call("worth", "tiny.toml", "--out", "x", "--among", "leave_one_out", "--no-report")
     assert fake["question"].among == "leave_one_out"
 
 
-def test_json(fake: dict[str, Any], capsys: Any) -> None:
+def test_json(fake: dict[str, Any]) -> None:
     gone = np.zeros((3, 8), bool)
     gone[1, 5] = True
     values = np.where(gone, np.nan, THREE_SEEDS)
     fake["tables"]["b"] = table_of(values, diverged=gone, notes="4 of 8 runs have few members")
-    code, out, err = call(capsys, "worth", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
+    code, out, err = call("worth", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
     assert code == 1
     assert err == "fljax: b: 1 run of 24 diverged and has no value: {0, 2} with seed 1; all is saved in x\n"
     found = json.loads(out)["algorithms"]
@@ -111,16 +88,16 @@ def test_json(fake: dict[str, Any], capsys: Any) -> None:
     assert found["b"]["diverged"] == [{"seed": 1, "coalition": "{0, 2}"}]
 
 
-def test_estimators(fake: dict[str, Any], capsys: Any) -> None:
+def test_estimators(fake: dict[str, Any]) -> None:
     table = fake["tables"]["fedavg"]
     fake["comparisons"]["fedavg"] = comparison_of(table, ipss=games.shapley(table))
     asked = ["--estimators", "ipss, digfl", "--no-report"]
-    code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "x", *asked)
+    code, out, _ = call("worth", "tiny.toml", "--out", "x", *asked)
     assert code == 0
     assert fake["question"].estimators == ["ipss", "digfl"]
     assert "fedavg: estimators beside retraining" in out
     assert pathlib.Path("x", "estimators.csv").read_text().count("fedavg,ipss,") == 3
-    code, out, _ = call(capsys, "worth", "tiny.toml", "--out", "y", "--estimators", "all", "--json", "--no-report")
+    code, out, _ = call("worth", "tiny.toml", "--out", "y", "--estimators", "all", "--json", "--no-report")
     assert fake["question"].estimators == "all"
     entry = json.loads(out)["algorithms"]["fedavg"]["estimators"]["ipss"]
     assert (entry["kendall"], entry["trainings"]) == ([1, 1, 1], 7)
@@ -130,38 +107,30 @@ def test_estimators(fake: dict[str, Any], capsys: Any) -> None:
 # --- A run of its own --------------------------------------------------------------------------------------------
 
 
-def start(place: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fljax", "worth", "tiny.toml", *arguments]
-    own = environment() | {"FLJAX_COMPILATION_CACHE": str(place / "xla")}
-    return subprocess.Popen(command, cwd=place, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def whole_and_killed(place: pathlib.Path, name: str, *words: str) -> tuple[dict[str, Any], pathlib.Path, pathlib.Path]:
+    """What a command says in JSON, its folder, and that of the same command which was killed and went on."""
+    (place / "tiny.toml").write_text(CONFIG)
+    whole, killed = place / "whole", place / "killed"
+    start = functools.partial(command, place, name, "tiny.toml", *words)
+    ((code, out, err),) = ended([start("--out", str(whole), "--json")])
+    assert code == 0, err
+    process = start("--out", str(killed), "--quiet")
+    until(process, lambda: list((killed / name / "checkpoints" / "fedavg").rglob("runs-*.npz")))
+    process.kill()
+    process.communicate()
+    ((code, _, err),) = ended([start("--out", str(killed), "--resume")])
+    assert code == 0, err
+    assert not (killed / name).exists()
+    return json.loads(out)["algorithms"], whole, killed
 
 
 @pytest.mark.thorough
 def test_killed_and_resumed(tmp_path: pathlib.Path) -> None:
     """The tables are those of a run without an interruption, and the values of clients add up."""
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = start(tmp_path, "--out", str(whole), "--seeds", "2", "--json")
-    out, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-    found = json.loads(out)
-    assert list(found["algorithms"]) == ["fedavg", "incfl"]
-
-    process = start(tmp_path, "--out", str(killed), "--seeds", "2", "--quiet")
-    saved = killed / "worth" / "checkpoints" / "fedavg"
-    until = time.monotonic() + WAIT
-    while process.poll() is None and not list(saved.glob("runs-*.npz")):
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    process.kill()
-    process.communicate(timeout=WAIT)
-    process = start(tmp_path, "--out", str(killed), "--seeds", "2", "--resume")
-    _, err = process.communicate(timeout=WAIT)
-    assert process.returncode == 0, err
-
+    found, whole, killed = whole_and_killed(tmp_path, "worth", "--seeds", "2")
+    assert list(found) == ["fedavg", "incfl"]
     expected, tables = (games.load(folder / experiment.TABLES) for folder in (whole, killed))
     assert folders.config_of(killed) == tables.config
-    assert not (killed / "worth").exists()
     for label, table in tables.tables.items():
         np.testing.assert_array_equal(table.values, expected.tables[label].values)
         np.testing.assert_array_equal(table.payoffs, expected.tables[label].payoffs)

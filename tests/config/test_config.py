@@ -14,6 +14,7 @@ from fljax import config
 from fljax.config import ConfigError, name_resolution
 from fljax.config.name_resolution import Registries
 from fljax.results.identity import flat
+from tests.toys.configs import config_text
 
 ROOT = pathlib.Path(__file__).parent.parents[1]
 
@@ -59,26 +60,14 @@ FAKES = Registries(
     contributions={},
 )
 
-MINIMAL = """
-rounds = 20
-[data]
-dataset = "digits"
-partition = "cluster_labels"
-clients = 4
-[model]
-name = "mlp"
-[local]
-learning_rate = 0.1
-batch_size = 8
-steps = 2
-[[algorithms]]
-name = "fedavg"
-[[algorithms]]
-name = "incfl"
-label = "incfl.b"
-surrogate = "relu"
-scenarios = [{name = "finetuned", steps = 3}]
-"""
+MINIMAL = config_text(
+    'dataset = "digits"\npartition = "cluster_labels"\nclients = 4',
+    "fedavg",
+    'incfl\nlabel = "incfl.b"\nsurrogate = "relu"\nscenarios = [{name = "finetuned", steps = 3}]',
+    head="rounds = 20",
+    model="mlp",
+    batch_size=8,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -179,10 +168,7 @@ def test_import_path(path, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (
-            ["round=3"],
-            r"round: expected one of the keys name, seeds, .* got 'round' \(did you mean 'rounds'\?\)",
-        ),
+        (["round=3"], r"round: expected one of the keys name, seeds, .* got 'round' \(did you mean 'rounds'\?\)"),
         (["data.clents=3"], r"data.clents: expected one of the keys .* \(did you mean 'clients'\?\)"),
         (["rounds=-1"], "rounds: expected a number of at least 0, got -1"),
         (["rounds=1.5"], "rounds: expected an integer, got 1.5"),
@@ -191,36 +177,18 @@ def test_import_path(path, tmp_path, monkeypatch):
         (["data.clients=0"], "data.clients: expected a number above 0, got 0"),
         (["data.unseen=-1"], "data.unseen: expected a number of at least 0, got -1"),
         (["data.train_fraction=1"], "data.train_fraction: expected a number below 1, got 1"),
-        (
-            ["data.test=globl"],
-            r"data.test: expected one of the values own, global, got 'globl' \(did .*'global'",
-        ),
+        (["data.test=globl"], r"data.test: expected one of the values own, global, got 'globl' \(did .*'global'"),
         (["data.dataset=digit"], r"data.dataset: expected one of the datasets digits, .*'digits'\?"),
-        (
-            ["data.partition=cluster"],
-            "data.partition: expected one of the partitions cluster_labels, got 'cluster'",
-        ),
-        (
-            ["data.partition_options.group=2"],
-            r"partition_options: expected one of the options groups, .*'groups'\?",
-        ),
+        (["data.partition=cluster"], "data.partition: expected one of the partitions cluster_labels, got 'cluster'"),
+        (["data.partition_options.group=2"], r"partition_options: expected one of the options groups, .*'groups'\?"),
         (["data.partition_options.groups=two"], "partition_options.groups: expected an integer, got 'two'"),
         (["data.dataset_options.sise=2"], r"data.dataset_options: expected one of the options .*'size'\?"),
-        (
-            ["model.name=mlpp"],
-            r"model.name: expected one of the models mlp, got 'mlpp' \(did you mean 'mlp'\?\)",
-        ),
+        (["model.name=mlpp"], r"model.name: expected one of the models mlp, got 'mlpp' \(did you mean 'mlp'\?\)"),
         (["model.hiden=3"], r"model: expected one of the options hidden, dropout, got 'hiden' .*'hidden'\?"),
         (["model=3"], "model: expected a table, got 3"),
-        (
-            ["metrics.opt_out_threshold=much"],
-            "opt_out_threshold: expected a finite number or a list of them, got 'much'",
-        ),
+        (["metrics.opt_out_threshold=much"], "opt_out_threshold: expected a .*number or a list of them, got 'much'"),
         (["metrics.extra=['objektive']"], r"metrics.extra: .*, got 'objektive' \(did you mean 'objective'\?\)"),
-        (
-            ["metrics.extra=['valid_global_model_appeal']", "data.valid_fraction=0"],
-            "metrics.extra: expected data.valid_fraction to be positive for valid_global_model_appeal, got 0",
-        ),
+        (["metrics.extra=['valid_global_model_appeal']", "data.valid_fraction=0"], "metrics.extra: .*valid_fraction"),
         (["metrics.opt_out_threshold=[0, nan]"], r"opt_out_threshold.1: expected a number, got nan"),
         (["metrics.opt_out_threshold=[0, true]"], r"expected a finite number or a list of them, got \[0, True\]"),
         (["metrics.opt_out_threshold=[0, 0.1]"], "opt_out_threshold: expected numbers of .* clients, got 2"),
@@ -233,69 +201,33 @@ def test_import_path(path, tmp_path, monkeypatch):
         (["standalone.decay=0.9"], "standalone.decay: expected one of the keys steps, .* stop, got 'decay'"),
         (["local.optimizer=sdg"], r"local.optimizer: .*\(did you mean 'sgd'\?\)"),
         (["local.options.momentun=0.9"], r"local.options: .*\(did you mean 'momentum'\?\)"),
-        (
-            ["standalone.steps=3", "standalone.epochs=2"],
-            "standalone: expected at most one of steps and epochs",
-        ),
+        (["standalone.steps=3", "standalone.epochs=2"], "standalone: expected at most one of steps and epochs"),
         (["participation.clients_per_round=0"], "participation.clients_per_round: expected a number above 0"),
-        (
-            ["execution.clients=fast"],
-            "execution.clients: expected 'auto', 'trial', 'debug', 'vmap', 'scan' or a positive chunk size",
-        ),
-        (
-            ["execution.seeds=0"],
-            "execution.seeds: expected 'auto', 'vmap', 'scan' or a positive chunk size, got 0",
-        ),
-        (
-            ["seeds=0"],
-            "seeds: expected a positive number of seeds or a list of different integers >= 0, got 0",
-        ),
+        (["execution.clients=fast"], "execution.clients: expected 'auto', .*'vmap', 'scan' or a positive chunk size"),
+        (["execution.seeds=0"], "execution.seeds: expected 'auto', 'vmap', 'scan' or a positive chunk size, got 0"),
+        (["seeds=0"], "seeds: expected a positive number of seeds or a list of different integers >= 0, got 0"),
         (["seeds=[1, 1]"], r"seeds: expected a positive number of seeds .* got \[1, 1\]"),
         (["seeds=true"], "seeds: expected a positive number of seeds .* got True"),
         (["name=a/b"], "name: expected a name of letters"),
         (["algorithms=[]"], "algorithms: expected at least 1 of them"),
         (["algorithms.incfl.b.label=fedavg"], "expected a different label for each .* got 'fedavg' twice"),
-        (
-            ["algorithms.incfl.b.server=2"],
-            r"algorithms.incfl.b: expected one of the hyper-parameters .*'server_lr'",
-        ),
+        (["algorithms.incfl.b.server=2"], r"algorithms.incfl.b: expected one of the hyper-parameters .*'server_lr'"),
         (["algorithms.incfl.b.task=2"], "algorithms.incfl.b: expected one of the hyper-parameters"),
         (["algorithms.incfl.b.server_lr=fast"], "incfl.b.server_lr: expected a number, got 'fast'"),
         (["algorithms.incfl.b.flag=1"], "incfl.b.flag: expected true or false, got 1"),
         (["algorithms.incfl.b.limit=1.5"], "incfl.b.limit: expected an integer, got 1.5"),
-        (
-            ["algorithms.incfl.b.surrogate=rellu"],
-            r"surrogate: expected one of the values sigmoid, relu, .*'relu'\?",
-        ),
+        (["algorithms.incfl.b.surrogate=rellu"], r"surrogate: expected one of the values sigmoid, relu, .*'relu'\?"),
         (["algorithms.incfl.b.threshold=high"], "incfl.b.threshold: expected a number, got 'high'"),
-        (
-            ["algorithms.incfl.b.clients_per_round=0"],
-            "incfl.b.clients_per_round: expected a number above 0, got 0",
-        ),
+        (["algorithms.incfl.b.clients_per_round=0"], "incfl.b.clients_per_round: expected a number above 0, got 0"),
         (["algorithms.incfl.x=0"], "algorithms: expected one of the labels fedavg, incfl.b, got 'incfl'"),
         (["algorithms.fedavg=0"], "expected an override 'algorithms.fedavg.key=value'"),
-        (
-            ["algorithms.fedavg.name=fedavgg"],
-            r"algorithms.fedavgg: expected one of the algorithms .*'fedavg'\?",
-        ),
-        (
-            ["algorithms.fedavg.name=qffl"],
-            "algorithms.qffl.q: expected a value .there is no default., got none",
-        ),
+        (["algorithms.fedavg.name=fedavgg"], r"algorithms.fedavgg: expected one of the algorithms .*'fedavg'\?"),
+        (["algorithms.fedavg.name=qffl"], "algorithms.qffl.q: expected a value .there is no default., got none"),
         (["algorithms.fedavg.name=3"], "algorithms.3.name: expected text in quotes, got 3"),
-        (
-            ["algorithms.fedavg.scenarios=[{name='finetund'}]"],
-            r"scenarios.finetund: expected .*'finetuned'\?",
-        ),
+        (["algorithms.fedavg.scenarios=[{name='finetund'}]"], r"scenarios.finetund: expected .*'finetuned'\?"),
         (["algorithms.fedavg.scenarios=[{name='finetuned', step=1}]"], r"scenarios.finetuned: .*'steps'\?"),
-        (
-            ["algorithms.fedavg.scenarios=[{name='finetuned', rates=[0.5, 'half']}]"],
-            r"finetuned.rates: expected a number, got 'half'",
-        ),
-        (
-            ["algorithms.fedavg.scenarios=[{name='finetuned', rates=true}]"],
-            r"finetuned.rates: expected a list or a number, got True",
-        ),
+        (["algorithms.fedavg.scenarios=[{name='finetuned', rates=[0.5, 'half']}]"], r"finetuned.rates: .*got 'half'"),
+        (["algorithms.fedavg.scenarios=[{name='finetuned', rates=true}]"], r"finetuned.rates: .*or a number, got True"),
         (["algorithms.fedavg.scenarios=[{steps=1}]"], "algorithms.fedavg.scenarios.0.name: expected a value"),
         (["algorithms.fedavg.scenarios=3"], "algorithms.fedavg.scenarios: expected a list, got 3"),
         (["algorithms.fedavg.name=no_such_module:x"], "there is no module 'no_such_module'"),

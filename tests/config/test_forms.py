@@ -10,22 +10,9 @@ import pytest
 from fljax import config
 from fljax.config import ConfigError, forms
 from fljax.core import names
+from tests.toys.configs import DIGITS, config_text
 
-MINIMAL = """
-rounds = 20
-[data]
-dataset = "digits"
-partition = "iid"
-clients = 4
-[model]
-name = "mlp"
-[local]
-learning_rate = 0.1
-batch_size = 8
-steps = 2
-[[algorithms]]
-name = "fedavg"
-"""
+MINIMAL = config_text(DIGITS, head="rounds = 20", model="mlp", batch_size=8)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from fljax import algorithms, cli, data, models, scenarios
 from fljax.config.reading import read
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
+from tests.toys.configs import config_text
 
 # beartype draws random numbers, which hypothesis refuses inside strategies.
 pytestmark = [pytest.mark.thorough, pytest.mark.unchecked]
@@ -35,24 +36,7 @@ NAMES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/**/*.t
 SHIPPED = {name: read(ROOT / name) for name in NAMES}
 SETTINGS = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
-TINY = """
-rounds = 1
-[data]
-dataset = "digits"
-partition = "iid"
-clients = 3
-unseen = 1
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 1
-[standalone]
-steps = 1
-[[algorithms]]
-name = "fedavg"
-"""
+TINY = config_text('dataset = "digits"\npartition = "iid"\nclients = 3\nunseen = 1', steps=1, standalone=1)
 
 
 @pytest.fixture(scope="module")

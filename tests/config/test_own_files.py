@@ -7,28 +7,15 @@ import pandas
 import pytest
 
 import fljax
-from fljax import cli
 from fljax.config import load
 from fljax.experiments.inputs.setup import resolve_setup
+from tests.toys import command
+from tests.toys.configs import config_text
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 Image = pytest.importorskip("PIL.Image")
-TEXT = """
-rounds = 2
-[data]
-{data}
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 2
-[standalone]
-steps = 2
-[[algorithms]]
-name = "fedavg"
-"""
+TEXT = config_text("{data}", head="rounds = 2", standalone=2)
 DATA = {
     "test_file": 'dataset = "study/train.csv"\ntest_file = "test.csv"\nlabel = "ill"\nclient = "site"',
     "tables": 'dataset = "hospitals/"\nlabel = "ill"',
@@ -89,46 +76,10 @@ def test_a_file_of_one_more_client_is_counted(folder):
     assert load(folder / "tables.toml").data.clients == 3
 
 
-@pytest.mark.parametrize(
-    ("form", "change", "words"),
-    [
-        ("test_file", "data.test_file=no.csv", "data.dataset: train.csv: test_file: expected the path of a file"),
-        ("test_file", "data.test_file=3", "data.dataset_options.test_file: expected text in quotes, got 3"),
-        ("test_file", "data.part=site", "data.dataset: train.csv: expected part, a column that says"),
-        ("test_file", "data.images=site", "data.dataset: train.csv: expected the image files that the column 'site'"),
-        (
-            "tables",
-            "data.client=ill",
-            "; the files of this folder say themselves whose rows they have, so leave client out",
-        ),
-        ("tables", "data.label=age2", "data.dataset: train/north.csv: expected a column of the table (age, dose, ill)"),
-        ("tables", "data.unseen=2", "data.unseen: expected fewer than 2"),
-        ("arrays", "data.label=z", "data.dataset: arrays: 10.npz: expected one of the arrays x, y, got 'z'"),
-        (
-            "images",
-            "data.size=[4]",
-            "data.dataset: labels.csv: expected size as [height, width], two whole numbers from 1, got [4]",
-        ),
-        ("images", "data.dataset=scans/", "data.dataset: expected files of one kind in the folder 'scans', got tables"),
-    ],
-)
-def test_what_is_wrong_is_one_sentence_and_exit_code_2(folder, form, change, words, capsys, monkeypatch):
-    monkeypatch.chdir(folder)
-    with pytest.raises(SystemExit) as end:
-        cli.main(["run", str(folder / f"{form}.toml"), "--quiet", "--set", change])
-    said = capsys.readouterr().err
-    assert end.value.code == 2
-    assert words in said
-    assert said.count("\n") == 1
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", DATA)
 def test_every_form_runs_and_predicts(folder, form):
-    out = ["--out", str(folder / "run"), "--save-models", "last"]
-    with pytest.raises(SystemExit) as end:
-        cli.main(["run", str(folder / f"{form}.toml"), "--quiet", "--no-report", *out])
-    assert end.value.code == 0
+    command.run(folder / f"{form}.toml", "--out", folder / "run", "--save-models", "last")
     run = fljax.load(folder / "run")
     assert run.names.clients == CLIENTS[form]
     assert np.isfinite(run.last["average_accuracy"].values).all()

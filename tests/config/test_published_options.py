@@ -69,11 +69,7 @@ def test_a_config_reaches_the_initialisation_of_a_model() -> None:
     ("algorithm", "options", "message"),
     [
         ("incfl", {"gap_scale": "six"}, r"algorithms\.incfl\.gap_scale: expected a number, got 'six'"),
-        (
-            "afl",
-            {"updates": "gradient", "clients_per_round": 2},
-            "clients_per_round: expected all 6 clients, which afl",
-        ),
+        ("afl", {"updates": "gradient", "clients_per_round": 2}, "clients_per_round: expected .*6 clients, which afl"),
         ("perfedavg", {"alpha": "beta"}, r"algorithms\.perfedavg\.alpha: expected .*'local'.* got 'beta'"),
         ("ipfl", {"importance": "loss"}, r"algorithms\.ipfl\.importance: expected one of .* argmax, got 'loss'"),
     ],

@@ -123,19 +123,10 @@ HERE = "tests.config.test_requirement"
         ({"rows": "test", "value": 1.0}, r"^requirement: expected one of rows, value, file and function, got rows and"),
         ({"value": 1.0, "file": "a.csv"}, r"^requirement: expected one of .*, got value and file$"),
         ({"factor": 0.0}, r"^requirement\.factor: expected a number above 0, got 0"),
-        (
-            {"function": "above"},
-            r"^requirement\.function: expected an import path 'module:name' of a function, got 'above'",
-        ),
-        (
-            {"function": f"{HERE}:NOT_A_FUNCTION"},
-            r"^requirement\.function: expected an import path .* of a function, got",
-        ),
+        ({"function": "above"}, r"^requirement\.function: expected an .*path 'module:name' of a function, got 'above'"),
+        ({"function": f"{HERE}:NOT_A_FUNCTION"}, r"^requirement\.function: expected an .*path .* of a function, got"),
         ({"function": f"{HERE}:above"}, r"^requirement\.function: expected a function called 'above' in"),
-        (
-            {"loss": 1.0},
-            r"^requirement\.loss: expected one of the keys rows, value, file, function, factor, got 'loss'$",
-        ),
+        ({"loss": 1.0}, r"^requirement\.loss: expected one of .*keys rows, value, file, function, factor, got 'loss'$"),
     ],
 )
 def test_what_it_cannot_say(table, sentence):

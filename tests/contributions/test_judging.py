@@ -82,10 +82,3 @@ def test_stability():
     np.testing.assert_allclose(stability(rows), (1 - 1 - 1) / 3)
     assert np.isnan(stability(rows[:1]))
     assert np.isnan(stability([[1.0, 1], [1, 2]]))
-
-
-def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"of the same clients, got shapes \(2,\) and \(3,\)"):
-        agreement([1, 2], [1, 2, 3])
-    with pytest.raises(ValueError, match=r"expected one row of clients for each seed, got shape \(3,\)"):
-        stability([1, 2, 3])

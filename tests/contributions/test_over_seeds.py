@@ -37,15 +37,6 @@ def test_wins():
     assert np.isnan(wins([[1.0, np.nan]])[0, 1])
 
 
-def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"at least one seed on the first axis, got shape \(0, 3\)"):
-        error_bars(np.zeros((0, 3)))
-    with pytest.raises(ValueError, match="expected a level between 0 and 1, got 95"):
-        error_bars(np.zeros((2, 3)), 95)
-    with pytest.raises(ValueError, match=r"expected values by seed and client, got shape \(3,\)"):
-        wins(np.zeros(3))
-
-
 @pytest.mark.parametrize(
     ("seeds", "count", "half"), [(10, 60, 1.398), (20, 60, 0.818), (50, 60, 0.471), (20, 10, 0.640), (20, 300, 0.976)]
 )
@@ -98,23 +89,3 @@ def test_values_without_a_deviation_are_their_bounds():
         assert bounds.low[0] == bounds.high[0] == bounds.mean[0]
         assert bounds.low[1] < bounds.mean[1]
     assert simultaneous_bounds(np.ones((5, 2)), method="max_t").critical == 0
-
-
-def test_bounds_that_are_refused():
-    values = np.zeros((5, 2))
-    with pytest.raises(ValueError, match="expected at least 5 seeds for bounds, got 4"):
-        simultaneous_bounds(values[:4])
-    with pytest.raises(ValueError, match=r"at least one column, got shape \(5, 0\)"):
-        simultaneous_bounds(values[:, :0])
-    with pytest.raises(ValueError, match="expected finite values for bounds"):
-        simultaneous_bounds(values + np.array([np.nan, 0]))
-    with pytest.raises(ValueError, match="expected a confidence between 0 and 1, got 95"):
-        simultaneous_bounds(values, 95)
-    with pytest.raises(ValueError, match="expected one of the methods bonferroni, max_t, hoeffding, got 'max'"):
-        simultaneous_bounds(values, method="max")
-    with pytest.raises(ValueError, match=r"expected a span \(a, b\) of all values, got span None for 'hoeffding'"):
-        simultaneous_bounds(values, method="hoeffding")
-    with pytest.raises(ValueError, match="expected a span for the method 'hoeffding' alone"):
-        simultaneous_bounds(values, span=(-1, 1))
-    with pytest.raises(ValueError, match=r"expected values in the span \(1, 2\), got some from 0 to 0"):
-        simultaneous_bounds(values, method="hoeffding", span=(1, 2))

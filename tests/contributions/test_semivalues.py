@@ -183,13 +183,3 @@ def test_codes():
     assert clients_in(0b1101) == (0, 2, 3)
     assert clients_in(0) == ()
     assert sizes_of(3).tolist() == [0, 1, 1, 2, 1, 2, 2, 3]
-
-
-def test_what_is_refused():
-    for shape in [(3,), (1,), (2, 3), (), (0,), (2**17,)]:
-        with pytest.raises(ValueError, match=r"expected a value for each of 2\^N coalitions"):
-            shapley(np.zeros(shape))
-    with pytest.raises(ValueError, match=r"expected one weight for each of 3 sizes of coalitions, got shape \(2,\)"):
-        semivalue(games.THREE, (1, 0))
-    with pytest.raises(ValueError, match="expected positive alpha and beta, got 0 and 1"):
-        beta_shapley(games.THREE, 0, 1)

@@ -12,7 +12,7 @@ import pytest
 
 from fljax.contributions import coalition_value, exact_shapley, monte_carlo_shapley
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
 CLIENTS = 5
 BITS = 2 ** np.arange(CLIENTS)
 
@@ -42,11 +42,6 @@ def by_orders(values):
             found[client] += values[code | BITS[client]] - values[code]
             code |= BITS[client]
     return found / math.factorial(CLIENTS)
-
-
-@pytest.fixture(autouse=True)
-def _double(x64):
-    """Everything here is in double precision."""
 
 
 @pytest.mark.in_turn
@@ -146,20 +141,6 @@ def test_samples_of_an_additive_game_are_exact():
     assert np.isnan(monte_carlo_shapley(jax.random.key(0), value, 4, 2, antithetic=True)[1]).all()
     one, none = monte_carlo_shapley(jax.random.key(0), lambda members: 2.0 * members[0], 1, 3)
     assert (one.tolist(), none.tolist()) == ([2.0], [0.0])
-
-
-def test_what_is_refused():
-    nothing = lambda members: 0.0  # noqa: E731
-    with pytest.raises(ValueError, match=r"expected from 1 to 16 clients for exact Shapley values .* got 17"):
-        exact_shapley(nothing, 17)
-    with pytest.raises(ValueError, match="got 0"):
-        exact_shapley(nothing, 0)
-    with pytest.raises(ValueError, match=r"one number for a coalition, got an array of float64 of shape \[3\]"):
-        exact_shapley(lambda members: members * 1.0, 3)
-    with pytest.raises(ValueError, match="expected an even number of permutations with antithetic, got 3"):
-        monte_carlo_shapley(jax.random.key(0), nothing, 2, 3, antithetic=True)
-    with pytest.raises(ValueError, match="expected positive numbers, got 2 clients, 0 permutations"):
-        monte_carlo_shapley(jax.random.key(0), nothing, 2, 0)
 
 
 # --- The game of updates ------------------------------------------------------------------------------------

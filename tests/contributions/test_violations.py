@@ -101,10 +101,3 @@ def test_a_diverged_coalition_is_counted_apart():
     assert (found.count, found.unknown) == (0, 3)
     assert superadditivity(values).unknown == 2
     assert [check([0.5, 0.25]).count for check in PROPERTIES] == [0, 1, 0]
-
-
-def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"expected a table \[2\^N\] or \[seeds, 2\^N\], got shape \(2, 2, 4\)"):
-        convexity(np.zeros((2, 2, 4)))
-    with pytest.raises(ValueError, match=r"expected a value for each of 2\^N coalitions"):
-        monotonicity(np.zeros(6))

@@ -16,7 +16,7 @@ from fljax import algorithms, contributions, engine, games, metrics, results, th
 from fljax.contributions.estimators.directions import first_order
 from fljax.contributions.estimators.rounds import estimate_run
 from fljax.core.signatures import allowed_by, annotations_of
-from fljax.engine.loop.simulation import check_rows
+from fljax.engine.loop.compilation import check_rows
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.whole_runs.running import Over, varied_plan
 from fljax.games import Utility

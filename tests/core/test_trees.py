@@ -9,11 +9,7 @@ import pytest
 
 from fljax.core import trees
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 @pytest.fixture

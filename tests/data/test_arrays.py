@@ -22,7 +22,6 @@ from fljax.data import (
     load,
     place,
     row_numbers,
-    stack,
 )
 from fljax.data.arrays import join_labels, number_labels, number_owners, plain_labels
 from tests.drawn import at_most
@@ -45,16 +44,10 @@ def owned(federation):
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.int16, np.uint16, np.uint32])
 def test_tokens_stay_whole_numbers(kind):
     tokens = np.arange(2 * N).reshape(N, 2).astype(kind)
-    stored = from_arrays(tokens, Y, OWNERS).examples.x
-    assert stored.dtype == jnp.int32
-    np.testing.assert_array_equal(stored, tokens)
-
-
-def test_tokens_beyond_the_vocabulary_are_refused():
-    tokens = np.arange(2 * N).reshape(N, 2)
-    assert from_arrays(tokens, Y, OWNERS, vocabulary=2 * N).examples.x.dtype == jnp.int32
-    with pytest.raises(ValueError, match=r"expected tokens \[n, length\] in 0..4, got others"):
-        from_arrays(tokens, Y, OWNERS, vocabulary=5)
+    for vocabulary in (None, 2 * N):
+        stored = from_arrays(tokens, Y, OWNERS, vocabulary=vocabulary).examples.x
+        assert stored.dtype == jnp.int32
+        np.testing.assert_array_equal(stored, tokens)
 
 
 @pytest.mark.parametrize("shape", [(N,), (N, 1), (N, 3), (N, 2, 2)])
@@ -74,26 +67,6 @@ def test_partitions_that_do_not_look_at_labels_take_any(partition):
     options: dict = {"minimum": 1} if partition == "quantity" else {}
     made = federate(found, partition, clients=4, **options)
     assert sorted(row for rows in owned(made) for row in rows) == list(range(N))
-
-
-@pytest.mark.parametrize(
-    ("partition", "options"),
-    [
-        ("dirichlet", {}),
-        ("classes_per_client", {}),
-        ("cluster_labels", {"groups": 2}),
-        ("mixture", {}),
-        ("block_mixture", {}),
-        ("class_clusters", {}),
-        ("iid", {"stratified": True}),
-    ],
-)
-@pytest.mark.parametrize("y", [np.linspace(0, 1, N), np.ones((N, 2), int)])
-def test_partitions_by_class_say_that_they_need_classes(partition, options, y):
-    with pytest.raises(
-        ValueError, match=r"expected one whole-number label for each row, .*iid, quantity, noise and nat"
-    ):
-        federate(dataset(X, y), partition, clients=2, minimum=1, **options)
 
 
 # --- Owners and labels of 64 bits ---------------------------------------------------------------------------
@@ -126,61 +99,20 @@ def test_owners_of_unsigned_numbers_and_floats():
     assert owned(from_arrays(X, Y, floats)) == [list(range(2, N, 3)), list(range(0, N, 3))]
 
 
-@pytest.mark.parametrize("way", ["from_arrays", "dataset", "Dataset"])
-@pytest.mark.parametrize("label", [2**32 + 1, -(2**32)])
-def test_labels_of_64_bits_are_refused(way, label):
-    y = np.where(np.arange(N) == 5, label, Y)
-    make = {
-        "from_arrays": lambda: from_arrays(X, y, OWNERS),
-        "dataset": lambda: dataset(X, y),
-        "Dataset": lambda: federate(Dataset(X, y, 3, N), clients=2),
-    }[way]
-    with pytest.raises(ValueError, match=rf"expected labels that fit 32 bits, got numbers in .*{label}"):
-        make()
-
-
-def test_features_of_64_bits_are_refused():
-    tokens = np.full((N, 2), 2**32 + 1)
-    for make in (
-        lambda: from_arrays(tokens, Y, OWNERS),
-        lambda: dataset(tokens, Y),
-        lambda: federate(Dataset(tokens, Y, 3, N), clients=2),
-    ):
-        with pytest.raises(ValueError, match=r"expected features that fit 32 bits, got numbers in 4294967297"):
-            make()
-
-
 # --- Labels out of range ------------------------------------------------------------------------------------
 
 
-def test_labels_that_do_not_begin_at_0_are_refused_with_advice():
-    with pytest.raises(ValueError, match=r"got labels in 1..3; subtract 1 from them, or give classes=4 where"):
-        from_arrays(X, Y + 1, OWNERS)
+def test_labels_may_begin_at_1_where_classes_say_so():
     np.testing.assert_array_equal(from_arrays(X, Y + 1, OWNERS, classes=4).examples.y, Y + 1)
     assert dataset(X, Y + 1, classes=4).classes == 4
     assert dataset(X, np.ones(N, bool)).classes == 2
 
 
-def test_labels_beyond_the_classes_are_refused():
-    with pytest.raises(ValueError, match=r"expected labels in 0..1, got labels in 0..2"):
-        from_arrays(X, Y, OWNERS, classes=2)
-    with pytest.raises(ValueError, match=r"expected labels in 0..1, got labels in 0..2"):
-        federate(Dataset(X, Y, 2, N), clients=2)
-    with pytest.raises(ValueError, match=r"expected whole-number labels for 3 classes, got an array of float32"):
-        from_arrays(X, Y / 2, OWNERS, classes=3)
-    with pytest.raises(ValueError, match=r"expected labels to be numbers, got an array of <U"):
-        from_arrays(X, np.array(["a", "b"])[Y % 2], OWNERS)
-
-
 @pytest.mark.in_turn
-def test_test_data_must_be_like_the_rest():
+def test_test_data_of_numbers_to_predict():
     y = np.linspace(0, 1, N)
     made = from_arrays(X, y, OWNERS, test_data=(X[:2], y[:2]))
     np.testing.assert_allclose(made.examples.y[N:], y[:2], rtol=1e-6)
-    with pytest.raises(ValueError, match=r"expected test labels like int64 \(12,\), got float64 \(12,\)"):
-        from_arrays(X, Y, OWNERS, test_data=(X, y))
-    with pytest.raises(ValueError, match=r"expected finite test features .* in 1 row$"):
-        from_arrays(X, Y, OWNERS, test_data=(np.array([[np.nan]], np.float32), Y[:1]))
 
 
 # --- NaN and infinity ---------------------------------------------------------------------------------------
@@ -210,18 +142,6 @@ def test_values_on_the_device_are_checked_as_well():
         federate(Dataset(x, Y, 3, N, owner=OWNERS), "natural")  # type: ignore[arg-type]
     found = place(Dataset(jnp.asarray(X), Y, 3, N))  # type: ignore[arg-type]
     assert place(found).x is found.x
-
-
-def test_owners_must_be_there_for_each_row():
-    with pytest.raises(ValueError, match=r"expected an owner for each row, got NaN in 2 rows; -1 says"):
-        from_arrays(X, Y, np.where(np.arange(N) < 2, np.nan, 1.0))
-    with pytest.raises(ValueError, match=r"expected an owner for each row, got NaN in 6 rows"):
-        from_arrays(X, Y, np.array([*["a"] * 6, *[None] * 6], object))
-    for owners in (OWNERS[:, None], OWNERS[:-1]):
-        with pytest.raises(ValueError, match=r"expected one owner for each of the 12 rows, got shape"):
-            from_arrays(X, Y, owners)
-        with pytest.raises(ValueError, match=r"expected one owner for each of the 12 rows, got shape"):
-            dataset(X, Y, owner=owners)
 
 
 def test_sources_pass_the_front_door():
@@ -304,13 +224,6 @@ def test_signed_and_unsigned_labels_stay_whole_numbers():
     assert made.examples.y.dtype == np.int32
 
 
-def test_federations_of_other_labels_are_not_stacked():
-    whole = from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], [0, 0, 1, 1])
-    real = from_arrays(np.ones((4, 2)), [0.5, 1, 0, 1], [0, 0, 1, 1])
-    with pytest.raises(ValueError, match=r"expected federations alike .* labels float32 \(\) beside .* labels int32"):
-        stack([whole, real])
-
-
 @pytest.mark.parametrize(
     ("labels", "numbers", "names"),
     [
@@ -354,34 +267,8 @@ def test_several_numbers_for_each_row_stay():
     assert number_labels(np.ones((3, 2), int), classes=4).classes == 4
 
 
-@pytest.mark.parametrize(
-    ("labels", "options", "words"),
-    [
-        ([1, None], {}, "expected a label in each row, got none in 1 of 2 rows"),
-        (np.array(["a", float("nan")], object), {}, "expected a label in each row"),
-        (np.array([1, "a"], object), {}, "expected labels of one kind, got a whole number and text"),
-        (np.array([True, 2], object), {}, "expected labels of one kind, got a bool and a whole number"),
-        (np.array([1j]), {}, "expected labels to be numbers, bools or text, got complex128"),
-        (np.array([np.nan, 1.0]), {}, "expected finite labels"),
-        (["a"], {"regression": True}, "expected numbers as labels for a regression, got text"),
-        ([0, 1], {"regression": True, "classes": 2}, "expected classes or regression=True, got both"),
-        (["a", "b", "c"], {"classes": 2}, "expected at most 2 different labels"),
-        ([0.5], {"classes": 2}, "expected whole numbers or text as labels of 2 classes"),
-        (np.arange(1000) * 3, {}, r"expected regression=True .* 1000 different whole numbers in 1000 rows"),
-        (np.array([["a"]]), {}, "expected numbers where each row has several labels, got text"),
-    ],
-)
-def test_nonsense_is_refused_in_a_sentence(labels, options, words):
-    with pytest.raises(ValueError, match=words):
-        number_labels(labels, **options)
-
-
-def test_parts_of_several_kinds_are_not_joined():
+def test_signed_and_unsigned_labels_are_joined():
     assert join_labels([np.array([1], np.uint64), np.array([-1])], ["a", "b"]).tolist() == [1, -1]
-    with pytest.raises(ValueError, match="expected labels alike in all clients"):
-        join_labels([np.array([1]), np.array([0.5])], ["a", "b"])
-    with pytest.raises(ValueError, match=r"expected labels alike in all clients, got text .* of 'a' and int64"):
-        join_labels([np.array(["x"]), np.array([1])], ["a", "b"])
 
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=3)  # others are refused

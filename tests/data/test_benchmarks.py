@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import pickle
 import re
@@ -15,51 +14,22 @@ import pytest
 from PIL import Image
 
 import fljax
-from fljax import cli
 from fljax.config import load as load_config
 from fljax.data import federate, load, row_numbers
-from fljax.data.datasets import training_owners
 from fljax.data.own.benchmarks import is_pfllib
 from fljax.data.registry import own_source
 from fljax.experiments.inputs.setup import build_world
+from tests.data.written import leaf, write
+from tests.toys.command import run
+from tests.toys.configs import config_text
 
 
-def write_leaf(path, rows_of, **changes):
-    content = {
-        "users": list(rows_of),
-        "num_samples": [len(rows["y"]) for rows in rows_of.values()],
-        "user_data": rows_of,
-        **changes,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
+def write_leaf(path, rows_of):
+    write(path.parent, {path.name: leaf(rows_of)})
 
 
 def user(rows, value, width=4):
     return {"x": [[value] * width] * rows, "y": [i % 2 for i in range(rows)]}
-
-
-def test_every_user_is_a_client(tmp_path):
-    write_leaf(tmp_path / "data.json", {"f2": user(4, 0.5), "f1": user(6, 1.0)})
-    made = load(f"{tmp_path}/data.json", shape=[2, 2, 1])
-    assert (made.x.shape, made.owner_names) == ((10, 2, 2, 1), ("f1", "f2"))
-    federation = federate(made, "natural")
-    assert federation.names.clients == ("f1", "f2")
-    assert (federation.clients.train.size + federation.clients.test.size).tolist() == [6, 4]
-
-
-def test_folders_of_training_and_test_rows(tmp_path):
-    write_leaf(tmp_path / "train" / "a.json", {"u": user(4, 1.0)})
-    write_leaf(tmp_path / "train" / "b.json", {"v": user(2, 2.0), "empty": {"x": [], "y": []}})
-    write_leaf(tmp_path / "test" / "c.json", {"v": user(1, 3.0), "u": user(2, 4.0), "stranger": user(3, 5.0)})
-    made = load(f"{tmp_path}/")
-    assert len(training_owners(made)) == 2
-    federation = federate(made, "natural")
-    assert federation.clients.train.size.tolist() == [4, 2]
-    assert federation.clients.test.size.tolist() == [2, 1]
-    test = np.asarray(federation.examples.x)[row_numbers(federation, "test")[1]]
-    assert test.tolist() == [[3.0] * 4]
-    assert federation.held["test"].size == 3
 
 
 def test_whole_users_of_the_test_folder_are_unseen(tmp_path):
@@ -77,77 +47,9 @@ def test_whole_users_of_the_test_folder_are_unseen(tmp_path):
     assert (one.names.unseen, one.held["test"].size) == (("w",), 10)
 
 
-def test_characters_become_tokens(tmp_path):
-    write_leaf(
-        tmp_path / "play.json", {"romeo": {"x": ["abc", "bc "], "y": ["d", "a"]}, "juliet": {"x": ["ca"], "y": ["d"]}}
-    )
-    made = load(f"{tmp_path}/play.json")
-    assert made.x.tolist() == [[2, 3, 4], [3, 4, 1], [4, 2, 0]]
-    assert (made.vocabulary, made.class_names, made.y.tolist()) == (5, ("a", "d"), [1, 0, 1])
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"num_samples": [3]}, "expected 3 rows of the user 'u'"),
-        ({"num_samples": [1, 2]}, "expected users and num_samples of one length"),
-        ({"users": ["w"]}, 'expected lists "x" and "y" of the user \'w\''),
-        ({"user_data": {}}, "expected LEAF's keys"),
-        ({"users": [], "num_samples": []}, r"expected all users of user_data in users in .*, got none of 'u'$"),
-        ({"users": ["u", "u"], "num_samples": [2, 2]}, r"expected different users in .*, got 'u' 2 times"),
-        ({"user_data": {"u": {"x": [[1], [1, 2]], "y": [0, 1]}}}, "expected rows of 'u' of one length, got several"),
-        ({"user_data": {"u": {"x": [[1], [2]], "y": [0, None]}}}, "expected a label in each row"),
-        ({"user_data": {"u": {"x": [[["a"]], [["b"]]], "y": [0, 1]}}}, "expected numbers or texts as rows of 'u'"),
-        ({"user_data": {"u": {"x": [[1], [2], [3]], "y": [0, 1]}}}, "got 3 rows and 2 labels"),
-    ],
-)
-def test_files_that_are_not_leafs_are_named(tmp_path, changes, words):
-    write_leaf(tmp_path / "data.json", {"u": {"x": [[1], [2]], "y": [0, 1]}}, **changes)
-    with pytest.raises(ValueError, match=words) as caught:
-        load(f"{tmp_path}/data.json")
-    assert "\n" not in str(caught.value)
-
-
-def test_endings_in_capitals_and_hidden_files(tmp_path):
-    write_leaf(tmp_path / "train" / "C.JSON", {"u": user(2, 1.0)})
-    (tmp_path / "train" / "._a.json").write_bytes(b"\x00of a Mac")
-    assert load(f"{tmp_path}/").owner_names == ("u",)
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        (
-            ["test/a.json", "all.json"],
-            r"expected the folder train .*, got none .* 'test/a\.json'",
-        ),
-        (["test/a.json"], "expected the folder train with LEAF's JSON files beside the folder test"),
-        (
-            ["train/a.json", "all.json"],
-            r"in the folders train and test, or in .*, got 'all\.json' beside the folder train",
-        ),
-    ],
-)
-def test_files_that_would_not_be_read_are_named_of_leaf(tmp_path, files, words):
-    for file in files:
-        write_leaf(tmp_path / file, {"u": user(2, 1.0)})
-    with pytest.raises(ValueError, match=words):
-        load(f"{tmp_path}/")
-
-
-def test_json_of_another_kind_may_stand_beside_train(tmp_path):
-    write_leaf(tmp_path / "train" / "a.json", {"u": user(2, 1.0)})
-    (tmp_path / "about.json").write_text('{"source": "a study"}')
-    assert load(f"{tmp_path}/").owner_names == ("u",)
-
-
-def test_no_json_is_named(tmp_path):
-    (tmp_path / "data.json").write_text("{")
-    with pytest.raises(ValueError, match=r"expected JSON in .*data\.json"):
-        load(f"{tmp_path}/data.json")
+def test_an_empty_folder_of_training_rows_has_a_source(tmp_path):
     (tmp_path / "train").mkdir()
-    source = own_source(f"{tmp_path}/")
-    assert source is not None
+    assert own_source(f"{tmp_path}/") is not None
 
 
 @pytest.fixture
@@ -186,42 +88,17 @@ def test_images_that_are_not_there_are_named(celeba):
         load(f"{celeba}/", images="pictures/img_align_celeba")
 
 
-def test_texts_that_end_like_images_stay_texts(tmp_path):
-    write_leaf(tmp_path / "a.json", {"u": {"x": ["look at cat.png", "my dog.png"], "y": [0, 1]}})
-    assert load(f"{tmp_path}/a.json").vocabulary is not None
-
-
-def test_folders_of_other_kinds_of_leaf(tmp_path):
-    for kind in ("cat", "dog"):
-        (tmp_path / "pictures" / kind).mkdir(parents=True)
-        Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "pictures" / kind / "0.png")
-    (tmp_path / "pictures" / "names.json").write_text('["cat", "dog"]')
-    assert load(f"{tmp_path}/pictures/").x.shape == (2, 4, 4, 1)
-    write_leaf(tmp_path / "pictures" / "names.json", {"u": user(2, 1.0)})
-    assert load(f"{tmp_path}/pictures/").x.shape == (2, 4)
-    (tmp_path / "MNIST" / "train").mkdir(parents=True)
-    np.savez(tmp_path / "MNIST" / "train" / "0.npz", x=np.zeros(2))
-    (tmp_path / "MNIST" / "config.json").write_text("{}")
-    # A JSON file that does not begin as LEAF's do says nothing about the arrays.
-    with pytest.raises(ValueError, match=r"^MNIST: train/0\.npz: expected one of the arrays x, got 'y'"):
-        load(f"{tmp_path}/MNIST/")
-
-
 @pytest.mark.thorough
 def test_a_run_with_users_of_the_test_folder(tmp_path):
     write_leaf(tmp_path / "leaf" / "train" / "a.json", {"u": user(8, 1.0), "v": user(6, 2.0)})
     write_leaf(tmp_path / "leaf" / "test" / "a.json", {"w": user(6, 3.0)})
     (tmp_path / "mine.toml").write_text(
-        'rounds = 1\nalgorithms = [{name = "fedavg"}]\nmodel = {name = "logistic_regression"}\n'
-        "local = {learning_rate = 0.1, batch_size = 2, steps = 1}\nstandalone = {steps = 1}\n"
-        '[data]\ndataset = "leaf/"\nunseen = "test"\n'
+        config_text('dataset = "leaf/"\nunseen = "test"', batch_size=2, steps=1, standalone=1)
     )
-    with pytest.raises(SystemExit) as end:
-        cli.main(["run", str(tmp_path / "mine.toml"), "--quiet", "--no-report", "--out", str(tmp_path / "run")])
-    assert end.value.code == 0
-    run = fljax.load(tmp_path / "run")
-    assert run.names.unseen == ("w",)
-    assert np.isfinite(run.metrics["unseen_incentivised_participation_rate"].values).all()
+    run(tmp_path / "mine.toml", "--out", tmp_path / "run")
+    found = fljax.load(tmp_path / "run")
+    assert found.names.unseen == ("w",)
+    assert np.isfinite(found.metrics["unseen_incentivised_participation_rate"].values).all()
 
 
 def save(folder, part, client, x, y):
@@ -416,21 +293,7 @@ def test_folders_of_other_kinds_of_pfllib(tmp_path):
     assert not is_pfllib(tmp_path)
 
 
-TEXT = """
-rounds = 1
-[data]
-dataset = "MNIST/"
-[model]
-name = "logistic_regression"
-[local]
-learning_rate = 0.1
-batch_size = 4
-steps = 1
-[standalone]
-steps = 1
-[[algorithms]]
-name = "fedavg"
-"""
+TEXT = config_text('dataset = "MNIST/"', steps=1, standalone=1)
 
 
 @pytest.fixture
@@ -451,7 +314,4 @@ def test_a_config_counts_the_clients(config):
 
 @pytest.mark.thorough
 def test_a_run(config):
-    out = ["--out", str(config.parent / "run"), "--set", "data.unseen=[3]"]
-    with pytest.raises(SystemExit) as end:
-        cli.main(["run", str(config), "--quiet", "--no-report", *out])
-    assert end.value.code == 0
+    run(config, "--out", config.parent / "run", "--set", "data.unseen=[3]")

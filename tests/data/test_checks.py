@@ -19,6 +19,7 @@ from fljax.data.arrays import check_unchanged, checked_parts
 from fljax.engine import checksum_of
 from fljax.engine.offload.host_data import HostData, server_rows
 from tests.processes import environment
+from tests.toys.configs import config_text
 
 ROWS, WIDTH = 60, 4
 
@@ -202,22 +203,7 @@ def test_a_run_whose_file_changes_between_two_blocks_ends_and_goes_on_when_it_is
         np.testing.assert_array_equal(found.metrics[name], expected.metrics[name])
 
 
-CONFIG = """
-rounds = 3
-seeds = 1
-evaluate_every = 1
-[data]
-dataset = "x.npy"
-client = "owner.npy"
-[model]
-name = "logistic_regression"
-[local]
-steps = 2
-batch_size = 4
-learning_rate = 0.1
-[[algorithms]]
-name = "fedavg"
-"""
+CONFIG = config_text('dataset = "x.npy"\nclient = "owner.npy"', head="rounds = 3\nseeds = 1\nevaluate_every = 1")
 
 
 @pytest.mark.thorough

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas
-import pytest
 
 from fljax import data
 
@@ -30,18 +29,6 @@ def test_each_value_of_the_column_is_a_client():
     np.testing.assert_allclose(made.examples.x, frame[["age", "income", "member"]].astype(float), rtol=1e-6)
     first = data.row_numbers(made)[1]
     assert set(frame["hospital"].iloc[first]) == {"h1"}
-
-
-def test_any_table_with_columns():
-    frame = table()
-    columns = {name: frame[name].to_numpy() for name in frame}
-    one = data.from_frame(columns, label="ill", client="hospital")
-    other = data.from_frame(frame, label="ill", client="hospital")
-    np.testing.assert_array_equal(one.examples.x, other.examples.x)
-    arrow = pytest.importorskip("pyarrow").Table.from_pandas(frame)
-    third = data.from_frame(arrow, label="ill", client="hospital")
-    np.testing.assert_array_equal(third.examples.x, other.examples.x)
-    assert third.names == other.names
 
 
 def test_categories_keep_their_order():
@@ -72,14 +59,6 @@ def test_features_are_standardised_on_request():
     assert (raw.mean, raw.std, raw.standardise) == (0, 1, False)
 
 
-def test_test_rows_are_those_of_the_column_of_parts():
-    frame = table(split=["train"] * 6 + ["test"] * 6)
-    made = data.dataset_from_frame(frame, label="ill", client="hospital", part="split", features=["age"])
-    federation = data.federate(made, "natural")
-    assert federation.clients.test.size.tolist() == [2, 2, 2]
-    assert set(np.concatenate(data.row_numbers(federation, "test")).tolist()) == set(range(6, 12))
-
-
 def test_a_global_test_part_without_clients():
     frame = table(split=["test", "train"] * 6)
     made = data.from_frame(frame, label="ill", part="split", partition="iid", clients=2, features=["age"])
@@ -99,36 +78,3 @@ def test_several_targets_and_regression():
     assert made.examples.y.shape == (12, 2)
     made = data.from_frame(table(), label="age", client="hospital", features=["member"], regression=True)
     assert made.examples.y.dtype == np.float32
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("columns", "options", "words"),
-    [
-        ({}, {"label": "il"}, r"expected a column of the table \(age, .*\), got 'il' \(did you mean 'ill'\?\)"),
-        ({}, {"client": "town"}, "expected a column of the table .* got 'town'"),
-        ({}, {"client": None}, "expected client, the column of the clients, or partition and clients"),
-        ({"city": ["a"] * 12}, {}, "expected numbers in the columns of features, got text in 'city', 'a' in row 0"),
-        ({"born": pandas.Timestamp("2000-01-01")}, {}, "got dates in 'born'"),
-        ({"age": [np.nan] * 2 + [1.0] * 10}, {}, r"column 'age', got none \(NaN\) in 2 of 12 rows, first in row 0"),
-        ({"hospital": [None] + ["a"] * 11}, {}, "column 'hospital', got none"),
-        ({"ill": ["a"] * 11 + [None]}, {}, "column 'ill', got none .* first in row 11"),
-        ({"income": [np.inf] * 12}, {}, "expected finite features"),
-        ({"income": [1e39] * 12}, {}, "expected finite features"),
-        ({"split": ["train"] * 11 + ["tset"]}, {"part": "split"}, "'tset' .* in the column 'split'"),
-        ({}, {"features": []}, "at least one row and one column of features"),
-        ({}, {"shape": [2, 2]}, "expected a shape of 3 entries"),
-    ],
-)
-def test_what_does_not_fit_is_named(columns, options, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        data.from_frame(table(**columns), **{"label": "ill", "client": "hospital", **options})
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.unchecked
-def test_no_table_is_refused():
-    with pytest.raises(ValueError, match="expected a table with columns"):
-        data.from_frame("mine.csv", label="y", client="a")
-    with pytest.raises(ValueError, match="expected columns of equal lengths"):
-        data.from_frame({"a": [1, 2], "y": [1]}, label="y", client="a")

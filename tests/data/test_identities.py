@@ -53,12 +53,3 @@ def test_federations_of_several_seeds() -> None:
     alone = split_identities(few(3), 2, 2)
     assert stacked.clients.id.shape == (2, 4)
     np.testing.assert_array_equal(np.asarray(stacked.clients.train.size), np.tile(alone.clients.train.size, (2, 1)))
-
-
-@pytest.mark.unchecked
-def test_what_is_refused() -> None:
-    for client in (3, -1, 1.5, True):
-        with pytest.raises(ValueError, match="expected client to be the id of one of the clients 0 to 2, got"):
-            split_identities(few(3), client, 2)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="identities"):
-        split_identities(few(3), 0, 1)

@@ -11,19 +11,12 @@ import pytest
 
 from fljax import data
 from fljax.core import trees
-from fljax.data.tables import ListStore, held_rows
+from fljax.data.tables import ListStore
 from fljax.engine.rounds.states import same_tests
 from fljax.protocol import IndexList, Rows, Spans
 from fljax.protocol.lists import choose_list
 
 LISTS = jnp.asarray([0, 5, 3, 9, 7, 2], jnp.int32)
-
-
-@pytest.mark.parametrize("number", [2**31, 2**32 + 1, -1])
-@pytest.mark.parametrize("make", [held_rows, lambda rows: ListStore().add([rows])])
-def test_numbers_of_rows_do_not_wrap(make: Any, number: int) -> None:
-    with pytest.raises(ValueError, match=r"expected numbers of rows from 0 to 2\^31 - 1, got"):
-        make(np.array([0, number]))
 
 
 @pytest.mark.in_turn
@@ -94,11 +87,3 @@ def test_the_same_test_rows_are_found_without_a_table() -> None:
     start = whole.clients.test.index.start
     moved = Rows(Spans(start.at[2].add(-1), 20), whole.clients.test.size)
     assert not same_tests(whole._replace(clients=whole.clients._replace(test=moved)))
-
-
-def test_row_numbers_of_what_is_not_there() -> None:
-    made = data.federate(data.load("blobs", samples=60), clients=3)
-    with pytest.raises(ValueError, match="expected a federation with unseen clients"):
-        data.row_numbers(made, unseen=True)
-    with pytest.raises(ValueError, match="test"):
-        data.row_numbers(made, "tests")

@@ -137,43 +137,7 @@ def test_owners_are_counted():
     assert counts == [2, 1, 2, 1]
 
 
-@pytest.mark.parametrize(
-    ("unseen", "words"),
-    [
-        (["oka"], r"expected one of the owners elm, fir, oak, yew as an unseen client, got 'oka' \(did you mean 'oak'"),
-        ([True], r"expected one of the owners elm, .*, got True"),
-        ([["oak"]], r"expected one of the owners elm, .*, got \['oak'\]"),
-        (["oak", "elm", "oak"], "expected different owners as unseen clients, got 'oak' twice"),
-        ([], "expected the owners that are unseen clients, or 0 for none, got an empty list"),
-        ("oak", "expected unseen to be a number of clients, a list of owners or 'test', got 'oak'"),
-        pytest.param(
-            1.5,
-            "expected unseen to be a number of clients, a list of owners or 'test', got 1.5",
-            marks=pytest.mark.unchecked,
-        ),
-        (-1, "expected unseen to be a whole number of at least 0, got -1"),
-        ("test", "expected owners whose rows are all test rows for unseen='test', got none"),
-        (["elm", "fir", "oak", "yew"], "expected the number of owners less unseen"),
-    ],
-)
-def test_what_names_no_owner_is_a_sentence(unseen, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        from_arrays(ROWS, LABELS, TOWNS, unseen=unseen)
-    assert "\n" not in str(caught.value)
-
-
-def test_many_owners_are_not_all_listed():
-    owner = [f"c{number:03}" for number in range(200)]
-    with pytest.raises(ValueError, match=r"owners c000, .*, c009 and 190 more as an unseen client, got 'x'"):
-        from_arrays(np.zeros((200, 1)), np.arange(200) % 2, owner, unseen=["x"])
-
-
-def test_other_partitions_choose_no_client_by_name():
-    made = dataset(ROWS, LABELS, owner=np.repeat([0, 1, 2, 3], 5))
-    with pytest.raises(ValueError, match=r"expected the partition natural for unseen clients by name, .* got iid"):
-        federate(made, "iid", clients=2, unseen=[1])
-    with pytest.raises(ValueError, match="expected data whose rows have owners, to choose unseen clients by name"):
-        federate(made._replace(owner=None), "iid", clients=2, unseen=[1])
+def test_unseen_owners_with_tests_have_no_global_test_rows():
     with pytest.raises(ValueError, match='expected test="own" for data whose clients have rows of their own'):
         federate(assemble(pieces(own_tests=False)), "natural", unseen="test", test="global")
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import tempfile
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -19,133 +17,48 @@ from fljax import data
 from fljax.data.datasets import Dataset
 from fljax.engine.loop.trained import stored_features
 from fljax.protocol import Features, Federation
+from tests.data import formats
+from tests.data.formats import Told
 from tests.drawn import at_most
 
 
-class Split(NamedTuple):
-    """Rows of two clients, a and b, for training and for tests."""
-
-    x: np.ndarray
-    y: list[Any]
-    test_x: np.ndarray
-    test_y: list[Any]
+def _test_data(told: Told, folder: pathlib.Path) -> Federation:
+    """Test rows of nobody."""
+    train, test = told.where(part=0), told.where(part=2)
+    clients = {who: (rows.x, rows.y) for who, rows in ((who, train.where(owner=who)) for who in ("a", "b"))}
+    return data.from_clients(clients, test_data=(test.x, test.y))
 
 
-OWNER, TEST_OWNER = ["a", "b"] * 3, ["a", "b"] * 2
-Reader = Callable[[Split, pathlib.Path], Dataset | Federation]
-
-
-def _arrays(split: Split) -> dict[str, np.ndarray]:
-    both = {"x": split.x, "y": np.array(split.y), "who": np.array(OWNER)}
-    return {f"{key}_train": each for key, each in both.items()} | {
-        "x_test": split.test_x,
-        "y_test": np.array(split.test_y),
-        "who_test": np.array(TEST_OWNER),
-    }
-
-
-def _frame(x: np.ndarray, y: list[Any], owner: list[Any]) -> pd.DataFrame:
-    return pd.DataFrame({"u": x[:, 0], "v": x[:, 1], "y": pd.Series(y, dtype=object), "who": owner})
-
-
-def _whole(split: Split) -> pd.DataFrame:
-    parts = [_frame(split.x, split.y, OWNER), _frame(split.test_x, split.test_y, TEST_OWNER)]
-    return pd.concat(parts, ignore_index=True).assign(split=["train"] * 6 + ["test"] * 4)
-
-
-def _npz(split: Split, folder: pathlib.Path) -> Dataset:
-    np.savez(folder / "d.npz", **_arrays(split))  # type: ignore[arg-type]
-    return data.load(str(folder / "d.npz"), client="who")
-
-
-def _two_npz(split: Split, folder: pathlib.Path) -> Dataset:
-    for name, end in (("d", "_train"), ("t", "_test")):
-        own = {key.removesuffix(end): each for key, each in _arrays(split).items() if key.endswith(end)}
-        np.savez(folder / f"{name}.npz", **own)  # type: ignore[arg-type]
-    return data.load(str(folder / "d.npz"), client="who", test_file="t.npz")
-
-
-def _csv(split: Split, folder: pathlib.Path) -> Dataset:
-    _whole(split).to_csv(folder / "d.csv", index=False)
-    return data.load(str(folder / "d.csv"), label="y", client="who", part="split")
-
-
-def _two_csv(split: Split, folder: pathlib.Path) -> Dataset:
-    _frame(split.x, split.y, OWNER).to_csv(folder / "d.csv", index=False)
-    _frame(split.test_x, split.test_y, TEST_OWNER).to_csv(folder / "t.csv", index=False)
-    return data.load(str(folder / "d.csv"), label="y", client="who", test_file="t.csv")
-
-
-def _csv_folder(split: Split, folder: pathlib.Path) -> Dataset:
-    for part, frame in (("train", _frame(*split[:2], OWNER)), ("test", _frame(*split[2:], TEST_OWNER))):
-        (folder / "f" / part).mkdir(parents=True, exist_ok=True)
-        for owner, rows in frame.groupby("who"):
-            rows.drop(columns="who").to_csv(folder / "f" / part / f"{owner}.csv", index=False)
-    return data.load(str(folder / "f"), label="y")
-
-
-def _leaf(split: Split, folder: pathlib.Path) -> Dataset:
-    for part, x, y, owner in (("train", *split[:2], OWNER), ("test", *split[2:], TEST_OWNER)):
-        (folder / "l" / part).mkdir(parents=True, exist_ok=True)
-        rows = {who: [i for i, each in enumerate(owner) if each == who] for who in ("a", "b")}
-        users = {who: {"x": x[at].tolist(), "y": [y[i] for i in at]} for who, at in rows.items()}
-        text = json.dumps({"users": ["a", "b"], "num_samples": [len(at) for at in rows.values()], "user_data": users})
-        (folder / "l" / part / "d.json").write_text(text)
-    return data.load(str(folder / "l"))
-
-
-def _from_frame(split: Split, folder: pathlib.Path) -> Federation:
-    return data.from_frame(_whole(split), label="y", client="who", part="split")
-
-
-def _from_categories(split: Split, folder: pathlib.Path) -> Federation:
-    return data.from_frame(_whole(split).astype({"y": "category"}), label="y", client="who", part="split")
-
-
-def _from_clients(split: Split, folder: pathlib.Path) -> Federation:
-    def part(x: np.ndarray, y: list[Any], owner: list[str], who: str) -> tuple[Any, Any]:
-        rows = [i for i, each in enumerate(owner) if each == who]
-        return x[rows], [y[i] for i in rows]
-
-    return data.from_clients(
-        {w: {"train": part(*split[:2], OWNER, w), "test": part(*split[2:], TEST_OWNER, w)} for w in ("a", "b")}
-    )
-
-
-def _test_data(split: Split, folder: pathlib.Path) -> Federation:
-    clients = {w: (split.x[i::2], split.y[i::2]) for i, w in enumerate(("a", "b"))}
-    return data.from_clients(clients, test_data=split[2:])
-
-
-READERS = [_npz, _two_npz, _csv, _two_csv, _csv_folder, _leaf, _from_frame, _from_categories, _from_clients, _test_data]
+NAMES = ("npz", "npz and npz", "csv", "csv and csv", "folders of csv", "json", "frame", "categories", "mappings")
+READERS = {name: (formats.PARTS_IN_TWO | formats.PARTS_IN_THREE)[name] for name in NAMES} | {"test data": _test_data}
 WORDS = ["?", "", " ? ", "-", "-1", "NA", "nan", "None", "Unknown", "unlabelled", "<unk>", "missing", ".", None]
 
 
-def _split(y: list[Any], test_y: list[Any]) -> Split:
-    draw = np.random.default_rng(0)
-    return Split(draw.normal(size=(6, 2)), y, draw.normal(size=(4, 2)), test_y)
+def _told(y: list[Any], test_y: list[Any]) -> Told:
+    """Six training rows and four test rows of the clients a and b."""
+    return Told(np.random.default_rng(0).normal(size=(10, 2)), [*y, *test_y], ["a", "b"] * 5, [0] * 6 + [2] * 4)
 
 
 @pytest.mark.parametrize("read", READERS)
 @hypothesis.given(drawn=strategies.data())
 @at_most(60)
-def test_hidden_labels_of_test_rows_are_one_sentence(read: Reader, drawn: Any) -> None:
+def test_hidden_labels_of_test_rows_are_one_sentence(read: str, drawn: Any) -> None:
     text = drawn.draw(strategies.booleans())
     known = drawn.draw(strategies.sampled_from([["no", "yes"], ["0", "1"]] if text else [[0, 1], [0, 7], [1, 2]]))
     hidden = drawn.draw(strategies.sampled_from(WORDS if text else [-1, -100, None, np.nan]))
     known = drawn.draw(strategies.sampled_from([known, ["no", "none"] if text else [-2, 1]]))  # a word that is known
     where = drawn.draw(strategies.sets(strategies.integers(0, 3), min_size=1))
-    split = _split(known * 3, [hidden if place in where else known[place % 2] for place in range(4)])
-    if read in (_npz, _two_npz) and hidden is None:
+    split = _told(known * 3, [hidden if place in where else known[place % 2] for place in range(4)])
+    if read.startswith("npz") and hidden is None:
         return  # a file of Python objects
     with tempfile.TemporaryDirectory() as folder, pytest.raises(ValueError, match=r"\brows?\b"):
-        read(split, pathlib.Path(folder))
+        READERS[read](split, pathlib.Path(folder))
 
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("labels", [[-1, 1], [-1, 0], ["?", "a"], [0.5, -1.0]])
-def test_what_training_rows_have_is_a_label(read: Reader, labels: list[Any], tmp_path: pathlib.Path) -> None:
-    found = read(_split(labels * 3, [*labels, labels[0], labels[0]]), tmp_path)
+def test_what_training_rows_have_is_a_label(read: str, labels: list[Any], tmp_path: pathlib.Path) -> None:
+    found = READERS[read](_told(labels * 3, [*labels, labels[0], labels[0]]), tmp_path)
     names = found.class_names if isinstance(found, Dataset) else found.names.classes
     assert names is None or list(names) == (sorted(labels))
 

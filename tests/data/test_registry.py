@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,6 @@ from fljax.data.own.benchmarks import leaf
 from fljax.data.own.files import array_folder, table_folder
 from fljax.data.own.image_folders import image_folder
 from fljax.data.registry import find_source, folder_source
-
-LEAF = json.dumps({"users": ["u"], "num_samples": [1], "user_data": {"u": {"x": [[1]], "y": [0]}}})
 
 
 def write(place, *names, text="x,y\n1,0\n"):
@@ -43,28 +39,6 @@ def test_what_a_folder_holds(tmp_path, names, reader):
     write(tmp_path, *names)
     assert folder_source(tmp_path) is reader
     assert getattr(find_source(f"{tmp_path}/"), "func") is reader  # noqa: B009
-
-
-@pytest.mark.parametrize(
-    ("names", "got"),
-    [
-        (["a.csv", "b.npz"], r"tables \(a\.csv\) and arrays \(b\.npz\)"),
-        (["labels.csv", "cat/0.png"], r"tables \(labels\.csv\) and images \(cat/0\.png\)"),
-        (["labels.csv", "0.png"], r"tables \(labels\.csv\) and images \(0\.png\)"),
-        (["a.npz", "train/north/cat/0.png"], r"arrays \(a\.npz\) and images \(train/north/cat/0\.png\)"),
-    ],
-)
-def test_folders_of_several_kinds_are_refused(tmp_path, names, got):
-    write(tmp_path / "mine", *names)
-    with pytest.raises(ValueError, match=f"expected files of one kind in the folder 'mine', got {got}; keep one kind"):
-        find_source(f"{tmp_path}/mine/")
-
-
-def test_tables_beside_the_files_of_leaf(tmp_path):
-    write(tmp_path / "mine", "a.csv")
-    write(tmp_path / "mine", "train/a.json", text=LEAF)
-    with pytest.raises(ValueError, match=r"got tables \(a\.csv\) and LEAF's JSON \(train/a\.json\)"):
-        folder_source(tmp_path / "mine")
 
 
 def test_arrays_are_not_read_to_choose(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fljax.data import dataset, federate, load, status
+from tests.data.remote import damaged, refused
 
 FILES = {
     "train.txt": ["(3 (2 It) (4 (2 's) (3 (2 a) (3 good))))", "(1 (2 (2 A) (2 film)) (1 (2 -RRB-) (1 bad)))", "(2 a)"],
@@ -14,11 +15,6 @@ FILES = {
 }
 # By frequency (a 4, bad 3, film 2), then in the order of the alphabet.
 WORDS = ["a", "bad", "film", "'s", "-rrb-", "good", "it", "superb", "x", "y", "\N{LATIN SMALL LETTER E WITH ACUTE}lan"]
-
-
-@pytest.fixture(autouse=True)
-def private_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLJAX_CACHE", str(tmp_path / "cache"))
 
 
 def write(folder, packed=False, **changes):
@@ -50,9 +46,7 @@ def check(made):
 @pytest.mark.parametrize("packed", [False, True])
 def test_upstreams_trees_are_read_and_cached(tmp_path, packed):
     assert "trainDevTestTrees_PTB.zip" in status()["sst5"]
-    with pytest.raises(ValueError, match="give folder=") as caught:
-        load("sst5")
-    assert "\n" not in str(caught.value)
+    refused("give folder=", "sst5")
     folder = write(tmp_path / "files", packed)
     check(load("sst5", folder=folder))
     assert "cached in" in status()["sst5"]
@@ -83,41 +77,25 @@ def test_a_folder_inside_is_found(tmp_path):
 @pytest.mark.parametrize("packed", [False, True])
 def test_damaged_trees_are_named_in_one_sentence(tmp_path, content, match, packed):
     folder = write(tmp_path, packed, **{"dev.txt": content})
-    with pytest.raises(ValueError, match=match) as caught:
-        load("sst5", folder=folder)
-    assert "dev.txt" in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert "dev.txt" in refused(match, "sst5", folder=folder)
     assert not (tmp_path / "cache").exists()
 
 
 def test_missing_and_damaged_archives_are_named_in_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match=r"in the folder .*, got neither"):
-        load("sst5", folder=tmp_path)
+    refused("in the folder .*, got neither", "sst5", folder=tmp_path)
     path = write(tmp_path, packed=True) / "trainDevTestTrees_PTB.zip"
-    whole = path.read_bytes()
-    for content in (whole[: len(whole) // 2], b"<html>", b""):
+    for content in damaged(path.read_bytes()):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="damaged one in"):
-            load("sst5", folder=tmp_path)
+        refused("damaged one in", "sst5", folder=tmp_path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("trees/train.txt", b"")
-    with pytest.raises(ValueError, match=r"expected the file dev\.txt in the archive"):
-        load("sst5", folder=tmp_path)
+    refused(r"the file dev\.txt in the archive", "sst5", folder=tmp_path)
     (tmp_path / "train.txt").write_text("(2 a)\n")
-    with pytest.raises(ValueError, match=r"expected the file dev\.txt in the folder"):
-        load("sst5", folder=tmp_path)
-    with pytest.raises(ValueError, match="expected length"):
-        load("sst5", folder=tmp_path, length=0)
+    refused(r"the file dev\.txt in the folder", "sst5", folder=tmp_path)
+    refused("length", "sst5", folder=tmp_path, length=0)
 
 
 def test_tokens_stay_whole_numbers_in_range():
     made = dataset([[1, 2], [3, 0]], [0, 1], vocabulary=4)
     assert (made.x.dtype, made.vocabulary) == (np.int32, 4)
     assert federate(made, "iid", clients=2).examples.x.dtype == np.int32
-    for x in ([[1, 4]], [[-1, 0]], [1]):
-        with pytest.raises(ValueError, match=r"expected tokens \[n, length\] in 0\.\.3"):
-            dataset(x, [0], vocabulary=4)
-    with pytest.raises(ValueError, match="expected tokens to be whole numbers"):
-        dataset([[0.5]], [0], vocabulary=4)
-    with pytest.raises(ValueError, match="without noise on features for texts"):
-        federate(made, "noise", clients=2)

@@ -276,7 +276,7 @@ def test_bad_settings_are_one_sentence(federation: Federation) -> None:
     with pytest.raises(ValueError, match="expected seconds between checkpoints of at least 0, got -1"):
         _simulate(federation, checkpoint=Checkpoint("x", -1))
     with pytest.raises(ValueError, match="expected checkpoint to be a folder or a Checkpoint, got 3"):
-        engine.loop.running._settings(3)  # type: ignore[arg-type]
+        _simulate(federation, checkpoint=3)
 
 
 @pytest.mark.thorough

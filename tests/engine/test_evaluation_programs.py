@@ -34,7 +34,7 @@ def new_task() -> Task:
 def traced(build: Any, task: Task, **more: Any) -> list[str]:
     """The names of the programs that a run of this algorithm compiles."""
     plan = engine.Plan(build, {"task": task, "local": LOCAL, **more})
-    prepared = compilation._prepared([plan], tiny_federation(), engine.Schedule(2, seeds=2))
+    prepared = compilation.Together.of([plan], tiny_federation(), engine.Schedule(2, seeds=2)).on()
     return [program.fun_name for program in evaluation.trace_all(*prepared[:-1])]
 
 
@@ -56,7 +56,7 @@ def test_all_algorithms_with_a_global_model_share_the_program_of_their_evaluatio
 def test_scores_are_those_of_the_algorithm(build: Any, devices: int) -> None:
     plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
     schedule = engine.Schedule(1, seeds=2, execution=engine.Execution(devices=devices))
-    run: Any = compilation.programs_of(compilation._prepared([plan], tiny_federation(), schedule))
+    run: Any = compilation.programs_of(compilation.Together.of([plan], tiny_federation(), schedule).on())
     assert run.spec.global_model is not None
     state = run.start()
     found = unlabelled(run.evaluate(state, 0))

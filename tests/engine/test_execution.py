@@ -17,7 +17,7 @@ from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine.devices.client_mapping import _deal, fold_lanes, map_lanes
 from fljax.engine.devices.layout import Layout, replicate
-from fljax.engine.loop.compilation import PreparedRun, compile_all, fastest
+from fljax.engine.loop.compilation import Programs, compile_all, fastest
 from fljax.engine.programs import program
 from fljax.engine.programs.execution import (
     ACCELERATOR,
@@ -345,7 +345,7 @@ def test_a_trial_takes_one_of_the_neighbours() -> None:
     assert float(result.metrics["seconds_trial"]) > 0
     spec, inputs = program.partition_plan(fedavg(TASK, LOCAL, clients_per_round=5), tiny_federation())
     seeds, shapes = jnp.zeros(1, jnp.uint32), measure(spec, inputs, 1)
-    prepared = PreparedRun(spec, Layout(1, 1, 5), 1, inputs, seeds, shapes)
+    prepared = Programs(spec, Layout(1, 1, 5), 1, inputs, seeds, shapes)
     assert fastest(prepared, [Layout(1, 1, 5)]) == Layout(1, 1, 5)
 
 

@@ -16,6 +16,7 @@ from fljax import engine
 from fljax.algorithms import fedavg, standalone
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Layout
+from fljax.engine.loop import trained
 from fljax.engine.offload import run as offload
 from fljax.engine.offload.host_data import SplitsRead
 from fljax.engine.programs.evaluation import predictions

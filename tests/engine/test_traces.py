@@ -42,7 +42,7 @@ def test_a_rehearsal_the_compilation_ahead_and_the_run_share_their_traces() -> N
     assert seen.count("step") == 1
     schedule, judged = engine.Schedule(2), list[int]()
     for _ in ("ahead", "run"):
-        prepared = compilation._prepared([plan], federation, schedule)
+        prepared = compilation.Together.of([plan], federation, schedule).on()
         assert len(list(evaluation.trace_all(*prepared[:-1]))) == 3
         assert seen.count("step") == 2
         judged.append(seen.count("judged"))

@@ -10,6 +10,7 @@ import xarray as xr
 
 import fljax
 from fljax import config as configuration
+from fljax.engine import checkpoints
 from fljax.engine.loop import history
 from fljax.experiments import conductor, saved_models
 from fljax.experiments import run as experiment

@@ -13,7 +13,7 @@ import pytest
 import fljax
 from fljax import config as configuration
 from fljax.core import trees
-from fljax.engine import Plan, groups
+from fljax.engine import groups
 from fljax.engine.programs import jit
 from fljax.experiments import programs, run
 from fljax.experiments.inputs.setup import build_federation
@@ -423,7 +423,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
 
     def noted(name, kept, function):
         def call(*arguments, **named):
-            plan = next(each for each in arguments if isinstance(each, Plan))
+            plan = arguments[0][0] if isinstance(arguments[0], list) else arguments[1]
             label = next(label for label in labels if label not in kept)
             kept[label] = plan
             steps.append(f"{name} {label}")
@@ -443,7 +443,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     labels = [entry.label for entry in config.algorithms]
     jit.STORE._kept.clear()  # of what other tests ran
     monkeypatch.setattr(programs, "compile_ahead", noted("compile", ahead, programs.compile_ahead))
-    monkeypatch.setattr(run, "simulate", noted("run", ran, run.simulate))
+    monkeypatch.setattr(run, "run_plans", noted("run", ran, run.run_plans))
     run.run(config)
     assert steps == [
         f"compile {labels[0]}",

@@ -10,7 +10,7 @@ import pytest
 from fljax import games
 from fljax.contributions.solutions import members_of
 from tests.contributions.games import MAJORITY, THREE
-from tests.games.known import among, table_of
+from tests.games.known import table_of
 from tests.games.played import uniform_federation
 
 
@@ -139,25 +139,6 @@ def test_joining_may_cost_something() -> None:
     table = games.join_or_leave(uniform_federation(), cost=0.6)
     result = games.pure_equilibria(table, half_width=0)
     assert games.coalitions_of(table.choices[result.certain]) == ((),)
-
-
-def test_what_is_refused() -> None:
-    table = uniform_federation()
-    some = among(table, [0, 1, 2, 3, 7])
-    with pytest.raises(
-        ValueError, match="expected a table with all coalitions of at most 8 clients for partitions, got 5"
-    ):
-        games.core_stable_partitions(some)
-    with pytest.raises(ValueError, match="expected a table with the coalition of all clients"):
-        games.blocking_coalitions(among(table, [0, 1, 2]))
-    for function in (games.blocking_coalitions, games.core_stable_partitions):
-        with pytest.raises(ValueError, match="expected a margin of at least 0, got nan"):
-            function(table, margin=float("nan"))
-    payoffs = some.payoffs.copy()
-    payoffs[:, :4, 2] = np.nan  # as a table has it that lacks {2}
-    with pytest.raises(ValueError, match=r"expected payoffs of clients that stay away, .* without the coalition \{2\}"):
-        games.join_or_leave(some._replace(payoffs=payoffs))
-    assert games.join_or_leave(some).outside is None
 
 
 def test_one_client_has_nobody_to_leave() -> None:

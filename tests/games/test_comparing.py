@@ -92,17 +92,6 @@ def test_algorithms_agree_seed_by_seed() -> None:
     np.testing.assert_array_equal(found["worth"].sel(algorithm="c"), games.shapley(tables["c"]))
 
 
-def test_tables_that_are_not_alike() -> None:
-    one = table_of(THREE_SEEDS)
-    with pytest.raises(ValueError, match="expected tables of at least two algorithms, got 1"):
-        games.compare_algorithms({"a": one})
-    other = table_of(THREE_SEEDS, metric="-average_loss")
-    with pytest.raises(ValueError, match=r"the same metric, got average_accuracy of a and -average_loss of b"):
-        games.compare_algorithms({"a": one, "b": other})
-    with pytest.raises(ValueError, match=r"the same seeds, got \(0, 1, 2\) of a and \(0, 1\) of b"):
-        games.compare_algorithms({"a": one, "b": table_of(THREE_SEEDS[:2])})
-
-
 def asked(plan: Any, federation: Any, metric: str = "average_accuracy", **how: Any) -> Asked:
     return Asked(plan, federation, metric, budget=how.pop("budget", 7), **how)
 

@@ -30,7 +30,7 @@ def test_scores_after_rounds_are_those_of_the_algorithm(name: str) -> None:
     """After rounds, the copies of a model at a Server differ."""
     case = ALGORITHMS[name]
     plan = engine.Plan(case.build, {"task": TASK, "local": LOCAL, **case.example})
-    prepared = compilation._prepared([plan], federation(), engine.Schedule(2, seeds=2))
+    prepared = compilation.Together.of([plan], federation(), engine.Schedule(2, seeds=2)).on()
     run: Any = compilation.programs_of(prepared)
     assert run.spec.global_model is not None
     state, _ = run.rounds(run.start(), 0, 2)

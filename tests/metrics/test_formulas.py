@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 from fljax import metrics as m
 from tests.drawn import at_most
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 NAN = np.nan
 LOSS = np.array([0.5, 1.0, 2.0, NAN])
 ALONE = np.array([0.6, 1.0, 1.0, 1.0])
-
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
 
 
 def test_strictness_and_ties():

@@ -9,13 +9,9 @@ import pytest
 
 from fljax import metrics as m
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 NAN = np.nan
-
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
 
 
 def test_binomial_standard_error():

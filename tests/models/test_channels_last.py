@@ -56,11 +56,6 @@ def test_tiles_convolve_images_and_kernels_of_all_sizes(
     _assert_equal(size[0] + more_rows - 1, size[1] + more_columns - 1, size, padding, side)
 
 
-def test_an_image_smaller_than_the_kernel_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected at least 5 pixels, got 4"):
-        channels_last.convolve_by_tiles(jnp.zeros((1, 4, 6, 1)), jnp.zeros((5, 5, 1, 2)), "VALID", 2)
-
-
 def test_the_side_is_the_measured_one_for_lenet() -> None:
     # LeNet's sides are those that were measured on an H100 (benchmarks/results, 2026-11-26).
     assert channels_last.tile_side((5, 5, 3, 6), 28, 28) == 4

@@ -12,7 +12,9 @@ import pytest
 from jax import lax
 
 from fljax.models import convolution, lines, planes
-from tests.precision import enable_x64
+from tests.models.test_planes import normal
+
+pytestmark = pytest.mark.usefixtures("strict_float64")
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 CASES = [  # image, batch, kernel, padding
@@ -25,21 +27,10 @@ CASES = [  # image, batch, kernel, padding
 ]
 
 
-@pytest.fixture(autouse=True)
-def strict_float64():
-    with enable_x64(True), jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
-
-
 @pytest.fixture
 def small_cache(monkeypatch):
     """Every image of these tests is too large for it."""
     monkeypatch.setattr(planes, "CACHED", 1000)
-
-
-def normal(seed, *shapes):
-    rng = np.random.default_rng(seed)
-    return [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]
 
 
 def by_lines(x, kernel, padding):
@@ -152,9 +143,3 @@ def test_in_a_flax_layer(small_cache):
     assert "while" in jax.jit(ours.apply).lower(params, x).as_text()
     got, expected = (jnp.asarray(layer.apply(params, x)) for layer in (ours, plain))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_too_small_an_image():
-    x, w = normal(6, (2, 3, 2, 300), (3, 3, 3, 4))
-    with pytest.raises(ValueError, match="expected at least 3 pixels, got 2"):
-        lines.convolve(x, w)

@@ -16,11 +16,7 @@ from fljax.models import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, 
 from fljax.models.network import Common, network_task
 from tests.precision import enable_x64
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 def count(task):
@@ -157,8 +153,6 @@ def test_float64():
             logits = jax.eval_shape(task.logits, params, jnp.ones((1, *shape), jnp.float32))
             loss = jax.eval_shape(task.loss, logits, jnp.array([1]))
             assert {leaf.dtype for leaf in jax.tree.leaves((params, logits, loss))} == {jnp.dtype("float64")}
-    with pytest.raises(ValueError, match="jax_enable_x64"):
-        mlp((4,), 2, dtype=jnp.float64)
 
 
 def test_equal_calls_share_compiled_programs():
@@ -190,25 +184,6 @@ def test_standardise():
     assert standardise(0.5, 2) is standardise(0.5, 2.0)
     with enable_x64(True):
         assert standardise(0.5, dtype=jnp.float64)(jnp.ones(2, jnp.float32)).dtype == jnp.float64
-    with pytest.raises(ValueError, match="std > 0"):
-        standardise(0.0, [1.0, 0.0])
-
-
-def test_errors():
-    with pytest.raises(ValueError, match=r"\(28, 28, 1\) for cnn_a, got \(32, 32, 3\)"):
-        cnn_a((32, 32, 3), 10)
-    with pytest.raises(ValueError, match="large enough"):
-        cnn((3, 3, 1), 2)
-    with pytest.raises(ValueError, match="large enough"):
-        cnn((8, 8, 1), 2, padding="VALID", kernel=5)
-    with pytest.raises(ValueError, match="groups to divide"):
-        cnn((8, 8, 1), 2, groups=3)
-    with pytest.raises(ValueError, match="valid names are"):
-        cnn((8, 8, 1), 2, padding="same")
-    with pytest.raises(ValueError, match="input shape"):
-        cnn((8,), 2)
-    with pytest.raises(ValueError, match="floating dtype"):
-        mlp((8,), 2, dtype=jnp.int32)
 
 
 @pytest.mark.thorough
@@ -235,8 +210,6 @@ def test_paddings_and_dropout_may_differ_by_layer():
         return x @ params["head"]["kernel"] + params["head"]["bias"][None]
 
     np.testing.assert_allclose(jax.jit(task.logits)(params, x), by_hand(x), rtol=1e-4, atol=1e-4)
-    with pytest.raises(ValueError, match=r"expected inputs of shape \(32, 32, 3\) or \(28, 28, 1\) for cnn_c, got"):
-        cnn_c((8, 8, 1), 5)
 
 
 def test_options_that_all_networks_have_are_shown_by_each() -> None:
@@ -255,11 +228,6 @@ def test_options_that_all_networks_have_are_shown_by_each() -> None:
 
 
 @pytest.mark.in_turn
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (4, 64, 64)])
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
-def test_channels_that_come_first_are_refused(name, shape):
-    with pytest.raises(
-        ValueError, match=r"expected an input shape \(height, width, channels\), got .*channels are first"
-    ):
-        MODELS[name](shape, 10)
-    assert MODELS[name]((4, 32, 16), 10).classes == 10  # an image of 4 x 32, which may be meant
+def test_an_image_may_be_low(name):
+    assert MODELS[name]((4, 32, 16), 10).classes == 10

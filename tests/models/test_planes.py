@@ -10,15 +10,10 @@ import pytest
 from jax import lax
 
 from fljax.models import convolution, planes
-from tests.precision import enable_x64
+
+pytestmark = pytest.mark.usefixtures("strict_float64")
 
 NHWC = ("NHWC", "HWIO", "NHWC")
-
-
-@pytest.fixture(autouse=True)
-def strict_float64():
-    with enable_x64(True), jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
 
 
 def normal(seed, *shapes):

@@ -13,11 +13,7 @@ from fljax.models import cnn, logistic_regression, mlp, standardise
 from fljax.models.starting import FRAME, crop_flip
 from fljax.protocol import Examples, Rows, Subset
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 def images(b, shape, seed=0):
@@ -125,14 +121,6 @@ def test_equal_calls_share_compiled_programs():
     assert made[0] != mlp((8, 8, 1), 3, prepare=standardise(0.5, 0.2))
     own = lambda key, x: x  # noqa: E731
     assert mlp((8, 8, 1), 3, augment=own).augment is own
-
-
-@pytest.mark.unchecked
-def test_other_names_and_other_inputs_are_refused():
-    with pytest.raises(ValueError, match=r"augmentations? .*crop_flip.*'crop_flop'"):
-        mlp((8, 8, 1), 3, augment="crop_flop")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"images for the augmentation crop_flip, got inputs of shape \(60,\)"):
-        mlp((60,), 3, augment="crop_flip")
 
 
 def test_a_config_is_asked_before_anything_runs():

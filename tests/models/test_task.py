@@ -17,13 +17,9 @@ from hypothesis import strategies as st
 from fljax.models import convolution, correct, cross_entropy, mlp, squared_error, task_from_module
 from tests.drawn import at_most
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 X = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
-
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
 
 
 class Linen(nn.Module):
@@ -150,8 +146,6 @@ def test_features_and_head():
     )
     assert task.roles(params)["out"] == {"kernel": "head", "bias": "head"}
     assert task.roles(params)["layers"][0] == {"kernel": "trained", "bias": "trained"}
-    with pytest.raises(ValueError, match=r"valid names are .*Dense_0/kernel"):
-        task_from_module(Linen(), X, head=lambda path: False)
 
 
 def test_equal_modules_give_the_same_task():
@@ -191,18 +185,6 @@ def test_cross_entropy():
     np.testing.assert_allclose(cross_entropy(logits, jnp.array([1, 0])), -np.log([0.8, 0.5]), rtol=1e-6)
 
 
-def test_state_is_refused():
-    class Counting(nnx.Module):
-        def __init__(self, rngs):
-            self.count = nnx.Cache(jnp.zeros(()))
-
-        def __call__(self, x):
-            return x
-
-    with pytest.raises(ValueError, match=r"only state is parameters and running averages, got \['Cache'\] in Counting"):
-        task_from_module(Counting, X)
-
-
 @pytest.mark.in_turn
 def test_group_norm_is_accepted():
     class Grouped(nn.Module):
@@ -214,26 +196,6 @@ def test_group_norm_is_accepted():
     task = task_from_module(Grouped(), X)
     params = jax.jit(task.init)(jax.random.key(0))
     assert task.logits(params, X, jax.random.key(0)).shape == (4, 2)
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (Linen, "expected a flax.linen.Module instance"),
-        (3, "expected a flax.linen.Module instance"),
-        (lambda rngs: 3, "expected the function <lambda> to return an nnx.Module"),
-        (nnx.Linear(5, 3, rngs=nnx.Rngs(0)), "such as lambda rngs"),
-    ],
-)
-def test_not_a_module(module, message):
-    with pytest.raises(ValueError, match=message):
-        task_from_module(module, X)
-
-
-def test_wrong_width():
-    with pytest.raises(ValueError, match=r"shape \[b, 4\], got \[1, 3\]"):
-        task_from_module(Linen(), X, classes=4)
 
 
 def test_examples_in_double_precision_are_stored_in_single():
@@ -278,16 +240,6 @@ def test_squared_error():
     np.testing.assert_allclose(squared_error(prediction, jnp.array([3, 2])), [4.0, 0.0])
     np.testing.assert_allclose(squared_error(prediction, jnp.array([[3.0], [2.0]])), [4.0, 0.0])
     np.testing.assert_allclose(squared_error(jnp.array([[1.0, 3.0]]), jnp.array([[0.0, 0.0]])), [5.0])
-    with pytest.raises(ValueError, match=r"of the shape of the model's predictions, \[2, 1\], got \[1\]"):
-        squared_error(prediction, jnp.array([3.0]))
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize("judge", [cross_entropy, correct])
-@pytest.mark.parametrize("y", [jnp.zeros((2, 1), int), jnp.zeros(2), jnp.zeros(3, int)])
-def test_labels_that_are_no_classes(judge, y):
-    with pytest.raises(ValueError, match=r"expected a whole-number label for each vector of logits"):
-        judge(LOGITS[:, 0], y)
 
 
 def test_a_task_with_a_loss_of_its_own_has_no_accuracy_and_no_classes():
@@ -302,46 +254,12 @@ def test_a_task_with_a_loss_of_its_own_has_no_accuracy_and_no_classes():
     assert task_from_module(nn.Dense(2), THREE, loss=squared_error) is task
 
 
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"loss": lambda out, y: jnp.mean(out)}, r"expected the loss <lambda> to return one number per sample"),
-        (
-            {"loss": lambda out, y: (out - y[:, None]) ** 2},
-            r"expected the loss <lambda> to return one number per sample",
-        ),
-        (
-            {"loss": squared_error, "score": lambda out, y: jnp.ones(())},
-            r"expected the score <lambda> to return one number per sample",
-        ),
-        ({}, r"expected a whole-number label for each vector of logits"),
-        ({"loss": squared_error, "classes": 3}, r"expected logits of shape \[b, 3\], got \[1, 1\]"),
-    ],
-)
-def test_wrong_losses_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        task_from_module(nn.Dense(1), THREE, example_y=np.zeros(3, np.float32), **arguments)
-
-
-def test_outputs_must_be_one_for_each_sample():
-    class Mean(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return jnp.mean(nn.Dense(1)(x), axis=0)
-
+def test_other_shapes_may_have_a_loss_of_their_own():
     class Texts(nn.Module):
         @nn.compact
         def __call__(self, x):
             return nn.Dense(4)(x[:, :, None])
 
-    with pytest.raises(
-        ValueError,
-        match=r"expected the module Mean to return one array \[2, ...\], got an array of float32 of shape \[1\]",
-    ):
-        task_from_module(Mean(), THREE, loss=squared_error)
-    with pytest.raises(ValueError, match=r"got \[1, 5, 4\] for b = 1; other shapes need a loss of their own"):
-        task_from_module(Texts(), THREE)
     assert task_from_module(Texts(), THREE, loss=cross_entropy).classes is None
 
 

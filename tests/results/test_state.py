@@ -23,11 +23,14 @@ from tests.experiments.test_run import BASE
 TEXT = configuration.dumps(configuration.parse(BASE | {"rounds": 100}, name="tiny"))
 
 
-def write_log(folder: pathlib.Path, *events: tuple[Any, ...]) -> None:
-    """Appends events ``(stage, label, round, rounds, seconds, message)``."""
+def write_log(folder: pathlib.Path, *events: tuple[Any, ...], older: bool = False) -> None:
+    """Appends events ``(stage, label, round, rounds, seconds, message, unit, kind)``."""
     with open(folder / "log.jsonl", "a") as file:
         for event in events:
-            file.write(json.dumps(Event(*event)._asdict()) + "\n")
+            told = Event(*event)._asdict()
+            if older:  # an older fljax wrote no kind
+                del told["kind"]
+            file.write(json.dumps(told) + "\n")
 
 
 def line(label: str, round: int, value: float, cells: tuple[int, ...] = (), seeds: tuple[int, ...] = (0, 1)) -> Line:
@@ -112,12 +115,14 @@ def test_algorithms_that_wait_take_as_long(folder: pathlib.Path):
     assert state.left == pytest.approx(16.0, abs=1.0)
 
 
-def test_a_run_that_ended(folder: pathlib.Path):
+@pytest.mark.parametrize("older", [False, True])
+def test_a_run_that_ended(folder: pathlib.Path, older: bool):
     state = read_state(folder)
     assert [each.state for each in state.algorithms] == ["done", "unfinished"]
     assert headline(state) == "tiny: ended before it was finished"
     words = "stopped after round 40 of 100: average_loss has not improved in 5 evaluations"
-    write_log(folder, ("note", "incfl", 40, 100, 17.1, words), ("saved", "incfl", 100, 100, 17.2, ""))
+    stopped = ("note", "incfl", 40, 100, 17.1, words, "rounds", "stopped")
+    write_log(folder, stopped, ("saved", "incfl", 100, 100, 17.2, ""), older=older)
     state = read_state(folder)
     assert [(each.state, each.round) for each in state.algorithms] == [("done", 100), ("stopped early", 40)]
     assert headline(state) == "tiny: finished"
@@ -149,11 +154,13 @@ def test_before_training(tmp_path: pathlib.Path):
         assert "Now: training 8 standalone models per seed." in live_page(tmp_path, state, 5)
 
 
-def test_a_resumed_run_counts_seconds_anew(folder: pathlib.Path):
+@pytest.mark.parametrize("older", [False, True])
+def test_a_resumed_run_counts_seconds_anew(folder: pathlib.Path, older: bool):
     write_log(
         folder,
-        ("note", "fedavg", 100, 100, 0.1, "already in the results, not repeated"),
+        ("note", "fedavg", 100, 100, 0.1, "already in the results, not repeated", "rounds", "done"),
         ("train", "incfl", 0, 100, 0.5, ""),
+        older=older,
     )
     with folders.claim(folder, TEXT, resume=True):
         first, second = read_state(folder).algorithms

@@ -17,6 +17,7 @@ import fljax
 from fljax import config as configuration
 from fljax import engine
 from fljax.algorithms import incfl
+from fljax.engine import checkpoints
 from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
 from fljax.engine.loop import history
 from fljax.experiments import conductor

@@ -16,7 +16,7 @@ from fljax.protocol import Algorithm, PerClient, Task
 from fljax.protocol.messages import Report, Sent
 from fljax.scenarios import adaptive_effort, effort
 from tests.laws.cases import ALGORITHMS
-from tests.scenarios.test_participation import LOCAL, TASK, losses, run, taking_part
+from tests.scenarios.tools import LOCAL, TASK, losses, run, taking_part
 from tests.toys.federation import client_rows, tiny_federation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -103,5 +103,3 @@ def test_rewards_that_follow_effort_raise_it_and_a_model_for_all_does_not() -> N
         assert own == 0 or (efforts * (2 * last - 1) >= 0.5 * (2 * last - 1) - 0.1 - 1e-6).all()  # beyond the start
     early = lambda cost: play(cost, 1.0)[1][9].sum()  # noqa: E731
     np.testing.assert_allclose(jax.grad(early)(0.8), (early(0.8001) - early(0.7999)) / 2e-4, rtol=1e-2)
-    with pytest.raises(ValueError, match="expected cost to be one number or one for each of 4 clients, or a table"):
-        play(np.ones(3), 1.0)

@@ -12,18 +12,11 @@ from fljax.algorithms import fedavg, incfl, mwfed
 from fljax.protocol.messages import Report
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
 from fljax.testing import check_algorithm
-from tests.scenarios.test_messages import sent
-from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
-from tests.toys.federation import tiny_federation
+from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 BAD = np.array([False, True, False, False, True])
 WHO = jnp.asarray(BAD)
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return tiny_federation()
 
 
 def solver(threshold: Any = 0.5) -> Any:
@@ -138,12 +131,6 @@ def test_without_a_pool_nobody_leaves(federation):
 
 def leaf_values(state: Any) -> list[np.ndarray]:
     return [np.asarray(state.server.model.weight), np.asarray(state.server.model.bias)]
-
-
-@pytest.mark.unchecked
-def test_reports_have_names():
-    with pytest.raises(ValueError, match="expected report to be inflated, true or threshold, got 'flase'"):
-        byzantine(fedavg(TASK, LOCAL), report="flase")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.thorough

@@ -14,10 +14,10 @@ from fljax.algorithms import fedavg
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import by_id, local_data
-from fljax.protocol import Census, Poll, Seat
+from fljax.protocol import Poll, Seat
 from fljax.scenarios import drift, effort
 from fljax.testing.federation import with_lists
-from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run
+from tests.scenarios.tools import LOCAL, POPULATION, TASK, run
 from tests.toys.federation import TEST, TRAIN, VALID, tiny_federation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -81,17 +81,6 @@ def test_effort_is_a_share_of_the_later_rows_too(outside: bool) -> None:
             assert algorithm.poll.ask(jax.random.key(0), seat, (), (), _data(id)) == -(-rows[id] // 2)
 
 
-def test_wrong_uses_are_one_sentence() -> None:
-    still = _data(1)._replace(later=None)
-    with pytest.raises(ValueError, match=r"expected clients with rows for after the drift, .* got clients whose data"):
-        _read(still, 0, 1, 3)
-    census = Census(jnp.asarray(TRAIN), jnp.asarray(VALID))
-    with pytest.raises(ValueError, match=r"expected at to be one number or one for each of 5 clients, got .*\(2,\)"):
-        drift(fedavg(TASK, LOCAL), at=[1, 2]).init_server(jax.random.key(0), census)
-    with pytest.raises(ValueError, match=r"expected at to be .* of at least 0"):
-        drift(fedavg(TASK, LOCAL), at=-1)
-
-
 @pytest.mark.thorough
 def test_a_run_goes_on_as_one_of_clients_with_other_rows() -> None:
     federation, inner = tiny_federation(), fedavg(TASK, LOCAL, clients_per_round=3)
@@ -103,3 +92,8 @@ def test_a_run_goes_on_as_one_of_clients_with_other_rows() -> None:
     for before, after in itertools.pairwise(states[1:]):
         np.testing.assert_allclose(after.server.model.weight, step(before).server.model.weight, rtol=1e-5, atol=1e-6)
     assert [int(record["drifted"].sum()) for record in records] == [0, 5, 5]
+
+
+def test_clients_have_rows_for_after_the_drift() -> None:
+    with pytest.raises(ValueError, match=r"expected clients with rows for after the drift, .* got clients whose data"):
+        _read(_data(1)._replace(later=None), 0, 1, 3)

@@ -13,18 +13,11 @@ from fljax.algorithms import fedavg, incfl, standalone
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.scenarios import availability, byzantine, median_clipped
 from tests.aggregators.test_clipping import oracle
-from tests.scenarios.test_messages import sent
-from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
-from tests.toys.federation import tiny_federation
+from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 EVERYBODY = np.ones(POPULATION, bool)
 BAD = np.array([False, True, False, False, True])
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return tiny_federation()
 
 
 def uniform() -> Any:
@@ -93,9 +86,3 @@ def test_a_long_factor_and_no_update_change_nothing(federation):
 
 def leaves(state: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves((state.server, state.clients))]
-
-
-@pytest.mark.unchecked
-def test_the_factor_is_checked():
-    with pytest.raises(ValueError, match="expected times to be one finite number above 0, got 0"):
-        median_clipped(uniform(), times=0)

@@ -15,37 +15,14 @@ from fljax.core import trees
 from fljax.engine import simulate
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import by_id, initial_state, local_data
-from fljax.protocol import Seat
+from fljax.engine.rounds.states import by_id, initial_state
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.training import Local
-from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
-from tests.toys.federation import tiny_federation
+from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 WEIGHTS = {"clients_per_round": None, "weights": "uniform"}
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return tiny_federation()
-
-
-def sent(algorithm: Any, federation: Any, seed: int = 0) -> Any:
-    """What every client sends in round 0, by id."""
-    data = by_id(federation)
-    state = initial_state(algorithm, data, jnp.uint32(seed))
-    key, zero = round_key(jnp.uint32(seed), Purpose.TRAIN, 0), jnp.int32(0)
-
-    @jax.jit
-    def one(client: Any, kept: Any) -> Any:
-        seat = Seat(zero, client.id, zero)
-        down = algorithm.down(state.server, seat)
-        return algorithm.train(client_key(key, client.id), seat, down, kept, local_data(data, client))[0]
-
-    return state, jax.vmap(one)(data.clients, state.clients)
 
 
 # --- Byzantine clients --------------------------------------------------------------------------------------
@@ -259,16 +236,6 @@ def test_free_riders_dilute_the_mean_and_get_the_model(federation):
     assert taking_part(records[0]) == set(range(POPULATION))
 
 
-@pytest.mark.unchecked
-@pytest.mark.parametrize("ids", [(1, 1), (-1,), (0.5,), (5,)])
-def test_free_riders_are_clients(ids, federation):
-    with pytest.raises(
-        ValueError,
-        match=r"expected (different )?ids (of clients from 0|to be an array of whole) ",
-    ):
-        initial_state(free_riding(fedavg(TASK, LOCAL), ids=ids), by_id(federation), jnp.uint32(0))
-
-
 ALTERNATING = jnp.array([[1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], bool)
 
 
@@ -328,26 +295,6 @@ def test_byzantine_clients_may_be_given(federation):
     plain, with_it = (simulate(each, federation, rounds=1).records for each in (inner, byzantine(inner, who=who)))
     for name in ("bytes_up", "bytes_down"):
         np.testing.assert_array_equal(plain[name], with_it[name])
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "expected exactly one of ids, who and fraction"),
-        ({"ids": [1], "fraction": 0.2}, "expected exactly one of ids, who and fraction"),
-        ({"who": np.ones((2, 3, 5))}, r"expected who to be \[clients\] or \[rounds, clients\], got shape \(2, 3, 5\)"),
-        ({"who": np.ones((0, 5))}, r"got shape \(0, 5\)"),
-        ({"who": "abc"}, "expected who to be .*, got 'abc'"),
-        ({"who": [[1, 0], [1]]}, r"expected who to be .*, got \[\[1, 0\], \[1\]\]"),
-        ({"who": [1, 0, float("nan"), 0, 0]}, "expected who to be an array of finite numbers"),
-        ({"who": np.ones(4)}, "expected who to have an entry for each of 5 clients, got 4"),
-        ({"fraction": 1.5}, "expected fraction to be one number from 0 to 1 or None, got 1.5"),
-    ],
-)
-def test_who_rides_is_checked(options, message, federation):
-    with pytest.raises(ValueError, match=message):
-        initial_state(free_riding(fedavg(TASK, LOCAL), **options), by_id(federation), jnp.uint32(0))
 
 
 @pytest.mark.thorough

@@ -12,20 +12,14 @@ import pytest
 from fljax.algorithms import Bidding, Tokens, fedavg, fedem, iafl, ifca, incfl, ipfl, mwfed, scaffold
 from fljax.engine import Plan, simulate, sweep
 from fljax.engine.programs import program
-from fljax.engine.rounds.states import by_id, initial_state
+from fljax.engine.rounds.states import by_id
 from fljax.protocol import Poll, Seat
 from fljax.protocol.messages import Report
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
-from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run
-from tests.toys.federation import tiny_federation
+from tests.scenarios.tools import LOCAL, POPULATION, TASK, run
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 WHO: Any = np.array([0, 1, 0, 0, 1], bool)
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return tiny_federation()
 
 
 def same(one: Any, other: Any) -> None:
@@ -251,21 +245,6 @@ def test_rounds(federation):
     assert np.isnan(found.metrics["test_loss"].values[..., 3]).all()
 
 
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"report": "losses", "ids": [1]}, "expected report to be loss, size, .*, got 'losses'"),
-        ({"report": "loss"}, "expected exactly one of ids, who and fraction for misreporting"),
-        ({"report": "loss", "ids": [9]}, "expected ids of clients from 0 to 4"),
-        ({"report": "loss", "fraction": 2.0}, "expected fraction to be one number from 0 to 1 or None, got 2.0"),
-    ],
-)
-def test_options_are_checked(options, message, federation):
-    with pytest.raises(ValueError, match=message):
-        initial_state(misreporting(fedavg(TASK, LOCAL), **options), by_id(federation), jnp.uint32(0))
-
-
 @pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_they_tell_the_truth_before_and_after_some_rounds() -> None:
@@ -279,6 +258,3 @@ def test_they_tell_the_truth_before_and_after_some_rounds() -> None:
             seat = Seat(jnp.int32(round), jnp.int32(id), jnp.int32(0))
             found = lying.poll.ask(jax.random.key(0), seat, (), (), ())  # pyright: ignore[reportArgumentType]
             np.testing.assert_allclose(found.bid, 1 - bid if id == 1 and round in (2, 3) else bid, rtol=1e-6)
-    for rounds in ([3, 3], [1], [-1, 2]):
-        with pytest.raises(ValueError, match="expected rounds of misreporting to be the first round and the one after"):
-            misreporting(inner, report="bid", ids=[1], rounds=rounds)

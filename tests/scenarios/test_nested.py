@@ -15,8 +15,7 @@ from fljax.engine.rounds.keys import Purpose, round_key
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Available
 from fljax.scenarios import REGISTRY, Strategy, availability, byzantine, clipped, dropout
-from tests.scenarios.test_messages import sent
-from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
+from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 from tests.toys.federation import tiny_federation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -9,19 +9,14 @@ import pytest
 
 from fljax.algorithms import Tokens, fedavg, ipfl
 from fljax.engine import simulate
-from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import by_id, initial_state
-from fljax.protocol import unlabelled
+from fljax.engine.rounds.states import by_id
 from fljax.scenarios import appeal_based, opting_out
 from fljax.training import Local
+from tests.scenarios.tools import LOCAL, TASK, run
 from tests.toys.federation import tiny_federation
-from tests.toys.task import logistic_regression
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-TASK = logistic_regression()
-LOCAL = Local(0.5, 4, steps=5)
 BASELINE = np.array([0.91, 0.47, 0.61, 0.0, 0.71], np.float32)  # no tie with any accuracy
 ROUNDS, EVERY = 13, 3
 
@@ -29,18 +24,6 @@ ROUNDS, EVERY = 13, 3
 @pytest.fixture(scope="module")
 def federation():
     return by_id(tiny_federation())
-
-
-def run(algorithm, federation, rounds=ROUNDS):
-    """States before each round and after the last, and the records."""
-    step = jax.jit(lambda state: one_round(algorithm, federation, Layout(5, 1, 5), state))
-    states = [jax.jit(lambda: initial_state(algorithm, federation, jnp.uint32(0)))()]
-    records = []
-    for _ in range(rounds):
-        state, info = step(states[-1])
-        states.append(state)
-        records.append(jax.tree.map(np.asarray, unlabelled(info)))
-    return states, records
 
 
 def accuracies(model, federation, part):
@@ -59,7 +42,7 @@ def accuracies(model, federation, part):
 def test_the_pool_is_what_saved_models_say(comes_back, split, federation):
     inner = fedavg(TASK, LOCAL, clients_per_round=3)
     algorithm = opting_out(inner, baseline=jnp.asarray(BASELINE), every=EVERY, comes_back=comes_back, split=split)
-    states, records = run(algorithm, federation)
+    states, records = run(algorithm, federation, ROUNDS)
     gone, decisions = np.zeros(5, bool), []
     for t, record in enumerate(records):
         if t % EVERY == 0:
@@ -107,20 +90,6 @@ def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
         assert record["tokens"].sum() + record["pool"].sum() == 100
 
 
-@pytest.mark.unchecked
-def test_bad_arguments_are_named(federation):
-    inner = fedavg(TASK, LOCAL)
-    with pytest.raises(ValueError, match="expected split to be valid, train or test, got 'all'"):
-        opting_out(inner, baseline=0.5, split="all")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected every to be a whole number of at least 1, got 0"):
-        opting_out(inner, baseline=0.5, every=0)
-    for wrong in (jnp.zeros(3), jnp.zeros((4, 3)), jnp.zeros((2, 4, 5))):
-        with pytest.raises(
-            ValueError, match=r"one for each of 5 clients, or a table of as many columns .* got shape \("
-        ):
-            run(opting_out(inner, baseline=wrong), federation, 1)
-
-
 # --- A baseline that changes from round to round -------------------------------------------------------------
 
 
@@ -130,7 +99,7 @@ SLOW = fedavg(TASK, Local(0.05, 4, steps=2), clients_per_round=3)
 @pytest.fixture(scope="module")
 def slow_run(federation):
     """FedAvg that still learns in the last round: its states, and its accuracies after 0, 1, ... rounds."""
-    states, _ = run(SLOW, federation)
+    states, _ = run(SLOW, federation, ROUNDS)
     table = np.stack([accuracies(state.server.model, federation, "train") for state in states]).astype(np.float32)
     assert len({tuple(row) for row in table[::EVERY]}) > 3  # so that another row would be seen
     return states, table
@@ -145,7 +114,7 @@ def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
     table = np.concatenate([table[:ROUNDS], np.ones((extra, 5), np.float32)])
     algorithm = appeal_based(SLOW, threshold=1e9) if inner == "polled" else SLOW
     algorithm = opting_out(algorithm, baseline=jnp.asarray(table), every=EVERY, split="train")
-    states, records = run(algorithm, federation)
+    states, records = run(algorithm, federation, ROUNDS)
     for t, record in enumerate(records):
         assert not record["opted_out"].any()
         np.testing.assert_allclose(record["gain"], 0, atol=1e-6, err_msg=f"round {t}")
@@ -167,7 +136,7 @@ def test_only_the_rows_of_decisions_are_read(federation):
     """Rows between them may be unknown. Where the row of a decision is, everybody stays."""
     table = np.full((ROUNDS, 5), np.nan, np.float32)
     table[EVERY] = BASELINE
-    found, records = run(opting_out(fedavg(TASK, LOCAL), baseline=jnp.asarray(table), every=EVERY), federation)
+    found, records = run(opting_out(fedavg(TASK, LOCAL), baseline=jnp.asarray(table), every=EVERY), federation, ROUNDS)
     gain = accuracies(found[EVERY].server.inner.model, federation, "valid") - BASELINE
     for t, record in enumerate(records):
         if EVERY <= t < 2 * EVERY:

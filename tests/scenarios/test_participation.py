@@ -17,48 +17,10 @@ from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Available, unlabelled
 from fljax.scenarios import appeal_based, availability, dropout
-from fljax.training import Local
-from tests.toys.federation import client_rows, tiny_federation
-from tests.toys.task import logistic_regression
+from tests.scenarios.tools import LOCAL, POPULATION, TASK, losses, run, taking_part
+from tests.toys.federation import client_rows
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-TASK = logistic_regression()
-LOCAL = Local(0.5, 4, steps=5)
-POPULATION = 5
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return tiny_federation()
-
-
-def run(algorithm: Any, federation: Any, rounds: int, seed: int = 0) -> tuple[list[Any], list[Any]]:
-    """States before each round and after the last, and the records."""
-    data = by_id(federation)
-    step = jax.jit(lambda state: one_round(algorithm, data, Layout(5, 1, 5), state))
-    states = [jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(seed)))()]
-    records = []
-    for _ in range(rounds):
-        state, info = step(states[-1])
-        states.append(state)
-        records.append(jax.tree.map(np.asarray, unlabelled(info)))
-    return states, records
-
-
-def losses(model: Any, federation: Any) -> np.ndarray:
-    """``F_k`` of every client in NumPy."""
-    found = []
-    for id in range(POPULATION):
-        x, y = client_rows(federation, id)
-        logits = x.astype(float) @ np.asarray(model.weight, float) + np.asarray(model.bias, float)
-        top = logits.max(axis=1)
-        found.append(np.mean(top + np.log(np.exp(logits - top[:, None]).sum(axis=1)) - logits[np.arange(len(y)), y]))
-    return np.array(found)
-
-
-def taking_part(record: Any) -> set[int]:
-    return set(record["cohort_id"][record["cohort_present"]].tolist())
 
 
 # --- Appeal-based participation -----------------------------------------------------------------------------
@@ -135,11 +97,6 @@ def test_the_global_model_may_be_judged_as_in_the_paper(name, federation):
     assert np.abs(records[2]["polled_loss"] - deployed[2]["polled_loss"]).max() > 1e-3
 
 
-def test_a_method_without_a_global_model_has_none_to_judge():
-    with pytest.raises(ValueError, match="expected an algorithm with a global model to judge it, got one without"):
-        appeal_based(REGISTRY["standalone"].build(TASK, LOCAL), threshold=1.0, judged="global")
-
-
 @pytest.mark.thorough
 def test_the_split_that_is_asked(federation):
     algorithm = appeal_based(fedavg(TASK, LOCAL), threshold=1.0, split="test")
@@ -148,17 +105,6 @@ def test_the_split_that_is_asked(federation):
     x, y = client_rows(federation, 3, "test")
     expected = TASK.loss(TASK.logits(model, jnp.asarray(x)), jnp.asarray(y)).mean()
     np.testing.assert_allclose(records[0]["polled_loss"][3], expected, rtol=1e-5)
-
-
-@pytest.mark.unchecked
-def test_appeal_errors(federation):
-    inner = fedavg(TASK, LOCAL)
-    with pytest.raises(ValueError, match="expected empty_pool to be skip or all, got 'none'"):
-        appeal_based(inner, threshold=1.0, empty_pool="none")  # type: ignore
-    with pytest.raises(ValueError, match="expected split to be train, valid or test, got 'all'"):
-        appeal_based(inner, threshold=1.0, split="all")  # type: ignore
-    with pytest.raises(ValueError, match=r"one for each of 5 clients, got shape \(3,\)"):
-        run(appeal_based(inner, threshold=jnp.ones(3)), federation, 1)
 
 
 # --- Absence ------------------------------------------------------------------------------------------------
@@ -187,8 +133,6 @@ def test_dropout_by_client(federation):
     assert (present[:, 2] != present[:, 3]).any()  # each draws its own
     _, listed = run(dropout(fedavg(TASK, LOCAL, clients_per_round=None), rate=rate.tolist()), federation, 3)
     assert [taking_part(record) for record in listed] == [taking_part(record) for record in records[:3]]
-    with pytest.raises(ValueError, match=r"one for each of 5 clients, or a table .*, got shape \(2,\)"):
-        run(dropout(fedavg(TASK, LOCAL), rate=jnp.ones(2)), federation, 1)
 
 
 TRACE = np.array([[1, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 1, 1, 0, 0]])
@@ -218,19 +162,6 @@ def test_an_announced_absence_is_known_before_selection(federation):
     for round, record in enumerate(announced):
         assert len(taking_part(record)) == min(2, TRACE[round % 3].sum())
     assert any(len(taking_part(record)) < 2 for record in surprised[::3])
-
-
-def test_availability_errors(federation, tmp_path):
-    inner = fedavg(TASK, LOCAL)
-    with pytest.raises(ValueError, match="expected a trace of 5 clients, got 4"):
-        run(availability(inner, trace=TRACE[:, :4]), federation, 1)
-    with pytest.raises(ValueError, match=r"expected a trace \[rounds, clients\], got shape \(5,\)"):
-        availability(inner, trace=TRACE[0])
-    with pytest.raises(ValueError, match=r"expected a trace in a \.npy or \.csv file, got"):
-        availability(inner, trace=str(tmp_path / "nothing.csv"))
-    (tmp_path / "words.csv").write_text("a,b\n")
-    with pytest.raises(ValueError, match=r"expected a trace in a \.npy or \.csv file, got"):
-        availability(inner, trace=str(tmp_path / "words.csv"))
 
 
 @pytest.mark.thorough
@@ -290,17 +221,6 @@ def test_newcomers_answer_from_the_round_on_in_which_they_join() -> None:
     # The server that knows who can answer fills its cohort with others.
     few = availability(fedavg(TASK, LOCAL, clients_per_round=3), newcomers=[1, 4], joins=3, announced=True)
     assert _cohort(few, 0) == {0, 2, 3}
-    cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({}, "expected exactly one of trace and newcomers for availability"),
-        ({"trace": [[1] * 5], "newcomers": [1]}, "expected exactly one of trace and newcomers for availability"),
-        ({"trace": [[1] * 5], "joins": 2}, "expected newcomers who join in round 2, got a trace alone"),
-        ({"newcomers": [1, 1]}, "expected different ids of clients from 0 for ids"),
-    )
-    for options, words in cases:
-        with pytest.raises(ValueError, match=words):
-            availability(inner, **options)
-    with pytest.raises(ValueError, match="expected ids of clients from 0 to 4 for ids, got"):
-        _cohort(availability(inner, newcomers=[5]), 0)
 
 
 def test_rates_by_round_and_client_from_a_file(tmp_path: pathlib.Path) -> None:
@@ -310,8 +230,3 @@ def test_rates_by_round_and_client_from_a_file(tmp_path: pathlib.Path) -> None:
     for name in ("rates.csv", "rates.npy"):
         algorithm = dropout(inner, rate=tmp_path / name)
         assert [_cohort(algorithm, round) for round in range(3)] == [{1, 3, 4}, {0, 1, 2}, {1, 3, 4}]
-    np.save(tmp_path / "rates.npy", 2 * table)
-    with pytest.raises(ValueError, match=r"expected rates from 0 to 1 in the file '.*rates.npy', got others"):
-        dropout(inner, rate=tmp_path / "rates.npy")
-    with pytest.raises(ValueError, match=r"expected a table of rates in a .npy or .csv file, got 'nothing.csv'"):
-        dropout(inner, rate="nothing.csv")

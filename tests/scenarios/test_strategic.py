@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -14,7 +13,6 @@ import fljax
 from fljax import aggregators, algorithms, scenarios
 from fljax.algorithms.single_model import SingleModel, single_model
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.states import by_id, initial_state
 from fljax.protocol import Algorithm, Available, Census, LocalData, Rows, Seat, Subset
 from fljax.protocol.messages import Report, Sent
 from fljax.scenarios import ByReport, Strategy, strategic
@@ -22,7 +20,7 @@ from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.strategic import HONEST, StrategicClient, received_model, updates_of
 from tests.games.test_retraining import few
 from tests.precision import enable_x64
-from tests.scenarios.test_participation import LOCAL, TASK
+from tests.scenarios.tools import LOCAL, TASK
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -280,38 +278,6 @@ def test_iafl_rewards_by_contributions_that_clients_claim(ceiling: Any, claim: f
 
 
 # --- Bad input ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize(
-    ("strategy", "words"),
-    [
-        (Strategy(own=np.inf), r"expected strategy\.own to be"),
-        (Strategy(effort=1.5), r"expected strategy\.effort to be .* from 0 to 1"),
-        (Strategy(flip=-0.1), r"strategy\.flip"),
-        (Strategy(noise=-1.0), r"strategy\.noise"),
-        (Strategy(own="much"), r"strategy\.own"),  # type: ignore[arg-type]
-        (Strategy(factor=ByReport(loss=np.nan)), r"strategy\.factor\.loss"),
-        ({"own": 2.0}, "expected strategy to be"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(strategy: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        strategic(told(), strategy=strategy)
-
-
-@pytest.mark.parametrize("strategy", [Strategy(own=[1.0, 2.0]), Strategy(shift=ByReport(size=np.ones((4, 2))))])
-def test_arrays_of_other_clients_are_refused(strategy: Strategy) -> None:
-    census = Census(jnp.ones(3, jnp.int32), jnp.ones(3, jnp.int32))
-    with pytest.raises(ValueError, match=r"expected strategy\.(own|shift\.size) to be .* each of 3 clients.*got shape"):
-        strategic(told(), strategy=strategy).init_server(jax.random.key(0), census)
-
-
-def test_clients_that_train_one_of_several_models_keep_none() -> None:
-    inner = algorithms.ipfl(TASK, LOCAL, clients_per_cluster=2)
-    begin = functools.partial(initial_state, strategic(inner, strategy=Strategy(stale=1.0)), by_id(few(2)))
-    with pytest.raises(ValueError, match="expected an algorithm whose clients receive one model and send an update"):
-        jax.eval_shape(begin, jnp.uint32(0))
 
 
 def test_the_received_model_and_the_updates_of_a_message() -> None:

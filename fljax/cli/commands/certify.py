@@ -6,10 +6,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from rich.table import Table
-
 from fljax.cli.options import CertifyOptions, ConfigFile, WholeRunOptions
-from fljax.cli.printing import console, print_json
+from fljax.cli.printing import as_table, console, print_json
 from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
 from fljax.core.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
@@ -156,12 +154,7 @@ def _print(label: str, dataset: xr.Dataset, notes: Sequence[str]) -> None:
     if first is not None:
         shown.print(f"{label}: {first}", highlight=False)
         said = said[1:]
-    head, *rows = deviation_rows(dataset)
-    table = Table(title=f"{label}: does it pay to deviate?")
-    for place, column in enumerate(head):
-        table.add_column(column, justify="right" if 0 < place < len(head) - 1 else "left")
-    for row in rows:
-        table.add_row(*row)
+    table = as_table(deviation_rows(dataset), f"{label}: does it pay to deviate?", words=["verdict"])
     shown.print(table)
     for sentence in (*said, *notes):
         shown.print(sentence, highlight=False)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fljax.cli.commands.results import columns_of
 from fljax.cli.options import Json, Metrics
-from fljax.cli.printing import console, print_json
+from fljax.cli.printing import as_table, console, print_json
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:
@@ -81,12 +81,7 @@ def _print_ranks(runs: Sequence[pathlib.Path], metrics: Sequence[str], as_json: 
         tell(found.latex(), end="")
         return
     heads, lines = methods.lines_of(found)
-    table = Table(caption=methods.note(found))
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left")
-    for line in lines:
-        table.add_row(*line)
-    console(120).print(table)
+    console(120).print(as_table([heads, *lines], caption=methods.note(found)))
 
 
 def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
@@ -99,37 +94,33 @@ def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
 
 
 def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
-    from fljax.report.tables import cell, digits_of
+    from fljax.report.tables import cell, digits_of, with_spread
 
     by_line: dict[tuple[str, str], dict[str, Compared]] = {}
     for each in found:
         by_line.setdefault((each.run, each.row.algorithm), {})[each.row.metric] = each
     (first, label), *_ = by_line
-    table = Table(
-        title="Test results at the last evaluation, mean ± std over seeds",
-        caption=f"second line: difference from the same algorithm in {first}, or from {label} if it is not there",
-        show_lines=True,
-    )
-    table.add_column("run/algorithm")
-    for words in columns.values():
-        table.add_column(words, justify="right")
     marked = any(each.diverged for each in found)
-    if marked:
-        table.add_column("diverged")
 
     def shown(each: Compared | None) -> str:
         if each is None:
             return "–"
         if each.difference is None:
             return cell(each.row)
-        digits = digits_of(each.row.metric)
-        spread = "" if each.difference.std != each.difference.std else f" ± {each.difference.std:.{digits}f}"
-        return f"{cell(each.row)}\n{each.difference.mean:+.{digits}f}{spread}"
+        mean, std, _ = each.difference
+        return f"{cell(each.row)}\n{with_spread(mean, std, digits_of(each.row.metric), '+')}"
 
+    lines = [["run/algorithm", *columns.values(), *["diverged"] * marked]]
     for (run, algorithm), line in by_line.items():
         marks = [next(iter(line.values())).diverged] * marked
-        table.add_row(f"{run}/{algorithm}", *(shown(line.get(name)) for name in columns), *marks)
-    return table
+        lines.append([f"{run}/{algorithm}", *(shown(line.get(name)) for name in columns), *marks])
+    return as_table(
+        lines,
+        "Test results at the last evaluation, mean ± std over seeds",
+        f"second line: difference from the same algorithm in {first}, or from {label} if it is not there",
+        words=["diverged"],
+        show_lines=True,
+    )
 
 
 def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str, str]]]:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from fljax.cli.options import ConfigFile, Json, NoImport, Overrides
-from fljax.cli.printing import console, print_json
+from fljax.cli.printing import as_table, console, print_json
 from fljax.cli.running import memory, start_jax
 from fljax.core.plain import tell
 
@@ -120,21 +120,16 @@ def _each_client(counts: ClientCounts, heading: str, shared: bool) -> Table:
     import numpy as np
 
     unseen = bool(counts.unseen.any())
-    table = Table(title=f"Clients of {heading}", caption=_caption(counts))
-    table.add_column("client")
     sizes = {name: getattr(counts, name) for name in ("train", "valid", "test", "deployment", "later")}
     sizes = {name: size for name, size in sizes.items() if size.any() or name == "train"}
-    columns = [*sizes, *_label_columns(counts)]
-    for name in columns:
-        table.add_column(name, justify="right" if name != "most frequent labels" else "left")
+    lines = [["client", *sizes, *_label_columns(counts)]]
     for client, name in enumerate(_texts(counts.clients)):
         shown = f"{name} (unseen)" if unseen and counts.unseen[client] else name
         rows = [str(size[client]) for size in sizes.values()]
-        table.add_row(shown, *rows, *_label_cells(counts, np.array([client])))
-    table.add_section()
+        lines.append([shown, *rows, *_label_cells(counts, np.array([client]))])
     totals = [str(size[0] if name == "test" and shared else size.sum()) for name, size in sizes.items()]
-    table.add_row("all", *totals, *_label_cells(counts, np.arange(len(counts.clients))))
-    return table
+    lines.append(["all", *totals, *_label_cells(counts, np.arange(len(counts.clients)))])
+    return as_table(lines, f"Clients of {heading}", _caption(counts), words=["most frequent labels"], sums=True)
 
 
 def _label_columns(counts: ClientCounts) -> list[str]:
@@ -175,33 +170,29 @@ def _summary(counts: ClientCounts, heading: str) -> list[Table]:
 
     seen = int((~counts.unseen).sum())
     title = f"{seen} clients" + (f" and {len(counts.clients) - seen} unseen ones" if seen < len(counts.clients) else "")
-    table = Table(title=f"{title} of {heading}", caption=_caption(counts))
-    for name in ("of one client", "least", "median", "mean", "most"):
-        table.add_column(name, justify="left" if name == "of one client" else "right")
-    lines: dict[str, np.ndarray] = {"training rows": counts.train}
+    numbers: dict[str, np.ndarray] = {"training rows": counts.train}
     others = {"validation": counts.valid, "test": counts.test, "deployment": counts.deployment, "later": counts.later}
-    lines |= {f"{name} rows": rows for name, rows in others.items() if rows.any()}
+    numbers |= {f"{name} rows": rows for name, rows in others.items() if rows.any()}
     if counts.labels is not None:
-        lines["different labels"] = (counts.labels > 0).sum(axis=1)
-        lines["share of its most frequent label"] = counts.labels.max(axis=1) / np.maximum(counts.labels.sum(axis=1), 1)
+        numbers["different labels"] = (counts.labels > 0).sum(axis=1)
+        share = counts.labels.max(axis=1) / np.maximum(counts.labels.sum(axis=1), 1)
+        numbers["share of its most frequent label"] = share
     elif counts.targets is not None:
-        lines["mean of its numbers"] = np.array([each.mean() for each in counts.targets if len(each)])
-        lines["std of its numbers"] = np.array([each.std() for each in counts.targets if len(each)])
-    for name, values in ((name, each.astype(float)) for name, each in lines.items()):
+        numbers["mean of its numbers"] = np.array([each.mean() for each in counts.targets if len(each)])
+        numbers["std of its numbers"] = np.array([each.std() for each in counts.targets if len(each)])
+    lines = [["of one client", "least", "median", "mean", "most"]]
+    for name, values in ((name, each.astype(float)) for name, each in numbers.items()):
         found = [values.min(), np.median(values), values.mean(), values.max()]
-        table.add_row(name, *[_number(each) for each in found])
+        lines.append([name, *map(_number, found)])
+    table = as_table(lines, f"{title} of {heading}", _caption(counts))
     if counts.labels is None:
         return [table]
     rows, holders = counts.labels.sum(axis=0), (counts.labels > 0).sum(axis=0)
     order = np.argsort(-rows, kind="stable")[:MOST_CLIENTS]
-    left = len(rows) - len(order)
-    labels = Table(title="Labels", caption=f"and {left} less frequent labels" if left else None)
-    for name in ("label", "training rows", "clients that have it"):
-        labels.add_column(name, justify="left" if name == "label" else "right")
-    names = _texts(counts.classes)
-    for each in sorted(order.tolist()):
-        labels.add_row(names[each], str(rows[each]), str(holders[each]))
-    return [table, labels]
+    left, names = len(rows) - len(order), _texts(counts.classes)
+    lines = [["label", "training rows", "clients that have it"]]
+    lines += [[names[each], str(rows[each]), str(holders[each])] for each in sorted(order.tolist())]
+    return [table, as_table(lines, "Labels", f"and {left} less frequent labels" if left else "")]
 
 
 def _caption(counts: ClientCounts) -> str:
@@ -276,15 +267,13 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
         missing = {label: engine.shortage(each) for label, each in found.items()}
         print_json({label: {**each._asdict(), "warning": missing[label]} for label, each in found.items()})
         return
-    table = Table(title="Memory of a run", caption=f"server, clients: of {_seeds(len(chosen.seeds))}")
-    table.add_column("algorithm")
-    for head in ("at once", "server", "models", "of", "clients", "data"):
-        table.add_column(head, justify="right")
+    lines = [["algorithm", "at once", "server", "models", "of", "clients", "data"]]
     for label, each in found.items():
         models = each.server // max(each.model, 1)
         sizes = [engine.size(count) for count in (each.peak, each.server, each.model, each.clients, each.data)]
-        table.add_row(label, *sizes[:2], str(models), *sizes[2:])
-    console(110).print(table)
+        lines.append([label, *sizes[:2], str(models), *sizes[2:]])
+    caption = f"server, clients: of {_seeds(len(chosen.seeds))}"
+    console(110).print(as_table(lines, "Memory of a run", caption))
     for label, each in found.items():
         if each.devices > 1:
             tell(f"{label}: on each of {each.devices} devices")

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.table import Table
 
 from fljax.cli.options import ReproduceOptions
-from fljax.cli.printing import console, fail, print_json
+from fljax.cli.printing import as_table, console, fail, print_json
 from fljax.cli.running import RUNS, Context, resumable, saving_of, start_jax
 from fljax.core.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
@@ -280,12 +279,8 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
     for setting, rows in _by_setting(compared).items():
         columns = list(dict.fromkeys((row.published.metric, row.published.split) for row in rows))
         said = "; ".join(each for each in (caption([row.published for row in rows]), _gone(rows, ours)) if each)
-        table = Table(title=setting, caption=said or None)
-        table.add_column("algorithm")
-        for metric, split in columns:
-            table.add_column(f"{metric}\n{split}\nprinted", justify="right", overflow="fold")
-            if ours:
-                table.add_column("\n\nours", justify="right")
+        heads = [(f"{metric}\n{split}\nprinted", *["\n\nours"] * ours) for metric, split in columns]
+        lines = [["algorithm", *(head for pair in heads for head in pair)]]
         for algorithm in dict.fromkeys(row.published.algorithm for row in rows):
             cells = []
             for column in columns:
@@ -296,8 +291,8 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
                 cells.append("–" if found is None else number(found.published.mean, found.published.std, metric))
                 if ours:
                     cells.append("–" if found is None else _our_number(found))
-            table.add_row(algorithm, *cells)
-        terminal.print(table)
+            lines.append([algorithm, *cells])
+        terminal.print(as_table(lines, setting, said, fold=True))
 
 
 def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
@@ -307,15 +302,11 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
 
     for setting, rows in _by_setting(compared).items():
         said = "; ".join(each for each in (caption([row.published for row in rows]), mark, _gone(rows)) if each)
-        table = Table(title=setting, caption=said or None)
-        for name in ("metric", "split", "algorithm"):
-            table.add_column(name)
-        for name in ("printed", "ours", "seeds", "difference / error"):
-            table.add_column(name, justify="right")
-        table.add_column("verdict", overflow="fold")
+        names = ("metric", "split", "algorithm")
+        lines = [[*names, "printed", "ours", "seeds", "difference / error", "verdict"]]
         for row in rows:
             own, metric = row.published, row.published.metric
-            table.add_row(
+            cells = [
                 metric,
                 own.split,
                 own.algorithm,
@@ -324,8 +315,9 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
                 str(row.seeds or "–"),
                 _signed(verdicts.errors_apart(own, row.sample), 1),
                 str(verdicts.judge_number(own, row.sample, row.missing)),
-            )
-        console(170).print(table)
+            ]
+            lines.append(cells)
+        console(170).print(as_table(lines, setting, said, words=[*names, "verdict"], fold=True))
 
 
 def _our_number(row: Compared) -> str:
@@ -369,23 +361,19 @@ def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_
         print_beside(compared, ours=False)
         return
     print_cells(compared, mark)
-    orders = Table(title="Orders of algorithms", caption=mark or None)
-    for name in ("setting", "metric", "agree", "differ", "undecided", "not run", "Kendall's tau"):
-        orders.add_column(name, justify="left" if name in ("setting", "metric") else "right")
+    orders = [["setting", "metric", "agree", "differ", "undecided", "not run", "Kendall's tau"]]
     for each in summarise_columns([(row.published, row.sample) for row in compared]):
         counts = (str(count) for count in (each.agrees, each.differs, each.undecided, each.not_run))
-        orders.add_row(", ".join(each.setting), each.metric, *counts, _signed(each.tau, 2))
-    console(170).print(orders)
+        orders.append([", ".join(each.setting), each.metric, *counts, _signed(each.tau, 2)])
+    console(170).print(as_table(orders, "Orders of algorithms", mark, words=["metric"]))
     claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
     if not claims:
         return
-    said = Table(title=f"Claims about {table}", caption=mark or None)
-    for name in ("claim", "place in the paper", "verdict"):
-        said.add_column(name, overflow="fold")
+    lines = [["claim", "place in the paper", "verdict"]]
     for judged in judge_all(claims, {cell_of(row.published): row.sample for row in compared}):
         about = f"{judged.claim.statement} ({judged.claim.dataset}, {judged.claim.partition}, {judged.claim.split})"
-        said.add_row(about, judged.claim.printed, str(judged.verdict))
-    console(170).print(said)
+        lines.append([about, judged.claim.printed, str(judged.verdict)])
+    console(170).print(as_table(lines, f"Claims about {table}", mark, words=lines[0], fold=True))
 
 
 def _is_about(claim: Any, compared: Sequence[Compared]) -> bool:
@@ -429,21 +417,12 @@ def _list(table: str | None, run: pathlib.Path | None, as_json: bool) -> None:
     if as_json:
         print_json([each._asdict() for each in found])
         return
-    shown = Table(
-        title="What published tables need",
-        caption="client-rounds: methods x seeds x rounds x clients per round; minutes: on 2 cores, where a report says",
-    )
-    for name in ("table", "data set", "data", "runs", "client-rounds", "minutes"):
-        shown.add_column(name, justify="left" if name in ("table", "data set", "data") else "right", overflow="fold")
+    lines = [["table", "data set", "data", "runs", "client-rounds", "minutes"]]
     for each in found:
         part = "" if each.measured == each.settings else f" ({each.measured} of {each.settings} runs)"
         minutes = "–" if math.isnan(each.minutes) else f"{each.minutes:.0f}{part}"
-        shown.add_row(
-            each.table,
-            each.dataset,
-            each.data if each.is_here else f"not here: {each.data}",
-            str(each.settings),
-            f"{each.local_runs:,}",
-            minutes,
-        )
-    console(150).print(shown)
+        data = each.data if each.is_here else f"not here: {each.data}"
+        lines.append([each.table, each.dataset, data, str(each.settings), f"{each.local_runs:,}", minutes])
+    caption = "client-rounds: methods x seeds x rounds x clients per round; minutes: on 2 cores, where a report says"
+    title, words = "What published tables need", ["data set", "data"]
+    console(150).print(as_table(lines, title, caption, words=words, fold=True))

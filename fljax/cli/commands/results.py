@@ -12,8 +12,8 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
+from fljax.cli import printing
 from fljax.cli.options import FigureOptions, Json
-from fljax.cli.printing import PICTURES, asked_for, console, print_json, report_of, write_figures, write_pictures
 from fljax.cli.running import Interrupted
 from fljax.core.plain import as_csv, tell
 
@@ -42,7 +42,7 @@ def report_(
     """Draw the picture and the page of runs again; with --figures, more figures as PNG files and on the page."""
     from fljax import report
 
-    asked, wanted = asked_for(chosen), _targets(targets)
+    asked, wanted = printing.asked_for(chosen), _targets(targets)
     if asked is None and chosen.metric:
         raise ValueError("expected --metric with --figures, got it without")
     if live and wanted:
@@ -53,9 +53,9 @@ def report_(
         tell(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
         report.follow(runs[0])
         return 0
-    written = {str(folder): [str(path) for path in report_of(folder, asked, wanted)] for folder in runs}
+    written = {str(folder): [str(path) for path in printing.report_of(folder, asked, wanted)] for folder in runs}
     if as_json:
-        print_json(written)
+        printing.print_json(written)
         return 0
     for paths in written.values():
         tell("\n".join(paths))
@@ -84,7 +84,7 @@ def export(
 
     --figures is --pdf of the named figures; --gains and --leaving are --csv of other tables.
     """
-    asked = asked_for(chosen)
+    asked = printing.asked_for(chosen)
     forms = {"--latex": latex, "--csv": csv and not (leaving or gains), "--pdf": pdf and asked is None}
     forms |= {"--gains": gains, "--leaving": leaving, "--figures": asked is not None}
     named = [name for name, on in forms.items() if on]
@@ -97,7 +97,7 @@ def export(
         other = "--metric" if chosen.metric else named[0]
         raise ValueError(f"expected --target with --latex or --csv, and no --metric, got it with {other}")
     if asked is not None:
-        write_figures(run, asked, run / PICTURES if out is None else out)
+        printing.write_figures(run, asked, run / printing.PICTURES if out is None else out)
         return 0
     from fljax.results import folders
 
@@ -108,7 +108,7 @@ def export(
     else:
         found, records = folders.load(run)
         if pdf:
-            write_pictures(found, records, run / PICTURES if out is None else out)
+            printing.write_pictures(found, records, run / printing.PICTURES if out is None else out)
             return 0
         if gains:
             text = _clients_of(found)
@@ -182,9 +182,9 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     def about_scores(columns: Mapping[str, str]) -> str:
         return directions(metrics) if any(score_name(name) for name in columns) else weights_in_words(metrics)
 
+    if not latex:
+        return exporting.csv_metrics(metrics, chosen)
     if axes_of(metrics):
-        if not latex:
-            return exporting.csv_cells(metrics, chosen)
         metric = str(metrics.attrs["metric"])
         if chosen:
             rows, diverged = best_cell_rows(metrics, chosen)
@@ -200,10 +200,8 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; (edge): edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]
     columns = columns_of({row.metric for row in rows}, chosen)
-    if latex:
-        lower = {name: is_lower(metrics[name]) for name in columns}
-        return exporting.latex_table(rows, columns, diverged_seeds(metrics), about_scores(columns), lower)
-    return exporting.csv_table(metrics, [row for row in rows if not chosen or row.metric in columns])
+    lower = {name: is_lower(metrics[name]) for name in columns}
+    return exporting.latex_table(rows, columns, diverged_seeds(metrics), about_scores(columns), lower)
 
 
 def columns_of(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
@@ -229,11 +227,11 @@ def watch(
     state = read_state(run)
     if as_json:
         algorithms = [each._asdict() for each in state.algorithms]
-        print_json({**state._asdict(), "finished": state.finished, "algorithms": algorithms})
+        printing.print_json({**state._asdict(), "finished": state.finished, "algorithms": algorithms})
     elif once:
-        console(130).print(progress_table(state))
+        printing.console(130).print(progress_table(state))
     else:
-        terminal = console()
+        terminal = printing.console()
         try:
             with Live(progress_table(state), console=terminal, auto_refresh=False) as live:
                 while state.running:
@@ -251,24 +249,19 @@ def progress_table(state: RunState) -> Table:
     from fljax.metrics.uncertainty import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
-    found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation" if shown else None)
-    found.add_column("algorithm")
-    found.add_column("state")
     evaluates = state.unit == "rounds"  # runs are evaluated at their end only
-    heads = (state.unit.removesuffix("s"), f"{state.unit}/s", "left", *["evaluated"] * evaluates, *shown.values())
-    for head in heads:
-        found.add_column(head, justify="right")
     marked = any(each.diverged for each in state.algorithms)
-    if marked:
-        found.add_column("diverged")
+    heads = ("algorithm", "state", state.unit.removesuffix("s"), f"{state.unit}/s", "left")
+    lines = [[*heads, *["evaluated"] * evaluates, *shown.values(), *["diverged"] * marked]]
     for each in state.algorithms:
         rate = "–" if each.rate is None else f"{each.rate:.3g}"
         left = "–" if each.left is None or each.state != "training" else duration(each.left)
         after = ["–" if each.evaluated is None else f"after {each.evaluated}"] * evaluates
         numbers = [_last_value(each, name) for name in shown]
-        numbers += [each.diverged] * marked
-        found.add_row(each.label, each.state, f"{each.round} of {each.rounds}", rate, left, *after, *numbers)
-    return found
+        done = f"{each.round} of {each.rounds}"
+        lines.append([each.label, each.state, done, rate, left, *after, *numbers, *[each.diverged] * marked])
+    caption = "metrics: means over seeds at the last evaluation" if shown else ""
+    return printing.as_table(lines, headline(state), caption, words=["state", "diverged"])
 
 
 def headline(state: RunState) -> str:

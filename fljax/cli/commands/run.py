@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fljax.cli.commands.reproduce import check_chosen, print_chosen
 from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
-from fljax.cli.printing import console, fail, print_json
+from fljax.cli.printing import as_table, console, fail, print_json
 from fljax.cli.running import Context, extra_callbacks, folder_of, join, resumable, saving_of, start_jax
 from fljax.core.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
@@ -146,13 +146,8 @@ def _summary(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None
     from fljax.report import overview
 
     shown = overview(rows, seeds, diverged, scores)
-    table = Table(title=shown.title, caption=shown.caption)
-    table.add_column("algorithm")
-    for column in shown.columns:
-        table.add_column(column, justify="left" if column == "diverged" else "right")
-    for label, cells in shown.lines.items():
-        table.add_row(label, *cells)
-    return table
+    lines = [("algorithm", *shown.columns), *((label, *cells) for label, cells in shown.lines.items())]
+    return as_table(lines, shown.title, shown.caption, words=["diverged"])
 
 
 # The parts of a place at which an algorithm of a sweep diverged.
@@ -343,20 +338,16 @@ def _tell(
     elif not options.quiet:
         metrics = outcome.metrics
         metric, marks = str(metrics.attrs["metric"]), diverged_seeds(metrics)
-        table = _best_cells(outcome.best, metric, metrics.sizes["seed"], marks)
-        table.caption = "; ".join(filter(None, [str(table.caption), weights_in_words(metrics)]))
-        console(110).print(table)
+        weights = weights_in_words(metrics)
+        console(110).print(_best_cells(outcome.best, metric, metrics.sizes["seed"], marks, weights))
         _print_places(metrics, folder, pictures)
 
 
-def _best_cells(best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
+def _best_cells(
+    best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str] | None = None, weights: str = ""
+) -> Table:
     from fljax.report import best_rows
 
-    head, *rows = best_rows(best, metric, diverged or {})
-    spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    table = Table(title=f"Best cells at the last evaluation, {spread}", caption="(edge): edge of the grid")
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place < 2 else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    title = f"Best cells at the last evaluation, {f'mean ± std over {seeds} seeds' if seeds > 1 else 'one seed'}"
+    caption = "; ".join(filter(None, ["(edge): edge of the grid", weights]))
+    return as_table(best_rows(best, metric, diverged), title, caption, words=["chosen by"])

@@ -6,10 +6,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.table import Table
-
 from fljax.cli.options import ConfigFile, WholeRunOptions, WorthOptions
-from fljax.cli.printing import console, fail, print_json
+from fljax.cli.printing import as_table, console, fail, print_json
 from fljax.cli.running import Context, folder_of, resumable, saving_of, start_jax
 from fljax.core.plain import tell
 from fljax.experiments.progress_bars import listener, progress_bars
@@ -56,13 +54,14 @@ def worth(context: Context, config: ConfigFile, options: WorthOptions, runs: Who
 
         for label, dataset in worths.items():
             shown = console(110)
-            *rows, sums = worth_rows(dataset)
-            shown.print(_table(f"{label}: what clients are worth", rows, sums))
+            title = f"{label}: what clients are worth"
+            shown.print(as_table(worth_rows(dataset), title, sums=True, whole=True))
             for sentence in (*worth_sentences(dataset), *_notes(tables[label])):
                 shown.print(sentence, highlight=False)
             if label in comparisons:
                 compared = comparisons[label]
-                console(145).print(_table(f"{label}: estimators beside retraining", estimator_rows(compared)))
+                title = f"{label}: estimators beside retraining"
+                console(145).print(as_table(estimator_rows(compared), title, whole=True))
                 for sentence in estimator_sentences(compared):
                     shown.print(sentence, highlight=False)
             shown.print()
@@ -166,19 +165,6 @@ def _notes(table: CoalitionTable) -> list[str]:
 
     words = [table.notes, divergences(table)]
     return [f"Cost: {in_words(table.cost)}.", *(f"{sentence}." for sentence in words if sentence)]
-
-
-def _table(title: str, rows: Sequence[Sequence[str]], sums: Sequence[str] = ()) -> Table:
-    """Rows of text, the first of which has headings, and a row of sums."""
-    shown = Table(title=title)
-    for place, column in enumerate(rows[0]):
-        shown.add_column(column, justify="right" if place else "left", no_wrap=not place)
-    for row in rows[1:]:
-        shown.add_row(*row)
-    if sums:
-        shown.add_section()
-        shown.add_row(*sums)
-    return shown
 
 
 def _print_json(folder: pathlib.Path, pictures: Sequence[pathlib.Path], known: _Shown) -> None:

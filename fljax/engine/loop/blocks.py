@@ -26,7 +26,7 @@ from fljax.engine.devices.layout import (
 )
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.checkpointing import CheckpointKeeper, Position, Resumed
-from fljax.engine.loop.compilation import PreparedRun, Programs, compiled, programs_of
+from fljax.engine.loop.compilation import Programs, compiled, programs_of
 from fljax.engine.loop.history import BestSoFar, History, OnMemory
 from fljax.engine.loop.trained import Scoring, state_of
 from fljax.engine.offload.run import OffloadRun
@@ -84,9 +84,7 @@ class Loop(NamedTuple):
     keeper: CheckpointKeeper
     scoring: Scoring
 
-    def start(
-        self, run: Programs | OffloadRun, prepared: PreparedRun, initial: State | None, clock: Clock
-    ) -> LoopState:
+    def start(self, run: Programs | OffloadRun, prepared: Programs, initial: State | None, clock: Clock) -> LoopState:
         """Compiles the programs, and evaluates the state before the first round."""
         memory = compiled(run, prepared.shapes, self.on_memory)
         state = run.start()
@@ -106,7 +104,7 @@ class Loop(NamedTuple):
             clock.skip()
         return LoopState(state, history, Position(self.first, self.first, False, clock.seconds, memory))
 
-    def resume(self, run: Programs | OffloadRun, prepared: PreparedRun, resumed: Resumed, clock: Clock) -> LoopState:
+    def resume(self, run: Programs | OffloadRun, prepared: Programs, resumed: Resumed, clock: Clock) -> LoopState:
         """Goes on after a checkpoint: callbacks get the earlier blocks. Programs are compiled if rounds are left."""
         position, history = resumed.position, resumed.history
         self.best.resume(resumed.best)
@@ -197,7 +195,7 @@ class Loop(NamedTuple):
 
 
 def completed(
-    loop: Loop, prepared: PreparedRun, initial: State | None, resumed: Resumed | None, clock: Clock
+    loop: Loop, prepared: Programs, initial: State | None, resumed: Resumed | None, clock: Clock
 ) -> tuple[LoopState, Layout, Clock]:
     """Runs all blocks, after ``resumed`` if there is one; where memory does not suffice, anew with a smaller layout."""
     while True:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fljax import results
 from fljax.core import processes, trees
+from fljax.core.names import check_unlabelled
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import QUICK, Layout, Memory, default_platform, made_bytes, put_state, replicate
 from fljax.engine.loop import diagnosis
@@ -25,14 +28,15 @@ from fljax.engine.programs.execution import resolve_together
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes, check_labels, measure, state_bytes, task_of, trace_round
 from fljax.engine.rounds.evaluate import GRADIENT_NORM
-from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.keys import ROUNDS, Seeds, check_below, seeds_of
 from fljax.engine.rounds.states import State, by_id
 from fljax.protocol import Algorithm, Federation, Info, Labelled
+from fljax.results import Reference
 from fljax.results.non_finite import check_mode
 
 
-class PreparedRun(NamedTuple):
-    """The arguments of a run's programs, before anything is compiled."""
+class Programs(NamedTuple):
+    """The programs of a run, and their arguments: as a user gives them, or moved to the devices (``programs_of``)."""
 
     spec: Spec
     layout: Layout
@@ -40,16 +44,6 @@ class PreparedRun(NamedTuple):
     inputs: Inputs
     seeds: Array  # [runs]
     shapes: Shapes
-
-
-class Programs(NamedTuple):
-    """The compiled programs of a run, and their arguments."""
-
-    spec: Spec
-    layout: Layout
-    capacity: int
-    inputs: Inputs
-    seeds: Array
 
     def start(self) -> State:
         """States of all runs before round 0."""
@@ -73,18 +67,123 @@ class Programs(NamedTuple):
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
         arguments = (self.spec, self.layout, self.inputs, state)
-        scores: dict[str, Labelled] = jax.tree.map(np.asarray, evaluation.evaluate(*arguments, jnp.int32(done)))
+        scores: dict[str, Labelled] = jax.tree.map(np.asarray, evaluation.judge_runs(*arguments, jnp.int32(done)))
         if diagnosis.is_asked():
             diagnosis.check_evaluation(*arguments, done, scores)
         return scores
 
 
-def programs_of(prepared: PreparedRun) -> Programs | OffloadRun:
+def checked_seeds(
+    federation: Federation, seeds: Seeds, rounds: int = 0, evaluate_every: int | None = None
+) -> tuple[list[int], Federation]:
+    """The seeds as a list, and the federation stored by id; raises a ValueError if numbers do not fit."""
+    numbers = seeds_of(seeds)
+    program.check_lengths(rounds, evaluate_every)
+    program.check_seeds(numbers, federation)
+    return numbers, by_id(federation)
+
+
+def checked_shapes(spec: Spec, inputs: Inputs, runs: int, end: int) -> Shapes:
+    """The shapes of a run to round ``end``; raises a ValueError if task, labels and scenarios do not fit."""
+    check_labels(task_of(spec, inputs), inputs.federation)
+    shapes = measure(spec, inputs, runs)
+    check_rounds(shapes.algorithm, end)
+    return shapes
+
+
+class Together(NamedTuple):
+    """Plans that run together, checked and split: all that their programs depend on, but for the layout."""
+
+    schedule: Schedule
+    seeds: list[int]
+    parts: list[tuple[Spec, Inputs]]  # of each plan
+    spec: Spec
+    inputs: Inputs
+    shapes: Shapes
+    references: list[Reference | None]
+
+    @classmethod
+    def of(
+        cls,
+        plans: Sequence[Algorithm | Plan],
+        federation: Federation,
+        schedule: Schedule,
+        first: int = 0,
+        references: Sequence[Reference | None] | None = None,
+    ) -> Together:
+        """From round ``first``; ``references``, one for each plan, are None before they are known."""
+        check_mode(schedule.non_finite)
+        seeds, stored = checked_seeds(federation, schedule.seeds, schedule.rounds, schedule.evaluate_every)
+        parts = program.partition_plans(plans, stored)
+        for (_, inputs), reference in zip(parts, references or repeat(None), strict=False):
+            check_rows(seeds, inputs, reference)
+        known = list(map(_required, plans, references or repeat(None)))
+        spec, inputs = program.stack_plans(parts, len(seeds))
+        spec = spec._replace(non_finite=schedule.non_finite, extra=schedule.needs(spec.valid))
+        if GRADIENT_NORM in spec.extra:
+            # Before references are known, only their shape matters.
+            shape = len(seeds) * len(parts), inputs.federation.clients.id.shape[-1]
+            required = np.zeros(shape, np.float32) if references is None else _stacked_requirements(known)
+            inputs = inputs._replace(required=required)
+        shapes = checked_shapes(spec, inputs, len(seeds) * len(parts), first + schedule.rounds)
+        spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
+        return cls(schedule, seeds, parts, spec, inputs, shapes, known)
+
+    @property
+    def runs(self) -> list[int]:
+        """The seed of each run: all seeds of the first plan, then those of the next one."""
+        return self.seeds * len(self.parts)
+
+    def on(self, layout: Layout | None = None) -> Programs:
+        """The arguments of the programs in a layout; None: the one that the execution resolves to."""
+        layout = resolve_together(self.schedule.execution, self.shapes.sizes) if layout is None else layout
+        capacity = program.capacity_of(self.schedule.rounds, self.schedule.spacing, layout)
+        return Programs(self.spec, layout, capacity, self.inputs, jnp.asarray(self.runs, jnp.uint32), self.shapes)
+
+
+def _stacked_requirements(references: Sequence[Reference | None]) -> np.ndarray:
+    """What clients require in all runs ``[runs, N]``, those of the first plan first."""
+    known = [reference for reference in references if reference is not None]
+    if len(known) < len(references):
+        raise ValueError(f"expected a reference, with what clients require, for {GRADIENT_NORM}, got None")
+    required = [each.threshold if each.required is None else each.required for each in known]
+    return np.concatenate([np.asarray(each) for each in required])
+
+
+def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:
+    """The reference with the ``threshold`` of the plan's arguments, unless the reference already has a threshold."""
+    if not isinstance(plan, Plan) or reference is None or reference.required is not None:
+        return reference
+    return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
+
+
+def check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
+    """Raises a ValueError unless ``by_seed`` and ``reference`` have a row for each seed."""
+    for name, tree in inputs.by_seed.items():
+        for leaf in jax.tree.leaves(tree):
+            if np.ndim(leaf) == 0 or np.shape(leaf)[0] != len(seeds):
+                raise ValueError(f"expected {name} in by_seed to have {len(seeds)} rows, got shape {np.shape(leaf)}")
+    check_unlabelled("reference", reference)
+    expected = (len(seeds), inputs.federation.clients.id.shape[-1])
+    if reference is not None and np.shape(reference.threshold) != expected:
+        raise ValueError(
+            f"expected reference to be of {expected} seeds and clients, got {np.shape(reference.threshold)}"
+        )
+
+
+def check_rounds(algorithm: Algorithm, end: int) -> None:
+    """Raises a ValueError if a scenario's table, or random keys, cover fewer rounds than ``end``."""
+    check_below(ROUNDS, "the number of all rounds", end)
+    for name, rounds, _ in algorithm.scenarios:
+        if rounds is not None and end > rounds:
+            raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
+
+
+def programs_of(prepared: Programs) -> Programs | OffloadRun:
     """The programs of a run with its inputs on the devices, or on the host where the layout says so."""
     if prepared.layout.is_offloaded:
         return OffloadRun.of(*prepared)
-    spec, layout, capacity, inputs, seeds, _ = prepared
-    return Programs(spec, layout, capacity, on_devices(inputs, layout), seeds)
+    return prepared._replace(inputs=on_devices(prepared.inputs, prepared.layout))
 
 
 def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
@@ -92,7 +191,7 @@ def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | N
     if isinstance(run, OffloadRun):
         memory = offload_memory(run, shapes)
     else:
-        memory = memory_of(compile_all(*run), run.inputs, shapes, run.layout)
+        memory = memory_of(compile_all(*run[:-1]), run.inputs, shapes, run.layout)
     if on_memory is not None and not eager.is_on():
         on_memory(memory)
     return memory.peak
@@ -125,7 +224,7 @@ def begin(
     return [pool.submit(traced_program.lower().compile, options) for traced_program in traced]
 
 
-def fastest(prepared: PreparedRun, tried: Sequence[Layout]) -> Layout:
+def fastest(prepared: Programs, tried: Sequence[Layout]) -> Layout:
     """The fastest of ``tried`` by the faster of two timed rounds; those that run out of memory are skipped."""
     spec, _, capacity, inputs, seeds, _ = prepared
     seconds: dict[Layout, float] = {}
@@ -154,7 +253,7 @@ def estimate(algorithm_or_plan: Algorithm | Plan, federation: Federation, schedu
       ValueError: as for ``simulate``.
     """
     with jax.disable_jit(False):
-        prepared = _prepared([algorithm_or_plan], federation, schedule)
+        prepared = Together.of([algorithm_or_plan], federation, schedule).on()
         if prepared.layout.is_offloaded:
             return offload_memory(OffloadRun.of(*prepared), prepared.shapes, quick=True)
         programs = compile_all(*prepared[:-1], quick=True)
@@ -188,30 +287,11 @@ def compile_ahead(
     if schedule.execution.clients == "trial":
         rehearse(together[0], federation)
         return
-    prepared = _prepared(together, federation, schedule)
+    prepared = Together.of(together, federation, schedule).on()
     if prepared.layout.is_offloaded:  # its programs are many, and the first round soon needs them
         return
     inputs = replicate(prepared.inputs, prepared.layout.devices)
     begin(pool, prepared.spec, prepared.layout, prepared.capacity, inputs, prepared.seeds)
-
-
-def _prepared(plans: Sequence[Algorithm | Plan], federation: Federation, schedule: Schedule) -> PreparedRun:
-    seeds = seeds_of(schedule.seeds)
-    check_mode(schedule.non_finite)
-    program.check_lengths(schedule.rounds, schedule.evaluate_every)
-    program.check_seeds(seeds, federation)
-    stored = by_id(federation)
-    spec, inputs = program.stack_plans(program.partition_plans(plans, stored), len(seeds))
-    runs = list(seeds) * len(plans)
-    spec = spec._replace(non_finite=schedule.non_finite, extra=schedule.needs(spec.valid))
-    if GRADIENT_NORM in spec.extra:  # of the numbers that the run will have, only the shape matters
-        inputs = inputs._replace(required=np.zeros((len(runs), inputs.federation.clients.id.shape[-1]), np.float32))
-    check_labels(task_of(spec, inputs), federation)
-    shapes = measure(spec, inputs, len(runs))
-    spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
-    layout = resolve_together(schedule.execution, shapes.sizes)
-    capacity = program.capacity_of(schedule.rounds, schedule.spacing, layout)
-    return PreparedRun(spec, layout, capacity, inputs, jnp.asarray(runs, jnp.uint32), shapes)
 
 
 def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:

@@ -11,13 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from fljax import results
 from fljax.core import processes
-from fljax.core.names import check_unlabelled
 from fljax.core.sameness import FORCED
 from fljax.engine.callbacks import Callback, diverged, same_everywhere, with_results
 from fljax.engine.checkpoints import Checkpoint
@@ -25,7 +23,7 @@ from fljax.engine.devices.layout import Layout, default_platform
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.blocks import Clock, Loop, completed
 from fljax.engine.loop.checkpointing import CheckpointKeeper, identity_of
-from fljax.engine.loop.compilation import PreparedRun, fastest
+from fljax.engine.loop.compilation import Together, fastest
 from fljax.engine.loop.history import (
     BestSoFar,
     Hooks,
@@ -37,18 +35,17 @@ from fljax.engine.loop.history import (
     runs_of,
 )
 from fljax.engine.loop.trained import DeployedModels, Predictions, Scoring
-from fljax.engine.programs import evaluation, program
-from fljax.engine.programs.execution import Execution, debug_mode, neighbours, resolve_together
+from fljax.engine.programs import evaluation
+from fljax.engine.programs.execution import Execution, debug_mode, neighbours
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
-from fljax.engine.programs.shapes import Shapes, check_labels, check_programs, measure, task_of
-from fljax.engine.rounds.evaluate import GRADIENT_NORM
-from fljax.engine.rounds.keys import ROUNDS, Seeds, check_below, seeds_of
-from fljax.engine.rounds.states import State, by_id, unbound
+from fljax.engine.programs.shapes import Shapes, check_programs
+from fljax.engine.rounds.keys import Seeds
+from fljax.engine.rounds.states import State, unbound
 from fljax.metrics.registry import COMPUTE
 from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Algorithm, Features, Federation, Info, Labelled, Task
 from fljax.results import BestModels, Reference, Result, records, stores
-from fljax.results.non_finite import NonFinite, check_mode, infinite_losses, with_anomalies
+from fljax.results.non_finite import NonFinite, infinite_losses, with_anomalies
 
 
 @processes.reporting()
@@ -65,41 +62,25 @@ def run_plans(
     """The results of plans that share their programs, since they differ in floats and arrays only; one for each."""
     # ``initial`` and ``leave_records`` (long records stay on the disk) are for a single plan.
     with debug_mode(schedule.execution) as execution:
-        seeds = seeds_of(schedule.seeds)
-        check_mode(schedule.non_finite)
         # A user may give anything.
         if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
-        program.check_lengths(schedule.rounds, schedule.evaluate_every)
-        program.check_seeds(seeds, federation)
-        features, names, federation = federation.features, federation.names, by_id(federation)
-        parts = program.partition_plans(plans, federation)
-        for (_, inputs), reference in zip(parts, references, strict=True):
-            check_rows(seeds, inputs, reference)
-        references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
-        spec, inputs = program.stack_plans(parts, len(seeds))
+        processes.check_same(lambda: {"execution": repr(execution)})
+        clock = Clock()
+        first = 0 if initial is None else int(np.max(initial.round))
+        together = Together.of(plans, federation, schedule._replace(execution=execution), first, references)
+        seeds, runs, parts, references = together.seeds, together.runs, together.parts, together.references
+        spec, inputs, shapes = together.spec, together.inputs, together.shapes
         best = BestSoFar(hooks.keep_best, hooks.on_evaluated)
         best.check(spec)
-        spec = spec._replace(non_finite=schedule.non_finite, extra=schedule.needs(spec.valid))
-        if GRADIENT_NORM in spec.extra:
-            inputs = inputs._replace(required=_stacked_requirements(references))
-        processes.check_same(lambda: {"execution": repr(execution)})
         callbacks = same_everywhere(hooks.callbacks)
-        clock = Clock()
-        runs = seeds * len(plans)
-        task = task_of(spec, inputs)
-        check_labels(task, federation)
-        known = evaluation.task_given(spec, inputs.traced) or task  # if it can be, without tracers
-        first = 0 if initial is None else int(np.max(initial.round))
-        scoring = Scoring.of(schedule, first, known, federation, len(runs), names)
-        shapes = measure(spec, inputs, len(runs))
-        spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
-        check_rounds(shapes.algorithm, first + schedule.rounds)
-        numbers = jnp.asarray(runs, jnp.uint32)
-        check_programs(lambda: evaluation.trace_all(spec, Layout(1, 1, 1), 1, inputs, numbers))
+        # The task of the arguments, if there is one, has no tracers.
+        task = evaluation.task_given(spec, inputs.traced) or shapes.algorithm.task
+        scoring = Scoring.of(schedule, first, task, inputs.federation, len(runs), federation.names)
+        check_programs(lambda: evaluation.trace_all(*together.on(Layout(1, 1, 1))._replace(capacity=1)[:-1]))
         stops = schedule.evaluations(first)
         keeper = CheckpointKeeper(
-            None if hooks.checkpoint is None else _settings(hooks.checkpoint),
+            Checkpoint.of(hooks.checkpoint),
             lambda: identity_of(
                 spec,
                 inputs,
@@ -117,21 +98,19 @@ def run_plans(
             execution,
         )
 
-        test_rows = _test_rows(federation, len(seeds))
+        test_rows = _test_rows(inputs.federation, len(seeds))
 
         def judge(scores: dict[str, Labelled]) -> dict[str, np.ndarray]:
             return results.metrics_of_runs(seeds, scores, references, shapes.alone, test_rows)
 
         counts = not COMPUTE.isdisjoint(schedule.extra_metrics)
         resumed = keeper.newest(default_platform())
-        layout = None if resumed is None else resumed.layout
-        is_known = layout is not None
-        layout = resolve_together(execution, shapes.sizes) if layout is None else layout
+        known = None if resumed is None else resumed.layout
+        prepared = together.on(known)
+        layout = prepared.layout
         if counts:
             check_counted(layout.is_offloaded)
-        capacity = program.capacity_of(schedule.rounds, schedule.spacing, layout)
-        prepared = PreparedRun(spec, layout, capacity, inputs, numbers, shapes)
-        if execution.clients == "trial" and not layout.is_offloaded and not is_known:
+        if execution.clients == "trial" and not layout.is_offloaded and known is None:
             prepared = prepared._replace(inputs=on_devices(inputs, layout))
             prepared = prepared._replace(layout=fastest(prepared, neighbours(layout, shapes.sizes)))
             clock.lap("trial")
@@ -149,17 +128,13 @@ def run_plans(
         for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
             rows = slice(place * len(seeds), (place + 1) * len(seeds))
             part_course = course if len(plans) == 1 else course.of(rows)
-            result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, features)
+            result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, federation.features)
             told = {FORCED: keeper.forced} if keeper.forced else {}
             plan_results.append(result._replace(metrics=scoring.described(result.metrics).assign_attrs(told)))
         if progress.raised is not None:
             raise with_results(progress.raised, plan_results, progress.position.done)
         diagnosis.check_stopped(schedule.non_finite, plan_results)
         return plan_results
-
-
-def _settings(checkpoint: str | pathlib.Path | Checkpoint) -> Checkpoint:
-    return (checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)).check()
 
 
 class _Run(NamedTuple):
@@ -192,44 +167,6 @@ class _Course(NamedTuple):
         evaluations = [(done, take(scores)) for done, scores in self.evaluations]
         best = None if self.best is None else runs_of(self.best, rows)
         return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state), best=best)
-
-
-def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:
-    """The reference with the ``threshold`` of the plan's arguments, unless the reference already has a threshold."""
-    if not isinstance(plan, Plan) or reference is None or reference.required is not None:
-        return reference
-    return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
-
-
-def _stacked_requirements(references: Sequence[Reference | None]) -> np.ndarray:
-    """What clients require in all runs ``[runs, N]``, those of the first plan first."""
-    known = [reference for reference in references if reference is not None]
-    if len(known) < len(references):
-        raise ValueError(f"expected a reference, with what clients require, for {GRADIENT_NORM}, got None")
-    required = [each.threshold if each.required is None else each.required for each in known]
-    return np.concatenate([np.asarray(each) for each in required])
-
-
-def check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
-    """Raises a ValueError unless ``by_seed`` and ``reference`` have a row for each seed."""
-    for name, tree in inputs.by_seed.items():
-        for leaf in jax.tree.leaves(tree):
-            if np.ndim(leaf) == 0 or np.shape(leaf)[0] != len(seeds):
-                raise ValueError(f"expected {name} in by_seed to have {len(seeds)} rows, got shape {np.shape(leaf)}")
-    check_unlabelled("reference", reference)
-    expected = (len(seeds), inputs.federation.clients.id.shape[-1])
-    if reference is not None and np.shape(reference.threshold) != expected:
-        raise ValueError(
-            f"expected reference to be of {expected} seeds and clients, got {np.shape(reference.threshold)}"
-        )
-
-
-def check_rounds(algorithm: Algorithm, end: int) -> None:
-    """Raises a ValueError if a scenario's table, or random keys, cover fewer rounds than ``end``."""
-    check_below(ROUNDS, "the number of all rounds", end)
-    for name, rounds, _ in algorithm.scenarios:
-        if rounds is not None and end > rounds:
-            raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
 
 
 def _test_rows(federation: Federation, seeds: int) -> dict[str, np.ndarray]:
@@ -374,8 +311,8 @@ def simulate(
     if initial is not None and initial_model is not None:
         raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
     plan = starting_from(algorithm_or_plan, initial_model)
-    how = execution or Execution(), non_finite, extra_metrics, scores_of(scores), score_every
-    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, *how)
+    schedule = Schedule(rounds, seeds, evaluate_every, evaluate_at, execution or Execution(), non_finite)
+    schedule = schedule._replace(extra_metrics=extra_metrics, scores=scores_of(scores), score_every=score_every)
     hooks = Hooks(callbacks, on_memory, checkpoint, keep_best, on_evaluated)
     (result,) = run_plans([plan], federation, schedule, [reference], hooks, initial=initial, leave_records=True)
     return result
@@ -407,19 +344,12 @@ def sweep(
     Args:
       plans: at least one; all with the same builder and the same ints, strings, bools and functions.
       federation: shared by all plans and seeds, or one per seed (``fljax.data.stack``).
-      rounds: as for ``simulate``.
-      seeds: as for ``simulate``, for every plan.
+      seeds, keep_best: as for ``simulate``, for every plan.
       references: standalone models, one for each plan or one for all of them (``fljax.engine.standalone_sweep``).
-      evaluate_every: as for ``simulate``.
-      callbacks: as for ``simulate``; one ``Block`` has all runs.
+      callbacks, on_memory, checkpoint: as for ``simulate``, for all runs together; one ``Block`` has all runs.
       execution: as for ``simulate``; "trial" times the whole sweep.
-      on_memory: as for ``simulate``, for all runs together.
-      checkpoint: as for ``simulate``, for all runs together.
-      keep_best: as for ``simulate``, for every run.
       non_finite: as for ``simulate``; "stop" stops all runs.
-      extra_metrics: as for ``simulate``.
-      scores: as for ``simulate``.
-      score_every: as for ``simulate``.
+      rounds, evaluate_every, extra_metrics, scores, score_every: as for ``simulate``.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -437,8 +367,8 @@ def sweep(
         references = [references] * len(plans)
     if len(references) != len(plans):
         raise ValueError(f"expected one reference for each of {len(plans)} plans, got {len(references)}")
-    how = execution or Execution(), non_finite, extra_metrics, scores_of(scores), score_every
-    schedule = Schedule(rounds, seeds, evaluate_every, (), *how)
+    schedule = Schedule(rounds, seeds, evaluate_every, (), execution or Execution(), non_finite)
+    schedule = schedule._replace(extra_metrics=extra_metrics, scores=scores_of(scores), score_every=score_every)
     return run_plans(plans, federation, schedule, references, Hooks(callbacks, on_memory, checkpoint, keep_best))
 
 

@@ -16,7 +16,7 @@ from fljax.engine.devices.jaxprs import step_bytes
 from fljax.engine.devices.layout import QUICK, Layout, default_platform, keep_everywhere, made_bytes
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.checkpointing import identity_of
-from fljax.engine.loop.compilation import Memory
+from fljax.engine.loop.compilation import Memory, checked_seeds
 from fljax.engine.offload import standalone as offload
 from fljax.engine.programs import jit
 from fljax.engine.programs.execution import Execution, Sizes, debug_mode, resolve_together
@@ -24,16 +24,14 @@ from fljax.engine.programs.program import (
     Inputs,
     Plan,
     Spec,
-    check_seeds,
     map_runs,
     on_devices,
-    partition_plan,
     partition_plans,
     same_numbers,
     stack_plans,
 )
 from fljax.engine.programs.shapes import check_labels, check_programs, evaluated_bytes, first_run, samples
-from fljax.engine.rounds.keys import Purpose, Seeds, seeds_of
+from fljax.engine.rounds.keys import Purpose, Seeds
 from fljax.engine.rounds.standalone import (
     Initial,
     StandalonePlan,
@@ -45,7 +43,7 @@ from fljax.engine.rounds.standalone import (
     train_alone,
     train_population,
 )
-from fljax.engine.rounds.states import as_vectors, by_id
+from fljax.engine.rounds.states import as_vectors
 from fljax.protocol import ClientData, Federation, Rows, Spans, Task
 from fljax.results import Reference
 from fljax.training import Local, StopAlone
@@ -116,13 +114,8 @@ def estimate_standalone(
     Raises:
       ValueError: as for ``standalone``.
     """
-    seeds = seeds_of(seeds)
-    check_seeds(seeds, federation)
-    check_labels(task, federation)
-    check_initial(task, initial)
-    stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
-    part = partition_plan(Plan(StandalonePlan, _arguments(task, local, initial, stop, valid)), by_id(federation))
-    return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
+    numbers, parts = _split(federation, seeds, [StandalonePlan(task, local, initial, stop, valid)])
+    return _memory(_prepared(parts, task, local, numbers, False, execution), quick=True)
 
 
 @processes.reporting()
@@ -145,27 +138,15 @@ def standalone_sweep(
       task: model and loss.
       federation: one, or one per seed.
       locals: at least one; equal settings are computed once.
-      seeds: as for ``standalone``.
-      initial: as for ``standalone``.
-      stop: as for ``standalone``.
-      valid: as for ``standalone``.
-      keep_models: as for ``standalone``.
-      execution: as for ``standalone``.
+      seeds, initial, stop, valid, keep_models, execution: as for ``standalone``.
       on_memory: as for ``standalone``, for each program.
 
     Returns:
       One ``Reference`` for each of ``locals``, in their order.
     """
     with debug_mode(execution or Execution()) as execution:
-        seeds = seeds_of(seeds)
-        check_seeds(seeds, federation)
-        check_labels(task, federation)
-        check_initial(task, initial)
-        stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
-        federation = by_id(federation)
-        plans = [Plan(StandalonePlan, _arguments(task, local, initial, stop, valid)) for local in locals]
-        parts = partition_plans(plans, federation)
-        numbers = jnp.asarray(seeds, jnp.uint32)
+        asked = [StandalonePlan(task, local, initial, stop, valid) for local in locals]
+        numbers, parts = _split(federation, seeds, asked)
         for spec, inputs in parts:  # processes that compute something else would mix their results
             _check_same(spec, inputs, numbers, keep_models, execution)
         groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
@@ -179,22 +160,33 @@ def standalone_sweep(
         references: dict[Spec, list[Reference]] = {}
         for spec, members in groups.items():
             stacked = [(spec, inputs) for _, inputs in members]
-            prepared = _prepared(stacked, task, members[0][0], seeds, keep_models, execution)
-            references[spec] = _references(prepared, len(seeds), on_memory)
+            prepared = _prepared(stacked, task, members[0][0], numbers, keep_models, execution)
+            references[spec] = _references(prepared, len(numbers), on_memory)
         return [references[spec][place] for spec, place in places]
 
 
-def _check_same(spec: Spec, inputs: Inputs, seeds: Array, keep_models: bool, execution: Execution) -> None:
+def _split(
+    federation: Federation, seeds: Seeds, asked: Sequence[StandalonePlan]
+) -> tuple[list[int], list[tuple[Spec, Inputs]]]:
+    """The seeds, and all that is asked for as plans, checked and split."""
+    numbers, stored = checked_seeds(federation, seeds)
+    plans: list[Plan] = []
+    for each in asked:
+        check_labels(each.task, federation)
+        check_initial(each.task, each.initial)
+        stop, valid = check_stop_alone(federation, each.stop), bool(check_valid_alone(federation, each.valid))
+        arguments = each._replace(stop=stop, valid=valid)._asdict()
+        # What is not asked for is left out, as in plans of results saved before.
+        plans.append(Plan(StandalonePlan, {name: value for name, value in arguments.items() if value}))
+    return numbers, partition_plans(plans, stored)
+
+
+def _check_same(spec: Spec, inputs: Inputs, seeds: list[int], keep_models: bool, execution: Execution) -> None:
     """Raises a ValueError unless all processes train the same standalone models."""
     settings = {"keep_models": keep_models, "execution": repr(execution)}
-    processes.check_same(lambda: identity_of(spec, inputs, np.asarray(seeds).tolist(), 0, None, (), **settings))
-    check_programs(lambda: [_run.trace(spec, Layout(1, 1, 1), keep_models, inputs, seeds)])
-
-
-def _arguments(task: Task, local: Local, initial: Initial, stop: StopAlone | None, valid: bool) -> dict[str, Any]:
-    """The arguments of ``StandalonePlan``; what is not asked for is left out, as in plans of results saved before."""
-    arguments: dict[str, Any] = {"task": task, "local": local, "initial": initial}
-    return arguments | ({} if stop is None else {"stop": stop}) | ({"valid": True} if valid else {})
+    processes.check_same(lambda: identity_of(spec, inputs, seeds, 0, None, (), **settings))
+    numbers = jnp.asarray(seeds, jnp.uint32)
+    check_programs(lambda: [_run.trace(spec, Layout(1, 1, 1), keep_models, inputs, numbers)])
 
 
 class _Prepared(NamedTuple):

@@ -135,7 +135,7 @@ class OffloadRun(NamedTuple):
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
         """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
-        scores = [self._evaluate(state, run) for run in range(len(self.seeds))]
+        scores = [self._judge(state, run) for run in range(len(self.seeds))]
         return _stacked_on_host(jax.device_get(scores))
 
     def predictions(self, state: State) -> dict[str, Predicted]:
@@ -205,7 +205,7 @@ class OffloadRun(NamedTuple):
         self._blocks(run, state, self.sizes.poll, ask, keep)
         return _joined(told)
 
-    def _evaluate(self, state: State, run: int) -> dict[str, Labelled]:
+    def _judge(self, state: State, run: int) -> dict[str, Labelled]:
         small, arguments = self._small(state), (self.spec, self.layout, self.inputs, self._run(run))
 
         def judged(judge: Callable[..., PyTree], state: State | None, size: BlockSize) -> PyTree:

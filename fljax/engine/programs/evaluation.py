@@ -168,7 +168,7 @@ def count_clients(
     return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)
 
 
-def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
+def judge_runs(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
     """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
     if spec.global_model is None or eager.is_on():
         return program.evaluate(spec, layout, inputs, state, round)

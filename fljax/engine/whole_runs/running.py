@@ -29,16 +29,11 @@ from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, default_platform, replicate
 from fljax.engine.loop.checkpointing import checksum_of, function_name, identity_of
-from fljax.engine.loop.compilation import size
-from fljax.engine.loop.simulation import check_rounds, check_rows
-from fljax.engine.programs import program
+from fljax.engine.loop.compilation import check_rows, checked_seeds, checked_shapes, size
 from fljax.engine.programs.declared import as_declared
 from fljax.engine.programs.execution import APART, Execution, Sizes, resolve
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices, partition_plan
-from fljax.engine.programs.shapes import check_labels, task_of
-from fljax.engine.programs.shapes import measure as shapes_of
-from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.engine.rounds.states import by_id
+from fljax.engine.rounds.keys import Seeds
 from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, Scales, all_scores, whole_runs
 from fljax.engine.whole_runs.saved import (
     FinishedRuns,
@@ -347,7 +342,7 @@ def runs(
     steps = client_steps(plan, federation, everybody if member is None else member, notes.cohort)
     _check_number(call, max_runs, kinds, steps)
     table = empty_table(kinds, call.runs)
-    settings = _settings(checkpoint)
+    settings = Checkpoint.of(checkpoint)
     folder, forced = None if settings is None else _folder(settings, call), ""
     if folder is not None:
         blocks, forced = finished(folder, {name: kind.shape for name, kind in kinds.items()}, call.runs)
@@ -403,18 +398,13 @@ def _prepared(
     # A user may give anything.
     if not isinstance(over, Over):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"expected over to be a fljax.Over, got {type(over).__name__}")
-    seed_list = seeds_of(seeds)
-    program.check_lengths(rounds)
-    program.check_seeds(seed_list, federation)
-    federation = by_id(federation if over.member is None else as_read(federation))
+    seed_list, federation = checked_seeds(federation if over.member is None else as_read(federation), seeds, rounds)
     varied = varied_plan(plan, federation, over)
     spec, inputs = varied.spec, varied.inputs
     check_rows(seed_list, inputs, None)
-    check_labels(task_of(spec, inputs), federation)
-    shapes = shapes_of(spec, inputs, varied.runs * len(seed_list))
-    check_rounds(shapes.algorithm, rounds)
-    layout = _layout(chosen, shapes.sizes if varied.member is None else shapes.sizes._replace(full=False))
     total = varied.runs * len(seed_list)
+    shapes = checked_shapes(spec, inputs, total, rounds)
+    layout = _layout(chosen, shapes.sizes if varied.member is None else shapes.sizes._replace(full=False))
     most = MOST if block is None else block
     rows = min(most, max(FEWEST, 2 ** (total - 1).bit_length()))
     alike = [None if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
@@ -514,12 +504,6 @@ def _clusters(plan: Algorithm | Plan) -> int:
     build, arguments = getattr(plan.build, "build", plan.build), plan.arguments.get("arguments", plan.arguments)
     clusters = argument_of(build, arguments, "clusters", 0)
     return int(clusters) if is_whole(clusters) else 0
-
-
-def _settings(checkpoint: str | pathlib.Path | Checkpoint | None) -> Checkpoint | None:
-    if checkpoint is None:
-        return None
-    return (checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)).check()
 
 
 def _folder(settings: Checkpoint, call: _Call) -> RunFolder:

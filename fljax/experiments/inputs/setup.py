@@ -179,14 +179,14 @@ class Setup(NamedTuple):
     @property
     def schedule(self) -> Schedule:
         """What each run does, beside evaluations at further rounds."""
-        how = (self.execution, self.non_finite, self.extra_metrics)
-        return Schedule(self.rounds, self.seeds, self.evaluate_every, (), *how)
+        return Schedule(**{name: getattr(self, name) for name in Schedule._fields if name in self._fields})
 
     @property
     def alone(self) -> dict[str, Any]:
-        """Where standalone models start, when they stop and what judges them, as arguments of ``fljax.standalone``."""
+        """The settings of standalone models beside the local training, as arguments of ``fljax.standalone``."""
         valid = needs_validation(self.requirement, self.federation) or self.judges_alone
-        return {"initial": self.standalone_initial, "stop": self.standalone_stop, "valid": valid}
+        started = {"initial": self.standalone_initial, "stop": self.standalone_stop, "valid": valid}
+        return {"seeds": self.seeds, "execution": self.execution, **started}
 
     @property
     def judges_alone(self) -> bool:

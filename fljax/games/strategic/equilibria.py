@@ -47,7 +47,7 @@ def extreme_equilibria(
 
 
 def _vertices(payoffs: np.ndarray, precision: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From payoffs ``[responses, strategies]``: mixtures ``[V, strategies]``, what is not played, and best responses."""
+    """From payoffs ``[responses, strategies]``: mixtures ``[V, strategies]``, what is unplayed, and best responses."""
     (responses, strategies), spread = payoffs.shape, np.ptp(payoffs)
     rounding = max(_SLACK, precision * float(np.abs(payoffs).max() / spread)) if spread > 0 else 1.0
     if rounding < 1:

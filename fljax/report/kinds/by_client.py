@@ -10,30 +10,11 @@ import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fljax.core.names import unknown
 from fljax.metrics import over_seeds, pearson_correlation
-from fljax.report.kinds.sources import (
-    RATES,
-    Material,
-    MissingError,
-    Source,
-    at_last,
-    check_clients,
-    check_metric,
-    close,
-    first_of,
-    frame,
-    having,
-    in_percent,
-    label_in_words,
-    of_clients,
-    of_metric,
-    rates,
-    read,
-)
-from fljax.report.style import INK, STANDALONE, fitted, legend_below, percent, printable, styles
+from fljax.report import style
+from fljax.report.kinds import sources
 from fljax.results.clients import names_of
 from fljax.results.events import end_of
 
@@ -41,7 +22,7 @@ OF_CLIENTS = ("test_accuracy", "test_loss")  # what is drawn of clients, of a ta
 MOST_CURVES = 6  # clients that are drawn where none is chosen
 MOST_POINTS = 60  # clients of all seeds up to which a box also shows every one
 ALONE = "standalone_test_accuracy"
-CONTRIBUTIONS = (*RATES, ALONE)
+CONTRIBUTIONS = (*sources.RATES, ALONE)
 AXES = {
     "contribution": "contribution reported in the last round",
     "rate": "reward rate, mean over rounds",
@@ -57,7 +38,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def client_curves(
-    source: Source,
+    source: sources.Source,
     clients: Sequence[int] | None = None,
     *,
     metric: str | None = None,
@@ -82,17 +63,21 @@ def client_curves(
 
     Source: the form of IAFL's Figures 1, 2, 4 and 5.
     """
-    material = read(source, algorithms)
+    material = sources.read(source, algorithms)
     metric = _metric_of(material, metric, "client_curves")
     by, recorder, rate = _rates_of(material, by)
     mean = over_seeds(rate).mean
-    labels = having(material, metric)
-    curves = [of_metric(material.metrics, metric, label, "seed", "evaluated_round", "client") for label in labels]
+    labels = sources.having(material, metric)
+    curves = [
+        sources.of_metric(material.metrics, metric, label, "seed", "evaluated_round", "client") for label in labels
+    ]
     known = np.asarray(np.isfinite(np.stack(curves)).any(axis=(0, 1, 2)))  # [client]
-    chosen = check_clients(_spread_out(np.where(known, mean, np.nan)) if clients is None else clients, len(mean))
+    chosen = sources.check_clients(
+        _spread_out(np.where(known, mean, np.nan)) if clients is None else clients, len(mean)
+    )
     chosen = sorted(chosen, key=lambda client: (-np.nan_to_num(mean[client], nan=-np.inf), client))
     shades = colormaps["viridis"](np.linspace(0.0, 0.88, len(chosen)))
-    figure, panels = frame(len(labels))
+    figure, panels = sources.frame(len(labels))
     handles: dict[str, Any] = {}
     rounds, seeds = material.metrics["evaluated_round"].values, material.metrics.sizes["seed"]
     for axes, label, values in zip(panels, labels, curves, strict=True):
@@ -107,40 +92,42 @@ def client_curves(
             handles[f"client {client}: {mean[client]:.3g}" + ("" if known[client] else f" (no {_words(metric)})")] = (
                 line
             )
-        axes.set(title=label_in_words(material.metrics, label), xlabel="rounds done")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        in_percent(axes.yaxis, metric, values)
+        axes.set(title=sources.label_in_words(material.metrics, label), xlabel="rounds done")
+        style.write_wholes(axes.xaxis)
+        sources.in_percent(axes.yaxis, metric, values)
     panels[0].set_ylabel(_words(metric))
     over = "mean over rounds and seeds" if seeds > 1 else "mean over rounds"
-    legend_below(figure, handles, fitted(f"{RATES[by]}, {over}, of {printable(recorder)}", 5.2, 10))
+    style.legend_below(
+        figure, handles, style.fitted(f"{sources.RATES[by]}, {over}, of {style.printable(recorder)}", 5.2, 10)
+    )
     band = f"; band: ± 1 std over {seeds} seeds" if seeds > 1 else ""
-    return close(figure, f"Chosen clients by {RATES[by]}{band}")
+    return sources.close(figure, f"Chosen clients by {sources.RATES[by]}{band}")
 
 
-def _metric_of(material: Material, metric: str | None, figure: str) -> str:
+def _metric_of(material: sources.Material, metric: str | None, figure: str) -> str:
     if metric is not None:
-        check_metric(material, metric, "seed", "evaluated_round", "client")
+        sources.check_metric(material, metric, "seed", "evaluated_round", "client")
         return metric
-    name = first_of(material, OF_CLIENTS)
+    name = sources.first_of(material, OF_CLIENTS)
     if name is None:
-        raise MissingError(
+        raise sources.MissingError(
             f"expected the metric {' or '.join(OF_CLIENTS)} by client for the figure {figure}, got results without it"
         )
     return name
 
 
-def _rates_of(material: Material, by: str | None) -> tuple[str, str, np.ndarray]:
+def _rates_of(material: sources.Material, by: str | None) -> tuple[str, str, np.ndarray]:
     """The name of the rate, the algorithm that records it, and its values ``[seed, client]``."""
-    if by is not None and by not in RATES:
-        raise ValueError(unknown("rate", by, RATES))
-    for name in RATES if by is None else (by,):
+    if by is not None and by not in sources.RATES:
+        raise ValueError(unknown("rate", by, sources.RATES))
+    names = tuple(sources.RATES) if by is None else (by,)
+    for name in names:
         for label in material.labels:
-            values = rates(material, label, name)
+            values = sources.rates(material, label, name)
             if values is not None:
                 return name, label, values
-    raise MissingError(
-        f"expected a record {' or '.join(RATES if by is None else (by,))} by client for the figure client_curves, "
-        "got results without it"
+    raise sources.MissingError(
+        f"expected a record {' or '.join(names)} by client for the figure client_curves, got results without it"
     )
 
 
@@ -156,7 +143,7 @@ def _spread_out(values: np.ndarray) -> list[int]:
 
 
 def contribution_accuracy(
-    source: Source, *, contribution: str | None = None, algorithms: Sequence[str] | None = None
+    source: sources.Source, *, contribution: str | None = None, algorithms: Sequence[str] | None = None
 ) -> Figure:
     """Every client's test accuracy at the last evaluation against its contribution, with Pearson's rho, by algorithm.
 
@@ -176,44 +163,44 @@ def contribution_accuracy(
 
     Source: IAFL, section 6.1, Tables 2 and 8, and the form of Figure 3.
     """
-    material = read(source, algorithms)
+    material = sources.read(source, algorithms)
     if contribution is not None and contribution not in CONTRIBUTIONS:
         raise ValueError(unknown("contribution", contribution, CONTRIBUTIONS))
     names = ("contribution", ALONE) if contribution is None else (contribution,)
     name, of_label = names[0], dict[str, np.ndarray]()
     for name in names:
-        by_label = {label: _contribution(material, label, name) for label in having(material, "test_accuracy")}
+        by_label = {label: _contribution(material, label, name) for label in sources.having(material, "test_accuracy")}
         of_label = {label: values for label, values in by_label.items() if values is not None}
         if of_label:
             break
     if not of_label:
-        raise MissingError(
+        raise sources.MissingError(
             f"expected test_accuracy and {' or '.join(names)} by client for the figure contribution_accuracy, "
             "got results without them"
         )
-    figure, panels = frame(len(of_label))
-    looks = styles(list(map(str, material.metrics["algorithm"].values)))
+    figure, panels = sources.frame(len(of_label))
+    looks = style.styles_of(material.metrics)
     for axes, (label, values) in zip(panels, of_label.items(), strict=True):
-        accuracy = at_last(material.metrics, "test_accuracy", label)
+        accuracy = sources.at_last(material.metrics, "test_accuracy", label)
         axes.scatter(values, accuracy, s=22, color=looks[label].colour, alpha=0.6, linewidths=0)
-        title = f"{label_in_words(material.metrics, label)}\n{_rho(accuracy, values)}"
+        title = f"{sources.label_in_words(material.metrics, label)}\n{_rho(accuracy, values)}"
         axes.set(title=title, xlabel=AXES[name])
-        in_percent(axes.yaxis, "test_accuracy", accuracy)
+        sources.in_percent(axes.yaxis, "test_accuracy", accuracy)
         if name != "contribution":
-            in_percent(axes.xaxis, name, values)
+            sources.in_percent(axes.xaxis, name, values)
     panels[0].set_ylabel("test accuracy at the last evaluation")
-    return close(figure, "Accuracy of clients by contribution")
+    return sources.close(figure, "Accuracy of clients by contribution")
 
 
-def _contribution(material: Material, label: str, name: str) -> np.ndarray | None:
+def _contribution(material: sources.Material, label: str, name: str) -> np.ndarray | None:
     """``[seed, client]``; None if the algorithm has none."""
     metrics = material.metrics
     if name == ALONE:
-        return at_last(metrics, name, label) if label in having(material, name) else None
+        return sources.at_last(metrics, name, label) if label in sources.having(material, name) else None
     if name != "contribution":
-        return rates(material, label, name)
+        return sources.rates(material, label, name)
     records = material.records(label)
-    values = of_clients(records, name, metrics.sizes["client"])
+    values = sources.of_clients(records, name, metrics.sizes["client"])
     if values is None:
         return None
     last = metrics["evaluated_round"].values[end_of(metrics, label)] - 1  # after t rounds, the last one is t - 1
@@ -232,7 +219,9 @@ def _rho(accuracy: np.ndarray, contribution: np.ndarray) -> str:
 # --- Spread over clients -------------------------------------------------------------------------------------
 
 
-def client_spread(source: Source, *, metric: str | None = None, algorithms: Sequence[str] | None = None) -> Figure:
+def client_spread(
+    source: sources.Source, *, metric: str | None = None, algorithms: Sequence[str] | None = None
+) -> Figure:
     """The spread of a metric over clients at the last evaluation, one box for each algorithm; seen and unseen clients.
 
     Clients of all seeds are pooled. A box has the quartiles and the median, its whiskers reach from the 5th to the 95th
@@ -248,35 +237,39 @@ def client_spread(source: Source, *, metric: str | None = None, algorithms: Sequ
 
     Source: the form of IP-FL's Figure 8.
     """
-    material = read(source, algorithms)
+    material = sources.read(source, algorithms)
     metric = _metric_of(material, metric, "client_spread")
     metrics, twins = material.metrics, [metric, f"unseen_{metric}"]
-    drawn = [name for name in twins if having(material, name)]
-    figure, panels = frame(len(drawn), share=False)
-    looks = styles(list(map(str, metrics["algorithm"].values)))
+    drawn = [name for name in twins if sources.having(material, name)]
+    figure, panels = sources.frame(len(drawn), share=False)
+    looks = style.styles_of(metrics)
     tallest = 0.0  # inches of all boxes
     for axes, name in zip(panels, drawn, strict=True):
-        pooled = {label: (at_last(metrics, name, label), looks[label].colour) for label in having(material, name)}
-        texts = [label_in_words(metrics, label) for label in pooled]
+        pooled = {
+            label: (sources.at_last(metrics, name, label), looks[label].colour)
+            for label in sources.having(material, name)
+        }
+        texts = [sources.label_in_words(metrics, label) for label in pooled]
         alone = name.replace(metric, f"standalone_{metric}")
-        if alone in metrics and (label := next(iter(having(material, alone)), None)) is not None:
-            pooled[""] = at_last(metrics, alone, label), STANDALONE
+        if alone in metrics and (label := next(iter(sources.having(material, alone)), None)) is not None:
+            pooled[""] = sources.at_last(metrics, alone, label), style.STANDALONE
             texts.append("standalone model")
         axes.use_sticky_edges = False  # else a box of equal values lies on the frame
         for place, (values, colour) in enumerate(pooled.values()):
             _box(axes, place, values[np.isfinite(values)], colour)
-        texts = [fitted(text, 1.5, 9) for text in texts]
+        texts = [style.fitted(text, 1.5, 9) for text in texts]
         axes.set_yticks(range(len(texts)), texts)
         axes.set(ylim=(len(texts) - 0.4, -0.6), xlabel=f"{_words(metric)} at the last evaluation")
-        axes.set_title("unseen clients" if name != metric else "seen clients")
-        axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
-        in_percent(axes.xaxis, metric, np.concatenate([values.ravel() for values, _ in pooled.values()]))
+        axes.set_title(style.kind_of_clients(name))
+        style.upright_grid(axes)
+        sources.in_percent(axes.xaxis, metric, np.concatenate([values.ravel() for values, _ in pooled.values()]))
         if metric.endswith("gain"):
-            axes.axvline(0, color=INK, linewidth=1)
+            axes.axvline(0, color=style.INK, linewidth=1)
         tallest = max(tallest, len(texts) * max(0.5, *(0.16 * (1 + text.count("\n")) for text in texts)))
     figure.set_size_inches(figure.get_figwidth() + 1.2 * len(drawn), max(2.6, tallest + 1.8))
-    return close(figure, "Spread over clients; box: quartiles, line: median, diamond: mean, whiskers: 5% to 95%")
+    return sources.close(
+        figure, "Spread over clients; box: quartiles, line: median, diamond: mean, whiskers: 5% to 95%"
+    )
 
 
 def _box(axes: Axes, place: int, values: np.ndarray, colour: str) -> None:
@@ -286,9 +279,9 @@ def _box(axes: Axes, place: int, values: np.ndarray, colour: str) -> None:
     axes.hlines([place, place], [low, third], [first, high], color=colour, linewidth=1.4)
     axes.vlines([low, high], place - 0.14, place + 0.14, color=colour, linewidth=1.4)
     axes.barh(place, third - first, left=first, height=0.55, color=colour, alpha=0.35, edgecolor=colour)
-    axes.vlines(middle, place - 0.275, place + 0.275, color=INK, linewidth=1.8)
+    axes.vlines(middle, place - 0.275, place + 0.275, color=style.INK, linewidth=1.8)
     mean = float(values.mean())
-    axes.plot(mean, place, "D", markersize=5, markerfacecolor="white", markeredgecolor=INK, zorder=4)
+    axes.plot(mean, place, "D", markersize=5, markerfacecolor="white", markeredgecolor=style.INK, zorder=4)
     if len(values) <= MOST_POINTS:
         beside = place + 0.18 * np.sin(2.4 * np.arange(len(values)))  # so that equal values stand beside each other
         axes.scatter(values, beside, s=11, color=colour, linewidths=0, zorder=3)
@@ -303,7 +296,7 @@ def _words(name: str) -> str:
 
 
 def confusion_matrices(
-    source: Source, clients: Sequence[int] | None = None, *, algorithms: Sequence[str] | None = None
+    source: sources.Source, clients: Sequence[int] | None = None, *, algorithms: Sequence[str] | None = None
 ) -> Figure:
     """Confusion matrices at the last evaluation: of all clients together and of some of them, by algorithm.
 
@@ -311,16 +304,18 @@ def confusion_matrices(
     "confusion". Arguments and errors are those of ``client_curves``; ``clients`` None: the worst, the median and the
     best one of each algorithm, by accuracy.
     """
-    material = read(source, algorithms)
-    labels, names = having(material, MATRIX), names_of(material.metrics, "client")
+    material = sources.read(source, algorithms)
+    labels, names = sources.having(material, MATRIX), names_of(material.metrics, "client")
     if not labels:
-        raise MissingError("expected the score confusion for the figure confusion_matrices, got results without it")
-    chosen = None if clients is None else check_clients(clients, len(names))
+        raise sources.MissingError(
+            "expected the score confusion for the figure confusion_matrices, got results without it"
+        )
+    chosen = None if clients is None else sources.check_clients(clients, len(names))
     across = 4 if chosen is None else 1 + len(chosen)
-    figure, panels = frame(len(labels) * across, share=False, across=across)
+    figure, panels = sources.frame(len(labels) * across, share=False, across=across)
     rest = iter(panels)
     for label in labels:
-        counts, words = matrices(material.metrics, label), label_in_words(material.metrics, label)
+        counts, words = matrices(material.metrics, label), sources.label_in_words(material.metrics, label)
         rows = counts.sum(axis=(1, 2))
         right = np.trace(counts, axis1=1, axis2=2) / np.where(rows > 0, rows, np.nan)
         order = np.argsort(right, kind="stable")[: max(1, int(np.sum(rows > 0)))]  # NaN comes last
@@ -329,14 +324,14 @@ def confusion_matrices(
             shown = [("worst: ", order[0]), ("median: ", order[len(order) // 2]), ("best: ", order[-1])]
         heat_map(next(rest), counts.sum(axis=0), f"{words}\nall clients")
         for word, client in shown:
-            heat_map(next(rest), counts[client], f"{words}\n{printable(f'{word}client {names[client]}', 30)}")
+            heat_map(next(rest), counts[client], f"{words}\n{style.printable(f'{word}client {names[client]}', 30)}")
     figure.set_size_inches(3.4 * across, 3.4 * len(labels) + 0.4)
-    return close(figure, "Confusion matrices; colours: share of the rows of a class")
+    return sources.close(figure, "Confusion matrices; colours: share of the rows of a class")
 
 
 def matrices(metrics: xr.Dataset, label: str) -> np.ndarray:
     """``[client, class, predicted]``: rows of all seeds at an algorithm's last evaluation."""
-    every = of_metric(metrics, MATRIX, label, "seed", "evaluated_round", "client", "label", "predicted")
+    every = sources.of_metric(metrics, MATRIX, label, "seed", "evaluated_round", "client", "label", "predicted")
     return np.nansum(every[:, end_of(metrics, label)], axis=0)
 
 
@@ -348,9 +343,9 @@ def heat_map(axes: Axes, counts: np.ndarray, heading: str) -> None:
     if len(counts) <= MOST_CLASSES:
         axes.set(xticks=range(len(counts)), yticks=range(len(counts)))
         for label, predicted in np.argwhere(counts):
-            colour = "white" if shares[label, predicted] > 0.5 else INK
+            colour = "white" if shares[label, predicted] > 0.5 else style.INK
             axes.text(
                 predicted, label, f"{counts[label, predicted]:.0f}", fontsize=8, ha="center", va="center", color=colour
             )
-    accuracy = percent(round(np.trace(counts) / counts.sum(), 3)) if counts.any() else "no rows"
+    accuracy = style.percent(round(np.trace(counts) / counts.sum(), 3)) if counts.any() else "no rows"
     axes.set(title=f"{heading} ({accuracy})", xlabel="predicted", ylabel="class")

@@ -13,28 +13,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fljax.core.names import shown, unknown
 from fljax.metrics import over_seeds
-from fljax.report.kinds.sources import (
-    MARKERS,
-    Material,
-    MissingError,
-    Source,
-    check_metric,
-    close,
-    first_of,
-    frame,
-    having,
-    in_percent,
-    label_in_words,
-    of_clients,
-    of_metric,
-    of_rows,
-    read,
-)
-from fljax.report.style import COLOURS, INK, WINDOWS, legend_below, styles
+from fljax.report.kinds import sources
+from fljax.report.style import COLOURS, INK, WINDOWS, kind_of_clients, legend_below, styles_of, write_wholes
 from fljax.report.tables import last_values, title
 
 # The pairs of metrics that are drawn where none is chosen: what clients want, and how accurate models are.
@@ -71,7 +54,7 @@ DERIVATIVES = {
 
 
 def metric_pairs(
-    source: Source, x: str | None = None, y: str | None = None, *, algorithms: Sequence[str] | None = None
+    source: sources.Source, x: str | None = None, y: str | None = None, *, algorithms: Sequence[str] | None = None
 ) -> Figure:
     """One metric against another at the last evaluation: a point for each algorithm, with bars over seeds.
 
@@ -89,54 +72,57 @@ def metric_pairs(
 
     Source: the form of MaxFL's Figure 1.
     """
-    material = read(source, algorithms)
+    material = sources.read(source, algorithms)
     x, y = _pair(material, x, y)
     drawn = [(x, y)]
     if not (x.startswith("unseen_") or y.startswith("unseen_")):
         drawn.append((f"unseen_{x}", f"unseen_{y}"))
     drawn = [pair for pair in drawn if _points(material, *pair)]
     if not drawn:
-        raise MissingError(f"expected an algorithm with {x} and {y} for the figure metric_pairs, got none with both")
-    figure, panels = frame(len(drawn))
-    looks = styles(list(map(str, material.metrics["algorithm"].values)))
+        raise sources.MissingError(
+            f"expected an algorithm with {x} and {y} for the figure metric_pairs, got none with both"
+        )
+    figure, panels = sources.frame(len(drawn))
+    looks = styles_of(material.metrics)
     handles: dict[str, Any] = {}
     for axes, pair in zip(panels, drawn, strict=True):
         points = _points(material, *pair)
         for label, (across, up) in points.items():
             place = list(looks).index(label)
-            marker, colour = MARKERS[(place // len(COLOURS)) % len(MARKERS)], looks[label].colour
+            marker, colour = sources.MARKERS[(place // len(COLOURS)) % len(sources.MARKERS)], looks[label].colour
             spread = [None if np.isnan(part.std) else part.std for part in (across, up)]
-            handles[label_in_words(material.metrics, label)] = axes.errorbar(
+            handles[sources.label_in_words(material.metrics, label)] = axes.errorbar(
                 across.mean, up.mean, xerr=spread[0], yerr=spread[1], color=colour, fmt=marker, ms=7, capsize=3
             )
         axes.set_xlabel(title(x).removesuffix(" (unseen)"))
-        kinds = "unseen clients" if pair[0].startswith("unseen_") else "seen clients"
-        axes.set_title(kinds)
+        axes.set_title(kind_of_clients(pair[0]))
         axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
         axes.margins(0.12)
-        in_percent(axes.xaxis, x, [across.mean for across, _ in points.values()])
-        in_percent(axes.yaxis, y, [up.mean for _, up in points.values()])
+        sources.in_percent(axes.xaxis, x, [across.mean for across, _ in points.values()])
+        sources.in_percent(axes.yaxis, y, [up.mean for _, up in points.values()])
     panels[0].set_ylabel(title(y).removesuffix(" (unseen)"))
     legend_below(figure, handles)
     seeds = material.metrics.sizes["seed"]
-    return close(figure, "Methods at the last evaluation" + (f"; bars: ± 1 std over {seeds} seeds" * (seeds > 1)))
+    return sources.close(
+        figure, "Methods at the last evaluation" + (f"; bars: ± 1 std over {seeds} seeds" * (seeds > 1))
+    )
 
 
-def _pair(material: Material, x: str | None, y: str | None) -> tuple[str, str]:
+def _pair(material: sources.Material, x: str | None, y: str | None) -> tuple[str, str]:
     if (x is None) != (y is None):
         raise ValueError(f"expected two metrics for the figure metric_pairs, got {x or y!r} alone")
     if x is not None and y is not None:
         for name in (x, y):
-            check_metric(material, name, "seed", "evaluated_round")
+            sources.check_metric(material, name, "seed", "evaluated_round")
         return x, y
     for first, second in PAIRS:
-        if set(having(material, first)) & set(having(material, second)):
+        if set(sources.having(material, first)) & set(sources.having(material, second)):
             return first, second
     words = "; ".join(f"{first} and {second}" for first, second in PAIRS)
-    raise MissingError(f"expected two metrics for the figure metric_pairs, got results without {words}")
+    raise sources.MissingError(f"expected two metrics for the figure metric_pairs, got results without {words}")
 
 
-def _points(material: Material, x: str, y: str) -> dict[str, tuple[Any, Any]]:
+def _points(material: sources.Material, x: str, y: str) -> dict[str, tuple[Any, Any]]:
     """Summaries over seeds of both metrics, by label; of the algorithms that have both."""
     points = {}
     for label in material.labels:
@@ -150,7 +136,7 @@ def _points(material: Material, x: str, y: str) -> dict[str, tuple[Any, Any]]:
 # --- Losses --------------------------------------------------------------------------------------------------
 
 
-def polled_loss(source: Source, *, algorithms: Sequence[str] | None = None) -> Figure:
+def polled_loss(source: sources.Source, *, algorithms: Sequence[str] | None = None) -> Figure:
     """The mean test loss of all clients and the mean training loss that clients report, over rounds, by algorithm.
 
     The training loss is that of the clients that a round asks (record ``polled_loss``, of the scenario
@@ -167,19 +153,19 @@ def polled_loss(source: Source, *, algorithms: Sequence[str] | None = None) -> F
 
     Source: INCFL, Figure 7.
     """
-    material = read(source, algorithms)
-    name = first_of(material, ("global_test_loss", "test_loss"))
-    labels = () if name is None else having(material, name)
+    material = sources.read(source, algorithms)
+    name = sources.first_of(material, ("global_test_loss", "test_loss"))
+    labels = () if name is None else sources.having(material, name)
     reported = {label: losses for label in labels if (losses := _reported(material, label)) is not None}
     if name is None or not reported:
-        raise MissingError(
+        raise sources.MissingError(
             "expected test_loss by client and a record polled_loss or loss for the figure polled_loss, "
             "got results without them"
         )
-    figure, panels = frame(len(reported))
+    figure, panels = sources.frame(len(reported))
     handles: dict[str, Any] = {}
     for axes, (label, (whose, rounds, training)) in zip(panels, reported.items(), strict=True):
-        values = of_metric(material.metrics, name, label, "seed", "evaluated_round", "client")
+        values = sources.of_metric(material.metrics, name, label, "seed", "evaluated_round", "client")
         tested = over_seeds(over_seeds(values, axis=2).mean).mean
         known = np.isfinite(tested)
         marker = "o" if known.sum() < 3 else None
@@ -189,19 +175,19 @@ def polled_loss(source: Source, *, algorithms: Sequence[str] | None = None) -> F
         marker = "o" if len(rounds) < 3 else None
         (train,) = axes.plot(rounds, training, color=COLOURS[1], lw=2, linestyle=(0, (5, 1.5)), marker=marker)
         handles |= {"test rows, all clients": test, f"training rows, {whose}": train}
-        axes.set(title=label_in_words(material.metrics, label), xlabel="rounds done")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        axes.set(title=sources.label_in_words(material.metrics, label), xlabel="rounds done")
+        write_wholes(axes.xaxis)
     kind = "global model" if name.startswith("global_") else "deployed model"
     panels[0].set_ylabel(f"mean loss of the {kind}")
     legend_below(figure, handles)
-    return close(figure, "Loss on test rows and on training rows")
+    return sources.close(figure, "Loss on test rows and on training rows")
 
 
-def _reported(material: Material, label: str) -> tuple[str, np.ndarray, np.ndarray] | None:
+def _reported(material: sources.Material, label: str) -> tuple[str, np.ndarray, np.ndarray] | None:
     """Whose losses they are, rounds, and the mean of reported losses at these rounds; None if there are none."""
     records = material.records(label)
-    polled = of_clients(records, "polled_loss", material.metrics.sizes["client"])
-    losses, whose = (polled, "clients that are asked") if polled is not None else (of_rows(records, "loss"), "")
+    polled = sources.of_clients(records, "polled_loss", material.metrics.sizes["client"])
+    losses, whose = (polled, "clients that are asked") if polled is not None else (sources.of_rows(records, "loss"), "")
     if losses is None or not np.isfinite(losses).any():
         return None
     means = over_seeds(over_seeds(losses, axis=2).mean).mean  # [round]
@@ -217,7 +203,7 @@ def _reported(material: Material, label: str) -> tuple[str, np.ndarray, np.ndarr
 
 
 def surrogate_weights(
-    source: Source,
+    source: sources.Source,
     *,
     surrogate: str | None = None,
     gap_scale: float = 1.0,
@@ -239,17 +225,17 @@ def surrogate_weights(
 
     Source: INCFL, Figure 1; MaxFL, Figure 3.
     """
-    material = read(source, algorithms)
+    material = sources.read(source, algorithms)
     if surrogate is not None and surrogate not in DERIVATIVES:
         raise ValueError(unknown("surrogate", surrogate, DERIVATIVES))
     if not 0 < gap_scale < math.inf:
         raise ValueError(f"expected gap_scale to be a finite number above 0, got {shown(gap_scale)}")
     recorded = {label: values for label in material.labels if (values := _gaps(material, label)) is not None}
     if not recorded:
-        raise MissingError(
+        raise sources.MissingError(
             "expected records gap and weight by row for the figure surrogate_weights, got results without them"
         )
-    figure, panels = frame(len(recorded))
+    figure, panels = sources.frame(len(recorded))
     pooled = np.concatenate([gap for gap, _, _ in recorded.values()])
     low, high = np.quantile(pooled, [0.002, 0.998])
     low, high = min(low - 0.3, -LEAST_REACH), max(high + 0.3, LEAST_REACH)
@@ -268,15 +254,15 @@ def surrogate_weights(
         points = axes.scatter(
             gap[few], weight[few], c=rounds[few], s=14, alpha=0.6, linewidths=0, zorder=2, rasterized=True, **shade
         )
-        _name(axes, label_in_words(material.metrics, label), int(((gap < low) | (gap > high)).sum()), len(gap))
+        _name(axes, sources.label_in_words(material.metrics, label), int(((gap < low) | (gap > high)).sum()), len(gap))
         axes.set_xlim(low, high)
     panels[0].set_ylabel("weight q of the client")
     bar = figure.colorbar(points, ax=panels, shrink=0.9, pad=0.02)
     bar.solids.set_alpha(1.0)  # type: ignore[union-attr]
     bar.set_label("round", fontsize=9.5, color=INK)
-    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    write_wholes(bar.ax.yaxis)
     legend_below(figure, handles)
-    return close(figure, "Weights of the clients that train, by their gap")
+    return sources.close(figure, "Weights of the clients that train, by their gap")
 
 
 def _name(axes: Axes, heading: str, beyond: int, count: int) -> None:
@@ -285,10 +271,10 @@ def _name(axes: Axes, heading: str, beyond: int, count: int) -> None:
     axes.set(title=heading, xlabel=f"training loss minus required loss{outside}")
 
 
-def _gaps(material: Material, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def _gaps(material: sources.Material, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Gaps, weights and rounds of all clients that trained, in the order of rounds; None if there are none."""
     records = material.records(label)
-    gap, weight = of_rows(records, "gap"), of_rows(records, "weight")
+    gap, weight = sources.of_rows(records, "gap"), sources.of_rows(records, "weight")
     if gap is None or weight is None:
         return None
     rounds = np.broadcast_to(records["round"].values[None, :, None], gap.shape)

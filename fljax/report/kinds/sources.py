@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter
 
 from fljax.core.names import shown, unknown
 from fljax.metrics.uncertainty import over_seeds
-from fljax.report.style import INK, dress, finish, fitted, has, percent, printable
+from fljax.report.style import finish, has, head, panel, percent, printable
 from fljax.report.tables import is_share as is_share_of_tables
 from fljax.results import folders, stores
 from fljax.results.events import end_of
@@ -43,18 +43,16 @@ def frame(count: int, *, share: bool = True, across: int = ACROSS) -> tuple[Figu
     panels: list[Axes] = []
     for place in range(count):
         first = panels[0] if panels and share else None
-        panels.append(figure.add_subplot(down, across, place + 1, sharex=first, sharey=first))
-        dress(panels[-1])
+        panels.append(panel(figure, down, across, place, sharex=first, sharey=first))
     return figure, panels
 
 
 def close(figure: Figure, heading: str) -> Figure:
     """Sets fonts and the heading of a figure whose panels are drawn."""
-    panels = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
-    for axes in panels:
-        finish(axes)
-    width = 0.95 * figure.get_figwidth()
-    figure.suptitle(fitted(heading, width, 12, bold=True), fontsize=12, fontweight="bold", color=INK)
+    for axes in figure.axes:
+        if axes.get_subplotspec() is not None:
+            finish(axes)
+    head(figure, heading, size=12)
     return figure
 
 

@@ -13,12 +13,7 @@ from fljax.aggregators import cgsv_normalised, cgsv_reputation, weighted_sum
 from fljax.contributions import RunRecord
 from fljax.contributions.estimators import cosine, estimate_run, fedce, rffl_reputation, shapfed
 
-pytestmark = pytest.mark.optimised
-
-
-@pytest.fixture(autouse=True)
-def _double(x64):
-    """Everything here is in double precision, but for updates."""
+pytestmark = [pytest.mark.optimised, pytest.mark.usefixtures("x64")]
 
 
 def of_others(angle, seen):

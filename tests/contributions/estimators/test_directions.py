@@ -13,12 +13,7 @@ from fljax.contributions import RunRecord, agreement
 from fljax.contributions.estimators import cosine, digfl, estimate_run, first_order, shapfed
 from tests.contributions.estimators import runs
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-@pytest.fixture(autouse=True)
-def _double(x64):
-    """Everything here is in double precision."""
+pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
 
 
 def found(estimator, record, **how):
@@ -123,11 +118,3 @@ def test_heads_are_smoothed_over_the_rounds_of_a_client():
     np.testing.assert_allclose(result.worth, gamma, rtol=1e-10)
     with pytest.raises(ValueError, match=r"expected head to give \[clients, classes, parameters\], got shape \(3,\)"):
         estimate_run(shapfed(head=lambda updates: updates[:, 0, 0]), record)
-
-
-def test_gradients_are_asked_for():
-    record = runs.record(runs.THREE)._replace(gradients=None)
-    with pytest.raises(ValueError, match="expected the gradient of the validation loss at each round's model"):
-        estimate_run(digfl(), record)
-    with pytest.raises(ValueError, match="at the model after each round, got none"):
-        estimate_run(first_order(), record)

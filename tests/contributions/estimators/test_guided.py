@@ -15,14 +15,9 @@ from fljax.contributions import RunRecord, agreement
 from fljax.contributions.estimators import estimate_run, gtg_shapley, multi_round
 from tests.contributions.estimators import runs
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
 
 ORDERS = np.array(list(itertools.permutations(range(3))))
-
-
-@pytest.fixture(autouse=True)
-def _double(x64):
-    """Everything here is in double precision."""
 
 
 def found(estimator, record, **how):
@@ -145,12 +140,3 @@ def test_any_number_of_rows_may_be_drawn():
     record, utility = additive(np.arange(2000.0))
     shapes = jax.eval_shape(lambda: estimate_run(gtg_shapley(utility=utility), record, key=jax.random.key(0)))
     assert shapes.worth.shape == (2000,)
-
-
-def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"expected orders \[K, S\] with all of 0\.\.S-1 in each row"):
-        gtg_shapley(utility=runs.utility, orders=[[0, 0]])
-    with pytest.raises(ValueError, match="expected orders of 3 rows, got 2"):
-        estimate_run(gtg_shapley(utility=runs.utility, orders=[[0, 1]]), runs.record(runs.THREE))
-    with pytest.raises(ValueError, match="expected a key for random orders, got none"):
-        estimate_run(gtg_shapley(utility=runs.utility), runs.record(runs.THREE))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.contributions import ESTIMATORS, MEASURES, ROUND_MEASURES, Measure, RoundMeasure, measure
+from fljax.contributions import ESTIMATORS, MEASURES, ROUND_MEASURES, RoundMeasure
 from fljax.contributions.estimators import (
     Observation,
     begin_contributions,
@@ -269,31 +269,6 @@ def test_which_estimators_run_in_rounds():
     assert needs_of(RoundMeasure("cosine")) == ESTIMATORS["cosine"].needs
     assert as_round_measure("size") is None
     assert as_round_measure("cosine") == RoundMeasure("cosine")
-
-
-def test_what_a_measure_of_rounds_must_be_told():
-    with pytest.raises(ValueError, match="expected the option rounds for the measure 'completed_shapley', got none"):
-        estimator_of(RoundMeasure("completed_shapley"), {"utility": jnp.sum})
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("fedce", "got 'fedce', which needs what clients measure on their own validation rows; valid names are"),
-        ("one_round", "got 'one_round', which says nothing of single rounds"),
-        ("ipss", "got 'ipss', which needs values of coalitions that are trained from scratch"),
-        ("cosin", r"expected one of the measures .*, got 'cosin' \(did you mean 'cosine'\?\); or a function"),
-    ],
-)
-def test_what_no_round_can_compute(name, message):
-    with pytest.raises(ValueError, match=message):
-        estimator_of(RoundMeasure(name), {})
-
-
-def test_a_measure_of_rounds_is_not_known_before_training():
-    facts = {"size": np.ones((1, 3), int), "population": 3}
-    with pytest.raises(ValueError, match=r"known before training, got 'cosine', which rounds compute: RoundMeasure"):
-        measure(Measure("cosine"), facts)
 
 
 @pytest.mark.in_turn

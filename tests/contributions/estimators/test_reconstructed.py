@@ -25,12 +25,7 @@ from fljax.contributions.estimators import (
 from fljax.contributions.estimators.reconstructed import complete
 from tests.contributions.estimators import runs
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-@pytest.fixture(autouse=True)
-def _double(x64):
-    """Everything here is in double precision."""
+pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
 
 
 def found(estimator, record, **how):
@@ -260,14 +255,3 @@ def test_a_coalition_that_no_round_knows_is_named():
     result = found(completed_shapley(utility=utility, rank=1), part)
     assert np.isnan(result.worth).all()
     assert np.flatnonzero(result.details["unobserved"]).tolist() == [0b101, 0b111]
-
-
-def test_what_is_refused():
-    many = RunRecord(jnp.zeros(2), jnp.zeros((1, 17)), jnp.ones((1, 17)))
-    for build in (one_round, multi_round, completed_shapley):
-        with pytest.raises(ValueError, match=r"expected at most 16 clients for all 2\^N coalitions, got 17"):
-            estimate_run(build(utility=runs.utility), many)
-    with pytest.raises(ValueError, match=r"expected models to begin with the axes \(2,\), got shape \(3,\)"):
-        estimate_run(multi_round(utility=runs.utility), many._replace(models=jnp.zeros(3)))
-    with pytest.raises(ValueError, match=r"expected ids to begin with the axes \(1, 17\), got shape \(17,\)"):
-        estimate_run(multi_round(utility=runs.utility), many._replace(ids=jnp.arange(17)))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.contributions import ESTIMATORS, CachedGame, RunRecord, agreement, estimate
+from fljax.contributions import ESTIMATORS, CachedGame, agreement, estimate
 from fljax.contributions.estimators import (
     NEEDS,
     Observation,
@@ -115,20 +115,3 @@ def test_rounds_one_by_one_are_the_record(x64):
     whole = estimate_run(estimator, record, clients=5)
     np.testing.assert_allclose(estimate_of(estimator, state).worth, whole.worth, atol=1e-12)
     assert int(state.round) == 3
-
-
-@pytest.mark.in_turn
-def test_what_is_refused():
-    record = RunRecord(jnp.zeros(2), jnp.zeros((1, 3)), jnp.ones((1, 3)))
-    with pytest.raises(ValueError, match="did you mean 'digfl'"):
-        estimate("digfll", record)
-    with pytest.raises(ValueError, match="expected the option utility for the estimator 'multi_round', got none"):
-        estimate("multi_round", record)
-    with pytest.raises(ValueError, match="expected a record with gradients for the estimator 'digfl', got none"):
-        estimate("digfl", record)
-    with pytest.raises(ValueError, match=r"expected a CachedGame for the estimator 'ipss', .* got a RunRecord"):
-        estimate("ipss", record, budget=5)
-    with pytest.raises(ValueError, match=r"expected a RunRecord for the estimator 'cosine', .* got a CachedGame"):
-        estimate("cosine", CachedGame.of_table(games.THREE))
-    with pytest.raises(ValueError, match="decays"):
-        estimate("multi_round", record, utility=runs.utility, decays=1)

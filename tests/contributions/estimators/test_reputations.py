@@ -13,13 +13,8 @@ from fljax.contributions import RunRecord
 from fljax.contributions.estimators import cffl_reputation, estimate_run, fedce, rffl_reputation
 from fljax.contributions.estimators.directions import _normal, cffl_update, rffl_update
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
 ALL = np.ones(3, bool)
-
-
-@pytest.fixture(autouse=True)
-def _double(x64):
-    """Everything here is in double precision."""
 
 
 def found(estimator, record, **how):

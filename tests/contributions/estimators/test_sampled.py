@@ -180,41 +180,6 @@ def test_a_diverged_coalition_is_seen():
     assert np.isnan(msr_banzhaf(CachedGame.of_table(values), samples=None).worth).all()
 
 
-def test_what_is_refused():
-    with pytest.raises(ValueError, match="expected a key for random coalitions, got none"):
-        permutation_shapley(three())
-    with pytest.raises(ValueError, match=r"budget for at least one order, up to 3 trainings, got 1"):
-        permutation_shapley(three(budget=1), KEY)
-    with pytest.raises(ValueError, match="expected a budget for at least one order, got 1 trainings"):
-        truncated_shapley(three(budget=1), KEY, tolerance=0)
-    with pytest.raises(ValueError, match="expected a budget of at least 7 trainings, got 5"):
-        owen_shapley(three(budget=5), samples=None)
-    with pytest.raises(ValueError, match="expected orders of all 3 clients"):
-        permutation_shapley(three(), orders=[[0, 1, 1]])
-    with pytest.raises(ValueError, match="expected a budget of at least 4 values for 3 clients, got 3"):
-        ipss(three(), budget=3)
-    for sampler, how in ((permutation_shapley, {"orders": 0}), (stratified_shapley, {"samples": 0})):
-        with pytest.raises(ValueError, match="expected at least 1"):
-            sampler(three(), KEY, **how)
-    with pytest.raises(ValueError, match="expected positive numbers, got 0 nodes"):
-        owen_shapley(three(), KEY, nodes=0)
-    with pytest.raises(ValueError, match="expected at least 1 sample, got 0"):
-        msr_banzhaf(three(), KEY, samples=0)
-    with pytest.raises(ValueError, match="expected at least 1 client and a budget of at least 0, got 0 and None"):
-        CachedGame(float, 0)
-    with pytest.raises(
-        ValueError,
-        match=r"expected value <lambda> to return one number for a coalition, got an array of float64 of shape \[2\]",
-    ):
-        CachedGame(lambda members: np.zeros(2), 2).table()
-    with pytest.raises(
-        ValueError, match=r"to return a value for each of 4 coalitions, got an array of float64 of shape \[2\]"
-    ):
-        CachedGame(lambda members: np.zeros(2), 2, together=True).table()
-    with pytest.raises(ValueError, match=r"expected a table \[2\^N\] of one game, got shape \(2, 4\)"):
-        CachedGame.of_table(np.zeros((2, 4)))
-
-
 # --- Laws of all that retrain, under a budget ------------------------------------------------------------------------
 
 UNBIASED = ("permutation_shapley", "stratified_shapley", "owen_shapley")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fljax.engine import checkpoints
 from fljax.engine.checkpoints import Series
 from tests.drawn import at_most
 

@@ -11,6 +11,7 @@ import pytest
 from fljax import games
 from fljax.engine import RunsDone
 from fljax.engine.checkpoints import Checkpoint, Stopped
+from fljax.games.strategic import certificates
 from fljax.games.strategic.certificates import best_attack, cost_of, judged
 from fljax.games.strategic.playing import Stages
 from fljax.games.strategic.splitting import DIFFERENT, FEE, KNOWN_GAIN, mean_estimation

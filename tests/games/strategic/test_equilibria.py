@@ -249,25 +249,3 @@ def test_a_diverged_run_counts_as_the_worst_utility() -> None:
     payoffs[0, 3] = np.nan
     table = DILEMMA._replace(payoffs=payoffs)
     assert sets_of(table, games.pure_equilibria(table, half_width=0).certain) == [(0, 1), (1, 0), (1, 1)]
-
-
-def test_what_is_refused() -> None:
-    few = EFFORT._replace(payoffs=EFFORT.payoffs[:, :7], choices=EFFORT.choices[:7])
-    twice = EFFORT._replace(choices=np.concatenate([EFFORT.choices[:7], EFFORT.choices[:1]]))
-    for table in (few, twice):
-        with pytest.raises(ValueError, match=r"expected a table of all 2\^3 = 8 profiles, got 7"):
-            games.pure_equilibria(table, half_width=0)
-    with pytest.raises(ValueError, match="expected at least 2 strategies, got 1"):
-        games.exact_potential(PayoffTable(np.zeros((1, 1, 2)), np.zeros((1, 2), int), ("honest",), (0,)))
-    with pytest.raises(ValueError, match="expected at least 5 seeds for bounds, got 1"):
-        games.pure_equilibria(EFFORT)
-    with pytest.raises(ValueError, match="expected a half_width of at least 0, got -1"):
-        games.pure_equilibria(EFFORT, half_width=-1)
-    with pytest.raises(ValueError, match="expected a tolerance of at least 0, got nan"):
-        games.pure_equilibria(EFFORT, half_width=0, tolerance=np.nan)
-    with pytest.raises(ValueError, match="expected a margin of at least 0, got -1"):
-        games.best_response_graph(EFFORT, margin=-1)
-    with pytest.raises(ValueError, match="expected two clients for mixed equilibria, got 3"):
-        games.mixed_equilibria(EFFORT)
-    with pytest.raises(ValueError, match=r"expected probabilities of shape \(3, 2\) with sums of 1"):
-        games.mixed_regret(EFFORT, np.full((3, 2), 0.4))

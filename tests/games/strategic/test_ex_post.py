@@ -36,9 +36,3 @@ def test_a_gain_that_is_the_tolerance_is_not_above_it() -> None:
     table = unilateral(np.full((5, 2), 0.03))
     assert games.ex_post(games.certificate(table, tolerance=0.03)).violated == 0
     assert games.ex_post(games.certificate(table, tolerance=0.02)).violated == 1
-
-
-@pytest.mark.parametrize("levels", [(), (1.5,), (-0.1, 0.5)])
-def test_levels_that_are_none(levels: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="expected levels between 0 and 1, got"):
-        games.ex_post(games.certificate(unilateral(GAINS), tolerance=0.1), levels)

@@ -154,38 +154,6 @@ def test_a_diverged_run_counts_as_the_worst_utility_and_is_listed() -> None:
     assert lower.gains[1, 1] == pytest.approx(-1.0 - table.payoffs[1, 0, 1])
 
 
-def _with(table: PayoffTable, place: tuple[int | slice, ...], value: float) -> PayoffTable:
-    payoffs = table.payoffs.copy()
-    payoffs[place] = value
-    return table._replace(payoffs=payoffs)
-
-
-def test_what_is_refused() -> None:
-    table = unilateral(GAINS)
-    with pytest.raises(ValueError, match="expected at least 5 seeds for bounds, got 4"):
-        games.certificate(unilateral(GAINS[:4]), tolerance=0.1)
-    with pytest.raises(ValueError, match="expected a tolerance of at least 0, got -1"):
-        games.certificate(table, tolerance=-1)
-    with pytest.raises(ValueError, match="expected a finite payoff of every client in some run, got none of client 2"):
-        games.certificate(_with(table, (slice(None), slice(None), 2), np.nan), tolerance=0.1)
-    with pytest.raises(ValueError, match="expected finite payoffs, or NaN of diverged runs, got infinite ones"):
-        games.certificate(_with(table, (0, 0, 0), -np.inf), tolerance=0.1)
-    with pytest.raises(ValueError, match="expected profiles in which one client deviates"):
-        games.unilateral_gains(table._replace(payoffs=table.payoffs[:, :1], choices=table.choices[:1]))
-    with pytest.raises(ValueError, match="everybody is honest"):
-        games.unilateral_gains(table._replace(payoffs=table.payoffs[:, 1:], choices=table.choices[1:]))
-    with pytest.raises(ValueError, match="expected choices from 0 to 0"):
-        games.unilateral_gains(table._replace(strategies=("honest",)))
-    with pytest.raises(ValueError, match="with a choice by profile and client, got shapes"):
-        games.unilateral_gains(table._replace(choices=table.choices[:2]))
-    with pytest.raises(ValueError, match="expected a finite outside option of every client, got none of client 0"):
-        games.unilateral_gains(table._replace(outside=np.full((5, 3), np.nan)))
-    with pytest.raises(ValueError, match="expected outside options by seed and client"):
-        games.unilateral_gains(table._replace(outside=np.zeros((5, 1))))
-    with pytest.raises(ValueError, match="expected one of the methods bonferroni, max_t, hoeffding, got 'max'"):
-        games.certificate(table, tolerance=0.1, method="max")
-
-
 def test_a_gain_that_is_the_tolerance_is_within_it() -> None:
     """0.4 - 0.3 is above 0.1 in double precision."""
     payoffs = np.repeat([[[0.3], [0.4]]], 5, axis=0)

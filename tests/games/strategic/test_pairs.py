@@ -42,13 +42,3 @@ def test_whether_both_gain() -> None:
     assert (result.verdict, result.verdict_of_least) == ("VIOLATED", "NO EFFECT SEEN")
     noisy = games.pair_certificate(with_seeds(together, 5.0), tolerance=1.0)
     assert noisy.verdict == "INCONCLUSIVE"
-
-
-def test_what_is_refused() -> None:
-    table = with_seeds(two_clients([[3, 0], [5, 1]], [[3, 5], [0, 1]]))
-    with pytest.raises(ValueError, match="expected profiles in which two clients play one strategy"):
-        games.pair_certificate(table._replace(payoffs=table.payoffs[:, :3], choices=table.choices[:3]), tolerance=0.1)
-    with pytest.raises(ValueError, match="expected a tolerance of at least 0, got -1"):
-        games.pair_certificate(table, tolerance=-1)
-    with pytest.raises(ValueError, match="expected at least 5 seeds for bounds, got 4"):
-        games.pair_certificate(table._replace(payoffs=table.payoffs[:4], seeds=table.seeds[:4]), tolerance=0.1)
