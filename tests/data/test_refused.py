@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from fljax.data.partitions.mixtures import mixture
 
 from fljax import data
 from fljax.data.arrays import join_labels, number_labels
@@ -17,6 +16,7 @@ from fljax.data.partitions.partition import (
     classes_per_client,
     cluster_labels,
     dirichlet,
+    mixture,
     natural,
     quantity,
 )
