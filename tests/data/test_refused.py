@@ -11,12 +11,12 @@ import pytest
 
 from fljax import data
 from fljax.data.arrays import join_labels, number_labels
-from fljax.data.partitions.mixtures import mixture
 from fljax.data.partitions.partition import (
     PARTITIONERS,
     classes_per_client,
     cluster_labels,
     dirichlet,
+    mixture,
     natural,
     quantity,
 )

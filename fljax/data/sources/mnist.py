@@ -201,7 +201,12 @@ def _from_folder(folder: Path, split: str) -> Dataset:
 
 def _from_archive(path: Path, split: str) -> Dataset:
     with opened_zip(path) as opened:
-        return _parse_emnist(lambda stem: (opened(f"{stem}.gz").read(), f"{path}/{stem}.gz"), split)
+
+        def read(stem: str) -> tuple[bytes, str]:
+            with opened(f"{stem}.gz") as file:
+                return file.read(), f"{path}/{stem}.gz"
+
+        return _parse_emnist(read, split)
 
 
 def _parse_emnist(read: Callable[[str], tuple[bytes, str]], split: str) -> Dataset:

@@ -327,7 +327,10 @@ def _texts(folder: Path) -> dict[str, tuple[str, str]]:
     if not path.is_file():
         raise ValueError(f"expected {_TREES} or the files {', '.join(_FILES)} in the folder {folder}, got neither")
     with opened_zip(path) as opened:
-        contents = {name: opened(name).read() for name in _FILES}
+        contents = {}
+        for name in _FILES:
+            with opened(name) as file:
+                contents[name] = file.read()
     return {name: (_decoded(content, f"{path}/{name}"), f"{path}/{name}") for name, content in contents.items()}
 
 
