@@ -19,7 +19,6 @@ from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
-    check_sharing,
     move_models,
     per_client_models,
     reference_model,
@@ -151,7 +150,7 @@ def cgsv_iafl(
     Raises:
       ValueError: as for ``iafl``.
     """
-    sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
+    sharing = Sharing(ceiling, kappa, recovery, reference_rule, reference_draw)
 
     def aggregate(server: Models, up: PyTree, round: Round) -> tuple[Models, Info]:
         cohort = round.cohort
