@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import pydantic
 from pydantic import ConfigDict, Field
 
-from fljax.config.errors import ConfigError, option_sentences, raise_all, sentences, tried
+from fljax.config.errors import ConfigError, at, option_sentences, raise_all, sentences, tried
 from fljax.config.forms import Call, Count, Named, Resolved
 from fljax.config.keys import (
     AlgorithmEntry,
@@ -95,10 +95,8 @@ OVERRIDABLE: Mapping[str, Any] = {
 
 def find_builder(path: str, name: str, registry: Mapping[str, Any], kind: str, imports: bool) -> Callable[..., Any]:
     """The builder that a config names at ``path``; raises a ConfigError if there is none."""
-    try:
+    with at(path):
         entry = resolve(name, registry, kind, imports=imports)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error.__cause__
     builder = getattr(entry, "build", entry)
     if not callable(builder):
         raise ConfigError(
@@ -273,15 +271,10 @@ def requirement_arguments(config: Config, imports: bool = True) -> dict[str, Any
         )
     function = None
     if table.function is not None:
-        path = f"requirement.function: expected an import path 'module:name' of a function, got {table.function!r}"
-        if ":" not in table.function:
-            raise ConfigError(path)
-        try:
-            function = resolve(table.function, {}, "function", imports=imports)
-        except ValueError as error:
-            raise ConfigError(f"requirement.function: {error}") from error.__cause__
-        if not callable(function):
-            raise ConfigError(path)
+        with at("requirement.function"):
+            function = resolve(table.function, {}, "function", imports=imports) if ":" in table.function else None
+            if not callable(function):
+                raise ValueError(f"expected an import path 'module:name' of a function, got {table.function!r}")
     return {**table.model_dump(), "function": function}
 
 
@@ -290,10 +283,8 @@ def checked_scores(metrics: Metrics, imports: bool) -> tuple[Metrics, tuple[Scor
 
     chosen: list[Score] = []
     for entry in metrics.scores:
-        try:
+        with at("metrics.scores"):
             (score,) = scores_of([entry.name], imports=imports)
-        except ValueError as error:
-            raise ConfigError(f"metrics.scores: {error}") from error.__cause__
         if entry.lower not in (None, score.lower):
             if not score.is_own:
                 got = "lower" if entry.lower else "higher"
@@ -302,10 +293,8 @@ def checked_scores(metrics: Metrics, imports: bool) -> tuple[Metrics, tuple[Scor
                 )
             score = score._replace(lower=bool(entry.lower))
         chosen.append(score)
-    try:
+    with at("metrics.scores"):
         scores = scores_of(chosen)
-    except ValueError as error:
-        raise ConfigError(f"metrics.scores: {error}") from None
     if metrics.score_every is not None and not scores:
         raise ConfigError("metrics.score_every: expected metrics.scores, which it is about, got none")
     entries = (
@@ -512,10 +501,8 @@ def checked_source(name: str, options: Mapping[str, Any], names: Registries) -> 
     """The source of a data set with its options, checked against its signature, in the form of the config."""
     from fljax.data.registry import find_source
 
-    try:
+    with at("data.dataset"):
         source = find_source(name, names.datasets, imports=names.imports)
-    except ValueError as error:
-        raise ConfigError(f"data.dataset: {error}") from error.__cause__
     if not callable(source):
         raise ConfigError(f"data.dataset: expected {name!r} to be a function that makes a dataset, got {source!r}")
     return Call(source, checked_options("data.dataset_options", source, options, OFFERS["dataset"]))
