@@ -180,7 +180,8 @@ def appeal_terms(
     """
     time = jnp.asarray(plain(rounds), float)
     few, many, steps = participants_of(setting), setting.clients, setting.local_steps
-    eta, step = _steps(setting, time, local, server)
+    eta, pace = _paces(setting, time, local, server)
+    step = setting.local_steps * eta * pace
     spread = (many - few) / (few * max(many - 1, 1))
     factor = 2 if few == many else 4
     steep, smooth, noise = (
@@ -213,8 +214,8 @@ def appeal_bound(
     1e-8, everywhere. Args and errors: as for ``appeal_terms``.
     """
     total = sum(appeal_terms(setting, rounds, local, server), jnp.zeros(()))
-    _, step = _steps(setting, jnp.asarray(plain(rounds), float), local, server)
-    return jnp.where(step <= _longest_step(setting), total, jnp.inf)
+    eta, pace = _paces(setting, jnp.asarray(plain(rounds), float), local, server)
+    return jnp.where(setting.local_steps * eta * pace <= _longest_step(setting), total, jnp.inf)
 
 
 def participants_of(setting: AppealSetting) -> int:
@@ -249,16 +250,13 @@ def _longest_step(setting: AppealSetting) -> Array:
     return jnp.square(least) / (2 * smooth * (LARGEST_WEIGHT + least))
 
 
-def _steps(
+def _paces(
     setting: AppealSetting, time: Array, local: ArrayLike | None, server: ArrayLike | None
 ) -> tuple[Array, Array]:
-    """``eta_l`` and c."""
-    own = appeal_rates(setting, time)
-    eta, pace = (
-        usual if given is None else jnp.asarray(plain(given), time.dtype)
-        for usual, given in zip(own, (local, server), strict=True)
-    )
-    return eta, setting.local_steps * eta * pace
+    """``eta_l`` and ``eta_g``; their product with tau is c."""
+    eta, pace = appeal_rates(setting, time)
+    eta = eta if local is None else jnp.asarray(plain(local), time.dtype)
+    return eta, pace if server is None else jnp.asarray(plain(server), time.dtype)
 
 
 def pseudo_huber(w: ArrayLike, centre: ArrayLike, lipschitz: ArrayLike, smoothness: ArrayLike) -> Array:
@@ -332,11 +330,7 @@ def appeal_gradients(
             f"expected centres [clients, d] and thresholds [clients] of {setting.clients} clients, got {points.shape} "
             f"and {rho.shape}"
         )
-    usual = appeal_rates(setting, rounds)
-    eta, pace = (
-        mine if given is None else jnp.asarray(plain(given), float)
-        for mine, given in zip(usual, (local, server), strict=True)
-    )
+    eta, pace = _paces(setting, jnp.asarray(plain(rounds), float), local, server)
     few, eps = participants_of(setting), eps_of(setting)
     everybody = jnp.ones(len(points), bool)
     deviation = jnp.sqrt(jnp.asarray(plain(setting.noise), points.dtype) / points.shape[1])

@@ -242,9 +242,7 @@ def nash(
     """
     if order not in ORDERS:
         raise ValueError(f"expected an order, got {order!r}; valid names are {', '.join(ORDERS)}")
-    first, damping = jnp.asarray(plain(start), float), plain(damping)
-    if first.ndim != 1 or not first.size:
-        raise ValueError(f"expected contributions of shape [clients], got {first.shape}")
+    first, damping = _vector(start), plain(damping)
 
     def one_by_one(p: Array) -> Array:
         return jax.lax.fori_loop(0, len(p), lambda i, p: p.at[i].set(best_response(game, p, i)), p)
