@@ -108,10 +108,7 @@ def cgsv(
         return after, along("client", contribution=after.book.reputation, share=shares)
 
     usual = per_client_models(task, local, _with_members_book(select_uniform(clients_per_round)), aggregate)
-    return usual._replace(
-        init_server=_with_book(usual.init_server),
-        models=reference_model,
-    )
+    return usual._replace(init_server=_with_book(usual.init_server), models=reference_model)
 
 
 @checked
@@ -162,10 +159,7 @@ def cgsv_iafl(
 
     select = _with_members_book(select_uniform(clients_per_round))
     usual = per_client_models(task, local, select, with_recovery(aggregate, recovery))
-    return usual._replace(
-        init_server=_with_book(usual.init_server),
-        models=reference_model,
-    )
+    return usual._replace(init_server=_with_book(usual.init_server), models=reference_model)
 
 
 def _with_book(init_server: InitServer) -> InitServer:

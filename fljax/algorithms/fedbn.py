@@ -53,11 +53,7 @@ def fedbn(
       ValueError: if a name is not valid or matches no leaf, or the task has no statistics and ``own`` asks for them.
     """
     algorithm = partly_shared(
-        task,
-        local,
-        [not stays for stays in _own(task, own)],
-        clients_per_round=clients_per_round,
-        weights=weights,
+        task, local, [not stays for stays in _own(task, own)], clients_per_round=clients_per_round, weights=weights
     )
     return algorithm._replace(counts=lambda server, seat: jnp.asarray(seat.known))
 

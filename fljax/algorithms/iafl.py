@@ -161,11 +161,7 @@ def iafl(
         return usual.init_server(key, census)._replace(book=rates)
 
     init_server = with_checked_length("joining", probability, with_checked_length("contribution", contributions, begin))
-    return usual._replace(
-        init_server=init_server,
-        poll=Poll(ask, shown=False),
-        models=reference_model,
-    )
+    return usual._replace(init_server=init_server, poll=Poll(ask, shown=False), models=reference_model)
 
 
 def _measured(task: Task, local: Local, measure: RoundMeasure, sharing: Sharing, joined: Select) -> Algorithm:

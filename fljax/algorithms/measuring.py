@@ -31,20 +31,7 @@ from fljax.contributions.estimators.in_rounds import (
 from fljax.contributions.estimators.registry import NEEDS
 from fljax.contributions.estimators.rounds import Observation
 from fljax.core import trees
-from fljax.protocol import (
-    Algorithm,
-    Available,
-    Census,
-    Cohort,
-    Info,
-    Labelled,
-    Round,
-    Seat,
-    Subset,
-    Task,
-    along,
-    roles,
-)
+from fljax.protocol import Algorithm, Available, Census, Cohort, Info, Labelled, Round, Seat, Subset, Task, along, roles
 from fljax.protocol.sums import Streamed
 
 # The stream of the aggregation's key; IAFL's draws fold ids of clients and 2**31 - 1 into the same key.

@@ -61,12 +61,7 @@ class Sharing(NamedTuple):
     reference_draw: Literal["own", "copied"]
 
 
-def per_client_models(
-    task: Task,
-    local: Local,
-    select: Select,
-    aggregate: Aggregate,
-) -> Algorithm:
+def per_client_models(task: Task, local: Local, select: Select, aggregate: Aggregate) -> Algorithm:
     """An algorithm whose clients start alike and train a model each; unseen clients use ``reference``."""
 
     def init_server(key: Key[Array, ""], census: Census) -> Models:

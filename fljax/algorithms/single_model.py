@@ -212,12 +212,7 @@ class PartlySharedClient(NamedTuple):
 
 
 def partly_shared(
-    task: Task,
-    local: Local,
-    shared: Sequence[bool],
-    *,
-    clients_per_round: int | None,
-    weights: str = "uniform",
+    task: Task, local: Local, shared: Sequence[bool], *, clients_per_round: int | None, weights: str = "uniform"
 ) -> Algorithm:
     """An algorithm that averages updates of the shared leaves; clients train the whole model and keep the other leaves.
 

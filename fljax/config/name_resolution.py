@@ -58,8 +58,7 @@ class Offer(NamedTuple):
 
 OFFERS: Mapping[str, Offer] = {
     "algorithm": Offer(
-        0,
-        frozenset({"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"}),
+        0, frozenset({"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"})
     ),
     "scenario": Offer(
         1, frozenset({"learning_rate", "batch_size", "shuffle", "threshold", "contribution", "reference", "baseline"})
@@ -159,10 +158,7 @@ def _form_of(builder: Callable[..., Any], offer: Offer, overridable: tuple[tuple
         name, default = parameter.name, parameter.default
         if parameter.kind is parameter.VAR_KEYWORD:
             extra = "allow"
-        if place < offer.positional or parameter.kind not in (
-            parameter.POSITIONAL_OR_KEYWORD,
-            parameter.KEYWORD_ONLY,
-        ):
+        if place < offer.positional or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
         if name in replaceable and name in offer.named:
             annotation, default = replaceable[name], None

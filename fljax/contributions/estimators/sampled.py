@@ -35,12 +35,7 @@ class CachedGame:
     """Values of coalitions by code, asked for in groups: each is valued once, and only as many as a budget allows."""
 
     def __init__(
-        self,
-        value: Callable[[Any], Any],
-        clients: int,
-        *,
-        budget: int | None = None,
-        together: bool = False,
+        self, value: Callable[[Any], Any], clients: int, *, budget: int | None = None, together: bool = False
     ) -> None:
         """A game of N clients.
 
