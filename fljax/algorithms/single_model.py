@@ -214,15 +214,7 @@ class PartlySharedClient(NamedTuple):
 def partly_shared(
     task: Task, local: Local, shared: Sequence[bool], *, clients_per_round: int | None, weights: str = "uniform"
 ) -> Algorithm:
-    """An algorithm that averages updates of the shared leaves; clients train the whole model and keep the other leaves.
-
-    Args:
-      task: model and loss.
-      local: how clients train.
-      shared: whether each leaf of the model is shared.
-      clients_per_round: drawn uniformly without replacement; None: all.
-      weights: "size" if clients report their numbers of training samples, or "uniform".
-    """
+    """An algorithm that averages updates of shared leaves; clients train the whole model and keep the other leaves."""
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData
