@@ -22,14 +22,12 @@ from fljax.config.errors import ConfigError, at, option_sentences, raise_all, se
 from fljax.config.forms import Call, Count, Named, Resolved
 from fljax.config.keys import (
     AlgorithmEntry,
-    Callback,
     Clustering,
     Config,
     Contribution,
     Data,
     Local,
     Metrics,
-    Model,
     OwnLocal,
     Scenario,
     Stop,
@@ -386,14 +384,19 @@ def with_resolved_names(
     if config.metrics.extra or config.stop is not None:
         checked(_check_metrics, config.metrics.extra, config.stop, config.data, of=("metrics", "stop", "data"))
     data, dataset, partition = checked(_data, config.data, names, needs_data, of=("data",), otherwise=(None,) * 3)
-    model, task = checked(_model, config.model, names, of=("model",), otherwise=nothing)
+    model, task = checked(
+        _called_by, "model", config.model, names.models, "model", imports, of=("model",), otherwise=nothing
+    )
     optimizer = checked(optimizer_options, config.local, of=("local",), otherwise={})
     scenarios, wrappers = checked(_scenarios, "scenarios", config.scenarios, names, otherwise=nothing)
     entries = [
         checked(_entry, entry, config, names, broken, otherwise=(None,) * 3)
         for entry in (() if "algorithms" in broken else config.algorithms)
     ]
-    callbacks = [checked(_callback, entry, names, otherwise=nothing) for entry in config.callbacks]
+    callbacks = [
+        checked(_called_by, f"callbacks.{entry.name}", entry, names.callbacks, "callback", imports, otherwise=nothing)
+        for entry in config.callbacks
+    ]
     metrics, scores = checked(checked_scores, config.metrics, imports, of=("metrics",), otherwise=(config.metrics, ()))
     raise_all(errors)
     changes = {
@@ -479,16 +482,11 @@ def _called(checked: Call) -> Call:
     return Call(checked.build, builder_arguments(*checked))
 
 
-def _model(model: Model, names: Registries) -> tuple[Model, Call]:
-    """The table with typed options, and the model's builder."""
-    builder = find_builder("model.name", model.name, names.models, "model", names.imports)
-    return _with_options("model", model, builder, "model")
-
-
-def _with_options(
-    path: str, table: _Named, builder: Callable[..., Any], kind: str, overridable: Mapping[str, Any] = {}
+def _called_by(
+    path: str, table: _Named, registry: Mapping[str, Any], kind: str, imports: bool, overridable: Mapping[str, Any] = {}
 ) -> tuple[_Named, Call]:
-    """A table with options of its builder, which are typed then; and the builder with its arguments."""
+    """A table with options of the builder that it names, which are typed then; and the builder with its arguments."""
+    builder = find_builder("model.name" if kind == "model" else path, table.name, registry, kind, imports)
     options = checked_options(path, builder, table.options, OFFERS[kind], overridable=overridable)
     return table.model_copy(update={"options": options}), Call(builder, builder_arguments(builder, options))
 
@@ -502,13 +500,6 @@ def checked_source(name: str, options: Mapping[str, Any], names: Registries) -> 
     if not callable(source):
         raise ConfigError(f"data.dataset: expected {name!r} to be a function that makes a dataset, got {source!r}")
     return Call(source, checked_options("data.dataset_options", source, options, OFFERS["dataset"]))
-
-
-def _callback(entry: Callback, names: Registries) -> tuple[Callback, Call]:
-    """The entry with typed options, and its builder."""
-    path = f"callbacks.{entry.name}"
-    builder = find_builder(path, entry.name, names.callbacks, "callback", names.imports)
-    return _with_options(path, entry, builder, "callback")
 
 
 def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> None:
@@ -564,11 +555,10 @@ def _scenarios(
     path: str, scenarios: Sequence[Scenario], names: Registries
 ) -> tuple[tuple[Scenario, ...], tuple[Call, ...]]:
     """The scenarios with typed options, and their wrappers."""
+    imports = names.imports
 
     def scenario(entry: Scenario) -> tuple[Scenario, Call]:
-        where = f"{path}.{entry.name}"
-        wrapper = find_builder(where, entry.name, names.scenarios, "scenario", names.imports)
-        return _with_options(where, entry, wrapper, "scenario", OVERRIDABLE)
+        return _called_by(f"{path}.{entry.name}", entry, names.scenarios, "scenario", imports, OVERRIDABLE)
 
     errors: list[ConfigError] = []
     pairs: Any = [tried(errors, scenario, of_scenario) for of_scenario in scenarios]
