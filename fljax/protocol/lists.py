@@ -128,7 +128,7 @@ jax.tree_util.register_pytree_with_keys(
         ((jax.tree_util.GetAttrKey("lists"), index.lists), (jax.tree_util.GetAttrKey("start"), index.start)),
         index.capacity,
     ),
-    lambda capacity, leaves: IndexList(*leaves, capacity),
+    lambda capacity, leaves: IndexList(leaves[0], leaves[1], capacity),
 )
 
 
