@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import aggregators, training
+from fljax import training
 from fljax.core.loops import repeat
 from fljax.protocol import Held, Judged, LocalData, Rows, Subset, Task, TrainingKey, roles
 from fljax.protocol.lists import choose_list
@@ -121,7 +121,9 @@ def server_gradients(
     rows = _rows_of(held, profile_on, clusters)
     if profile_on == MATCHED:
         return _weighted(key, task, models, rows[0], fitting(row_losses(task, models, rows[0]), rows[0].rows.size))
-    index, size = _stacked(rows)
+    width = max(subset.rows.index.shape[-1] for subset in rows)
+    index = jnp.stack([jnp.pad(subset.rows.index, (0, width - subset.rows.index.shape[-1])) for subset in rows])
+    size = jnp.stack([subset.rows.size for subset in rows])
     if profile_on == DISTRIBUTIONS:
         losses = jnp.stack([training.evaluate_each(task, models, subset)[0] for subset in rows], axis=1)
         order = matched_columns(losses)
@@ -144,11 +146,6 @@ def matched_columns(losses: Float[Array, "C D"]) -> Int[Array, " C"]:
     losses = jax.lax.stop_gradient(jnp.where(jnp.isfinite(losses), losses, _WORST))
     row, column = optax.assignment.hungarian_algorithm(losses)
     return jnp.zeros(losses.shape[0], jnp.int32).at[row].set(column.astype(jnp.int32))
-
-
-def member_gradients(slopes: PyTree, sizes: Int[Array, " S"], trains: Bool[Array, "S C"]) -> PyTree:
-    """``[C, ...]``: the mean, by rows, of the gradients that members of each cluster sent (of validation rows)."""
-    return aggregators.mix(aggregators.member_weights(trains, sizes), slopes)
 
 
 def slope_of(key: Key[Array, ""], task: Task, model: PyTree, rows: Subset) -> PyTree:
@@ -181,12 +178,6 @@ def _gradient(key: Key[Array, ""], task: Task, model: PyTree, rows: Subset, fact
         return losses if weight is None else weight * losses
 
     return training.full_gradient(task._replace(augment=None), model, rows, key, loss=loss)
-
-
-def _stacked(rows: list[Subset]) -> tuple[Array, Array]:
-    width = max(subset.rows.index.shape[-1] for subset in rows)
-    index = jnp.stack([jnp.pad(subset.rows.index, (0, width - subset.rows.index.shape[-1])) for subset in rows])
-    return index, jnp.stack([subset.rows.size for subset in rows])
 
 
 def _rows_of(held: Held, profile_on: str, clusters: int) -> list[Subset]:

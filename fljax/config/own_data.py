@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fljax.config import name_resolution as checks
-from fljax.config.errors import ConfigError
+from fljax.config.errors import ConfigError, at
 from fljax.config.forms import unseen_clients
 from fljax.config.keys import Data
 from fljax.core.names import has_separator, shown, unknown
@@ -81,12 +81,10 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
     from fljax.data.federation import federations
     from fljax.data.registry import find_source, load, own_source
 
-    try:
+    with at("data.dataset"):
         # A name that is misspelt explains more than a key that is missing.
         find_source(name, checks.registries().datasets, imports=imports)
         source = own_source(name)
-    except ValueError as error:
-        raise ConfigError(f"data.dataset: {error}") from error.__cause__
     if source is None:
         return raw
     table = {"partition": "natural", **_with_options(raw["data"], parameters_of(source))}
@@ -122,10 +120,8 @@ def _count_seen(owners: Owners, asked: Any) -> int:
         unseen = unseen_clients(asked)
     except ValueError:
         return everybody  # the check of all keys says what is wrong
-    try:
+    with at("data.unseen"):
         seen = count_seen(owners, unseen, chosen_owners(owners, unseen))
-    except ValueError as error:
-        raise ConfigError(f"data.unseen: {error}") from None
     if seen < 1:
         raise ConfigError(
             f"data.unseen: expected fewer than {everybody}, the number of clients in the data, got {shown(asked)}"
@@ -167,10 +163,8 @@ def _owners(name: str, options: str, folder: str | None, stamp: tuple[tuple[int,
     from fljax.data.partitions.assignment import owners_of
     from fljax.data.registry import load
 
-    try:
+    with at("data.dataset"):
         owners = owners_of(load(name, folder=folder, **json.loads(options)))
-    except ValueError as error:
-        raise ConfigError(f"data.dataset: {error}") from None
     if not len(owners.training):
         raise ConfigError(_NO_CLIENTS)
     return owners
