@@ -46,14 +46,6 @@ class Measurement(NamedTuple):
 
 
 # fmt: off
-# Of both studies of estimators.
-_STUDY: dict[str, Any] = {
-    "rounds": 10, "seeds": 5, "clients": 8, "rows": 1_600, "data": "fashion_mnist", "federations": "even,groups,broken",
-    "threshold": 0.8, "devices": 2, "folder": "", "work": "estimators",
-}
-_LITTLE: dict[str, Any] = {
-    "rounds": 1, "seeds": 2, "clients": 3, "rows": 120, "data": "digits", "federations": "broken",
-}
 _ALL = (
     Measurement(
         "throughput", "fljax beside its peers, in interleaved passes", "peers.throughput",
@@ -170,14 +162,6 @@ _ALL = (
         {"methods": "", "settings": "steps,epochs,16"}, {"methods": "fedavg", "settings": "steps"},
     ),
     Measurement(
-        "attacks",
-        "INCFL and FedAvg under attacks at the threshold, with the defences that were tried",
-        "papers.attacks",
-        "attack | defence | IPR | average accuracy",
-        {"attacks": "", "defences": "", "seeds": 3, "rounds": 50},
-        {"attacks": "opposite", "defences": "incfl,incfl_gradient_twice_median", "seeds": 1, "rounds": 2},
-    ),
-    Measurement(
         "substitutes", "cells of runs on another data set than a paper's, for the claims", "papers.substitutes",
         "paper | table | data set | partition | split | algorithm | metric | mean | std",
         {"run": "", "table": "", "partition": "", "named": "", "dataset": "FMNIST", "save": "", "note": ""}, {},
@@ -209,15 +193,9 @@ _ALL = (
         "papers.estimators",
         "federation | estimator | tau-b | Spearman | share error | RMSE | best | worst | stability | clients | "
         "trainings | evaluations | gradients",
-        _STUDY, _LITTLE,
-    ),
-    Measurement(
-        "volatility",
-        "how far the worth of clients depends on the algorithm, beside the seed: six algorithms",
-        "papers.estimators:volatility",
-        "federation | values | tau-b, algorithms | tau-b, seeds | moved %, algorithms | moved %, seeds | difference, "
-        "95 % | algorithms move rewards | pairs with shares %",
-        _STUDY, _LITTLE,
+        {"rounds": 10, "seeds": 5, "clients": 8, "rows": 1_600, "data": "fashion_mnist",
+         "federations": "even,groups,broken", "devices": 2, "folder": "", "work": "estimators"},
+        {"rounds": 1, "seeds": 2, "clients": 3, "rows": 120, "data": "digits", "federations": "broken"},
     ),
     Measurement(
         "coalitions",
