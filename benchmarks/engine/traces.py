@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.accelerators import program_text
 from benchmarks.cases import apart
+from benchmarks.engine.memory import in_turn
 from benchmarks.peers.workloads import SEED, WORKLOADS, meta_of
 from benchmarks.reporting import ROOT, Row, names_in
 
@@ -95,16 +96,11 @@ def of_workload(name: str) -> Callable[[list[bool]], None]:
     import fljax
 
     fljax.use_cores()
-    import numpy as np
-
     from benchmarks.peers.contestants import parts
     from fljax import engine
 
-    work = WORKLOADS[name]
-    meta = meta_of(work)
-    x = np.zeros((work.distinct, *work.shape), np.uint8 if work.pixels else np.float32)
-    rows = np.arange(work.clients * work.samples, dtype=np.int32).reshape(work.clients, -1) % work.distinct
-    federation = parts.federation(meta, x, np.zeros(work.distinct, np.int32), rows)
+    meta = meta_of(WORKLOADS[name])
+    federation = in_turn(meta)
 
     def begin(seen: list[bool]) -> None:
         algorithm = parts.algorithm(meta, counted(parts.task(meta), seen))
