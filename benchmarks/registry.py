@@ -134,16 +134,6 @@ _ALL = (
         {"against": "", "workloads": "W1a,W1b,W3,quickstart", "no_kernels": False}, {"workloads": "W3"},
     ),
     Measurement(
-        "ahead_of_time",
-        "what compilers for a TPU v5e and an H100 make of the programs, without a device",
-        "accelerators.ahead_of_time",
-        "checkout | device | workload | clients side by side | estimated client-steps/s | from main memory at most | "
-        "kernels per local step | temporary MiB | compile",
-        {"against": "", "platforms": "tpu,cuda", "workloads": "", "limit": 900.0, "environments": "",
-         "make_environments": False},
-        {"platforms": "tpu", "workloads": "W3"},
-    ),
-    Measurement(
         "hosts", "every algorithm in two processes beside one", "accelerators.hosts",
         "algorithm | 2 processes x 1 device differ | 2 processes x 2 devices differ | same bits",
         {}, {},
