@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # a process of one case
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.reporting import ROOT, plain
+from benchmarks.reporting import ROOT, Row, plain
 
 LIMIT_SECONDS = 1200.0
 FOREIGN = ("JAX_", "XLA_", "OMP_", "MKL_")
@@ -68,6 +70,14 @@ def apart(
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"ended with {done.returncode}"]
         return {"failed": plain(lines[-1])}
     return json.loads(done.stdout)
+
+
+def grid(options: Namespace, function: str, lists: Mapping[str, Sequence[Any]], **fixed: Any) -> Iterator[Row]:
+    """Title, values and what ``function`` gives apart, for all values of the lists and each checkout."""
+    for values in itertools.product(*lists.values()):
+        for title, source in options.sources.items():
+            found = apart(function, source, **dict(zip(lists, values, strict=True)), **fixed)
+            yield title, *values, *found.values()
 
 
 def resident(name: str = "VmRSS") -> int:

@@ -46,14 +46,6 @@ class Measurement(NamedTuple):
 
 
 # fmt: off
-# Of both studies of estimators.
-_STUDY: dict[str, Any] = {
-    "rounds": 10, "seeds": 5, "clients": 8, "rows": 1_600, "data": "fashion_mnist", "federations": "even,groups,broken",
-    "threshold": 0.8, "devices": 2, "folder": "", "work": "estimators",
-}
-_LITTLE: dict[str, Any] = {
-    "rounds": 1, "seeds": 2, "clients": 3, "rows": 120, "data": "digits", "federations": "broken",
-}
 _ALL = (
     Measurement(
         "throughput", "fljax beside its peers, in interleaved passes", "peers.throughput",
@@ -142,16 +134,6 @@ _ALL = (
         {"against": "", "workloads": "W1a,W1b,W3,quickstart", "no_kernels": False}, {"workloads": "W3"},
     ),
     Measurement(
-        "ahead_of_time",
-        "what compilers for a TPU v5e and an H100 make of the programs, without a device",
-        "accelerators.ahead_of_time",
-        "checkout | device | workload | clients side by side | estimated client-steps/s | from main memory at most | "
-        "kernels per local step | temporary MiB | compile",
-        {"against": "", "platforms": "tpu,cuda", "workloads": "", "limit": 900.0, "environments": "",
-         "make_environments": False},
-        {"platforms": "tpu", "workloads": "W3"},
-    ),
-    Measurement(
         "hosts", "every algorithm in two processes beside one", "accelerators.hosts",
         "algorithm | 2 processes x 1 device differ | 2 processes x 2 devices differ | same bits",
         {}, {},
@@ -168,14 +150,6 @@ _ALL = (
         "accelerators.float32_gradients",
         "method | float | forward mode | finite differences | double precision | small objective",
         {"methods": "", "settings": "steps,epochs,16"}, {"methods": "fedavg", "settings": "steps"},
-    ),
-    Measurement(
-        "attacks",
-        "INCFL and FedAvg under attacks at the threshold, with the defences that were tried",
-        "papers.attacks",
-        "attack | defence | IPR | average accuracy",
-        {"attacks": "", "defences": "", "seeds": 3, "rounds": 50},
-        {"attacks": "opposite", "defences": "incfl,incfl_gradient_twice_median", "seeds": 1, "rounds": 2},
     ),
     Measurement(
         "substitutes", "cells of runs on another data set than a paper's, for the claims", "papers.substitutes",
@@ -209,15 +183,9 @@ _ALL = (
         "papers.estimators",
         "federation | estimator | tau-b | Spearman | share error | RMSE | best | worst | stability | clients | "
         "trainings | evaluations | gradients",
-        _STUDY, _LITTLE,
-    ),
-    Measurement(
-        "volatility",
-        "how far the worth of clients depends on the algorithm, beside the seed: six algorithms",
-        "papers.estimators:volatility",
-        "federation | values | tau-b, algorithms | tau-b, seeds | moved %, algorithms | moved %, seeds | difference, "
-        "95 % | algorithms move rewards | pairs with shares %",
-        _STUDY, _LITTLE,
+        {"rounds": 10, "seeds": 5, "clients": 8, "rows": 1_600, "data": "fashion_mnist",
+         "federations": "even,groups,broken", "devices": 2, "folder": "", "work": "estimators"},
+        {"rounds": 1, "seeds": 2, "clients": 3, "rows": 120, "data": "digits", "federations": "broken"},
     ),
     Measurement(
         "coalitions",

@@ -14,13 +14,12 @@ threshold and the learning rate. Seconds are those of a second call; "-" without
 
 from __future__ import annotations
 
-import itertools
 import time
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.cases import apart
+from benchmarks.cases import grid
 from benchmarks.reporting import MEBIBYTE, Row
 
 CLIENTS, ROWS, CLASSES, HELD = 51, 8, 10, 64
@@ -32,18 +31,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def numbers(options: Namespace, function: str, **asked: Any) -> Iterator[tuple[str, list[Any]]]:
-    """What a case gives for each checkout."""
-    for title, source in options.sources.items():
-        yield title, list(apart(f"engine.compiled_memory:{function}", source, **asked).values())
-
-
 def cohorts(options: Namespace) -> Iterator[Row]:
     """Temporary memory of a round by the size of its cohort."""
-    for algorithm, cohort in itertools.product(options.algorithms.split(","), map(int, options.cohorts.split(","))):
-        asked = {"algorithm": algorithm, "cohort": cohort, "devices": options.devices}
-        for title, found in numbers(options, "of_a_round", **asked):
-            yield title, algorithm, cohort, options.devices, *found
+    lists = {"algorithm": options.algorithms.split(","), "cohort": list(map(int, options.cohorts.split(",")))}
+    return grid(options, "engine.compiled_memory:of_a_round", lists | {"devices": [options.devices]})
 
 
 def images(clients: int) -> Any:
@@ -82,9 +73,8 @@ def of_a_round(algorithm: str, cohort: int, devices: int) -> dict[str, float]:
 
 def devices(options: Namespace) -> Iterator[Row]:
     """Memory of a round on each of several devices."""
-    for algorithm, count in itertools.product(options.algorithms.split(","), map(int, options.devices.split(","))):
-        for title, found in numbers(options, "on_devices", algorithm=algorithm, model=options.model, devices=count):
-            yield title, algorithm, count, *found
+    lists = {"algorithm": options.algorithms.split(","), "devices": list(map(int, options.devices.split(",")))}
+    return grid(options, "engine.compiled_memory:on_devices", lists, model=options.model)
 
 
 def on_devices(algorithm: str, model: str, devices: int) -> dict[str, float]:
@@ -128,10 +118,8 @@ def on_devices(algorithm: str, model: str, devices: int) -> dict[str, float]:
 
 def gradients(options: Namespace) -> Iterator[Row]:
     """Memory of a gradient through rounds, with and without recomputation."""
-    for way, clients in itertools.product(WAYS, map(int, options.clients.split(","))):
-        asked = {"way": way, "clients": clients, "rounds": options.rounds, "run": options.run}
-        for title, found in numbers(options, "of_a_gradient", **asked):
-            yield title, way, clients, *found
+    lists = {"way": list(WAYS), "clients": list(map(int, options.clients.split(",")))}
+    return grid(options, "engine.compiled_memory:of_a_gradient", lists, rounds=options.rounds, run=options.run)
 
 
 def of_a_gradient(way: str, clients: int, rounds: int, run: bool) -> dict[str, float | None]:

@@ -19,7 +19,6 @@ After checkpoints long records stay on the disk. *Read*: seconds for one client'
 from __future__ import annotations
 
 import gc
-import itertools
 import tempfile
 import time
 from argparse import Namespace
@@ -27,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import apart, forget_peak, resident
+from benchmarks.cases import apart, forget_peak, grid, resident
 from benchmarks.peers.workloads import CLASSES, WORKLOADS, Workload, meta_of
 from benchmarks.reporting import MEBIBYTE, Row, names_in
 
@@ -140,13 +139,13 @@ def of_programs(meta: dict[str, Any], seeds: int) -> dict[str, Any]:
 
 def populations(options: Namespace) -> Iterator[Row]:
     """Time and memory of a round by the size of the population."""
-    names = [getattr(options, name).split(",") for name in ("algorithms", "forms", "clients", "places")]
-    sources: dict[str, Path] = options.sources
-    for (algorithm, form, clients, place), title in itertools.product(itertools.product(*names), sources):
-        asked = {"clients": int(clients), "algorithm": algorithm, "form": form, "place": place}
-        found = apart("engine.memory:of_a_population", sources[title], rounds=options.rounds, **asked)
-        numbers = [found["failed"]] if "failed" in found else [found[name] for name in ("ms", "tables", "data", "peak")]
-        yield title, algorithm, int(clients), form, place, *numbers
+    lists = {
+        "algorithm": options.algorithms.split(","),
+        "clients": list(map(int, options.clients.split(","))),
+        "form": options.forms.split(","),
+        "place": options.places.split(","),
+    }
+    return grid(options, "engine.memory:of_a_population", lists, rounds=options.rounds)
 
 
 def of_a_population(clients: int, algorithm: str, form: str, place: str, rounds: int) -> dict[str, float]:
@@ -201,13 +200,9 @@ def spread_out(clients: int, form: str) -> Any:
 
 def long_runs(options: Namespace) -> Iterator[Row]:
     """Memory of runs with many records, with and without checkpoints."""
-    counts, sources = list(map(int, options.rounds.split(","))), dict[str, Path](options.sources)
-    for rounds, title in itertools.product(counts, sources):
-        for saves in (False, True) if rounds <= options.without else (True,):
-            found = apart(
-                "engine.memory:of_records", sources[title], rounds=rounds, clients=options.clients, saves=saves
-            )
-            yield title, rounds, saves, *found.values()
+    for rounds in map(int, options.rounds.split(",")):
+        lists = {"rounds": [rounds], "saves": [False, True] if rounds <= options.without else [True]}
+        yield from grid(options, "engine.memory:of_records", lists, clients=options.clients)
 
 
 def of_records(rounds: int, clients: int, saves: bool) -> dict[str, float]:

@@ -12,6 +12,7 @@ compiles them where kernels are counted; the quick start is the command ``fljax 
 
 from __future__ import annotations
 
+import re
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -19,13 +20,32 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.accelerators import program_text
 from benchmarks.cases import apart
+from benchmarks.engine.memory import in_turn
 from benchmarks.peers.workloads import SEED, WORKLOADS, meta_of
 from benchmarks.reporting import ROOT, Row, names_in
 
 QUICK_START = "quickstart"
 TRACED = "/jax/core/compile/jaxpr_trace_duration"
+# Instructions that launch nothing.
+_FREE = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "while",
+    "conditional",
+    "call",
+    "after-all",
+    "opt-barrier",
+    "partition-id",
+    "copy-done",
+    "async-done",
+    "all-reduce-done",
+}
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?\S+ = (?:\((?:[^()]|\([^()]*\))*\)|\S+) ([a-z][\w\-]*)\(")
+_CALLED = re.compile(r"(?:body|to_apply|calls|true_computation|branch_computations)=\{?%?([\w.\-]+)")
 
 
 class Program(NamedTuple):
@@ -95,16 +115,11 @@ def of_workload(name: str) -> Callable[[list[bool]], None]:
     import fljax
 
     fljax.use_cores()
-    import numpy as np
-
     from benchmarks.peers.contestants import parts
     from fljax import engine
 
-    work = WORKLOADS[name]
-    meta = meta_of(work)
-    x = np.zeros((work.distinct, *work.shape), np.uint8 if work.pixels else np.float32)
-    rows = np.arange(work.clients * work.samples, dtype=np.int32).reshape(work.clients, -1) % work.distinct
-    federation = parts.federation(meta, x, np.zeros(work.distinct, np.int32), rows)
+    meta = meta_of(WORKLOADS[name])
+    federation = in_turn(meta)
 
     def begin(seen: list[bool]) -> None:
         algorithm = parts.algorithm(meta, counted(parts.task(meta), seen))
@@ -172,7 +187,7 @@ def content(name: str, traced: Any, kernels: bool) -> Program:
     size = equations(traced.jaxpr)
     if not kernels:
         return Program(name, size)
-    return Program(name, size, *pieces(program_text.read(traced.lower().compile().as_text())))
+    return Program(name, size, *pieces(traced.lower().compile().as_text()))
 
 
 def equations(program: Any) -> int:
@@ -186,10 +201,28 @@ def equations(program: Any) -> int:
     return total
 
 
-def pieces(loop: program_text.Loop) -> tuple[int, int]:
-    """Kernels and loops of a compiled program, each once."""
-    kernels, loops = loop.kernels, len(loop.inner)
-    for inner in loop.inner:
-        more = pieces(inner)
-        kernels, loops = kernels + more[0], loops + more[1]
-    return kernels, loops
+def pieces(text: str) -> tuple[int, int]:
+    """Kernels and loops of a compiled module (``Compiled.as_text()``), each once; of a condition, the first branch."""
+    computations: dict[str, list[str]] = {}
+    name, entry = "", ""
+    for line in text.splitlines():
+        if line.rstrip().endswith("{") and not line.startswith((" ", "HloModule")):
+            name = line.removeprefix("ENTRY ").lstrip("%").split(" ")[0].split("(")[0]
+            computations[name] = []
+            entry = name if line.startswith("ENTRY") else entry
+        elif name:
+            computations[name].append(line)
+
+    def inside(name: str) -> tuple[int, int]:
+        kernels = loops = 0
+        for line in computations.get(name, []):
+            found = _INSTRUCTION.match(line)
+            kind = found.group(1) if found else "parameter"
+            kernels, loops = kernels + (kind not in _FREE), loops + (kind == "while")
+            called = _CALLED.search(line) if kind in ("while", "call", "conditional") else None
+            if called:
+                more = inside(called.group(1))
+                kernels, loops = kernels + more[0], loops + more[1]
+        return kernels, loops
+
+    return inside(entry)

@@ -12,7 +12,6 @@ their own.
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 import time
@@ -26,7 +25,7 @@ import xarray as xr
 
 import fljax
 from benchmarks.reporting import Row
-from fljax import algorithms, data, models
+from fljax import algorithms, contributions, data, models
 from fljax.engine.whole_runs.program import rows_of_members
 
 STEPS, BATCH = 20, 32
@@ -96,21 +95,12 @@ def measure(options: Namespace) -> Iterator[Row]:
         ratios = [own / plain for own, plain in zip(found, rates["simulate"], strict=True)]
         yield name, statistics.median(found), f"{min(found):,.0f} to {max(found):,.0f}", statistics.median(ratios)
     value = table[-1]["test_accuracy"].mean("client").values[:, 0].astype(float)
-    phi = shapley(value, options.clients)
+    phi = contributions.shapley(value)
     gain = value[-1] - value[0]
     yield f"Shapley values add up to {phi.sum():.6f}, all clients gain {gain:.6f}", None, None, float(phi.sum() - gain)
     for place in (len(member) // 3, len(member) - 2, len(member) - 1):
         same = equal(problem.runs(member[place : place + 1]), table[-1].isel(run=slice(place, place + 1)))
         yield f"coalition {place} has the bits of a run of its own", None, None, same
-
-
-def shapley(values: np.ndarray, clients: int) -> np.ndarray:
-    """``phi_i = sum_S |S|! (N - 1 - |S|)! / N! (v(S + i) - v(S))`` of a table by code, ``[2^N]``."""
-    codes = np.arange(2**clients)
-    sizes = np.array([code.bit_count() for code in codes.tolist()])
-    weight = np.array([1 / (clients * math.comb(clients - 1, size)) for size in range(clients)])
-    without = [codes[codes >> client & 1 == 0] for client in range(clients)]
-    return np.array([np.sum(weight[sizes[c]] * (values[c | 1 << i] - values[c])) for i, c in enumerate(without)])
 
 
 def equal(first: xr.Dataset, second: xr.Dataset) -> bool:

@@ -7,21 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.reporting import ROOT, plain
+from benchmarks.reporting import plain
 
 TORCH = ("torch==2.13.0", "numpy")
-_FLJAX = ("-c", str(ROOT / "constraints.txt"), str(ROOT))
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "torch": (TORCH,),
     "pfl": (TORCH, ("pfl[pytorch]==0.6.0",)),
     "flower": (TORCH, ("flwr[simulation]==1.28.0",)),
     "fedjax": (("fedjax==0.0.17", "jax==0.10.2", "jaxlib==0.10.2"),),
-    # Compilers for devices that need not be there.
-    "ahead-tpu": (_FLJAX, ("libtpu==0.0.42.*",)),
-    "ahead-cuda": (
-        _FLJAX,
-        ("jax-cuda12-pjrt==0.10.2", "jax-cuda12-plugin==0.10.2", "nvidia-cuda-nvcc-cu12==12.9.86"),
-    ),
 }
 OWN = "fljax"  # the environment that the driver itself runs in
 FOLDER = Path.home() / ".cache" / "fljax-benchmarks"

@@ -32,9 +32,37 @@ def test_equations_of_inner_programs_count() -> None:
 
 
 def test_kernels_of_a_loop_count_once() -> None:
-    loop = traces.program_text.Loop
-    inner = loop(None, 3, 0, ())
-    assert traces.pieces(loop(1, 5, 0, (inner, loop(7, 2, 0, (inner,))))) == (13, 3)
+    """A loop of 5 turns with a product, inside a loop whose turns the program computes."""
+
+    def program(x: Any, turns: Any) -> Any:
+        inner = lambda _, x: jnp.sin(x @ x)  # noqa: E731
+        return jax.lax.fori_loop(0, turns, lambda _, x: jax.lax.fori_loop(0, 5, inner, x) + 1, x)
+
+    text = jax.jit(program).lower(jnp.ones((8, 8)), 3).compile().as_text()
+    assert text is not None
+    kernels, loops = traces.pieces(text)
+    assert loops == 2
+    assert 2 <= kernels < 20  # at least the product and the sine
+
+
+def test_kernels_of_a_text() -> None:
+    """XLA's text for a TPU, shortened: the fusion and the copy of the loop, and the sum after it."""
+    text = """HloModule jit_f
+
+%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %p = (s32[], f32[8]) parameter(0)
+  %x = f32[8] get-tuple-element(%p), index=1
+  %y = f32[8] fusion(%x), kind=kLoop, calls=%f, metadata={op_name="dot"}, backend_config={"estimated_cycles":"70"}
+  %z = f32[8] copy(%y), backend_config={"estimated_cycles":"30"}
+  ROOT %t = (s32[], f32[8]) tuple(%i, %z)
+}
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %w = (s32[], f32[8]) while(%t0), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"4"}}
+  ROOT %r = f32[8] add(%g, %g), backend_config={"estimated_cycles":"5"}
+}
+"""
+    assert traces.pieces(text) == (3, 1)
 
 
 def test_calls_of_the_model_count_by_their_key() -> None:

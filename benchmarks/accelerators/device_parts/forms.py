@@ -87,12 +87,7 @@ def measure(job: Job, prepared: tuple[Any, Any]) -> Row:
     row: Row = {"clients": clients, "seconds": seconds, "rate": clients / seconds}
     row["temporary"] = program.memory_analysis().temp_size_in_bytes
     parameters = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(shapes[0]))
-    if {"copy", "product, default"} <= server.floors.keys() and not server.small:
-        flops = server.floors["product, default"]["flops"]
-        work = steps.model(name).work._replace(pixels=False)  # the examples of this part are float32
-        floor = work.floor(parameters, flops, server.floors["copy"]["bandwidth"])
-        row["share_of_floor"] = clients * max(floor) / seconds
-    return row
+    return row | server.share_of_floor(steps.work_of(name), parameters, clients / seconds)
 
 
 # ResNet18 takes long to compile, so it is measured after every two programs.

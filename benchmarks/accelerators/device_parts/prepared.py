@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import parts
 import steps
 
+import fljax
 from benchmarks.peers.workloads import Workload, meta_of
 
 AT_ONCE = 2 * 2**30  # bytes of parameters in float64 of the clients that are trained side by side for the answer
@@ -24,6 +26,14 @@ def run_of(work: Workload) -> tuple[dict[str, Any], Any, Any]:
     meta = meta_of(work)
     x, y, rows, sizes = export.data(meta)
     return meta, parts.algorithm(meta, parts.task(meta)), parts.federation(meta, x, y, rows, sizes)
+
+
+def simulation(
+    meta: dict[str, Any], algorithm: Any, federation: Any, rounds: int, execution: fljax.Execution
+) -> functools.partial[Any]:
+    """So many rounds by ``fljax.simulate``, which takes further arguments."""
+    how: dict[str, Any] = {"rounds": rounds, "evaluate_every": rounds, "seeds": [meta["seed"]], "execution": execution}
+    return functools.partial(fljax.simulate, algorithm, federation, **how)
 
 
 def save(work: Workload, file: Path, *, with_answer: bool) -> None:
@@ -55,14 +65,12 @@ def answer(meta: dict[str, Any], x: Any, y: Any, batches: Any, model: Any) -> An
     name = {"cnn_b": "lenet", "resnet18": "resnet18"}.get(meta["model"])
     logits = task.logits if name is None else steps.logits_of(name, {"convolution": "tiles"})
 
-    def step(x: Any, y: Any, params: Any, batch: Any) -> tuple[Any, None]:
-        pixels = task.prepare(x[batch]) if task.prepare is not None else x[batch]
-        slope = jax.grad(lambda p: jnp.mean(task.loss(logits(p, pixels), y[batch])))(params)
-        return jax.tree.map(lambda p, g: p - meta["learning_rate"] * g, params, slope), None
+    step, prepare = steps.local_step(logits), task.prepare or (lambda pixels: pixels)
 
     @jax.jit
     def total(x: Any, y: Any, batches: Any, model: Any) -> Any:
-        one = lambda own: jax.lax.scan(lambda p, b: step(x, y, p, b), model, own)[0]  # noqa: E731
+        turn = lambda params, batch: (step(params, prepare(x[batch]), y[batch]), None)  # noqa: E731
+        one = lambda own: jax.lax.scan(turn, model, own)[0]  # noqa: E731
         return jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(one)(batches))
 
     wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), model)

@@ -15,6 +15,8 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import parts  # noqa: E402
+import prepared  # noqa: E402
+import steps  # noqa: E402
 from protocol import Work, read  # noqa: E402
 
 import fljax  # noqa: E402
@@ -33,12 +35,7 @@ DEFAULT_TOLERANCE = 0.05
 def rates_of(seconds: float, rounds: int, work: Workload, precision: str, parameters: int) -> Row:
     """Client-steps per second, and the share of the floor if part 1 was measured."""
     rate = work.client_steps * rounds / seconds
-    row: Row = {"rate": rate, "seconds": seconds / rounds}
-    product = f"product, {precision}"
-    if {"copy", product} <= server.floors.keys() and not server.small:
-        floor = work.floor(parameters, server.floors[product]["flops"], server.floors["copy"]["bandwidth"])
-        row["share_of_floor"] = rate * max(floor)
-    return row
+    return {"rate": rate, "seconds": seconds / rounds} | server.share_of_floor(work, parameters, rate, precision)
 
 
 def by_fljax(job: Job, work: Workload, file: Path, packed: Work) -> Row:
@@ -63,15 +60,7 @@ def by_fljax(job: Job, work: Workload, file: Path, packed: Work) -> Row:
         if done == 1:
             first.update(parts.model_of(state))
 
-    run = lambda **more: fljax.simulate(  # noqa: E731
-        algorithm,
-        federation,
-        rounds=rounds,
-        evaluate_every=rounds,
-        seeds=[meta["seed"]],
-        execution=execution,
-        **more,
-    )
+    run = prepared.simulation(meta, algorithm, federation, rounds, execution)
     peak = peak_bytes()
     found = run(evaluate_at=(1,), on_evaluated=keep)
     if float(found.metrics["seconds_train"]) < 2:
@@ -100,15 +89,10 @@ def by_hand(job: Job, work: Workload, file: Path, packed: Work) -> Row:
     task = parts.task(meta)
     x, y, batches = jnp.asarray(packed.floats()), jnp.asarray(packed.y), jnp.asarray(packed.batches())
 
+    step = steps.local_step(task.logits)
+
     def client(server: Any, batches: Any, x: Any, y: Any) -> Any:
-        def step(params: Any, batch: Any) -> tuple[Any, None]:
-            def loss(params: Any) -> Any:
-                logits = task.logits(params, x[batch])
-                return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), y[batch][:, None], axis=1))
-
-            return jax.tree.map(lambda p, g: p - meta["learning_rate"] * g, params, jax.grad(loss)(params)), None
-
-        return jax.lax.scan(step, server, batches)[0]
+        return jax.lax.scan(lambda params, batch: (step(params, x[batch], y[batch]), None), server, batches)[0]
 
     def rounds_of(server: Any, count: Any, batches: Any, x: Any, y: Any) -> Any:
         def one(_: Any, server: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import reporting
 from benchmarks.accelerators.cells import workload
-from benchmarks.peers.workloads import meta_of
+from benchmarks.peers.workloads import Workload, meta_of
 
 PACKAGES = (
     "jax",
@@ -75,6 +75,14 @@ class Server:
         self.small = self.small or device.platform == "cpu"
         name = device.device_kind if device.platform != "cpu" else reporting.hardware()["cpu"]
         self.tell(device=name, platform=device.platform, versions=reporting.versions(PACKAGES), small=self.small)
+
+    def share_of_floor(self, work: Workload, parameters: int, rate: float, precision: str = "default") -> Row:
+        """The share of a local step's floor at so many client-steps per second; nothing without part 1."""
+        product = f"product, {precision}"
+        if self.small or not {"copy", product} <= self.floors.keys():
+            return {}
+        floor = work.floor(parameters, self.floors[product]["flops"], self.floors["copy"]["bandwidth"])
+        return {"share_of_floor": rate * max(floor)}
 
     def place_of(self, name: str) -> Path:
         """The file of a workload that all contestants read."""

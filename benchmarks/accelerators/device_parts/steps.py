@@ -1,55 +1,41 @@
 """Local steps of the models of part 3 and 4, in every form: pure functions, so that a laptop compiles them, too."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import parts
 
-from benchmarks.peers.workloads import WORKLOADS, Workload
-from fljax import models
+from benchmarks.peers.workloads import CLASSES, LEARNING_RATE, WORKLOADS, Workload, meta_of
 from fljax.models import channels_last, resnet, trunk
 from fljax.models.network import dot_general
 
-CLASSES = 10
-RATE = 0.05
+# Whose step each model takes. Examples of parts 3 and 4 are float32, those of the MLP vectors.
+WORKS = {
+    "logistic": WORKLOADS["W3"],
+    "mlp": WORKLOADS["W1a"]._replace(shape=(784,)),
+    "lenet": WORKLOADS["W2"],
+    "resnet18": WORKLOADS["W4"],
+}
 
 
-class Model(NamedTuple):
-    """What is trained: ``task`` gives the initial parameters, and ``work`` has the size of a step."""
-
-    shape: tuple[int, ...]
-    batch: int
-    task: Any
-    work: Workload
-
-
-def model(name: str, small: bool = False) -> Model:
-    """A model by its name in the cells; small: with two examples in a batch, and small images for the ResNet."""
-    found = _model(name)
+def work_of(name: str, small: bool = False) -> Workload:
+    """The size of a model's step; small: two examples in a batch, and small images for the ResNet."""
+    work = WORKS[name]._replace(pixels=False)
     if not small:
-        return found
-    return found._replace(batch=2, shape=(8, 8, 3) if name == "resnet18" else found.shape)
-
-
-def _model(name: str) -> Model:
-    if name == "logistic":
-        return Model((60,), 20, models.logistic_regression((60,), CLASSES), WORKLOADS["W3"])
-    if name == "mlp":
-        task = models.mlp((784,), CLASSES, hidden=(64, 30), dropout=0.0)
-        return Model((784,), 30, task, WORKLOADS["W1a"])
-    if name == "lenet":
-        return Model((32, 32, 3), 50, models.cnn_b((32, 32, 3), CLASSES), WORKLOADS["W2"])
-    return Model((32, 32, 3), 32, models.resnet18((32, 32, 3), CLASSES), WORKLOADS["W4"])
+        return work
+    return work._replace(batch=2, shape=(8, 8, 3) if name == "resnet18" else work.shape)
 
 
 def logits_of(name: str, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
     """``(parameters, x) -> logits`` in the form that the options of a cell name."""
     if "convolution" not in options:
-        return model(name).task.logits
+        return parts.task(meta_of(WORKS[name])).logits
     convolve = channels_last.CONVOLUTIONS[options["convolution"]]
     pool = channels_last.POOLS[options.get("pooling", "elementwise")]
     return _lenet(convolve, pool) if name == "lenet" else _resnet18(convolve)
@@ -99,7 +85,7 @@ def local_step(logits: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], A
         return -jnp.mean(chosen)
 
     def step(params: Any, x: Any, y: Any) -> Any:
-        return jax.tree.map(lambda p, g: p - RATE * g, params, jax.grad(loss)(params, x, y))
+        return jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, jax.grad(loss)(params, x, y))
 
     return step
 
@@ -132,11 +118,11 @@ def loop(form: str, turns: int, body: Callable[[Any], Any], carry: Any) -> Any:
 
 def arguments(name: str, clients: int, small: bool = False) -> tuple[Any, Any, Any]:
     """Shapes of the parameters and examples of some clients."""
-    found = model(name, small)
-    params = jax.eval_shape(found.task.init, jax.random.key(0))
+    work = work_of(name, small)
+    params = jax.eval_shape(parts.task(meta_of(WORKS[name])).init, jax.random.key(0))
     stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((clients, *leaf.shape), leaf.dtype), params)
-    x = jax.ShapeDtypeStruct((clients, found.batch, *found.shape), jnp.float32)
-    return stacked, x, jax.ShapeDtypeStruct((clients, found.batch), jnp.int32)
+    x = jax.ShapeDtypeStruct((clients, work.batch, *work.shape), jnp.float32)
+    return stacked, x, jax.ShapeDtypeStruct((clients, work.batch), jnp.int32)
 
 
 def values(shapes: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:

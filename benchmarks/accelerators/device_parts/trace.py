@@ -63,15 +63,7 @@ def measure(job: Job) -> Row:
     work = workload(name, server.small)
     meta, algorithm, federation = prepared.run_of(work)
     rounds = 6 if server.small else max(6, COUNTS[name])
-    run = lambda **more: fljax.simulate(  # noqa: E731
-        algorithm,
-        federation,
-        rounds=rounds,
-        evaluate_every=rounds,
-        seeds=[meta["seed"]],
-        execution=fljax.Execution(devices=1),
-        **more,
-    )
+    run = prepared.simulation(meta, algorithm, federation, rounds, fljax.Execution(devices=1))
     state = run(evaluate_at=(2, 4)).state
     begun = int(np.max(state.round))
     with tempfile.TemporaryDirectory() as folder:

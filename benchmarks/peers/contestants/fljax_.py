@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from typing import Any
@@ -45,7 +46,6 @@ class Run:
     def __init__(self) -> None:
         self.execution = _execution()
         self.state: Any = None
-        self.notes: dict[str, Any] = {}
 
     def go(self, rounds: int) -> float:
         """Trains, and gives the seconds that training took (with evaluation where that is the workload)."""
@@ -62,8 +62,6 @@ class Run:
         if result.diverged:
             raise FloatingPointError(f"diverged: {result.diverged}")
         self.state = result.state
-        chosen = [name for name in result.metrics if str(name).startswith("execution_")]
-        self.notes = {str(name): f"{float(result.metrics[name]):g}" for name in chosen}
         seconds = float(result.metrics["seconds_train"])
         # One evaluation more than there are rounds: the first comes before training.
         every = float(result.metrics["seconds_evaluate"]) * rounds / (rounds + 1)
@@ -96,24 +94,21 @@ def draw(question: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": min(spent)}
 
 
-run: Any = None
+@functools.cache
+def run() -> Any:
+    """The run or the game, which is made when it is first asked for."""
+    if not meta["game"]:
+        return Run()
+    import games
 
-
-def _run() -> Any:
-    global run
-    if run is None and meta["game"]:
-        import games
-
-        run = games.Game(work)
-    run = Run() if run is None else run
-    return run
+    return games.Game(work)
 
 
 def _first_round() -> dict[str, Any]:
-    own = Run() if meta["game"] else _run()
+    own = Run() if meta["game"] else run()
     own.go(1)
     if meta["game"]:  # compiles it
-        _run().go(1)
+        run().go(1)
     return parts.model_of(own.state)
 
 
@@ -121,7 +116,6 @@ serve(
     driver,
     ("fljax", "jax", "jaxlib", "flax", "optax"),
     first_round=_first_round,
-    rounds=lambda count: _run().go(count),
-    notes=lambda: _run().notes,
+    rounds=lambda count: run().go(count),
     draw=draw,
 )

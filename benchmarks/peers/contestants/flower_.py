@@ -86,7 +86,7 @@ def main(grid: Grid, context: Context) -> None:
     for number, question in enumerate(questions):
         try:
             first = lambda: (run.go(1), run.parameters())[1]  # noqa: E731
-            found = answer(question, first, run.go, dict, {})
+            found = answer(question, first, run.go, {})
             if number == 0 and "seconds" in found:  # the engine was started for it
                 found["seconds"] = time.perf_counter() - began
             driver.tell(**found)

@@ -28,7 +28,6 @@ class Game:
         self.name = meta["game"]
         tables = parts.federation(meta, work.x, work.y, work.rows, work.extra["sizes"])
         self.federation = tables if meta["pixels"] else standardised(work)
-        self.notes: dict[str, Any] = {}
 
     def go(self, count: int) -> float:
         """Plays so many times, and gives the seconds that it took."""

@@ -148,19 +148,18 @@ def serve(
     *,
     first_round: Callable[[], dict[str, np.ndarray]] = dict,  # trains round 0 and gives the parameters after it
     rounds: Callable[[int], float | None] = lambda _: None,  # as ``Training.go``
-    notes: Callable[[], dict[str, Any]] = dict,  # what to tell with the memory, e.g. how the rounds were run
     **operations: Callable[[dict[str, Any]], dict[str, Any]],  # further ones, question to answer
 ) -> None:
     """Answers the driver, which was made before the libraries were imported, until it has had enough."""
     driver.tell(ready=True, versions=versions(packages))
     for question in driver.questions():
         try:
-            driver.tell(**answer(question, first_round, rounds, notes, operations))
+            driver.tell(**answer(question, first_round, rounds, operations))
         except Exception as error:
             driver.tell(error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
 
-def answer(question: dict[str, Any], first_round: Any, rounds: Any, notes: Any, operations: Any) -> dict[str, Any]:
+def answer(question: dict[str, Any], first_round: Any, rounds: Any, operations: Any) -> dict[str, Any]:
     """One answer to one question; see ``serve``."""
     began = time.perf_counter()
     if question["op"] == "first_round":
@@ -172,7 +171,7 @@ def answer(question: dict[str, Any], first_round: Any, rounds: Any, notes: Any, 
         seconds = rounds(question["count"])
         return {"seconds": time.perf_counter() - began if seconds is None else seconds}
     if question["op"] == "memory":
-        return {"peak_bytes": peak_bytes(), "notes": notes()}
+        return {"peak_bytes": peak_bytes()}
     return operations[question["op"]](question)
 
 

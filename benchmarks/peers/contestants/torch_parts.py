@@ -1,4 +1,4 @@
-"""The models of the workloads as torch modules, and parameters to and from fljax's names and layouts.
+"""The models of the workloads as torch modules, their rounds, and parameters to and from fljax's names and layouts.
 
 Parameters keep fljax's names; kernels are turned to torch's layouts: Dense ``[out, in]``, convolution OIHW, and the
 first dense kernel after convolutions reads channels first.
@@ -7,11 +7,16 @@ first dense kernel after convolutions reads channels first.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from protocol import Work
 from torch import nn
+from torch.func import functional_call, grad, vmap
+
+Leaves = list[torch.Tensor]  # in the order of ``module.parameters()``
 
 
 def examples(work: Work) -> torch.Tensor:
@@ -155,3 +160,64 @@ def ordered(module: nn.Module, parameters: dict[str, np.ndarray]) -> list[str]:
     missing = set(own) ^ {name.replace("/", "_") for name in parameters}
     assert not missing, sorted(missing)[:4]
     return own
+
+
+class Setting:
+    """A workload on a device: data, batches of round 0 ``[S, T, b]``, the module, the server's initial parameters."""
+
+    def __init__(self, work: Work, device: str = "cpu") -> None:
+        self.x = examples(work).to(device)
+        self.y, self.batches = (
+            torch.from_numpy(numbers.astype(np.int64)).to(device) for numbers in (work.y, work.batches())
+        )
+        self.module = module(work).to(device)
+        self.names = ordered(self.module, work.parameters)
+        initial = to_torch(work.parameters)
+        self.server = [initial[name].to(device) for name in self.names]
+        self.own = list(self.module.parameters())
+        self.rate = work.meta["learning_rate"]
+        self.optimizer = torch.optim.SGD(self.own, self.rate)
+
+    def train(self, start: Leaves, batches: Iterable[torch.Tensor]) -> None:
+        """Trains the module from ``start`` on the batches of one client."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.own, start)
+        for batch in batches:
+            loss = F.cross_entropy(self.module(self.x[batch]), self.y[batch])
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    def looped(self, server: Leaves) -> Leaves:
+        """A round of one client after another; clients are of equal size."""
+        total = [torch.zeros_like(leaf) for leaf in server]
+        for batches in self.batches:
+            self.train(server, batches)
+            with torch.no_grad():
+                torch._foreach_add_(total, self.own)
+        return [leaf / len(self.batches) for leaf in total]
+
+    def mapped(self, compiled: bool) -> Callable[[Leaves], Leaves]:
+        """A round of all clients side by side, whose step is eager or compiled; clients are of equal size."""
+        own = [name for name, _ in self.module.named_parameters()]
+        batches = self.batches.transpose(0, 1).contiguous()  # [T, S, b]
+        clients, rate = batches.shape[1], self.rate
+
+        def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(functional_call(self.module, parameters, (x,)), y)
+
+        def step(models: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+            slope = vmap(grad(loss))(models, x, y)
+            return {name: leaf - rate * slope[name] for name, leaf in models.items()}
+
+        step = torch.compile(step, fullgraph=True) if compiled else step
+
+        def round_of(server: Leaves) -> Leaves:
+            with torch.no_grad():
+                named = zip(own, server, strict=True)
+                models = {name: leaf.expand(clients, *leaf.shape).contiguous() for name, leaf in named}
+                for batch in batches:
+                    models = step(models, self.x[batch], self.y[batch])
+                return [models[name].mean(0) for name in own]
+
+        return round_of

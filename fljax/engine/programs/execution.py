@@ -30,10 +30,10 @@ Place = Literal["auto"] | Where
 # moved 3.5 to 35 MB with logistic regression and MLPs, and 30 to 136 MB with CNNs. With this limit rounds took at most
 # 1.07 times as long as with the fastest numbers.
 #
-# TPU: the rates are XLA's estimates for a v5e (benchmarks/results/current/ahead_of_time.md), in client-steps per
-# second. What one step holds should fit the on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB) made 1.15
-# million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made 45,000 with 10,
-# 42,000 with 20, 33,000 with 50 and 28,000 with 100.
+# TPU: the rates are XLA's estimates for a v5e (benchmarks/results/archive/2026-11-23-ahead-of-time.md), in
+# client-steps per second. What one step holds should fit the on-chip memory of 128 MiB: an MLP of 52,000 parameters
+# (3.3 MB) made 1.15 million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made
+# 45,000 with 10, 42,000 with 20, 33,000 with 50 and 28,000 with 100.
 #
 # GPUs have a table of their own (``fljax.core.gpu_rules``), which a benchmark writes. Without measurements it follows
 # this thought: a step should move enough bytes that starting its kernels (20 to 50, some microseconds each) takes a
