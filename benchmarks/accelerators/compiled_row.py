@@ -36,8 +36,11 @@ from fljax import models  # noqa: E402
 from fljax.core import trees  # noqa: E402
 from fljax.engine.devices.layout import Layout  # noqa: E402
 from fljax.engine.programs import program  # noqa: E402
-from fljax.engine.programs.execution import Execution, resolve  # noqa: E402
-from fljax.engine.programs.shapes import measure  # noqa: E402
+from fljax.engine.programs.shapes import (  # noqa: E402
+    Execution,
+    measure,
+    resolve,
+)
 
 # XLA's description of an H100 SXM, in place of the device.
 H100 = """

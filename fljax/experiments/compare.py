@@ -30,8 +30,8 @@ from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks import Callback, checked
 from fljax.engine.checkpoints import StopRequest
-from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.standalone import Initial
+from fljax.engine.rounds.states import Seeds, seeds_of
 from fljax.experiments import run
 from fljax.experiments.comparison import Comparison, check_kinds
 from fljax.experiments.conductor import Outputs, ProgressFiles, Saving

@@ -15,7 +15,7 @@ from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, Plan, checksum_of, estimate, estimate_standalone, progress_of
 from fljax.engine.loop.history import Hooks
 from fljax.engine.loop.simulation import run_plans
-from fljax.engine.programs.execution import debug_mode
+from fljax.engine.programs.shapes import debug_mode
 from fljax.experiments import outlines
 from fljax.experiments.conductor import (
     CallbackBuilder,

@@ -29,8 +29,7 @@ from fljax.core.names import unknown
 from fljax.core.sameness import code_of
 from fljax.core.signatures import is_whole, parameters_of
 from fljax.engine import Over, Plan, is_stacked, plan_of, rollout, runs
-from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.engine.rounds.states import by_id, local_data, with_shared, without_shared
+from fljax.engine.rounds.states import Seeds, by_id, local_data, seeds_of, with_shared, without_shared
 from fljax.games.solutions import shapley
 from fljax.games.tables import CoalitionTable, Cost, by_code, in_braces
 from fljax.games.values import Measured, Measures, Value, algorithm_of, check_value, estimate, in_words, measures_of

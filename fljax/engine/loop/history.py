@@ -28,11 +28,10 @@ from fljax.core.signatures import is_whole
 from fljax.engine.callbacks import Callback
 from fljax.engine.checkpoints import Checkpoint, Series
 from fljax.engine.devices.layout import Memory, of_this_process
-from fljax.engine.programs.execution import Execution
 from fljax.engine.programs.program import Inputs, Spec, algorithm_of
-from fljax.engine.rounds.keys import Seeds
+from fljax.engine.programs.shapes import Execution
 from fljax.engine.rounds.round import train_one
-from fljax.engine.rounds.states import State, arrays_of, as_vectors, with_arrays
+from fljax.engine.rounds.states import Seeds, State, arrays_of, as_vectors, with_arrays
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Score
 from fljax.protocol import Info, Labelled

@@ -34,10 +34,8 @@ from fljax.engine.loop.history import Schedule
 from fljax.engine.offload.host_data import only_client
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.programs import jit, program
-from fljax.engine.programs.evaluation import predictions
-from fljax.engine.programs.program import Inputs, Plan, Spec
-from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.engine.rounds.states import State, by_id, with_arrays, with_least, without_rows
+from fljax.engine.programs.program import Inputs, Plan, Spec, predictions
+from fljax.engine.rounds.states import Seeds, State, by_id, seeds_of, with_arrays, with_least, without_rows
 from fljax.metrics.scores import (
     SCORES,
     NoValue,

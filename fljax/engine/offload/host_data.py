@@ -16,7 +16,7 @@ import numpy as np
 from fljax.core import trees
 from fljax.core.platforms import traced_for
 from fljax.data.arrays import check_unchanged
-from fljax.engine.devices.jaxprs import arguments_read
+from fljax.engine.devices.client_mapping import arguments_read
 from fljax.engine.devices.layout import Layout, default_platform
 from fljax.engine.programs.program import Inputs, Spec
 from fljax.engine.rounds import evaluate

@@ -1,25 +1,28 @@
 """The state of a run between rounds, the state before round 0, and what clients see of the Server.
 
+Randomness is keyed by identity: (seed, purpose, round, client id, slot), never by position or by order of splitting.
+
 Views of a federation that programs use: stored by id, as vectors, one client's data; whether tests are shared.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Integer, PyTree, UInt
+from jaxtyping import Array, Int, Integer, Key, PyTree, UInt
 
 from fljax.core import processes
 from fljax.core.trees import numbers_of
+from fljax.core.values import as_whole
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import Picked, Spread, map_lanes
 from fljax.engine.devices.layout import Layout, of_this_process
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.protocol import (
     AbsentRows,
     Algorithm,
@@ -40,8 +43,57 @@ from fljax.protocol import (
     seen_from,
     with_rows,
 )
+from fljax.protocol.data import Seeds as Seeds
+from fljax.protocol.data import seeds_of as seeds_of
 from fljax.protocol.lists import RowLists
 from fljax.training.evaluation import SIDE_BY_SIDE
+
+
+class Purpose(enum.IntEnum):
+    """The purpose of a key. Values are part of every run's identity: append, never renumber."""
+
+    INIT_SERVER = 0
+    INIT_CLIENT = 1
+    POLL = 2
+    SELECT = 3
+    TRAIN = 4
+    AGGREGATE = 5
+    DEPLOY = 6
+    UNSEEN_INIT_CLIENT = 7
+    UNSEEN_DEPLOY = 8
+    STANDALONE = 9
+    UNSEEN_STANDALONE = 10
+    INIT_STANDALONE = 11
+    UNSEEN_INIT_STANDALONE = 12
+
+
+# Numbers below which keys differ: ``round_key`` takes rounds in 27 bits, ``client_key`` ids in 24 and slots in 8.
+ROUNDS, CLIENTS, SLOTS = 2**27, 2**24, 2**8
+
+
+def check_below(limit: int, name: str, number: Any) -> None:
+    """Raises a ValueError if a number is not below its limit, beyond which keys repeat; traced numbers are unknown."""
+    known = as_whole(number)
+    if known is not None and known >= limit:
+        raise ValueError(f"expected {name} below {limit}, for which random keys differ, got {known}")
+
+
+def round_key(
+    seed: Integer[Array, ""], purpose: Purpose | Integer[Array, ""], round: Integer[Array, ""] | int = 0
+) -> Key[Array, ""]:
+    """The server's key of a purpose in a round below 2**27; ``client_key`` derives the clients' keys."""
+    # One ``fold_in`` takes both numbers, since each hash adds compile time.
+    check_below(ROUNDS, "a round", round)
+    both = jnp.asarray(round, jnp.uint32) * 32 + jnp.asarray(purpose, jnp.uint32)
+    return jax.random.fold_in(jax.random.key(seed), both)
+
+
+def client_key(key: Key[Array, ""], id: Integer[Array, ""], slot: Integer[Array, ""] | int = 0) -> Key[Array, ""]:
+    """The key of one client and slot, from the round's key. Ids are below 2**24, slots below 2**8."""
+    check_below(CLIENTS, "the id of a client", id)
+    check_below(SLOTS, "a slot", slot)
+    both = jnp.asarray(slot, jnp.uint32) * 2**24 + jnp.asarray(id, jnp.uint32)
+    return jax.random.fold_in(key, both)
 
 
 def by_id(federation: Federation) -> Federation:

@@ -30,10 +30,9 @@ from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, default_platform, replicate
 from fljax.engine.loop.checkpointing import checksum_of, function_name, identity_of
 from fljax.engine.loop.compilation import check_rows, checked_seeds, checked_shapes, size
-from fljax.engine.programs.declared import as_declared
-from fljax.engine.programs.execution import APART, Execution, Sizes, resolve
-from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices, partition_plan
-from fljax.engine.rounds.keys import Seeds
+from fljax.engine.programs.program import Inputs, Plan, Spec, as_declared, on_devices, partition_plan
+from fljax.engine.programs.shapes import APART, Execution, Sizes, resolve
+from fljax.engine.rounds.states import Seeds
 from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, Scales, all_scores, whole_runs
 from fljax.engine.whole_runs.saved import (
     FinishedRuns,

@@ -30,9 +30,8 @@ from fljax.engine import Over, Plan, RunsDone, as_declared, plan_of, runs
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.programs.shapes import first_run
-from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.round import train_one
-from fljax.engine.rounds.states import as_vectors, initial_state
+from fljax.engine.rounds.states import Seeds, as_vectors, initial_state, seeds_of
 from fljax.engine.whole_runs.program import by_themselves
 from fljax.engine.whole_runs.running import local_of
 from fljax.games.strategic.gains import PayoffTable, as_precise_as

@@ -28,7 +28,7 @@ from fljax.core import values
 from fljax.core.signatures import is_whole
 from fljax.data import split_identities
 from fljax.engine import Over, Plan, plan_of, rehearse, runs
-from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.rounds.states import Seeds, seeds_of
 from fljax.games.strategic.gains import (
     UNSEEN,
     VIOLATED,
