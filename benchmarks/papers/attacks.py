@@ -22,8 +22,7 @@ from fljax.protocol import Algorithm, Seat
 from fljax.protocol.messages import Report, changed_reports, changed_update
 from fljax.protocol.sums import as_streamed
 from fljax.scenarios import median_clipped
-from fljax.scenarios.behaviour import Drawn, with_behaviour
-from fljax.scenarios.common import BYZANTINE
+from fljax.scenarios.common import BYZANTINE, Drawn, with_behaviour
 
 ROWS = "validation"
 

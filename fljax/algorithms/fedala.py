@@ -22,8 +22,7 @@ from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.core import trees
 from fljax.core.loops import repeat
-from fljax.core.signatures import is_whole
-from fljax.core.values import Count, CountOrZero, NonNegative, Share, checked
+from fljax.core.values import Count, CountOrZero, NonNegative, Share, checked, is_whole
 from fljax.protocol import Algorithm, LocalData, Role, Rows, Seat, Subset, Task, roles
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream

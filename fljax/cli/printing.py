@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fljax.cli.options import FigureOptions
+from fljax.cli.running import FigureOptions
 from fljax.core.errors import AlgorithmError, short, user_frame
 from fljax.core.errors import in_words as words_of
 from fljax.core.names import ABOUT_ALGORITHM

@@ -6,11 +6,11 @@ hyper-parameters: the options of an algorithm, scenario, model, data set or part
 its builder.
 """
 
-from fljax.config.errors import ConfigError
 from fljax.config.keys import (
     AlgorithmEntry,
     Clustering,
     Config,
+    ConfigError,
     Data,
     Execution,
     Local,

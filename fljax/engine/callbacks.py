@@ -36,7 +36,7 @@ from fljax.core import processes, users
 from fljax.core.errors import attach, in_words
 from fljax.core.files import check_links
 from fljax.core.names import duration, file_name, shown, unknown
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.engine.rounds.states import State
 from fljax.metrics import mean
 from fljax.metrics.registry import OF_ONE_EVALUATION, is_lower_better

@@ -27,7 +27,7 @@ from fljax.contributions.solutions import LARGEST, members_of
 from fljax.core import trees
 from fljax.core.names import unknown
 from fljax.core.sameness import code_of
-from fljax.core.signatures import is_whole, parameters_of
+from fljax.core.values import is_whole, parameters_of
 from fljax.engine import Over, Plan, is_stacked, plan_of, rollout, runs
 from fljax.engine.rounds.states import Seeds, by_id, local_data, seeds_of, with_shared, without_shared
 from fljax.games.solutions import shapley

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.peers.workloads import WORKLOADS, Workload
 from fljax import models
 from fljax.models import channels_last, resnet, trunk
-from fljax.models.network import dot_general
+from fljax.models.task import dot_general
 
 CLASSES = 10
 RATE = 0.05

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from fljax.cli.options import ReproduceOptions
 from fljax.cli.printing import as_table, console, fail, print_json
-from fljax.cli.running import RUNS, Context, computing, saving_of, start_jax
+from fljax.cli.running import RUNS, Context, ReproduceOptions, computing, saving_of, start_jax
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:

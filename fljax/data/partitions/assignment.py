@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fljax.core.names import nearest, shown
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.data.arrays import check_count, text_of
 from fljax.data.datasets import Dataset, training_owners
 from fljax.protocol import NumpyArray

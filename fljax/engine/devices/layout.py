@@ -29,7 +29,7 @@ from jaxtyping import Array, PyTree
 
 from fljax.core import processes
 from fljax.core.plain import tell
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.protocol import is_per_client
 
 # XLA ends the process when one device waits for another for more than a minute, which can happen if one device's

@@ -24,7 +24,7 @@ from jaxtyping import Array, Int, PyTree
 from fljax import metrics
 from fljax.core import processes, trees
 from fljax.core.names import shown
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.engine.callbacks import Callback
 from fljax.engine.checkpoints import Checkpoint, Series
 from fljax.engine.devices.layout import Memory, of_this_process
@@ -35,7 +35,7 @@ from fljax.engine.rounds.states import Seeds, State, arrays_of, as_vectors, with
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Score
 from fljax.protocol import Info, Labelled
-from fljax.protocol.rounds import usual_spacing
+from fljax.protocol.algorithm import usual_spacing
 from fljax.results.non_finite import NonFinite
 from fljax.training import KINDS, counting
 

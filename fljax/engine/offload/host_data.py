@@ -23,7 +23,7 @@ from fljax.engine.rounds import evaluate
 from fljax.engine.rounds.round import train_one
 from fljax.engine.rounds.states import State, as_vectors, initial_clients, poll
 from fljax.protocol import Algorithm, ClientData, Examples, Federation, Moments, Names, Rows, Spans
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 
 
 class Population(NamedTuple):

@@ -22,7 +22,7 @@ from jaxtyping import AbstractArray, Array, Bool, Int, PyTree
 from fljax import training
 from fljax.core import trees, values
 from fljax.core.names import describe, describe_items, name_of, shown
-from fljax.core.signatures import annotations_of, is_whole
+from fljax.core.values import annotations_of, is_whole
 from fljax.data.arrays import check_unchanged
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes

@@ -22,8 +22,8 @@ from jaxtyping import Array, PyTree
 
 from fljax.core import gpu_rules, processes, trees, users
 from fljax.core.platforms import ANY
-from fljax.core.signatures import is_whole
 from fljax.core.trees import numbers_of
+from fljax.core.values import is_whole
 from fljax.data.arrays import check_wide
 from fljax.engine.checkpoints import checksum
 from fljax.engine.devices import eager
@@ -34,7 +34,7 @@ from fljax.engine.programs.program import GlobalModel, Inputs, Spec, global_mode
 from fljax.engine.rounds.round import TrainedCohort, able_clients, choose, close, train_one
 from fljax.engine.rounds.states import State, as_vectors, held_data, initial_state, with_shared, without_shared
 from fljax.protocol import Algorithm, Available, ClientData, Cohort, Federation, Seat, Task, seen_from
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 from fljax.protocol.sums import add_up, as_streamed
 from fljax.results.records import Wire
 from fljax.training import AT_ONCE

@@ -43,9 +43,9 @@ from fljax.protocol import (
     seen_from,
     with_rows,
 )
+from fljax.protocol.data import RowLists
 from fljax.protocol.data import Seeds as Seeds
 from fljax.protocol.data import seeds_of as seeds_of
-from fljax.protocol.lists import RowLists
 from fljax.training.evaluation import SIDE_BY_SIDE
 
 

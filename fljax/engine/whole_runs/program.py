@@ -42,7 +42,7 @@ from fljax.protocol import (
     Seat,
     Subset,
 )
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 
 
 def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federation:

@@ -23,7 +23,7 @@ from fljax.core import processes, values
 from fljax.core.errors import attach
 from fljax.core.names import check_unlabelled, name_of, unknown
 from fljax.core.sameness import FORCED
-from fljax.core.signatures import argument_of, is_whole, parameters_of, takes_anything
+from fljax.core.values import argument_of, is_whole, parameters_of, takes_anything
 from fljax.data.datasets import as_read
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.devices import eager

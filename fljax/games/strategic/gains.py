@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int, Real
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
 from fljax.core.names import plain
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 
 # How far gains are rounded, relative to the largest payoff: runs have payoffs in single precision.
 _OF_RUNS, _OF_WHOLE_NUMBERS = 2.0**-22, 2.0**-51

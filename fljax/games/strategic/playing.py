@@ -24,8 +24,7 @@ from fljax.contributions.solutions import LARGEST, Numbers, members_of
 from fljax.core import trees, values
 from fljax.core.names import plain, unknown
 from fljax.core.sameness import code_of
-from fljax.core.signatures import is_whole
-from fljax.core.values import as_number
+from fljax.core.values import as_number, is_whole
 from fljax.engine import Over, Plan, RunsDone, as_declared, plan_of, runs
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.programs.program import partition_plan
