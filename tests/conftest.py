@@ -150,3 +150,10 @@ def quick_programs() -> Iterator[None]:
 
     with quick.quick_programs():
         yield
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """JAX promotes no rank and no dtype."""
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        yield

@@ -7,7 +7,7 @@ import inspect
 import logging
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -260,7 +260,10 @@ NONE: Callable[..., Any] = lambda *_, **__: None  # noqa: E731
         (lambda: simulate(fljax.Plan(NONE)), "expected the builder <lambda> to return an Algorithm, got None"),
         (lambda: track(logging.getLogger()), r"expected the tracker's log to take \(values, step=\), got \(level"),
         (lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": deviating}), "deviating raised Key"),
-        (lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": task}), "deviation task .*knowledge"),
+        (
+            lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": cast(Any, task)}),
+            "deviation task .*knowledge",
+        ),
     ],
 )
 def test_what_is_asked_of_a_run_is_refused_in_one_sentence(call: Any, words: str) -> None:

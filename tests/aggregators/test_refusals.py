@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -163,5 +163,7 @@ def test_numbers_above_0(name):
 
 def test_of_several_bounds_each_is_above_0() -> None:
     for bound in (jnp.array(-1.0), np.array([1, np.inf, 1])):
-        refuses(lambda bound=bound: ag.clip(UPDATES, bound), ["expected bound to be a finite number above 0"])
+        refuses(
+            lambda bound=bound: ag.clip(UPDATES, cast(Any, bound)), ["expected bound to be a finite number above 0"]
+        )
     refuses(lambda: ag.iafl_rates(jnp.ones(2), ceiling="min"), ["expected ceiling to be"])  # type: ignore

@@ -224,7 +224,7 @@ TEST_FILES += [
 ]  # fmt: skip
 
 COLOURS = SCANS | {"more/9.png": (9, 9, 9), "test.csv": "file,ill\nmore/9.png,1\n"}
-SHORT = SCANS | {"train.csv": SCANS["train.csv"].replace("images/", "")}
+SHORT = SCANS | {"train.csv": str(SCANS["train.csv"]).replace("images/", "")}
 IMAGES: list[Row] = [
     ("train.csv", SCANS, {**SITE, "images": "file"},
      {"shape": (4, 4, 5, 1), "dtype": np.uint8, "x": [3, 2, 1, 0], "y": [1, 0, 1, 0], "owner_names": ("h0", "h1"),

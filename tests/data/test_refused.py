@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas
@@ -355,7 +355,7 @@ UNSEEN += [
 ]
 
 SOURCE: list[Row] = [
-    (lambda options=options: data.load("synthetic", **options), f"{next(iter(options))}.* got -?[0-9]")
+    (lambda options=options: data.load("synthetic", **cast(Any, options)), f"{next(iter(options))}.* got -?[0-9]")
     for options in ({"clients": 0}, {"alpha": -1.0}, {"cap": 0}, {"unseen": -1}, {"seed": -2})
 ]
 SOURCE += [

@@ -47,7 +47,7 @@ def leaf(rows_of: Mapping[str, Mapping[str, Sequence[Any]]], **changes: Any) -> 
     return {"users": list(rows_of), "num_samples": sizes, "user_data": rows_of, **changes}
 
 
-def parts(count: int = 4, **starts: float) -> dict[str, np.ndarray]:
+def parts(count: int = 4, **starts: float) -> dict[str, Any]:
     """Arrays x and y of each part, ``x_train`` and so on, whose features begin at a number; ``_`` is no part."""
     found = {}
     for part, start in starts.items():

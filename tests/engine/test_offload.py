@@ -125,7 +125,7 @@ def test_only_the_parts_that_are_read_are_moved(name: str, train: tuple[str, ...
 @pytest.mark.thorough
 def test_a_run_does_not_write_into_the_state_that_it_is_given() -> None:
     options: dict[str, Any] = {"rounds": 2, "seeds": (0, 3), "evaluate_every": 2, "execution": Execution(2, **BOTH)}
-    whole = engine.simulate(bench("ditto").plan, federation(), **(options | {"rounds": 4}))
+    whole = engine.simulate(bench("ditto").plan, federation(), **{**options, "rounds": 4})
     first = engine.simulate(bench("ditto").plan, federation(), **options)
     kept = jax.tree.map(np.array, first.state.clients)
     further = engine.simulate(bench("ditto").plan, federation(), initial=first.state, **options)

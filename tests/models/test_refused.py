@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -94,7 +94,7 @@ ROWS += [
     for shape in ((3, 32, 32), (1, 28, 28), (4, 64, 64))
 ]
 ROWS += [
-    (lambda each=each, key=key: logistic_regression((4,), 2, **{key: each}), "a floating dtype for a model")
+    (lambda each=each, key=key: logistic_regression((4,), 2, **cast(Any, {key: each})), "a floating dtype for a model")
     for key in ("dtype", "compute_dtype")
     for each in (0, True, "", "x", "i4, (", "longdouble", [], {"x": 1}, [[]], object(), "int32")
 ]
