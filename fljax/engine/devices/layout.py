@@ -41,11 +41,6 @@ _WAITING = {
 }
 
 
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def use_cores(count: int | None = None) -> int:
     """Makes the CPU appear as ``count`` devices to JAX, so that ``simulate`` spreads clients over the cores.
 
@@ -63,7 +58,8 @@ def use_cores(count: int | None = None) -> int:
       ValueError: if ``count`` is not positive.
       RuntimeError: if JAX has started with another number of devices, or XLA_FLAGS set another number.
     """
-    count = available_cores() if count is None else count
+    if count is None:
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not is_whole(count) or count < 1:
         raise ValueError(f"expected a positive number of cores, got {count!r}")
     if count > 1 and PATIENT:

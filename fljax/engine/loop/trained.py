@@ -96,7 +96,8 @@ class DeployedModels:
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else on_one(self._state)
         where = who
-        if is_on_host(inputs, at):
+        leaves = [inputs.federation.examples.x, *jax.tree.leaves(at.clients)]
+        if any(isinstance(leaf, np.ndarray) for leaf in leaves):  # on the host
             inputs, at = only_client(inputs, at, place, who, unseen)
             where = 0
         layout = Layout(1, 1, 1, platform=ANY, precision=self._precision)  # users may compile it for any platform
@@ -305,12 +306,6 @@ def restore(
         inputs = inputs._replace(federation=without_rows(inputs.federation))
     deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision, rows)
     return Models(state, deployed, Predictions(deployed, federation.features))
-
-
-def is_on_host(inputs: Inputs, state: State) -> bool:
-    """Whether examples or states of clients are on the host, as arrays of NumPy."""
-    leaves = [inputs.federation.examples.x, *jax.tree.leaves(state.clients)]
-    return any(isinstance(leaf, np.ndarray) for leaf in leaves)
 
 
 def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:

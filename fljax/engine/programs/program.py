@@ -419,12 +419,9 @@ def start(spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
     def begin(algorithm: Algorithm, data: Federation, layout: Layout, seed: Array) -> State:
         return initial_state(algorithm, data, seed)
 
-    def run(inputs: Inputs, seeds: Array) -> State:
-        states = map_runs(spec, layout, inputs, seeds, begin)
-        # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
-        return place_state(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states), layout)
-
-    return run(inputs, seeds)
+    states = map_runs(spec, layout, inputs, seeds, begin)
+    # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
+    return place_state(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states), layout)
 
 
 @jit.program(static_argnames=("spec", "layout", "capacity"), donate_argnames=("state",))
@@ -434,27 +431,24 @@ def run_rounds(
     """``count`` rounds from round ``first`` for all runs, in one program; records are ``[runs, capacity, ...]``."""
     # ``count`` is traced, so blocks of any length share one compilation.
 
-    def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, Info]:
-        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
-            options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
-            # Under jit, so that one trace serves for the shapes and for the loop.
-            step = jax.jit(lambda state, round: one_round(algorithm, data, layout, state, round, options=options))
-            if eager.is_on():
-                return eager.rounds(step, state, first, count, capacity)
-            shapes = jax.eval_shape(step, state, first)[1]
-            records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+    def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
+        options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
+        # Under jit, so that one trace serves for the shapes and for the loop.
+        step = jax.jit(lambda state, round: one_round(algorithm, data, layout, state, round, options=options))
+        if eager.is_on():
+            return eager.rounds(step, state, first, count, capacity)
+        shapes = jax.eval_shape(step, state, first)[1]
+        records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
-            def body(index: Array, carry: tuple[State, Info]) -> tuple[State, Info]:
-                state, records = carry
-                state, info = step(state, first + index)
-                return state, jax.tree.map(lambda all, new: all.at[index].set(new), records, info)
+        def body(index: Array, carry: tuple[State, Info]) -> tuple[State, Info]:
+            state, records = carry
+            state, info = step(state, first + index)
+            return state, jax.tree.map(lambda all, new: all.at[index].set(new), records, info)
 
-            return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
+        return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
 
-        state, records = map_runs(spec, layout, inputs, state, one_run)
-        return place_state(state, layout), keep_everywhere(records, layout)
-
-    return run(inputs, state, first, count)
+    state, records = map_runs(spec, layout, inputs, state, one_run)
+    return place_state(state, layout), keep_everywhere(records, layout)
 
 
 class _Judged(NamedTuple):
@@ -469,16 +463,13 @@ class _Judged(NamedTuple):
 def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
     """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
 
-    def run(inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
-        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, run: _Judged) -> dict[str, Labelled]:
-            given = algorithm, data, layout, run.state, round
-            scores = evaluation.evaluate(*given, spec.valid, spec.common, spec.extra)
-            return scores if run.required is None else scores | gradient_norm(*given, run.required)
+    def one_run(algorithm: Algorithm, data: Federation, layout: Layout, run: _Judged) -> dict[str, Labelled]:
+        given = algorithm, data, layout, run.state, round
+        scores = evaluation.evaluate(*given, spec.valid, spec.common, spec.extra)
+        return scores if run.required is None else scores | gradient_norm(*given, run.required)
 
-        judged = _Judged(state.seed, state, inputs.required)
-        return keep_everywhere(map_runs(spec, layout, inputs, judged, one_run), layout)
-
-    return run(inputs, state, round)
+    judged = _Judged(state.seed, state, inputs.required)
+    return keep_everywhere(map_runs(spec, layout, inputs, judged, one_run), layout)
 
 
 # Rounds of the longest program; their records are on the device until the program ends.

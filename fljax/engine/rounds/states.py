@@ -275,21 +275,14 @@ def initial_clients(
     return eager.map_all(one, clients)
 
 
-def no_ballots(
-    algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""], server: PyTree, clients: PyTree
-) -> PyTree:
-    """The ballots before the first poll, zeros; ``()`` if nobody is polled."""
-    if algorithm.poll is None:
-        return ()
-    zero, layout = jnp.zeros((), jnp.int32), Layout(1, 1, 1)
-    return eager.zeros_of(lambda: poll(algorithm, federation, seed, zero, server, clients, layout))
-
-
 def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> State:
     """The state before round 0; ``federation`` is stored by id."""
     server = initial_server(algorithm, federation, seed)
     clients = initial_clients(algorithm, federation, seed, server, federation.clients)
-    ballots = no_ballots(algorithm, federation, seed, server, clients)
+    ballots, zero = (), jnp.zeros((), jnp.int32)
+    if algorithm.poll is not None:  # zeros before the first poll
+        answers = eager.shapes_of(lambda: poll(algorithm, federation, seed, zero, server, clients, Layout(1, 1, 1)))
+        ballots = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), answers)
     return State(jnp.asarray(seed), jnp.zeros((), jnp.int32), server, clients, ballots, jnp.full((), -1, jnp.int32))
 
 

@@ -314,17 +314,11 @@ def untested_clients(setup: Setup) -> str | None:
     return f"{untested} of {len(sizes)} clients{seed_words} have no test rows, so metrics over clients leave them out"
 
 
-def larger_cohort(setup: Setup) -> str | None:
-    """A sentence if the cohort of the config is larger than the population; None otherwise."""
-    asked, clients = setup.clients_per_round, setup.clients
-    return (
-        f"clients_per_round = {asked} is more than the population: all {clients} take part" if asked > clients else None
-    )
-
-
 def facts_to_tell(setup: Setup) -> list[str]:
-    """The sentences of the functions above about data and cohorts that may surprise."""
-    told = (absent_classes(setup), untested_clients(setup), larger_cohort(setup))
+    """The sentences of the functions above, and one on a cohort that is larger than the population."""
+    told, asked, clients = [absent_classes(setup), untested_clients(setup)], setup.clients_per_round, setup.clients
+    if asked > clients:
+        told.append(f"clients_per_round = {asked} is more than the population: all {clients} take part")
     return [words for words in told if words is not None]
 
 

@@ -555,6 +555,7 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
     local = local_training(config)
     own = config.standalone.model_dump(exclude_none=True, exclude={"initial", "stop"})
     resolved = resolved_of(config)
+    decide = [table.metric for table in (config.stop, config.sweep) if table is not None]
     return Setup(
         name=config.name,
         federation=federation,
@@ -570,19 +571,13 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         callbacks=tuple(CallbackSetup(*call) for call in resolved.callbacks),
         stop=_stop(config, task),
         opt_out_threshold=config.metrics.opt_out_threshold,
-        extra_metrics=_extra_metrics(config),
+        extra_metrics=tuple(dict.fromkeys([*config.metrics.extra, *(name for name in decide if name in ON_REQUEST)])),
         standalone_initial=config.standalone.initial,
         standalone_stop=None if config.standalone.stop is None else StopAlone(**config.standalone.stop.model_dump()),
         requirement=None if resolved.requirement is None else requirement_of(Requirement(**resolved.requirement)),
         scores=resolved.scores,
         score_every=config.metrics.score_every,
     )
-
-
-def _extra_metrics(config: Config) -> tuple[str, ...]:
-    """The metrics on request that a config names, also those by which it chooses cells or stops."""
-    tables = [table for table in (config.stop, config.sweep) if table is not None]
-    return tuple(dict.fromkeys([*config.metrics.extra, *(t.metric for t in tables if t.metric in ON_REQUEST)]))
 
 
 def _stop(config: Config, task: Task) -> Callable[[], StopEarly] | None:
@@ -698,11 +693,6 @@ def world_of(federation: Federation, names: Sequence[Names]) -> World:
 
 def build_task(config: Config, dataset: data.Dataset, log: EventLog | None = None, *, initial: bool = True) -> Task:
     """The model of a config for a data set; ``initial``: it starts from what the config names."""
-    task = _task(config, dataset, log)
-    return with_initial(task, config.model.initial, config.model.initial_seed) if initial else task
-
-
-def _task(config: Config, dataset: data.Dataset, log: EventLog | None) -> Task:
     builder, options = resolved_of(config).model
     known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
     if known and not accepts(builder, "vocabulary"):
@@ -730,4 +720,4 @@ def _task(config: Config, dataset: data.Dataset, log: EventLog | None) -> Task:
             f"model.name: expected {config.model.name} to return a Task, as models.task_from_module makes of a flax "
             f"module, got a {type(made).__name__}"
         )
-    return made
+    return with_initial(made, config.model.initial, config.model.initial_seed) if initial else made
