@@ -1,8 +1,6 @@
-"""What code says of itself, for ``fljax list`` and ``fljax show``: the parts of docstrings, and parameters in words.
+"""Everything with a name, for ``fljax list`` and ``fljax show``: parts of docstrings, parameters in words, properties.
 
-Properties of what has a name: what an algorithm keeps and sends, where data are, which shipped configs use it.
-
-All names by kind, and everything about one of them.
+Properties are read from the code: what an algorithm keeps and sends, where data are, which shipped configs use a name.
 """
 
 from __future__ import annotations

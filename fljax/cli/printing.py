@@ -1,8 +1,6 @@
-"""Printing for all commands: errors as sentences, JSON and tables.
+"""Printing for all commands: errors as sentences, JSON, tables, and the pictures that are written.
 
 The sentence of an unexpected error says the algorithm, the place in the user's code, and the error.
-
-Files of pictures that ``fljax report`` and ``fljax export`` write, with the kinds of figure that are asked for.
 """
 
 from __future__ import annotations

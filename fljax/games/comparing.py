@@ -1,9 +1,8 @@
 """Estimators of a client's worth judged by retraining, and how far a worth depends on the algorithm, beside seeds.
 
-Every coalition of clients retrained from scratch, as runs of one compiled program (``fljax.engine`` has the runs).
-
-Runs of one seed share initial weights, batches and draws, which depend on seed, round and id, never on the coalition:
-so differences are less noisy than values. A worth still depends on one draw of batches: error bars need several seeds.
+Every coalition is retrained from scratch, as runs of one compiled program. Runs of one seed share initial weights,
+batches and draws, which depend on seed, round and id, never on the coalition: so differences are less noisy than
+values. A worth still depends on one draw of batches: error bars need several seeds.
 """
 
 from __future__ import annotations

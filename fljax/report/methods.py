@@ -1,10 +1,8 @@
-"""Methods beside partitions in one table: means over seeds, average ranks, critical difference and total time.
+"""Tables of several runs: methods beside partitions, or every metric with its difference from the first run.
 
 A block is what all methods are compared on: a run, or of a sweep each combination of values of the axes that belong to
 the data or the model. Over other axes, such as learning rates, every method has its best cell of the block, chosen by
-validation rows where there are some.
-
-Several runs side by side: every metric with its difference from the first run.
+validation rows where there are some. The table has means over seeds, average ranks, critical difference and total time.
 """
 
 from __future__ import annotations

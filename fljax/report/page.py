@@ -1,6 +1,6 @@
 """Writes one picture and one self-contained HTML page beside the results of a run.
 
-The page of a run that goes on: its progress, its metrics and their curves so far, reloaded by the browser.
+The page of a run that goes on has its progress, its metrics and their curves so far, reloaded by the browser.
 """
 
 from __future__ import annotations

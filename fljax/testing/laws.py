@@ -1,6 +1,6 @@
-"""The laws that every algorithm obeys, each a function of a ``Bench`` that raises an AssertionError.
+"""The laws that every algorithm obeys, each a function of a ``Bench``, and comparisons of pytrees.
 
-Comparisons of pytrees, which raise an AssertionError that names the leaf.
+They raise an AssertionError, which names the leaf that differs.
 """
 
 from __future__ import annotations

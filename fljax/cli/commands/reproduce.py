@@ -1,7 +1,4 @@
-"""``fljax reproduce``, which makes the numbers of a published table and prints them beside the printed ones.
-
-The runs of ``fljax reproduce``: what is missing is run, and our numbers are put beside those of the table.
-"""
+"""``fljax reproduce``: runs what a published table lacks, and prints our numbers beside the printed ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The type Partition, which assigns rows to clients, helpers for partitioners, and the parts of a client's rows.
 
-Owners of rows: who has training rows, and which owners a user chooses as unseen clients.
+Rows with owners: who has training rows, and which owners a user chooses as unseen clients.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""A run on its devices: the numbers of its layout, where devices hold its arrays, and the memory of its programs.
+"""A run on its devices: the numbers of its layout, where its arrays are, its memory, and JAX's cache of programs.
 
 Functions on tables with one row per client keep the axes of a row apart: a ``reshape`` to ``[S, P]`` would gather all.
-Several processes each hold all of a state between programs, since each reads it. Peaks are XLA's own analysis.
-
-The cores of a CPU as JAX devices, to spread clients over them.
-
-Compiled programs on the disk (JAX's persistent cache), which later processes read in place of compiling.
+Several processes each hold all of a state between programs, since each reads it. Peaks are XLA's own analysis. The
+cores of a CPU can be devices of JAX, to spread clients over them.
 """
 
 from __future__ import annotations

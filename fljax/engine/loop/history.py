@@ -1,11 +1,10 @@
-"""What a run has so far: ``History`` has its records and evaluations, ``BestSoFar`` the best models of each run.
+"""What a run is asked for (``Schedule``, ``Hooks``) and has so far: ``History``, and the best models in ``BestSoFar``.
 
-The schedule and the hooks of a run: the two values that ``simulate``, ``sweep`` and estimates of a run share.
+Best models are on the host, so that the device holds no second state, and are chosen by validation rows only.
 
-What local training computes: gradients and inference passes of clients, counted while they train once more.
-
-It is measured, since algorithms take several gradients a step, train two models, or judge the models of others. A
-count that differs between rounds is that of one round. Ballots, and code without ``fljax.training``, do not count.
+Gradients and inference passes of clients are counted while they train once more, since algorithms take several
+gradients a step, train two models, or judge the models of others. A count that differs between rounds is that of one
+round. Ballots, and code without ``fljax.training``, do not count.
 """
 
 from __future__ import annotations
@@ -153,9 +152,6 @@ def of_one_training(
             for kind in KINDS:
                 found[kind][kind_of_client == alike] = counts[kind]
     return found
-
-
-# Best models are on the host, so that the device holds no second state, and are chosen by validation rows only.
 
 
 _RECORDS, _EVALUATIONS = "records", "evaluations"

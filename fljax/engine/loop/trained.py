@@ -1,9 +1,8 @@
-"""A run's trained models as functions of a client; they can be pickled if the plan can.
+"""A run's trained models as functions of a client, which can be pickled if the plan can, and scores of the task.
 
-``Scoring``: scores of the task (``fljax.metrics.scores``) at chosen evaluations of a run, and NaN at the others.
-
-The last evaluation has scores, also of a run that is stopped. A function of one's own is called on made rows before
-anything is trained, and refused if no rows could mend it. A client for which it fails later has NaN and is named.
+``Scoring`` gives the scores (``fljax.metrics.scores``) at chosen evaluations of a run, and NaN at the others. The last
+evaluation has scores, also of a run that is stopped. A function of one's own is called on made rows before anything is
+trained, and refused if no rows could mend it. A client for which it fails later has NaN and is named.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Examples on the host, in memory or in a mapped file, and the blocks and single clients of them that are moved.
+"""Examples on the host, in memory or in a mapped file, and blocks of clients that are moved to the devices.
 
-Blocks of clients that are moved to the devices: which of their rows, how many clients, how many blocks at a time.
+A block says which rows of its clients are moved, how many clients, and how many blocks are there at a time.
 """
 
 from __future__ import annotations

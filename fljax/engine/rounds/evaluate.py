@@ -1,6 +1,6 @@
 """Evaluation of ALL clients, seen and unseen, on their own test rows, and of the server's models.
 
-The gradient of the objective of INCFL and MaxFL at the global model of any algorithm.
+Also the gradient of the objective of INCFL and MaxFL, at the global model of any algorithm.
 """
 
 from __future__ import annotations

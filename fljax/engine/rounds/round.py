@@ -1,7 +1,4 @@
-"""One round of any algorithm, as a pure function of the protocol.
-
-Rounds as a pure function, for use inside other JAX code.
-"""
+"""One round of any algorithm, as a pure function of the protocol, and scans of rounds for use inside other JAX code."""
 
 from __future__ import annotations
 

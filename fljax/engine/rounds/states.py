@@ -1,8 +1,6 @@
-"""The state of a run between rounds, the state before round 0, and what clients see of the Server.
+"""The state of a run between rounds and before round 0, views of a federation that programs use, and random keys.
 
 Randomness is keyed by identity: (seed, purpose, round, client id, slot), never by position or by order of splitting.
-
-Views of a federation that programs use: stored by id, as vectors, one client's data; whether tests are shared.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``runs``: many whole runs of one compiled program, block by block, whose measures alone are kept.
 
-What differs between whole runs, checked at the front door and split into rows of traced leaves.
+What differs between runs is checked at the front door and split into rows of traced leaves.
 """
 
 from __future__ import annotations

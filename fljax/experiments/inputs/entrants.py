@@ -1,6 +1,6 @@
-"""The algorithms that ``fljax.compare`` is given, as entries of a Setup, and a text that says what they are.
+"""The algorithms that ``fljax.compare`` is given as entries of a Setup, and the deviations that a command asks for.
 
-Deviations that a command asks for: names of usual ones, or a TOML file of strategies with a table for each.
+Deviations are names of usual ones, or a TOML file of strategies with a table for each.
 """
 
 from __future__ import annotations

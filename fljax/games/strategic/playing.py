@@ -1,8 +1,7 @@
 """Profiles of strategies, played: what every client gets in each, as runs of one compiled program, and outside.
 
-Deviations that are tried: which ones make sense for an algorithm, and their numbers for every client and profile.
-
-What an algorithm reads is seen from its messages, so that users' algorithms need not declare anything.
+Deviations that are tried make sense for the algorithm. What it reads is seen from its messages, so that users'
+algorithms need not declare anything.
 """
 
 from __future__ import annotations
