@@ -1,57 +1,40 @@
 """Pure functions on stacked updates ``[S, ...]``: they need JAX alone and work under jit, vmap, grad and scan."""
 
-from fljax.aggregators.by_loss import incfl_update, incfl_weights, mw_weights, qffl_update, simplex_projection
-from fljax.aggregators.clipping import clip, clip_to_median
-from fljax.aggregators.clusters import cluster_means, importance_weights, member_weights, shapley_first_order
-from fljax.aggregators.linear import mix, weighted_mean, weighted_sum
-from fljax.aggregators.reputation import cgsv_normalised, cgsv_reputation, cgsv_rewards, cgsv_shares
-from fljax.aggregators.rewards import iafl_rates, iafl_reference, iafl_rewards, iafl_subsets, rank_rewards
-from fljax.aggregators.settlement import Ledger, cluster_utility, member_accuracy, settle_tokens
-from fljax.aggregators.tokens import (
-    SlotRows,
-    SlotSchedule,
-    affordable,
-    bid_preferences,
-    exploration_share,
-    record_slots,
-    schedule,
-    slot_rows,
-)
+from fljax.aggregators.by_loss import incfl_update as incfl_update
+from fljax.aggregators.by_loss import incfl_weights as incfl_weights
+from fljax.aggregators.by_loss import mw_weights as mw_weights
+from fljax.aggregators.by_loss import qffl_update as qffl_update
+from fljax.aggregators.by_loss import simplex_projection as simplex_projection
+from fljax.aggregators.clipping import clip as clip
+from fljax.aggregators.clipping import clip_to_median as clip_to_median
+from fljax.aggregators.clusters import cluster_means as cluster_means
+from fljax.aggregators.clusters import importance_weights as importance_weights
+from fljax.aggregators.clusters import member_weights as member_weights
+from fljax.aggregators.clusters import shapley_first_order as shapley_first_order
+from fljax.aggregators.linear import mix as mix
+from fljax.aggregators.linear import weighted_mean as weighted_mean
+from fljax.aggregators.linear import weighted_sum as weighted_sum
+from fljax.aggregators.reputation import cgsv_normalised as cgsv_normalised
+from fljax.aggregators.reputation import cgsv_reputation as cgsv_reputation
+from fljax.aggregators.reputation import cgsv_rewards as cgsv_rewards
+from fljax.aggregators.reputation import cgsv_shares as cgsv_shares
+from fljax.aggregators.rewards import iafl_rates as iafl_rates
+from fljax.aggregators.rewards import iafl_reference as iafl_reference
+from fljax.aggregators.rewards import iafl_rewards as iafl_rewards
+from fljax.aggregators.rewards import iafl_subsets as iafl_subsets
+from fljax.aggregators.rewards import rank_rewards as rank_rewards
+from fljax.aggregators.settlement import Ledger as Ledger
+from fljax.aggregators.settlement import cluster_utility as cluster_utility
+from fljax.aggregators.settlement import member_accuracy as member_accuracy
+from fljax.aggregators.settlement import settle_tokens as settle_tokens
+from fljax.aggregators.tokens import SlotRows as SlotRows
+from fljax.aggregators.tokens import SlotSchedule as SlotSchedule
+from fljax.aggregators.tokens import affordable as affordable
+from fljax.aggregators.tokens import bid_preferences as bid_preferences
+from fljax.aggregators.tokens import exploration_share as exploration_share
+from fljax.aggregators.tokens import record_slots as record_slots
+from fljax.aggregators.tokens import schedule as schedule
+from fljax.aggregators.tokens import slot_rows as slot_rows
+from fljax.core.lazy import exported as _exported
 
-__all__ = [
-    "Ledger",
-    "SlotRows",
-    "SlotSchedule",
-    "affordable",
-    "bid_preferences",
-    "cgsv_normalised",
-    "cgsv_reputation",
-    "cgsv_rewards",
-    "cgsv_shares",
-    "clip",
-    "clip_to_median",
-    "cluster_means",
-    "cluster_utility",
-    "exploration_share",
-    "iafl_rates",
-    "iafl_reference",
-    "iafl_rewards",
-    "iafl_subsets",
-    "importance_weights",
-    "incfl_update",
-    "incfl_weights",
-    "member_accuracy",
-    "member_weights",
-    "mix",
-    "mw_weights",
-    "qffl_update",
-    "rank_rewards",
-    "record_slots",
-    "schedule",
-    "settle_tokens",
-    "shapley_first_order",
-    "simplex_projection",
-    "slot_rows",
-    "weighted_mean",
-    "weighted_sum",
-]
+__all__ = _exported(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -173,20 +173,6 @@ SURROGATES = {
 NORMALISERS = ("sum", "mean")
 
 
-def check_names(surrogate: str, normalise: str = "sum") -> None:
-    """Raises a ValueError unless ``surrogate`` and ``normalise`` are valid names."""
-    if surrogate not in SURROGATES:
-        raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
-    if normalise not in NORMALISERS:
-        raise ValueError(f"expected a normaliser, got {normalise!r}; valid names are {', '.join(NORMALISERS)}")
-
-
-def check_gap_scale(gap_scale: object) -> None:
-    """Raises a ValueError if ``gap_scale`` is a number that is not above 0 or not finite; arrays are not checked."""
-    if isinstance(gap_scale, int | float | np.number) and not 0 < gap_scale < math.inf:
-        raise ValueError(f"expected gap_scale to be a finite number above 0, got {gap_scale}")
-
-
 def incfl_weights(
     gap: Float[Array, " S"], *, surrogate: str = "sigmoid", gap_scale: float | Array = 1.0
 ) -> Float[Array, " S"]:
@@ -210,8 +196,10 @@ def incfl_weights(
     Raises:
       ValueError: if ``surrogate`` is not a valid name, or ``gap_scale`` is not a finite number above 0.
     """
-    check_names(surrogate)
-    check_gap_scale(gap_scale)
+    if surrogate not in SURROGATES:
+        raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
+    if isinstance(gap_scale, int | float | np.number) and not 0 < gap_scale < math.inf:  # arrays may be traced
+        raise ValueError(f"expected gap_scale to be a finite number above 0, got {gap_scale}")
     gap = wide(gap)
     scale = jnp.asarray(gap_scale, gap.dtype)
     return scale * SURROGATES[surrogate](scale * gap)
@@ -253,7 +241,8 @@ def incfl_update(
       ValueError: if ``surrogate`` or ``normalise`` is not a valid name, ``gap_scale`` is not a finite number above 0,
         or ``gap`` or ``present`` has another shape.
     """
-    check_names(surrogate, normalise)
+    if normalise not in NORMALISERS:
+        raise ValueError(f"expected a normaliser, got {normalise!r}; valid names are {', '.join(NORMALISERS)}")
     gap = wide(gap)
     for leaf in jax.tree.leaves(updates)[:1]:
         check_shape("gap", gap, "S", *jnp.shape(leaf)[:1])

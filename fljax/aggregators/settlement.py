@@ -152,7 +152,12 @@ def settle_tokens(
     if refunded not in ("pool", "collected"):
         raise ValueError(f"expected refunded to be pool or collected, got {refunded!r}")
     tokens, pools, members = map(jnp.asarray, (tokens, pools, members))
-    _check_shapes(tokens, pools, best, members, contribution, participation, accuracy)
+    check_shape("tokens", tokens, "N", tokens.size)
+    check_shape("pools", pools, "C", pools.size)
+    for name, x in {"best": best, "accuracy": accuracy}.items():
+        check_shape(name, x, "C", pools.size)
+    for name, x in {"members": members, "contribution": contribution, "participation": participation}.items():
+        check_shape(name, x, "N, C", tokens.size, pools.size)
     best, accuracy, participation = jnp.asarray(best), wide(accuracy), jnp.asarray(participation)
     best_kind, best = best.dtype, wide(best)
     kind = _whole_kind(tokens, pools) if integer else _real_kind(tokens, pools, best)
@@ -182,7 +187,7 @@ def settle_tokens(
     refund = most_reimbursed * (1 - cluster_utility(accuracy, best, most=most_utility) / most_utility)
     base = pool if refunded == "pool" else jnp.clip(collected, 0, jnp.maximum(pool, 0))  # a pool may be in debt
     back = jnp.where(settles & (best > 0), _part(base, refund), 0)
-    refund_each = _divided(back, jnp.maximum(count, 1))
+    refund_each = back // jnp.maximum(count, 1) if integer else back / jnp.maximum(count, 1)
     reimbursed = jnp.where(members, refund_each[None, :], 0)
     pool = _left(pool, reimbursed)
 
@@ -203,17 +208,6 @@ def settle_tokens(
     if integer:
         balance, pool = balance + parts[0], pool + parts[1]
     return Ledger(balance, pool, higher.astype(best_kind), *amounts)
-
-
-def _check_shapes(
-    tokens: Array, pools: Array, best: Any, members: Any, contribution: Any, participation: Any, accuracy: Any
-) -> None:
-    check_shape("tokens", tokens, "N", tokens.size)
-    check_shape("pools", pools, "C", pools.size)
-    for name, x in {"best": best, "accuracy": accuracy}.items():
-        check_shape(name, x, "C", pools.size)
-    for name, x in {"members": members, "contribution": contribution, "participation": participation}.items():
-        check_shape(name, x, "N, C", tokens.size, pools.size)
 
 
 def _whole_kind(tokens: Array, pools: Array) -> Any:
@@ -268,10 +262,6 @@ def _part(pool: Array, share: Array) -> Array:
         product = jnp.floor(product + jnp.minimum(_ROUNDING * jnp.maximum(product, 1), 0.5))
         product = jnp.minimum(product, _below(product.dtype, pool.dtype))
     return jnp.where(share >= 1, pool, jnp.clip(product.astype(pool.dtype), 0, pool))
-
-
-def _divided(amount: Array, by: Array) -> Array:
-    return amount // by if jnp.issubdtype(amount.dtype, jnp.integer) else amount / by
 
 
 def _left(amount: Array, taken: Array) -> Array:

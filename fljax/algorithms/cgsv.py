@@ -19,7 +19,6 @@ from fljax.algorithms.entries import Entry
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
-    check_sharing,
     move_models,
     per_client_models,
     reference_model,
@@ -109,10 +108,7 @@ def cgsv(
         return after, along("client", contribution=after.book.reputation, share=shares)
 
     usual = per_client_models(task, local, _with_members_book(select_uniform(clients_per_round)), aggregate)
-    return usual._replace(
-        init_server=_with_book(usual.init_server),
-        models=reference_model,
-    )
+    return usual._replace(init_server=_with_book(usual.init_server), models=reference_model)
 
 
 @checked
@@ -151,7 +147,7 @@ def cgsv_iafl(
     Raises:
       ValueError: as for ``iafl``.
     """
-    sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
+    sharing = Sharing(ceiling, kappa, recovery, reference_rule, reference_draw)
 
     def aggregate(server: Models, up: PyTree, round: Round) -> tuple[Models, Info]:
         cohort = round.cohort
@@ -163,10 +159,7 @@ def cgsv_iafl(
 
     select = _with_members_book(select_uniform(clients_per_round))
     usual = per_client_models(task, local, select, with_recovery(aggregate, recovery))
-    return usual._replace(
-        init_server=_with_book(usual.init_server),
-        models=reference_model,
-    )
+    return usual._replace(init_server=_with_book(usual.init_server), models=reference_model)
 
 
 def _with_book(init_server: InitServer) -> InitServer:

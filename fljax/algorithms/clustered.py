@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import aggregators, training
+from fljax import training
 from fljax.core.loops import repeat
 from fljax.protocol import Held, Judged, LocalData, Rows, Subset, Task, TrainingKey, roles
 from fljax.protocol.data import choose_list
@@ -144,11 +144,6 @@ def matched_columns(losses: Float[Array, "C D"]) -> Int[Array, " C"]:
     losses = jax.lax.stop_gradient(jnp.where(jnp.isfinite(losses), losses, _WORST))
     row, column = optax.assignment.hungarian_algorithm(losses)
     return jnp.zeros(losses.shape[0], jnp.int32).at[row].set(column.astype(jnp.int32))
-
-
-def member_gradients(slopes: PyTree, sizes: Int[Array, " S"], trains: Bool[Array, "S C"]) -> PyTree:
-    """``[C, ...]``: the mean, by rows, of the gradients that members of each cluster sent (of validation rows)."""
-    return aggregators.mix(aggregators.member_weights(trains, sizes), slopes)
 
 
 def slope_of(key: Key[Array, ""], task: Task, model: PyTree, rows: Subset) -> PyTree:

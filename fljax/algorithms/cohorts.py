@@ -15,17 +15,6 @@ from fljax.training import pick_distinct
 LARGE, SMALL = 20_000, 1024
 
 
-def cohort_size(clients_per_round: int | None, population: int) -> int:
-    """Number of rows of the cohort: ``min(clients_per_round, population)``; None: the population.
-
-    Raises:
-      ValueError: if ``clients_per_round`` is not positive.
-    """
-    if clients_per_round is not None and clients_per_round < 1:
-        raise ValueError(f"expected a positive clients_per_round, got {clients_per_round}")
-    return population if clients_per_round is None else min(clients_per_round, population)
-
-
 def sample_uniform(
     key: Key[Array, ""], available: Available, rows: int
 ) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
@@ -67,7 +56,9 @@ def select_uniform(clients_per_round: int | None) -> Select:
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
-        rows = cohort_size(clients_per_round, available.population)
+        if clients_per_round is not None and clients_per_round < 1:
+            raise ValueError(f"expected a positive clients_per_round, got {clients_per_round}")
+        rows = available.population if clients_per_round is None else min(clients_per_round, available.population)
         id, present = sample_uniform(key, available, rows)
         return server, Cohort(id, jnp.zeros_like(id), present), {}
 

@@ -22,7 +22,7 @@ from fljax.algorithms.entries import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.core import trees
 from fljax.core.loops import repeat
-from fljax.core.values import Count, CountOrZero, NonNegative, Share, checked, is_whole
+from fljax.core.values import Count, CountOrZero, NonNegative, Share, checked
 from fljax.protocol import Algorithm, LocalData, Role, Rows, Seat, Subset, Task, roles
 from fljax.protocol.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
@@ -160,11 +160,10 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
     """Whether each leaf of the parameters is among the last ``layers`` in the model's order; 0: all."""
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
-    if not is_whole(layers) or not 0 <= layers <= len(paths):
-        names = [trees.path_of(path) for path in paths]
+    if layers > len(paths):
         raise ValueError(
             f"expected layers to be from 0 to the {len(paths)} parameter tensors of the model, got {layers!r}; "
-            f"they are {', '.join(names)}"
+            f"they are {', '.join(map(trees.path_of, paths))}"
         )
     leaf_roles = roles.roles_of(task, shapes)
     seen: dict[str, int] = {}
@@ -175,7 +174,9 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
             # Fields of a tuple, and other containers with an order, keep their order.
             number = seen.setdefault(jax.tree_util.keystr(path[: depth + 1]), len(seen))
             name = str(part.key) if isinstance(part, jax.tree_util.DictKey) else None
-            parts.append((number,) if name is None else (name == "bias", _natural(name)))
+            # The text and the numbers of a name in turn.
+            words = [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", name or "")]
+            parts.append((number,) if name is None else (name == "bias", words))
         return tuple(parts)
 
     def kind(path: tuple[Any, ...], role: Role | None) -> int:
@@ -190,11 +191,6 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
     trained = [number for number, role in enumerate(leaf_roles) if role in ("trained", "head")]
     last = sorted(trained, key=keys.__getitem__)[len(trained) - layers if layers else 0 :]
     return [number in last for number in range(len(paths))]
-
-
-def _natural(name: str) -> list[int | str]:
-    """A sorting key for a name: its text and numbers in turn."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _some(key: Key[Array, ""], subset: Subset, share: float | Array) -> Subset:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import contribute_update, contribute_weighted, is_under, partly_shared
+from fljax.algorithms.single_model import is_under, partly_shared
 from fljax.core import trees
 from fljax.core.values import Count, checked
 from fljax.protocol import Algorithm, Task
@@ -53,12 +53,7 @@ def fedbn(
       ValueError: if a name is not valid or matches no leaf, or the task has no statistics and ``own`` asks for them.
     """
     algorithm = partly_shared(
-        task,
-        local,
-        [not stays for stays in _own(task, own)],
-        clients_per_round=clients_per_round,
-        contribute=contribute_weighted(lambda up: up.report.size) if weights == "size" else contribute_update,
-        weights=weights,
+        task, local, [not stays for stays in _own(task, own)], clients_per_round=clients_per_round, weights=weights
     )
     return algorithm._replace(counts=lambda server, seat: jnp.asarray(seat.known))
 
@@ -81,14 +76,13 @@ def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[b
             return [path in statistics for path in paths]
         layers = {path.rpartition("/")[0] for path in statistics} - {""}  # the root is no layer
         return [path in statistics or path.rpartition("/")[0] in layers for path in paths]
-    names = [own] if isinstance(own, str) else list(own)
-    for name in names:
+    for name in own:
         if not any(is_under(path, name) for path in paths):
             raise ValueError(
                 f"expected own to be layers, statistics or names of leaves, got {name!r}; "
                 f"valid names are {', '.join(paths)}"
             )
-    return [any(is_under(path, name) for name in names) for path in paths]
+    return [any(is_under(path, name) for name in own) for path in paths]
 
 
 ENTRY = Entry(

@@ -22,7 +22,6 @@ from fljax.algorithms.measuring import Sample, check_measure, measured_from, mea
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
-    check_sharing,
     per_client_models,
     reference_model,
     reward_rates,
@@ -118,7 +117,7 @@ def iafl(
       ValueError: if a name is not valid or a number is out of range, or (in a run) if the length of ``contribution`` or
         ``joining`` differs from the population, or the server lacks the rows that a measure needs.
     """
-    sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
+    sharing = Sharing(ceiling, kappa, recovery, reference_rule, reference_draw)
     measure = RoundMeasure(contribution) if isinstance(contribution, str) else as_round_measure(contribution)
     if measure is not None:
         if isinstance(joining, str):
@@ -129,8 +128,6 @@ def iafl(
         probability = None if joining is None else jnp.asarray(joining)
         joined = select_joining(probability, clients_per_round)
         measured = _measured(task, local, measure, sharing, joined)
-        if probability is None:
-            return measured
         return measured._replace(init_server=with_checked_length("joining", probability, measured.init_server))
     contributions = trees.floating(by_round(contribution))
     if isinstance(joining, str) and contributions.ndim > 1:
@@ -162,14 +159,8 @@ def iafl(
         rates = reward_rates(jnp.zeros(census.train.shape, contributions.dtype), sharing)
         return usual.init_server(key, census)._replace(book=rates)
 
-    init_server = with_checked_length("contribution", contributions, begin)
-    if probability is not None:
-        init_server = with_checked_length("joining", probability, init_server)
-    return usual._replace(
-        init_server=init_server,
-        poll=Poll(ask, shown=False),
-        models=reference_model,
-    )
+    init_server = with_checked_length("joining", probability, with_checked_length("contribution", contributions, begin))
+    return usual._replace(init_server=init_server, poll=Poll(ask, shown=False), models=reference_model)
 
 
 def _measured(task: Task, local: Local, measure: RoundMeasure, sharing: Sharing, joined: Select) -> Algorithm:

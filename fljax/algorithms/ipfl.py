@@ -144,7 +144,9 @@ def ipfl(
     """
     training.check_score(task, "ipfl")
     _check_tokens(tokens, clusters)
-    _check_exploration(exploration, clients_per_cluster)
+    fixed = exploration.random_slots
+    if fixed is not None and fixed > clients_per_cluster:
+        raise ValueError(f"expected exploration.random_slots to be from 0 to {clients_per_cluster}, got {fixed}")
     start = None if clustering is None else clustering.member[:, None] == jnp.arange(clusters)[None, :]
 
     def init_server(key: Key[Array, ""], census: Census) -> IpflServer:
@@ -198,7 +200,7 @@ def ipfl(
         models = trees.add(server.models, trees.scale(step, server_lr))
         models = roles.replace_statistics(task, models, trees.add(server.models, step))
         if isinstance(up, Profiled):
-            gradients = clustered.member_gradients(up.slope, up.rows, trains)
+            gradients = aggregators.cluster_means(up.slope, trains, up.rows)
         else:
             gradients = clustered.server_gradients(round.key, task, models, round.held, profile_on, clusters)
         values = aggregators.shapley_first_order(
@@ -213,7 +215,7 @@ def ipfl(
         _, worth = weigh(down, rows)
         # A client without rows cannot tell its clusters apart.
         worth = jnp.where(rows.rows.size > 0, worth, 0)
-        return market.personalised(down, aggregators.importance_weights(worth))
+        return aggregators.weighted_sum(down, aggregators.importance_weights(worth))
 
     return Algorithm(
         task=task,
@@ -226,12 +228,6 @@ def ipfl(
         personal=deploy,
         models=cluster_models,
     )
-
-
-def _check_exploration(exploration: Exploration, slots: int) -> None:
-    fixed = exploration.random_slots
-    if fixed is not None and fixed > slots:
-        raise ValueError(f"expected exploration.random_slots to be from 0 to {slots}, got {fixed}")
 
 
 def _check_tokens(tokens: Tokens, clusters: int) -> None:

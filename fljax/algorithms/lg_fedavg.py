@@ -14,7 +14,7 @@ import jax
 from jaxtyping import PyTree
 
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import contribute_update, is_under, partly_shared
+from fljax.algorithms.single_model import is_under, partly_shared
 from fljax.core import trees
 from fljax.core.values import Count, CountOrZero, checked
 from fljax.protocol import Algorithm, Task
@@ -50,13 +50,7 @@ def lg_fedavg(
     """
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     paths = trees.paths_of(shapes)
-    return partly_shared(
-        task,
-        local,
-        _chosen(paths, shared, task, shapes),
-        clients_per_round=clients_per_round,
-        contribute=contribute_update,
-    )
+    return partly_shared(task, local, _chosen(paths, shared, task, shapes), clients_per_round=clients_per_round)
 
 
 def _chosen(
@@ -66,19 +60,17 @@ def _chosen(
     if callable(shared):
         return [bool(shared(path)) for path in paths]
     layers = list(dict.fromkeys(path.rpartition("/")[0] or path for path in paths))
-    if isinstance(shared, int) and not isinstance(shared, bool):
+    if isinstance(shared, int):
         dense = _dense(paths, layers, task, shapes)
         if not 0 <= shared <= len(dense):
             raise ValueError(
                 f"expected shared to be from 0 to the {len(dense)} dense layers of the model, got {shared}; "
                 f"valid names of layers are {', '.join(layers)}"
             )
-        names = dense[len(dense) - shared :]
+        names: Sequence[str] = dense[len(dense) - shared :]
     else:
-        names = [shared] if isinstance(shared, str) else list(shared) if isinstance(shared, Sequence) else [shared]
+        names = shared
     for name in names:
-        if not isinstance(name, str):
-            raise ValueError(f"expected shared to be a number of layers, names or a function of paths, got {shared!r}")
         if not any(is_under(path, name) for path in paths):
             raise ValueError(f"expected shared to name parameters, got {name!r}; valid names are {', '.join(layers)}")
     is_shared = [any(is_under(path, name) for name in names) for path in paths]
@@ -98,12 +90,7 @@ def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> l
         if role == "head"
     }
     dense = [layer for layer in layers if layer not in heads and re.fullmatch(r"dense(_\d+)?", layer, re.IGNORECASE)]
-    return sorted(dense, key=_number_of) + sorted(heads)
-
-
-def _number_of(layer: str) -> int:
-    """The number in the name of a layer; 0 if it has none."""
-    return int(layer.rpartition("_")[2] if "_" in layer else 0)
+    return sorted(dense, key=lambda layer: int(layer.partition("_")[2] or 0)) + sorted(heads)
 
 
 ENTRY = Entry(

@@ -238,22 +238,12 @@ def choose(
     return Cohort(rows.id, rows.cluster, rows.present), along("cluster", exploration=share)
 
 
-def membership(cohort: Cohort, shape: tuple[int, ...]) -> Bool[Array, "N C"]:
-    """Which client trained which cluster's model, from the present rows of the cohort."""
-    return trees.set_rows(jnp.zeros(shape, bool), (cohort.id, cohort.slot), cohort.present, True)
-
-
 def record_training(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -> Books:
     """The books with this round's members, participation and contributions."""
-    members = membership(cohort, books.members.shape)
+    members = trees.set_rows(jnp.zeros(books.members.shape, bool), (cohort.id, cohort.slot), cohort.present, True)
     contribution = values[cohort.slot, jnp.arange(cohort.slot.shape[0])].astype(books.contribution.dtype)
     return books._replace(
         contribution=trees.set_rows(books.contribution, (cohort.id, cohort.slot), cohort.present, contribution),
         participation=books.participation + members,
         members=members,
     )
-
-
-def personalised(models: PyTree, importance: Float[Array, " C"]) -> PyTree:
-    """``theta_k = sum_c u_kc w_c``: one client's model, the weighted average of the cluster models."""
-    return trees.take(aggregators.mix(importance[None, :], models), 0)

@@ -31,20 +31,7 @@ from fljax.contributions.estimators.in_rounds import (
 from fljax.contributions.estimators.registry import NEEDS
 from fljax.contributions.estimators.rounds import Observation
 from fljax.core import trees
-from fljax.protocol import (
-    Algorithm,
-    Available,
-    Census,
-    Cohort,
-    Info,
-    Labelled,
-    Round,
-    Seat,
-    Subset,
-    Task,
-    along,
-    roles,
-)
+from fljax.protocol import Algorithm, Available, Census, Cohort, Info, Labelled, Round, Seat, Subset, Task, along, roles
 from fljax.protocol.sums import Streamed
 
 # The stream of the aggregation's key; IAFL's draws fold ids of clients and 2**31 - 1 into the same key.
@@ -192,23 +179,8 @@ def measured_in(
     round: Round,
     members: Bool[Array, " N"] | None = None,
 ) -> tuple[Contributions, Info]:
-    """The contributions after a round.
-
-    Args:
-      measure: what is measured.
-      task: of the algorithm.
-      before: the contributions before the round.
-      sample: the updates of the cohort.
-      round: as ``aggregate`` gets it.
-      members: ``[N]``, the clients that belong to the federation; None: all.
-
-    Returns:
-      The contributions; and Info by client: ``contribution``, ``score`` (of this round; NaN for clients that took no
-      part) and, with a filter, ``filtered``.
-
-    Raises:
-      ValueError: if the server lacks the rows that the measure needs, or a function gives another shape.
-    """
+    """The contributions after a round; Info by client: ``contribution``, ``score`` and, with a filter, ``filtered``."""
+    # ``members`` belong to the federation (None: all). The score is that of this round, NaN for who took no part.
     needs, cohort = needs_of(measure), round.cohort
     rows = None
     if {"utility", "gradient", "next gradient"} & set(needs):

@@ -66,12 +66,7 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         after = Models(PerClient(moved), reference, members=server.members)
         return after, along("client", score=trees.or_nan(server.members, score))
 
-    return per_client_models(
-        task,
-        local,
-        select_uniform(clients_per_round),
-        aggregate,
-    )
+    return per_client_models(task, local, select_uniform(clients_per_round), aggregate)
 
 
 ENTRY = Entry(

@@ -5,7 +5,7 @@ Statistics that clients sent are averaged, and not their changes, which are rela
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,13 +61,7 @@ class Sharing(NamedTuple):
     reference_draw: Literal["own", "copied"]
 
 
-def per_client_models(
-    task: Task,
-    local: Local,
-    select: Select,
-    aggregate: Aggregate,
-    **others: Any,  # fields of Algorithm, each of a type of its own
-) -> Algorithm:
+def per_client_models(task: Task, local: Local, select: Select, aggregate: Aggregate) -> Algorithm:
     """An algorithm whose clients start alike and train a model each; unseen clients use ``reference``."""
 
     def init_server(key: Key[Array, ""], census: Census) -> Models:
@@ -85,7 +79,7 @@ def per_client_models(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down)), client
 
-    usual = Algorithm(
+    return Algorithm(
         task=task,
         init_server=init_server,
         send=lambda server, seat: server.models if seat.known else server.reference,
@@ -94,7 +88,6 @@ def per_client_models(
         select=select_of_members,
         personal=use_received_model,
     )
-    return usual._replace(**others)
 
 
 def reference_model(server: Models) -> dict[str, Judged]:
@@ -198,14 +191,10 @@ def _reference_client(
     return jnp.argsort(jnp.where(members, rates, 2))[jnp.sum(members) // 2]
 
 
-def check_sharing(sharing: Sharing) -> Sharing:
-    """Raises a ValueError if ``ceiling`` is no text that is known; numbers are checked by annotations."""
-    iafl_rates(jnp.zeros(1), ceiling=sharing.ceiling)
-    return sharing
-
-
-def with_checked_length(name: str, values: Array, init_server: InitServer) -> InitServer:
-    """``init_server`` that first checks that the last axis of ``values`` has one entry per client."""
+def with_checked_length(name: str, values: Array | None, init_server: InitServer) -> InitServer:
+    """``init_server`` that first checks that the last axis of ``values`` has one entry per client; None: no check."""
+    if values is None:
+        return init_server
 
     def init(key: Key[Array, ""], census: Census) -> PyTree:
         population = census.train.shape[0]

@@ -80,24 +80,14 @@ def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task | None =
     return ServerOptimizer(lambda model: transformation.init(trees.widened(model)), move)
 
 
-def init_model(task: Task) -> InitServer:
-    """``init_server`` of an algorithm with one model, the task's initial parameters."""
-    return lambda key, census: SingleModel(task.init(key))
-
-
 def init_optimized(task: Task, server_side: ServerOptimizer) -> InitServer:
-    """Like ``init_model``, with the state of the server's optimizer."""
+    """``init_server`` of an algorithm with one model and a server's optimizer."""
 
     def init_server(key: Key[Array, ""], census: Census) -> SingleModel:
         model = task.init(key)
         return SingleModel(model, server_side.init(model))
 
     return init_server
-
-
-def send_model(server: Any, seat: Seat) -> PyTree:
-    """``send`` of an algorithm whose Down is the global model, the field ``model`` of its Server."""
-    return server.model
 
 
 def received_model(down: PyTree) -> PyTree:
@@ -125,8 +115,8 @@ def single_model(
     """
     usual = Algorithm(
         task=task,
-        init_server=init_model(task),
-        send=send_model,
+        init_server=lambda key, census: SingleModel(task.init(key)),
+        send=lambda server, seat: server.model,
         train=train,
         aggregate=lambda server, up, round: (server, {}),
         select=select_uniform(clients_per_round),
@@ -196,13 +186,7 @@ def contribute_update(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Arr
 
 
 def contribute_by(weights: str) -> Contribute:
-    """``contribute`` with weights by the reported size ("size") or of 1 ("uniform").
-
-    Raises:
-      ValueError: if ``weights`` is not a valid name.
-    """
-    if weights not in ("size", "uniform"):
-        raise ValueError(f"expected weights to be size or uniform, got {weights!r}")
+    """``contribute`` with weights by the reported size ("size") or of 1 ("uniform")."""
     return contribute_weighted(lambda up: up.report.size) if weights == "size" else contribute_update
 
 
@@ -228,24 +212,9 @@ class PartlySharedClient(NamedTuple):
 
 
 def partly_shared(
-    task: Task,
-    local: Local,
-    shared: Sequence[bool],
-    *,
-    clients_per_round: int | None,
-    contribute: Contribute,
-    weights: str = "uniform",
+    task: Task, local: Local, shared: Sequence[bool], *, clients_per_round: int | None, weights: str = "uniform"
 ) -> Algorithm:
-    """An algorithm that averages updates of the shared leaves; clients train the whole model and keep the other leaves.
-
-    Args:
-      task: model and loss.
-      local: how clients train.
-      shared: whether each leaf of the model is shared.
-      clients_per_round: drawn uniformly without replacement; None: all.
-      contribute: ``contribute_update``, or ``contribute_weighted(...)``.
-      weights: "size" if clients report their numbers of training samples.
-    """
+    """An algorithm that averages updates of shared leaves; clients train the whole model and keep the other leaves."""
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData
@@ -265,7 +234,7 @@ def partly_shared(
         init_client=lambda key, seat, down, data: PartlySharedClient(down.start),
         send=lambda server, seat: server if seat.first else server.shared,
         train=train,
-        aggregate=Streamed(contribute, finish),
+        aggregate=Streamed(contribute_by(weights), finish),
         select=select_uniform(clients_per_round),
         personal=lambda key, seat, down, client, data: trees.merge(down, client.own),
     )

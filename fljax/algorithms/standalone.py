@@ -14,9 +14,9 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.entries import Entry
-from fljax.algorithms.single_model import SingleModel, single_model
+from fljax.algorithms.single_model import single_model
 from fljax.core.values import checked
-from fljax.protocol import Algorithm, Info, LocalData, Round, Seat, Task
+from fljax.protocol import Algorithm, LocalData, Seat, Task
 from fljax.training import Local
 
 
@@ -40,17 +40,11 @@ def standalone(task: Task, local: Local) -> Algorithm:
       none of a global model.
     """
 
-    def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> StandaloneClient:
-        return StandaloneClient(down)
-
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData
     ) -> tuple[tuple[()], StandaloneClient]:
         trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round)
         return (), StandaloneClient(trained.params)
-
-    def aggregate(server: SingleModel, up: PyTree, round: Round) -> tuple[SingleModel, Info]:
-        return server, {}
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData) -> PyTree:
         if seat.known:
@@ -66,9 +60,8 @@ def standalone(task: Task, local: Local) -> Algorithm:
         task,
         clients_per_round=None,  # all clients, whatever the other algorithms' cohorts
         train=train,
-        aggregate=aggregate,
         send=lambda server, seat: server.model if seat.first else (),
-        init_client=init_client,
+        init_client=lambda key, seat, down, data: StandaloneClient(down),
         personal=deploy,
         common=None,  # there is no shared model
     )

@@ -6,45 +6,28 @@ hyper-parameters: the options of an algorithm, scenario, model, data set or part
 its builder.
 """
 
-from fljax.config.keys import (
-    AlgorithmEntry,
-    Clustering,
-    Config,
-    ConfigError,
-    Data,
-    Execution,
-    Local,
-    Model,
-    Participation,
-    Requirement,
-    Scenario,
-    Standalone,
-    Sweep,
-)
-from fljax.config.name_resolution import algorithm_arguments, builder_arguments, requirement_arguments
-from fljax.config.reading import Grid, dumps, load, load_grid, parse, parse_grid
+from fljax.config.keys import AlgorithmEntry as AlgorithmEntry
+from fljax.config.keys import Clustering as Clustering
+from fljax.config.keys import Config as Config
+from fljax.config.keys import ConfigError as ConfigError
+from fljax.config.keys import Data as Data
+from fljax.config.keys import Execution as Execution
+from fljax.config.keys import Local as Local
+from fljax.config.keys import Model as Model
+from fljax.config.keys import Participation as Participation
+from fljax.config.keys import Requirement as Requirement
+from fljax.config.keys import Scenario as Scenario
+from fljax.config.keys import Standalone as Standalone
+from fljax.config.keys import Sweep as Sweep
+from fljax.config.name_resolution import algorithm_arguments as algorithm_arguments
+from fljax.config.name_resolution import builder_arguments as builder_arguments
+from fljax.config.name_resolution import requirement_arguments as requirement_arguments
+from fljax.config.reading import Grid as Grid
+from fljax.config.reading import dumps as dumps
+from fljax.config.reading import load as load
+from fljax.config.reading import load_grid as load_grid
+from fljax.config.reading import parse as parse
+from fljax.config.reading import parse_grid as parse_grid
+from fljax.core.lazy import exported as _exported
 
-__all__ = [
-    "AlgorithmEntry",
-    "Clustering",
-    "Config",
-    "ConfigError",
-    "Data",
-    "Execution",
-    "Grid",
-    "Local",
-    "Model",
-    "Participation",
-    "Requirement",
-    "Scenario",
-    "Standalone",
-    "Sweep",
-    "algorithm_arguments",
-    "builder_arguments",
-    "dumps",
-    "load",
-    "load_grid",
-    "parse",
-    "parse_grid",
-    "requirement_arguments",
-]
+__all__ = _exported(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -81,9 +81,7 @@ def check_values(raw: Mapping[str, Any]) -> None:
 
 
 def _check_text(path: tuple[str, ...], value: Any) -> None:
-    if isinstance(value, str) and any(
-        character == "\0" or unicodedata.category(character) == "Cs" for character in value
-    ):
+    if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
         where = f"{'.'.join(path)}: " if path else ""
         raise ValueError(f"{where}expected text without NUL and surrogates, got {shown(value)}")
 
@@ -124,24 +122,15 @@ def unseen_clients(value: Any) -> Any:
     raise ValueError(f"expected a number, a list of different clients by name, or 'test', got {shown(value)}")
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 < value <= LARGEST_INTEGER
+def _names_or_count(*names: str, count: str) -> BeforeValidator:
+    """Checks that a value is one of some names or a positive whole number, whose meaning ``count`` says."""
 
+    def check(value: Any) -> Any:
+        if value in names or (type(value) is int and 0 < value <= LARGEST_INTEGER):
+            return value
+        raise ValueError(f"expected {', '.join(map(repr, names))} or {count}, got {shown(value)}")
 
-def _strategy(value: Any, *, names: tuple[str, ...] = ("auto", "vmap", "scan")) -> Any:
-    if value in names or _is_count(value):
-        return value
-    raise ValueError(f"expected {', '.join(map(repr, names))} or a positive chunk size, got {shown(value)}")
-
-
-def _client_strategy(value: Any) -> Any:
-    return _strategy(value, names=("auto", "trial", "debug", "vmap", "scan"))
-
-
-def _devices(value: Any) -> Any:
-    if value == "all" or _is_count(value):
-        return value
-    raise ValueError(f"expected 'all' or a positive number of devices, got {shown(value)}")
+    return BeforeValidator(check)
 
 
 def ceiling_of(value: Any) -> Any:
@@ -217,9 +206,14 @@ Name = Annotated[str, BeforeValidator(_name)]
 Label = Annotated[str, BeforeValidator(label)]
 Printable = Annotated[str, BeforeValidator(printable)]
 Count = Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
-Strategy = Annotated[Literal["auto", "vmap", "scan"] | Count, BeforeValidator(_strategy)]
-ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | Count, BeforeValidator(_client_strategy)]
-Devices = Annotated[Literal["all"] | Count, BeforeValidator(_devices)]
+Strategy = Annotated[
+    Literal["auto", "vmap", "scan"] | Count, _names_or_count("auto", "vmap", "scan", count="a positive chunk size")
+]
+ClientStrategy = Annotated[
+    Literal["auto", "trial", "vmap", "scan", "debug"] | Count,
+    _names_or_count("auto", "trial", "debug", "vmap", "scan", count="a positive chunk size"),
+]
+Devices = Annotated[Literal["all"] | Count, _names_or_count("all", count="a positive number of devices")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NumberOrNumbers = Annotated[float | tuple[float, ...], BeforeValidator(number_or_numbers)]

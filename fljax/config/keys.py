@@ -5,10 +5,11 @@ Errors of a config are one sentence each: the key, the expected value, the value
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import typing
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
@@ -478,6 +479,15 @@ def raise_all(errors: Sequence[ConfigError]) -> None:
         raise errors[0]
     if errors:
         raise ConfigError(*dict.fromkeys(sentence for error in errors for sentence in error.errors))
+
+
+@contextlib.contextmanager
+def at(path: str) -> Iterator[None]:
+    """Turns a ValueError inside into the ConfigError of a key, with the same cause."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error.__cause__
 
 
 # Keys whose default is made of another key beside them, so that an error there leaves them without one.

@@ -21,7 +21,6 @@ from pydantic import ConfigDict, Field
 from fljax.config.forms import Call, Count, Named, Resolved
 from fljax.config.keys import (
     AlgorithmEntry,
-    Callback,
     Clustering,
     Config,
     ConfigError,
@@ -29,10 +28,10 @@ from fljax.config.keys import (
     Data,
     Local,
     Metrics,
-    Model,
     OwnLocal,
     Scenario,
     Stop,
+    at,
     option_sentences,
     raise_all,
     sentences,
@@ -62,8 +61,7 @@ class Offer(NamedTuple):
 
 OFFERS: Mapping[str, Offer] = {
     "algorithm": Offer(
-        0,
-        frozenset({"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"}),
+        0, frozenset({"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"})
     ),
     "scenario": Offer(
         1, frozenset({"learning_rate", "batch_size", "shuffle", "threshold", "contribution", "reference", "baseline"})
@@ -99,10 +97,8 @@ OVERRIDABLE: Mapping[str, Any] = {
 
 def find_builder(path: str, name: str, registry: Mapping[str, Any], kind: str, imports: bool) -> Callable[..., Any]:
     """The builder that a config names at ``path``; raises a ConfigError if there is none."""
-    try:
+    with at(path):
         entry = resolve(name, registry, kind, imports=imports)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error.__cause__
     builder = getattr(entry, "build", entry)
     if not callable(builder):
         raise ConfigError(
@@ -165,10 +161,7 @@ def _form_of(builder: Callable[..., Any], offer: Offer, overridable: tuple[tuple
         name, default = parameter.name, parameter.default
         if parameter.kind is parameter.VAR_KEYWORD:
             extra = "allow"
-        if place < offer.positional or parameter.kind not in (
-            parameter.POSITIONAL_OR_KEYWORD,
-            parameter.KEYWORD_ONLY,
-        ):
+        if place < offer.positional or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
         if name in replaceable and name in offer.named:
             annotation, default = replaceable[name], None
@@ -277,15 +270,10 @@ def requirement_arguments(config: Config, imports: bool = True) -> dict[str, Any
         )
     function = None
     if table.function is not None:
-        path = f"requirement.function: expected an import path 'module:name' of a function, got {table.function!r}"
-        if ":" not in table.function:
-            raise ConfigError(path)
-        try:
-            function = resolve(table.function, {}, "function", imports=imports)
-        except ValueError as error:
-            raise ConfigError(f"requirement.function: {error}") from error.__cause__
-        if not callable(function):
-            raise ConfigError(path)
+        with at("requirement.function"):
+            function = resolve(table.function, {}, "function", imports=imports) if ":" in table.function else None
+            if not callable(function):
+                raise ValueError(f"expected an import path 'module:name' of a function, got {table.function!r}")
     return {**table.model_dump(), "function": function}
 
 
@@ -294,10 +282,8 @@ def checked_scores(metrics: Metrics, imports: bool) -> tuple[Metrics, tuple[Scor
 
     chosen: list[Score] = []
     for entry in metrics.scores:
-        try:
+        with at("metrics.scores"):
             (score,) = scores_of([entry.name], imports=imports)
-        except ValueError as error:
-            raise ConfigError(f"metrics.scores: {error}") from error.__cause__
         if entry.lower not in (None, score.lower):
             if not score.is_own:
                 got = "lower" if entry.lower else "higher"
@@ -306,10 +292,8 @@ def checked_scores(metrics: Metrics, imports: bool) -> tuple[Metrics, tuple[Scor
                 )
             score = score._replace(lower=bool(entry.lower))
         chosen.append(score)
-    try:
+    with at("metrics.scores"):
         scores = scores_of(chosen)
-    except ValueError as error:
-        raise ConfigError(f"metrics.scores: {error}") from None
     if metrics.score_every is not None and not scores:
         raise ConfigError("metrics.score_every: expected metrics.scores, which it is about, got none")
     entries = (
@@ -405,14 +389,19 @@ def with_resolved_names(
     if config.metrics.extra or config.stop is not None:
         checked(_check_metrics, config.metrics.extra, config.stop, config.data, of=("metrics", "stop", "data"))
     data, dataset, partition = checked(_data, config.data, names, needs_data, of=("data",), otherwise=(None,) * 3)
-    model, task = checked(_model, config.model, names, of=("model",), otherwise=nothing)
+    model, task = checked(
+        _called_by, "model", config.model, names.models, "model", imports, of=("model",), otherwise=nothing
+    )
     optimizer = checked(optimizer_options, config.local, of=("local",), otherwise={})
     scenarios, wrappers = checked(_scenarios, "scenarios", config.scenarios, names, otherwise=nothing)
     entries = [
         checked(_entry, entry, config, names, broken, otherwise=(None,) * 3)
         for entry in (() if "algorithms" in broken else config.algorithms)
     ]
-    callbacks = [checked(_callback, entry, names, otherwise=nothing) for entry in config.callbacks]
+    callbacks = [
+        checked(_called_by, f"callbacks.{entry.name}", entry, names.callbacks, "callback", imports, otherwise=nothing)
+        for entry in config.callbacks
+    ]
     metrics, scores = checked(checked_scores, config.metrics, imports, of=("metrics",), otherwise=(config.metrics, ()))
     raise_all(errors)
     changes = {
@@ -498,16 +487,11 @@ def _called(checked: Call) -> Call:
     return Call(checked.build, builder_arguments(*checked))
 
 
-def _model(model: Model, names: Registries) -> tuple[Model, Call]:
-    """The table with typed options, and the model's builder."""
-    builder = find_builder("model.name", model.name, names.models, "model", names.imports)
-    return _with_options("model", model, builder, "model")
-
-
-def _with_options(
-    path: str, table: _Named, builder: Callable[..., Any], kind: str, overridable: Mapping[str, Any] = {}
+def _called_by(
+    path: str, table: _Named, registry: Mapping[str, Any], kind: str, imports: bool, overridable: Mapping[str, Any] = {}
 ) -> tuple[_Named, Call]:
-    """A table with options of its builder, which are typed then; and the builder with its arguments."""
+    """A table with options of the builder that it names, which are typed then; and the builder with its arguments."""
+    builder = find_builder("model.name" if kind == "model" else path, table.name, registry, kind, imports)
     options = checked_options(path, builder, table.options, OFFERS[kind], overridable=overridable)
     return table.model_copy(update={"options": options}), Call(builder, builder_arguments(builder, options))
 
@@ -516,20 +500,11 @@ def checked_source(name: str, options: Mapping[str, Any], names: Registries) -> 
     """The source of a data set with its options, checked against its signature, in the form of the config."""
     from fljax.data.registry import find_source
 
-    try:
+    with at("data.dataset"):
         source = find_source(name, names.datasets, imports=names.imports)
-    except ValueError as error:
-        raise ConfigError(f"data.dataset: {error}") from error.__cause__
     if not callable(source):
         raise ConfigError(f"data.dataset: expected {name!r} to be a function that makes a dataset, got {source!r}")
     return Call(source, checked_options("data.dataset_options", source, options, OFFERS["dataset"]))
-
-
-def _callback(entry: Callback, names: Registries) -> tuple[Callback, Call]:
-    """The entry with typed options, and its builder."""
-    path = f"callbacks.{entry.name}"
-    builder = find_builder(path, entry.name, names.callbacks, "callback", names.imports)
-    return _with_options(path, entry, builder, "callback")
 
 
 def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> None:
@@ -585,11 +560,10 @@ def _scenarios(
     path: str, scenarios: Sequence[Scenario], names: Registries
 ) -> tuple[tuple[Scenario, ...], tuple[Call, ...]]:
     """The scenarios with typed options, and their wrappers."""
+    imports = names.imports
 
     def scenario(entry: Scenario) -> tuple[Scenario, Call]:
-        where = f"{path}.{entry.name}"
-        wrapper = find_builder(where, entry.name, names.scenarios, "scenario", names.imports)
-        return _with_options(where, entry, wrapper, "scenario", OVERRIDABLE)
+        return _called_by(f"{path}.{entry.name}", entry, names.scenarios, "scenario", imports, OVERRIDABLE)
 
     errors: list[ConfigError] = []
     pairs: Any = [tried(errors, scenario, of_scenario) for of_scenario in scenarios]

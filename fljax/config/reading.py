@@ -39,6 +39,7 @@ from fljax.config.keys import (
     ConfigError,
     Data,
     Named,
+    at,
     raise_all,
     sentences,
     tried,
@@ -113,12 +114,10 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
     from fljax.data.federation import federations
     from fljax.data.registry import find_source, load, own_source
 
-    try:
+    with at("data.dataset"):
         # A name that is misspelt explains more than a key that is missing.
         find_source(name, checks.registries().datasets, imports=imports)
         source = own_source(name)
-    except ValueError as error:
-        raise ConfigError(f"data.dataset: {error}") from error.__cause__
     if source is None:
         return raw
     table = {"partition": "natural", **_with_options(raw["data"], parameters_of(source))}
@@ -154,10 +153,8 @@ def _count_seen(owners: Owners, asked: Any) -> int:
         unseen = unseen_clients(asked)
     except ValueError:
         return everybody  # the check of all keys says what is wrong
-    try:
+    with at("data.unseen"):
         seen = count_seen(owners, unseen, chosen_owners(owners, unseen))
-    except ValueError as error:
-        raise ConfigError(f"data.unseen: {error}") from None
     if seen < 1:
         raise ConfigError(
             f"data.unseen: expected fewer than {everybody}, the number of clients in the data, got {shown(asked)}"
@@ -199,10 +196,8 @@ def _owners(name: str, options: str, folder: str | None, stamp: tuple[tuple[int,
     from fljax.data.partitions.assignment import owners_of
     from fljax.data.registry import load
 
-    try:
+    with at("data.dataset"):
         owners = owners_of(load(name, folder=folder, **json.loads(options)))
-    except ValueError as error:
-        raise ConfigError(f"data.dataset: {error}") from None
     if not len(owners.training):
         raise ConfigError(_NO_CLIENTS)
     return owners

@@ -227,24 +227,12 @@ class Labels(NamedTuple):
 def by_seed(
     table: xr.DataArray | pd.Series | pd.DataFrame, population: int, labels: Labels
 ) -> Real[np.ndarray, "seeds *rounds N"]:
-    """The numbers of a table for every seed of a run, by round if it has rounds, and by client id.
-
-    Args:
-      table: a DataArray with the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them; a
-        Series with these names of its index; or a DataFrame with them and ``contribution`` as columns. Without
-        coordinates, places are ids, rounds from 0, and the run's seeds in order. The coordinate ``client`` has names
-        of clients or ids. ``seed`` has the run's seeds; others are left out, as are names of unseen clients. ``round``
-        has rounds, the first one 0; a row holds until the next round in the table, and the last row to the end.
-      population: N.
-      labels: of the run.
-
-    Returns:
-      ``[seeds, N]``, or ``[seeds, rounds, N]`` of the rounds up to the last row.
-
-    Raises:
-      ValueError: if dimensions have other names, a label is unknown, is there twice or is missing, or entries are no
-        numbers.
-    """
+    """The numbers of a table for every seed of a run, by round up to its last row if it has rounds, by client id."""
+    # A DataArray has the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them; a Series has
+    # these names of its index, a DataFrame has them and ``contribution`` as columns. Without coordinates, places are
+    # ids, rounds from 0, and the run's seeds in order. The coordinate ``client`` has names of clients or ids. ``seed``
+    # has the run's seeds; others are left out, as are names of unseen clients. ``round`` has rounds, the first one 0; a
+    # row holds until the next round in the table, and the last row to the end.
     array = _array_of(table)
     dims = [str(name) for name in array.dims]
     for name in dims:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import functools
 import tomllib
 from importlib import resources
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
+
+from fljax.core.values import Count, admitted, allowances
 
 # "grouped" is XLA's own convolution, a grouped one under ``vmap`` over clients; "patches" is a product of patches and
 # kernels, a batched product then; "tiles" is one with fewer and larger patches (``fljax.models.channels_last``).
@@ -23,7 +25,7 @@ class GpuRules(NamedTuple):
     """The forms and constants of programs for GPUs; what ``source`` did not measure is an estimate."""
 
     source: str  # a file in ``benchmarks/results``; "estimates" if there are none
-    chunk_bytes: int  # read and written by the clients side by side in one local step, before XLA fuses
+    chunk_bytes: Count  # read and written by the clients side by side in one local step, before XLA fuses
     narrow_convolution: Convolution  # of layers with fewer than ``WIDE`` output channels
     wide_convolution: Convolution  # of all other layers
     pooling: Pooling  # of 2 x 2 max-pools
@@ -39,16 +41,8 @@ def parse(text: str) -> GpuRules:
     if sorted(raw) != sorted(GpuRules._fields):
         raise ValueError(f"expected the keys {', '.join(GpuRules._fields)} in the rules for GPUs, got {', '.join(raw)}")
     rules = GpuRules(**raw)
-    if type(rules.chunk_bytes) is not int or rules.chunk_bytes < 1:
-        raise ValueError(f"expected chunk_bytes to be a positive whole number, got {rules.chunk_bytes!r}")
-    for name, kind in (
-        ("narrow_convolution", Convolution),
-        ("wide_convolution", Convolution),
-        ("pooling", Pooling),
-    ):
-        if raw[name] not in get_args(kind):
-            names = ", ".join(get_args(kind))
-            raise ValueError(f"expected a known {name}, got {raw[name]!r}; valid names are {names}")
+    for name, allowed in allowances(GpuRules).items():
+        admitted(name, raw[name], allowed)
     return rules
 
 

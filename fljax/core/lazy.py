@@ -1,11 +1,13 @@
-"""Packages whose names are imported at first use, so that a package that is only imported costs nothing."""
-# Each name stands once, in the block ``if TYPE_CHECKING`` of ``__init__.py``, where type checkers look for it, too.
+"""What packages export; names that are imported at first use cost an import of the package nothing."""
+# Each name stands once, in an import of ``__init__.py``, where type checkers look for it, too. Those that are imported
+# at first use stand in a block ``if TYPE_CHECKING``.
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -38,3 +40,9 @@ def at_first_use(spec: Any) -> tuple[Callable[[str], Any], Callable[[], list[str
         return sorted(homes())
 
     return get, names
+
+
+def exported(face: Mapping[str, Any]) -> list[str]:
+    """``__all__`` of a package that imports at once: constants, classes, then functions, without modules."""
+    own = [name for name, value in face.items() if name[0] != "_" and not inspect.ismodule(value)]
+    return sorted(own, key=lambda name: (not name.isupper(), name[0].islower(), name))

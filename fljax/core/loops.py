@@ -97,12 +97,7 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
                 }
                 stopped = [jnp.where(on, entry, jax.lax.stop_gradient(entry)) for entry in leaves]
                 every: list[Any] = [stopped_constants.get(place, entry.value) for place, entry in enumerate(smooth)]
-                after = turn_of(
-                    every,
-                    others,
-                    jnp.minimum(turn, last),
-                    stopped,
-                )
+                after = turn_of(every, others, jnp.minimum(turn, last), stopped)
                 return [jnp.where(on, new, old) for new, old in zip(after, leaves, strict=True)], None
 
             first = [begin.get(place, entry.value) for place, entry in enumerate(leaves)]

@@ -101,16 +101,9 @@ def take(tree: PyTree, index: Any) -> PyTree:
 
 
 def set_rows(tree: PyTree, index: Any, present: Bool[Array, "*S"], rows: PyTree) -> PyTree:
-    """``tree[index_s] = rows_s`` for every present s; other rows are ignored.
+    """``tree[index_s] = rows_s`` for every present s; other rows are ignored. ``rows`` may be one value for all.
 
-    Args:
-      tree: leaves ``[N, ...]``.
-      index: ``[S]`` indices of the leading axis, distinct where present; or ``([S], [S])``, indices of the first axes.
-      present: ``[S]``.
-      rows: leaves ``[S, ...]``, or one value for all.
-
-    Returns:
-      A tree like ``tree``.
+    ``index`` has indices ``[S]`` of the leading axis, distinct where present, or is ``([S], [S])`` for the first axes.
     """
     return jax.tree.map(lambda all, new: _at(all, index, present).set(new, mode="drop"), tree, rows)
 
@@ -229,12 +222,7 @@ def subtract(a: PyTree, b: PyTree) -> PyTree:
 
 
 def scale(tree: PyTree, factor: Any) -> PyTree:
-    """``factor * tree`` in each leaf's own dtype.
-
-    Args:
-      tree: floating or complex leaves.
-      factor: a number or a scalar array; it is cast to the dtype of each leaf.
-    """
+    """``factor * tree`` in each leaf's own dtype, floating or complex, to which the factor is cast."""
 
     def multiply(x: Leaf) -> Array:
         x = jnp.asarray(x)

@@ -534,6 +534,11 @@ def check_by_client(name: str, numbers: Any, population: int, *, tables: bool = 
         raise ValueError(f"{sentence}, got shape {shape}")
 
 
+def floats_of(values: Any, dtype: Any = float) -> Array:
+    """A user's numbers as an array of floats; those with labels are refused, and traced ones stay so."""
+    return jnp.asarray(plain(values), dtype)
+
+
 def as_number(value: Any) -> float | None:
     """A number of Python, NumPy or JAX as a float; None for all other values, bools and traced numbers included."""
     if isinstance(value, str | bytes | bool | list | tuple):

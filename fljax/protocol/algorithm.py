@@ -68,22 +68,12 @@ class Seat(NamedTuple):
     first: bool = False
 
 
-_MARKS = tuple[bool, bool]
-
-
-def _flatten_seat(seat: Seat) -> tuple[tuple[Any, Any, Any], _MARKS]:
-    return (seat.round, seat.id, seat.slot), (seat.known, seat.first)
-
-
-def _flatten_seat_with_keys(seat: Seat) -> tuple[Any, _MARKS]:
-    leaves, marks = _flatten_seat(seat)
-    names = map(jax.tree_util.GetAttrKey, ("round", "id", "slot"))
-    return tuple(zip(names, leaves, strict=True)), marks
-
-
 # "known" and "first" are not leaves: they stay Python bools under jit and vmap.
 jax.tree_util.register_pytree_with_keys(
-    Seat, _flatten_seat_with_keys, lambda marks, leaves: Seat(*leaves, known=marks[0], first=marks[1]), _flatten_seat
+    Seat,
+    lambda seat: (tuple(zip(map(jax.tree_util.GetAttrKey, Seat._fields[:3]), seat[:3], strict=True)), seat[3:]),
+    lambda marks, leaves: Seat(*leaves, *marks),
+    lambda seat: (seat[:3], seat[3:]),
 )
 
 

@@ -126,11 +126,6 @@ class IndexList:
         return self.lists.at[self.start + index].get(mode="clip")
 
 
-def _list_of(capacity: int, leaves: Any) -> IndexList:
-    lists, start = leaves
-    return IndexList(lists, start, capacity)
-
-
 # Not by ``register_dataclass``, whose ``drop_fields`` refuses names of several letters in JAX 0.6.1.
 jax.tree_util.register_pytree_with_keys(
     IndexList,
@@ -138,7 +133,7 @@ jax.tree_util.register_pytree_with_keys(
         ((jax.tree_util.GetAttrKey("lists"), index.lists), (jax.tree_util.GetAttrKey("start"), index.start)),
         index.capacity,
     ),
-    _list_of,
+    lambda capacity, leaves: IndexList(*leaves, capacity),
 )
 
 

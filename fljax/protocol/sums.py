@@ -157,15 +157,8 @@ def within(
 
 
 def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
-    """The sums of present clients over the leading axis of ``parts``: one matrix product for each leaf.
-
-    Args:
-      parts: leaves ``[L, ...]``, weights ``[L]`` or ``[L, R]``.
-      present: ``[L]``; values of absent clients are ignored.
-
-    Returns:
-      The total, in float32 or wider. Products have the highest precision.
-    """
+    """The sums of present clients over the leading axis of ``parts``, with weights ``[L]`` or ``[L, R]``."""
+    # One matrix product for each leaf, of the highest precision, in float32 or wider.
     weight = trees.wide(parts.weight)
     if weight.ndim not in (1, 2):
         raise ValueError(f"expected a weight of one number or [R] for each client, got shape {weight.shape[1:]}")

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
 from fljax.core.values import CountOrZero, Share, check_by_client, check_flags, checked
@@ -129,7 +128,10 @@ def _rates(rate: Any) -> Float[Array, ...]:
 def _trace(trace: Any) -> Bool[Array, "rounds N"]:
     """The table of a trace, or of its file; ``trace`` is what a user gave."""
     try:
-        table = _read(trace) if isinstance(trace, str | os.PathLike) else _table(trace)
+        if isinstance(trace, str | os.PathLike):
+            table = _read(trace)
+        else:  # a list may hold tracers, which NumPy does not take
+            table = jnp.asarray(trace if isinstance(trace, jax.Array | list | tuple) else np.asarray(trace))
     except (TypeError, ValueError) as error:
         if isinstance(trace, str | os.PathLike):
             raise
@@ -138,11 +140,6 @@ def _trace(trace: Any) -> Bool[Array, "rounds N"]:
         raise ValueError(f"expected a trace [rounds, clients], got shape {table.shape}")
     check_flags("trace", table)
     return table != 0
-
-
-def _table(trace: ArrayLike | Sequence[Any]) -> Array:
-    # A list may hold tracers, which NumPy does not take.
-    return jnp.asarray(trace if isinstance(trace, jax.Array | list | tuple) else np.asarray(trace))
 
 
 def _only(cohort: Cohort, answers: Bool[Array, " N"]) -> Cohort:

@@ -84,11 +84,7 @@ def appeal_based(
         asked = along("client", polled_loss=report.loss, appealed=appealed)
         return server, cohort, {**info, **asked, "pool_size": jnp.sum(taken, dtype=jnp.int32)}
 
-    return inner._replace(
-        poll=Poll(poll),
-        select=select,
-        scenarios=applied_scenarios(inner, "appeal_based"),
-    )
+    return inner._replace(poll=Poll(poll), select=select, scenarios=applied_scenarios(inner, "appeal_based"))
 
 
 ENTRY = Entry(

@@ -368,8 +368,6 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
         return DrawnClient(inner.init_client(key, seat, down.inner, data), down.behaviour)
 
     algorithm = with_clients(
-        wrapped,
-        lambda seat, client, data: (inner, client.inner, data),
-        lambda client, new: client._replace(inner=new),
+        wrapped, lambda seat, client, data: (inner, client.inner, data), lambda client, new: client._replace(inner=new)
     )._replace(init_server=init_server, send=send, init_client=init_client)
     return Known(algorithm, lambda client, seat: client.behaviour, lambda server, seat: server.behaviour)

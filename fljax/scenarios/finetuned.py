@@ -64,7 +64,8 @@ def finetuned(
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         start = inner.deploy(jax.random.fold_in(key, _DEPLOYMENT), seat, down, client, data)
-        params = jax.tree.map(_if_floating, start)
+        is_floating = [jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) for leaf in jax.tree.leaves(start)]
+        params, _ = trees.split(start, is_floating)
 
         def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
             return inner.task.losses(inner.predict(trees.merge(params, start), x, key), y)
@@ -76,11 +77,6 @@ def finetuned(
 
     algorithm = inner if tuners is None else tuners.algorithm
     return algorithm._replace(personal=deploy, scenarios=applied_scenarios(inner, "finetuned", tunes=True))
-
-
-def _if_floating(leaf: Any) -> Any:
-    """The leaf, or None if it does not hold floating numbers."""
-    return leaf if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) else None
 
 
 ENTRY = Entry(

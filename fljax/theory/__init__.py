@@ -1,165 +1,78 @@
 """Executable theory: the papers' results on problems that are small enough to solve exactly."""
 
-from fljax.theory.appeal_convergence import (
-    AppealSetting,
-    AppealTerms,
-    appeal_bound,
-    appeal_curvature,
-    appeal_dissimilarity,
-    appeal_gradients,
-    appeal_hessian,
-    appeal_objective,
-    appeal_rates,
-    appeal_rounds,
-    appeal_smoothness,
-    appeal_terms,
-    pseudo_huber,
-)
-from fljax.theory.clients import (
-    MeanEstimation,
-    Minima,
-    effective_server_rate,
-    local_minima,
-    mean_estimation,
-    objective,
-    surrogate_minimum,
-)
-from fljax.theory.cluster_convergence import (
-    decaying_rates,
-    descend,
-    descent_bound,
-    descent_distances,
-    limit_weights,
-    personal_distance_bound,
-    settling_distance,
-    settling_round,
-    stochastic_bound,
-)
-from fljax.theory.convergence import (
-    Errors,
-    Setting,
-    expected_models,
-    expected_subsets,
-    induced_rates,
-    learning_rates,
-    propagation_bound,
-    propagation_term,
-    quadratic_errors,
-    recovery_bound,
-    recovery_limit,
-    recovery_terms,
-    recovery_weights,
-)
-from fljax.theory.game import (
-    Equilibrium,
-    Game,
-    best_responses,
-    deviation_gains,
-    is_equilibrium,
-    nash,
-    plain_game,
-    relative_equilibria,
-    rewards,
-    saturating,
-    solo_contribution,
-    symmetric_equilibrium,
-    utilities,
-)
-from fljax.theory.mixtures import (
-    MixtureErrors,
-    Reassignment,
-    cluster_gain,
-    coalition_errors,
-    equal_mixture_errors,
-    mixture_errors,
-    reassign,
-    simulate_mixture,
-)
-from fljax.theory.pair import (
-    Estimate,
-    LocalMinimum,
-    average_is_minimum,
-    fedavg_ipr,
-    fedavg_ipr_bound,
-    incfl_ipr,
-    incfl_ipr_bound,
-    incfl_ipr_exact,
-    local_minimum,
-    separation_point,
-)
+from fljax.core.lazy import exported as _exported
+from fljax.theory.appeal_convergence import AppealSetting as AppealSetting
+from fljax.theory.appeal_convergence import AppealTerms as AppealTerms
+from fljax.theory.appeal_convergence import appeal_bound as appeal_bound
+from fljax.theory.appeal_convergence import appeal_curvature as appeal_curvature
+from fljax.theory.appeal_convergence import appeal_dissimilarity as appeal_dissimilarity
+from fljax.theory.appeal_convergence import appeal_gradients as appeal_gradients
+from fljax.theory.appeal_convergence import appeal_hessian as appeal_hessian
+from fljax.theory.appeal_convergence import appeal_objective as appeal_objective
+from fljax.theory.appeal_convergence import appeal_rates as appeal_rates
+from fljax.theory.appeal_convergence import appeal_rounds as appeal_rounds
+from fljax.theory.appeal_convergence import appeal_smoothness as appeal_smoothness
+from fljax.theory.appeal_convergence import appeal_terms as appeal_terms
+from fljax.theory.appeal_convergence import pseudo_huber as pseudo_huber
+from fljax.theory.clients import MeanEstimation as MeanEstimation
+from fljax.theory.clients import Minima as Minima
+from fljax.theory.clients import effective_server_rate as effective_server_rate
+from fljax.theory.clients import local_minima as local_minima
+from fljax.theory.clients import mean_estimation as mean_estimation
+from fljax.theory.clients import objective as objective
+from fljax.theory.clients import surrogate_minimum as surrogate_minimum
+from fljax.theory.cluster_convergence import decaying_rates as decaying_rates
+from fljax.theory.cluster_convergence import descend as descend
+from fljax.theory.cluster_convergence import descent_bound as descent_bound
+from fljax.theory.cluster_convergence import descent_distances as descent_distances
+from fljax.theory.cluster_convergence import limit_weights as limit_weights
+from fljax.theory.cluster_convergence import personal_distance_bound as personal_distance_bound
+from fljax.theory.cluster_convergence import settling_distance as settling_distance
+from fljax.theory.cluster_convergence import settling_round as settling_round
+from fljax.theory.cluster_convergence import stochastic_bound as stochastic_bound
+from fljax.theory.convergence import Errors as Errors
+from fljax.theory.convergence import Setting as Setting
+from fljax.theory.convergence import expected_models as expected_models
+from fljax.theory.convergence import expected_subsets as expected_subsets
+from fljax.theory.convergence import induced_rates as induced_rates
+from fljax.theory.convergence import learning_rates as learning_rates
+from fljax.theory.convergence import propagation_bound as propagation_bound
+from fljax.theory.convergence import propagation_term as propagation_term
+from fljax.theory.convergence import quadratic_errors as quadratic_errors
+from fljax.theory.convergence import recovery_bound as recovery_bound
+from fljax.theory.convergence import recovery_limit as recovery_limit
+from fljax.theory.convergence import recovery_terms as recovery_terms
+from fljax.theory.convergence import recovery_weights as recovery_weights
+from fljax.theory.game import Equilibrium as Equilibrium
+from fljax.theory.game import Game as Game
+from fljax.theory.game import best_responses as best_responses
+from fljax.theory.game import deviation_gains as deviation_gains
+from fljax.theory.game import is_equilibrium as is_equilibrium
+from fljax.theory.game import nash as nash
+from fljax.theory.game import plain_game as plain_game
+from fljax.theory.game import relative_equilibria as relative_equilibria
+from fljax.theory.game import rewards as rewards
+from fljax.theory.game import saturating as saturating
+from fljax.theory.game import solo_contribution as solo_contribution
+from fljax.theory.game import symmetric_equilibrium as symmetric_equilibrium
+from fljax.theory.game import utilities as utilities
+from fljax.theory.mixtures import MixtureErrors as MixtureErrors
+from fljax.theory.mixtures import Reassignment as Reassignment
+from fljax.theory.mixtures import cluster_gain as cluster_gain
+from fljax.theory.mixtures import coalition_errors as coalition_errors
+from fljax.theory.mixtures import equal_mixture_errors as equal_mixture_errors
+from fljax.theory.mixtures import mixture_errors as mixture_errors
+from fljax.theory.mixtures import reassign as reassign
+from fljax.theory.mixtures import simulate_mixture as simulate_mixture
+from fljax.theory.pair import Estimate as Estimate
+from fljax.theory.pair import LocalMinimum as LocalMinimum
+from fljax.theory.pair import average_is_minimum as average_is_minimum
+from fljax.theory.pair import fedavg_ipr as fedavg_ipr
+from fljax.theory.pair import fedavg_ipr_bound as fedavg_ipr_bound
+from fljax.theory.pair import incfl_ipr as incfl_ipr
+from fljax.theory.pair import incfl_ipr_bound as incfl_ipr_bound
+from fljax.theory.pair import incfl_ipr_exact as incfl_ipr_exact
+from fljax.theory.pair import local_minimum as local_minimum
+from fljax.theory.pair import separation_point as separation_point
 
-__all__ = [
-    "AppealSetting",
-    "AppealTerms",
-    "Equilibrium",
-    "Errors",
-    "Estimate",
-    "Game",
-    "LocalMinimum",
-    "MeanEstimation",
-    "Minima",
-    "MixtureErrors",
-    "Reassignment",
-    "Setting",
-    "appeal_bound",
-    "appeal_curvature",
-    "appeal_dissimilarity",
-    "appeal_gradients",
-    "appeal_hessian",
-    "appeal_objective",
-    "appeal_rates",
-    "appeal_rounds",
-    "appeal_smoothness",
-    "appeal_terms",
-    "average_is_minimum",
-    "best_responses",
-    "cluster_gain",
-    "coalition_errors",
-    "decaying_rates",
-    "descend",
-    "descent_bound",
-    "descent_distances",
-    "deviation_gains",
-    "effective_server_rate",
-    "equal_mixture_errors",
-    "expected_models",
-    "expected_subsets",
-    "fedavg_ipr",
-    "fedavg_ipr_bound",
-    "incfl_ipr",
-    "incfl_ipr_bound",
-    "incfl_ipr_exact",
-    "induced_rates",
-    "is_equilibrium",
-    "learning_rates",
-    "limit_weights",
-    "local_minima",
-    "local_minimum",
-    "mean_estimation",
-    "mixture_errors",
-    "nash",
-    "objective",
-    "personal_distance_bound",
-    "plain_game",
-    "propagation_bound",
-    "propagation_term",
-    "pseudo_huber",
-    "quadratic_errors",
-    "reassign",
-    "recovery_bound",
-    "recovery_limit",
-    "recovery_terms",
-    "recovery_weights",
-    "relative_equilibria",
-    "rewards",
-    "saturating",
-    "separation_point",
-    "settling_distance",
-    "settling_round",
-    "simulate_mixture",
-    "solo_contribution",
-    "stochastic_bound",
-    "surrogate_minimum",
-    "symmetric_equilibrium",
-    "utilities",
-]
+__all__ = _exported(globals())  # pyright: ignore[reportUnsupportedDunderAll]

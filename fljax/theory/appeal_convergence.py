@@ -44,8 +44,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from fljax.core.names import plain
 from fljax.core.trees import as_key
+from fljax.core.values import floats_of
 
 # The largest q = sigma (1 - sigma), and the largest |sigma''|, at sigma = (1 +- 1/sqrt(3)) / 2.
 LARGEST_WEIGHT = 1 / 4
@@ -106,21 +106,21 @@ def appeal_hessian(gap: ArrayLike, gradient: ArrayLike, hessian: ArrayLike) -> A
       ``[..., d, d]``.
     """
     slope, bend = (each[..., None, None] for each in _derivatives(gap))
-    steep = jnp.asarray(plain(gradient), float)
-    return bend * steep[..., :, None] * steep[..., None, :] + slope * jnp.asarray(plain(hessian), float)
+    steep = floats_of(gradient)
+    return bend * steep[..., :, None] * steep[..., None, :] + slope * floats_of(hessian)
 
 
 def appeal_curvature(gap: ArrayLike, lipschitz: ArrayLike, smoothness: ArrayLike) -> Array:
     """``|sigma''(gap)| L_c^2 + sigma'(gap) L_s``: the norm of ``appeal_hessian`` at this gap is at most this."""
     slope, bend = _derivatives(gap)
-    steep = jnp.square(jnp.asarray(plain(lipschitz), float))
-    return jnp.abs(bend) * steep + slope * jnp.asarray(plain(smoothness), float)
+    steep = jnp.square(floats_of(lipschitz))
+    return jnp.abs(bend) * steep + slope * floats_of(smoothness)
 
 
 def appeal_smoothness(lipschitz: ArrayLike, smoothness: ArrayLike) -> Array:
     """``L = L_c^2 / (6 sqrt(3)) + L_s / 4``: INCFL's objective is L-smooth (lemma D.2, corrected)."""
-    steep = jnp.square(jnp.asarray(plain(lipschitz), float))
-    return LARGEST_CURVATURE * steep + LARGEST_WEIGHT * jnp.asarray(plain(smoothness), float)
+    steep = jnp.square(floats_of(lipschitz))
+    return LARGEST_CURVATURE * steep + LARGEST_WEIGHT * floats_of(smoothness)
 
 
 def appeal_dissimilarity(lipschitz: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> tuple[Array, Array]:
@@ -135,14 +135,14 @@ def appeal_dissimilarity(lipschitz: ArrayLike, beta: ArrayLike, kappa: ArrayLike
       beta: ``beta^2``, at least 1.
       kappa: ``kappa^2``, at least 0.
     """
-    steep, factor = jnp.square(jnp.asarray(plain(lipschitz), float)), jnp.asarray(plain(beta), float)
+    steep, factor = jnp.square(floats_of(lipschitz)), floats_of(beta)
     most = LARGEST_WEIGHT**2
-    return 2 * most * factor, most * (2 * factor * steep + jnp.asarray(plain(kappa), float))
+    return 2 * most * factor, most * (2 * factor * steep + floats_of(kappa))
 
 
 def appeal_rates(setting: AppealSetting, rounds: ArrayLike) -> tuple[Array, Array]:
     """The rates of theorem C.1 for T rounds: ``eta_l = 1 / (sqrt(T) tau)`` and ``eta_g = sqrt(tau m)``."""
-    time = jnp.asarray(plain(rounds), float)
+    time = floats_of(rounds)
     server = jnp.sqrt(jnp.asarray(setting.local_steps * participants_of(setting), time.dtype))
     return 1 / (jnp.sqrt(time) * setting.local_steps), server
 
@@ -178,23 +178,21 @@ def appeal_terms(
     Raises:
       ValueError: if m is not from 1 to M.
     """
-    time = jnp.asarray(plain(rounds), float)
+    time = floats_of(rounds)
     few, many, steps = participants_of(setting), setting.clients, setting.local_steps
-    eta, step = _steps(setting, time, local, server)
+    eta, pace = _paces(setting, time, local, server)
+    step = setting.local_steps * eta * pace
     spread = (many - few) / (few * max(many - 1, 1))
     factor = 2 if few == many else 4
-    steep, smooth, noise = (
-        jnp.square(jnp.asarray(plain(setting.lipschitz), time.dtype)),
-        jnp.asarray(plain(setting.smoothness), time.dtype),
-        jnp.asarray(plain(setting.noise), time.dtype),
-    )
+    steep, smooth = jnp.square(floats_of(setting.lipschitz, time.dtype)), floats_of(setting.smoothness, time.dtype)
+    noise = floats_of(setting.noise, time.dtype)
     least = _least_share(setting)
     sizes = LARGEST_WEIGHT + least  # the largest divisor by m
     ratio, most = sizes / least, LARGEST_WEIGHT**2
     away = factor * ratio * most * jnp.square(smooth * eta) * (steps - 1)
     second = factor * ratio / least * most * step * appeal_smoothness(setting.lipschitz, setting.smoothness)
     terms = (
-        factor * sizes / step * jnp.asarray(plain(setting.excess), time.dtype) / time,
+        factor * sizes / step * floats_of(setting.excess, time.dtype) / time,
         away * (2 * steps - 1) * steep / 6,
         away * noise / 2,
         second * noise / (few * steps),
@@ -213,8 +211,8 @@ def appeal_bound(
     1e-8, everywhere. Args and errors: as for ``appeal_terms``.
     """
     total = sum(appeal_terms(setting, rounds, local, server), jnp.zeros(()))
-    _, step = _steps(setting, jnp.asarray(plain(rounds), float), local, server)
-    return jnp.where(step <= _longest_step(setting), total, jnp.inf)
+    eta, pace = _paces(setting, floats_of(rounds), local, server)
+    return jnp.where(setting.local_steps * eta * pace <= _longest_step(setting), total, jnp.inf)
 
 
 def participants_of(setting: AppealSetting) -> int:
@@ -232,7 +230,7 @@ def eps_of(setting: AppealSetting) -> Array:
 
 def _derivatives(gap: ArrayLike) -> tuple[Array, Array]:
     """``sigma'`` and ``sigma''``; the difference ``1 - 2 sigma`` is taken without cancellation."""
-    z = jnp.asarray(plain(gap), float)
+    z = floats_of(gap)
     slope = jax.nn.sigmoid(z) * jax.nn.sigmoid(-z)
     return slope, -slope * jnp.tanh(z / 2)
 
@@ -249,16 +247,13 @@ def _longest_step(setting: AppealSetting) -> Array:
     return jnp.square(least) / (2 * smooth * (LARGEST_WEIGHT + least))
 
 
-def _steps(
+def _paces(
     setting: AppealSetting, time: Array, local: ArrayLike | None, server: ArrayLike | None
 ) -> tuple[Array, Array]:
-    """``eta_l`` and c."""
-    own = appeal_rates(setting, time)
-    eta, pace = (
-        usual if given is None else jnp.asarray(plain(given), time.dtype)
-        for usual, given in zip(own, (local, server), strict=True)
-    )
-    return eta, setting.local_steps * eta * pace
+    """``eta_l`` and ``eta_g``; their product with tau is c."""
+    eta, pace = appeal_rates(setting, time)
+    eta = eta if local is None else floats_of(local, time.dtype)
+    return eta, pace if server is None else floats_of(server, time.dtype)
 
 
 def pseudo_huber(w: ArrayLike, centre: ArrayLike, lipschitz: ArrayLike, smoothness: ArrayLike) -> Array:
@@ -273,8 +268,8 @@ def pseudo_huber(w: ArrayLike, centre: ArrayLike, lipschitz: ArrayLike, smoothne
     Returns:
       ``[...]``.
     """
-    steep, smooth = jnp.asarray(plain(lipschitz), float), jnp.asarray(plain(smoothness), float)
-    model, point = jnp.broadcast_arrays(jnp.asarray(plain(w), float), jnp.asarray(plain(centre), float))
+    steep, smooth = floats_of(lipschitz), floats_of(smoothness)
+    model, point = jnp.broadcast_arrays(floats_of(w), floats_of(centre))
     square = jnp.sum(jnp.square(model - point), -1)
     # sqrt(1 + x) - 1 = x / (sqrt(1 + x) + 1), without cancellation.
     return smooth * square / (jnp.sqrt(1 + jnp.square(smooth / steep) * square) + 1)
@@ -326,20 +321,16 @@ def appeal_gradients(
     Raises:
       ValueError: if the shapes do not agree.
     """
-    points, rho = jnp.asarray(plain(centres), float), jnp.asarray(plain(thresholds), float)
+    points, rho = floats_of(centres), floats_of(thresholds)
     if points.ndim != 2 or len(points) != setting.clients or rho.shape != points.shape[:1]:
         raise ValueError(
             f"expected centres [clients, d] and thresholds [clients] of {setting.clients} clients, got {points.shape} "
             f"and {rho.shape}"
         )
-    usual = appeal_rates(setting, rounds)
-    eta, pace = (
-        mine if given is None else jnp.asarray(plain(given), float)
-        for mine, given in zip(usual, (local, server), strict=True)
-    )
+    eta, pace = _paces(setting, floats_of(rounds), local, server)
     few, eps = participants_of(setting), eps_of(setting)
     everybody = jnp.ones(len(points), bool)
-    deviation = jnp.sqrt(jnp.asarray(plain(setting.noise), points.dtype) / points.shape[1])
+    deviation = jnp.sqrt(floats_of(setting.noise, points.dtype) / points.shape[1])
 
     def loss(w: Array, centre: Array) -> Array:
         return pseudo_huber(w, centre, setting.lipschitz, setting.smoothness)
@@ -363,7 +354,7 @@ def appeal_gradients(
         return after, jnp.sum(jnp.square(gradient(w)))
 
     def one_run(run_key: Array) -> Array:
-        begin = jnp.broadcast_to(jnp.asarray(plain(start), points.dtype), points.shape[1:])
+        begin = jnp.broadcast_to(floats_of(start, points.dtype), points.shape[1:])
         return jax.lax.scan(one_round, begin, jax.random.split(run_key, rounds))[1]
 
     return jax.vmap(one_run)(jax.random.split(as_key(key), repetitions))

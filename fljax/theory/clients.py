@@ -143,7 +143,9 @@ def local_minima(local_means: ArrayLike) -> Minima:
         return float(_signed_sum(np.sign(d), log_pull(log_distance) + np.log(count))[0])
 
     # The slope at each local mean is due to the other clients alone.
-    at_mean, log_size = _slope_at_means(means, count)
+    apart = means[:, None] - means
+    with np.errstate(divide="ignore"):
+        at_mean, log_size = _signed_sum(np.sign(apart), log_pull(np.log(np.abs(apart))) + np.log(count))
     margin = np.minimum(1e-3, np.diff(means) / 4)
     for place, (left, right) in enumerate(pairwise(means)):
         edge = margin[place]
@@ -231,12 +233,6 @@ def _incentivised(local_means: NumpyArray, error: NumpyArray) -> NumpyArray:
     # A client is incentivised if ``d (d + 2 error) < 0`` with ``d = w - thetahat_k``; the first d enters by its sign.
     sign = np.where(apart == 0, side, np.sign(d))
     return (sign * (d + 2 * error) < 0).mean(0)
-
-
-def _slope_at_means(means: NumpyArray, count: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-    d = means[:, None] - means
-    with np.errstate(divide="ignore"):
-        return _signed_sum(np.sign(d), log_pull(np.log(np.abs(d))) + np.log(count))
 
 
 def _signed_sum(sign: NumpyArray, log_size: NumpyArray) -> tuple[NumpyArray, NumpyArray]:

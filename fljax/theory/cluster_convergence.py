@@ -38,8 +38,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from fljax.core.names import plain
 from fljax.core.trees import as_key
+from fljax.core.values import floats_of
 
 
 def decaying_rates(first: ArrayLike, power: ArrayLike, rounds: int) -> Array:
@@ -47,8 +47,8 @@ def decaying_rates(first: ArrayLike, power: ArrayLike, rounds: int) -> Array:
 
     Their sum is infinite for a power up to 1, and that of their squares finite for one above 1/2.
     """
-    power = jnp.asarray(plain(power), float)
-    return jnp.asarray(plain(first), float) / jnp.arange(1, rounds + 1, dtype=float) ** power
+    power = floats_of(power)
+    return floats_of(first) / jnp.arange(1, rounds + 1, dtype=float) ** power
 
 
 def descend(
@@ -67,8 +67,8 @@ def descend(
     Returns:
       ``[T + 1, ..., d]``, the models from ``w_0`` to ``w_T``.
     """
-    begin, paces = jnp.asarray(plain(start), float), jnp.asarray(plain(rates), float)
-    deviation = jnp.sqrt(jnp.asarray(plain(noise), begin.dtype) / begin.shape[-1])
+    begin, paces = floats_of(start), floats_of(rates)
+    deviation = jnp.sqrt(floats_of(noise, begin.dtype) / begin.shape[-1])
 
     def step(w: Array, turn: tuple[Array, Array]) -> tuple[Array, Array]:
         step_key, pace = turn
@@ -93,8 +93,8 @@ def descent_distances(distance: ArrayLike, convexity: ArrayLike, rates: ArrayLik
     Returns:
       ``[T + 1]`` or ``[T + 1, C]``.
     """
-    far, convex = jnp.broadcast_arrays(jnp.asarray(plain(distance), float), jnp.asarray(plain(convexity), float))
-    paces = jnp.asarray(plain(rates), float).reshape((-1,) + (1,) * far.ndim)
+    far, convex = jnp.broadcast_arrays(floats_of(distance), floats_of(convexity))
+    paces = floats_of(rates).reshape((-1,) + (1,) * far.ndim)
     kept = jnp.cumprod(1 - convex[None] * paces, axis=0)
     return far[None] * jnp.concatenate([jnp.ones_like(far)[None], kept])
 
@@ -113,9 +113,9 @@ def descent_bound(distance: ArrayLike, rates: ArrayLike, smoothness: ArrayLike) 
     Returns:
       ``[T]``.
     """
-    paces = jnp.asarray(plain(rates), float)
-    bound = jnp.square(jnp.asarray(plain(distance), paces.dtype)) / (2 * jnp.cumsum(paces))
-    return jnp.where(_up_to(paces, 1 / jnp.asarray(plain(smoothness), paces.dtype)), bound, jnp.inf)
+    paces = floats_of(rates)
+    bound = jnp.square(floats_of(distance, paces.dtype)) / (2 * jnp.cumsum(paces))
+    return jnp.where(_up_to(paces, 1 / floats_of(smoothness, paces.dtype)), bound, jnp.inf)
 
 
 def stochastic_bound(distance: ArrayLike, noise: ArrayLike, rates: ArrayLike, smoothness: ArrayLike) -> Array:
@@ -135,10 +135,10 @@ def stochastic_bound(distance: ArrayLike, noise: ArrayLike, rates: ArrayLike, sm
     Returns:
       ``[T]``.
     """
-    paces = jnp.asarray(plain(rates), float)
-    pushed = jnp.asarray(plain(noise), paces.dtype) * jnp.cumsum(jnp.square(paces))
-    bound = (jnp.square(jnp.asarray(plain(distance), paces.dtype)) + pushed) / jnp.cumsum(paces)
-    return jnp.where(_up_to(paces, 1 / (2 * jnp.asarray(plain(smoothness), paces.dtype))), bound, jnp.inf)
+    paces = floats_of(rates)
+    pushed = floats_of(noise, paces.dtype) * jnp.cumsum(jnp.square(paces))
+    bound = (jnp.square(floats_of(distance, paces.dtype)) + pushed) / jnp.cumsum(paces)
+    return jnp.where(_up_to(paces, 1 / (2 * floats_of(smoothness, paces.dtype))), bound, jnp.inf)
 
 
 def limit_weights(weights: ArrayLike, rates: ArrayLike) -> Array:
@@ -148,7 +148,7 @@ def limit_weights(weights: ArrayLike, rates: ArrayLike) -> Array:
       weights: p, ``[K]``.
       rates: r, ``[K]``: a client's rate relative to the others', the same in all rounds.
     """
-    both = jnp.asarray(plain(weights), float) * jnp.asarray(plain(rates), float)
+    both = floats_of(weights) * floats_of(rates)
     return both / both.sum()
 
 
@@ -164,7 +164,7 @@ def settling_distance(margins: ArrayLike, slopes: ArrayLike) -> Array:
     Returns:
       ``[C]``; 0 if a row is on the boundary.
     """
-    return jnp.min(jnp.abs(jnp.asarray(plain(margins), float)) / jnp.asarray(plain(slopes), float)[None], axis=-1)
+    return jnp.min(jnp.abs(floats_of(margins)) / floats_of(slopes)[None], axis=-1)
 
 
 def settling_round(distances: ArrayLike, radius: ArrayLike) -> Array:
@@ -179,10 +179,10 @@ def settling_round(distances: ArrayLike, radius: ArrayLike) -> Array:
     Raises:
       ValueError: if ``distances`` has another number of axes.
     """
-    far = jnp.asarray(plain(distances), float)
+    far = floats_of(distances)
     if far.ndim != 2:
         raise ValueError(f"expected distances [rounds, clusters], got {far.shape}")
-    outside = jnp.any(far >= jnp.asarray(plain(radius), far.dtype)[None], axis=-1)
+    outside = jnp.any(far >= floats_of(radius, far.dtype)[None], axis=-1)
     return jnp.max(jnp.where(outside, jnp.arange(1, len(far) + 1), 0))
 
 
@@ -202,9 +202,9 @@ def personal_distance_bound(
     Returns:
       ``[rounds]``.
     """
-    now, last = jnp.asarray(plain(weights), float), jnp.asarray(plain(limit_weights), float)
-    sizes = jnp.linalg.norm(jnp.asarray(plain(limits), float), axis=-1)
-    return jnp.sum(now * jnp.asarray(plain(distances), float), -1) + jnp.abs(now - last[None]) @ sizes
+    now, last = floats_of(weights), floats_of(limit_weights)
+    sizes = jnp.linalg.norm(floats_of(limits), axis=-1)
+    return jnp.sum(now * floats_of(distances), -1) + jnp.abs(now - last[None]) @ sizes
 
 
 def _up_to(rates: Array, largest: Array) -> Array:

@@ -45,6 +45,7 @@ from jax.typing import ArrayLike
 from fljax.aggregators import iafl_reference, iafl_subsets, mix
 from fljax.core.names import plain
 from fljax.core.trees import as_key
+from fljax.core.values import floats_of
 
 
 class Setting(NamedTuple):
@@ -72,7 +73,7 @@ class Setting(NamedTuple):
 
 def induced_rates(rates: ArrayLike) -> Array:
     """``gamma' = (gamma (M - 1) + 1) / M`` for the rates gamma of all M clients, ``[..., M]``."""
-    gamma = jnp.asarray(plain(rates), float)
+    gamma = floats_of(rates)
     clients = gamma.shape[-1]
     return (gamma * (clients - 1) + 1) / clients
 
@@ -80,12 +81,12 @@ def induced_rates(rates: ArrayLike) -> Array:
 def smallest_offset(setting: Setting) -> Array:
     """``4 L (tau + 1) / (mu tau)``: the smallest a that theorem 1 allows."""
     steps = setting.local_steps
-    return 4 * jnp.asarray(plain(setting.smoothness), float) * (steps + 1) / (plain(setting.convexity) * steps)
+    return 4 * floats_of(setting.smoothness) * (steps + 1) / (plain(setting.convexity) * steps)
 
 
 def learning_rates(setting: Setting, rounds: int) -> Array:
     """``eta_t = 1 / (mu tau (t + a))`` for t = 1 .. rounds."""
-    return 1 / (jnp.asarray(plain(setting.convexity), float) * setting.local_steps * _times(setting, rounds))
+    return 1 / (floats_of(setting.convexity) * setting.local_steps * _times(setting, rounds))
 
 
 def propagation_term(setting: Setting, induced: ArrayLike) -> Array:
@@ -128,10 +129,8 @@ def recovery_terms(
     """
     inverse = 1 / _rounds_by_clients(induced)
     rounds = len(inverse)
-    of_reference = jnp.broadcast_to(1 / jnp.asarray(plain(reference), inverse.dtype), (rounds,))
-    own = _scale(setting, rounds)[:, None] * _discounted(
-        setting, inverse + of_reference[:, None] - 2, jnp.asarray(plain(recovery), inverse.dtype)
-    )
+    of_reference = jnp.broadcast_to(1 / floats_of(reference, inverse.dtype), (rounds,))
+    own = _scale(setting, rounds)[:, None] * _discounted(setting, inverse + of_reference[:, None] - 2, recovery)
     return own.mean(1), own
 
 
@@ -140,8 +139,7 @@ def recovery_weights(setting: Setting, rounds: int, recovery: ArrayLike) -> Arra
 
     The weight tends to ``(1 - q) / q`` from above, and never exceeds ``recovery_limit``.
     """
-    one = jnp.ones((rounds, 1))
-    return _discounted(setting, one, jnp.asarray(plain(recovery), one.dtype))[:, 0]
+    return _discounted(setting, jnp.ones((rounds, 1)), recovery)[:, 0]
 
 
 def recovery_limit(recovery: ArrayLike, offset: ArrayLike) -> Array:
@@ -149,7 +147,7 @@ def recovery_limit(recovery: ArrayLike, offset: ArrayLike) -> Array:
 
     This is section D.4's bound on ``recovery_weights``. Proposition 2 uses it to bound ``E_T`` and ``D_T``.
     """
-    q, a = jnp.asarray(plain(recovery), float), jnp.asarray(plain(offset), float)
+    q, a = floats_of(recovery), floats_of(offset)
     return (1 - q) * (a**2 * q**2 + 2 * a * q - q + 2) / q**3
 
 
@@ -163,9 +161,9 @@ def propagation_bound(setting: Setting, induced: ArrayLike) -> Array:
       induced: ``gamma'``, ``[rounds, M]``.
     """
     term = propagation_term(setting, induced)
-    pace = jnp.asarray(plain(setting.convexity), term.dtype) * setting.local_steps
+    pace = floats_of(setting.convexity, term.dtype) * setting.local_steps
     time = _times(setting, len(term))
-    start = (time[0]) * pace**2 * jnp.asarray(plain(setting.distance), term.dtype)
+    start = (time[0]) * pace**2 * floats_of(setting.distance, term.dtype)
     return setting.smoothness / (2 * pace**2) * (_constant(setting) + start + term) / time[:, None]
 
 
@@ -195,7 +193,7 @@ def recovery_bound(setting: Setting, induced: ArrayLike, reference: ArrayLike, r
 
 def _times(setting: Setting, rounds: int) -> Array:
     """``t + a``."""
-    offset = smallest_offset(setting) if setting.offset is None else jnp.asarray(plain(setting.offset), float)
+    offset = smallest_offset(setting) if setting.offset is None else floats_of(setting.offset)
     return jnp.arange(1, rounds + 1, dtype=offset.dtype) + offset
 
 
@@ -208,16 +206,16 @@ def _scale(setting: Setting, rounds: int) -> Array:
 def _constant(setting: Setting) -> Array:
     """``Q``."""
     smooth, steps = setting.smoothness, setting.local_steps
-    spread = 2 * smooth * steps * (2 * steps + 3) * jnp.asarray(plain(setting.heterogeneity), float)
-    return spread + 2 * steps**3 * jnp.square(jnp.asarray(plain(setting.gradient), float)) + steps**2 * setting.noise
+    spread = 2 * smooth * steps * (2 * steps + 3) * floats_of(setting.heterogeneity)
+    return spread + 2 * steps**3 * jnp.square(floats_of(setting.gradient)) + steps**2 * setting.noise
 
 
-def _discounted(setting: Setting, excess: Array, recovery: Array) -> Array:
+def _discounted(setting: Setting, excess: Array, recovery: ArrayLike) -> Array:
     """``sum_{t<=T} ((T + a) / (t + a))^2 excess_t (1 - q)^(T - t + 1)`` for every T, ``[rounds, columns]``."""
-    time = _times(setting, len(excess))[:, None]
+    time, keep = _times(setting, len(excess))[:, None], 1 - floats_of(recovery, excess.dtype)
 
     def another(total: Array, term: Array) -> tuple[Array, Array]:
-        total = (1 - recovery) * (total + term)
+        total = keep * (total + term)
         return total, total
 
     _, totals = jax.lax.scan(another, jnp.zeros_like(excess[0]), excess / time**2)
@@ -225,7 +223,7 @@ def _discounted(setting: Setting, excess: Array, recovery: Array) -> Array:
 
 
 def _rounds_by_clients(induced: ArrayLike) -> Array:
-    rates = jnp.asarray(plain(induced), float)
+    rates = floats_of(induced)
     if rates.ndim != 2:
         raise ValueError(f"expected induced rates of shape [rounds, clients], got {rates.shape}")
     return rates
@@ -278,14 +276,14 @@ def quadratic_errors(
     Raises:
       ValueError: if the shapes of ``centres`` and ``rates`` do not agree, or ``reference`` is not a valid name.
     """
-    c, gamma = jnp.asarray(plain(centres), float), jnp.asarray(plain(rates), float)
+    c, gamma = floats_of(centres), floats_of(rates)
     if c.ndim not in (2, 3) or gamma.shape != (c.shape[-2],) or (c.ndim == 3 and len(c) != repetitions):
         raise ValueError(
             f"expected centres of shape [clients, d] or [repetitions, clients, d] and rates [clients], got {c.shape} "
             f"and {gamma.shape} with {repetitions} repetitions"
         )
-    begin = jnp.broadcast_to(jnp.asarray(plain(start), c.dtype), c.shape[-1:])
-    q, a = jnp.asarray(plain(recovery), c.dtype), jnp.asarray(plain(offset), c.dtype)
+    begin = jnp.broadcast_to(floats_of(start, c.dtype), c.shape[-1:])
+    q, a = floats_of(recovery, c.dtype), floats_of(offset, c.dtype)
 
     def run(key: Array, c: Array) -> tuple[Array, Array, Array]:
         optimum = c.mean(0)
@@ -329,10 +327,10 @@ def expected_models(
     Returns:
       ``[rounds, M, d]``.
     """
-    c, gamma = jnp.asarray(plain(centres), float), jnp.asarray(plain(rates), float)
+    c, gamma = floats_of(centres), floats_of(rates)
     matrix = expected_subsets(gamma)
-    q, a = jnp.asarray(plain(recovery), c.dtype), jnp.asarray(plain(offset), c.dtype)
-    begin = jnp.broadcast_to(jnp.asarray(plain(start), c.dtype), c.shape)
+    q, a = floats_of(recovery, c.dtype), floats_of(offset, c.dtype)
+    begin = jnp.broadcast_to(floats_of(start, c.dtype), c.shape)
 
     def one_round(state: tuple[Array, Array], t: Array) -> tuple[tuple[Array, Array], Array]:
         models, ref = state
@@ -347,7 +345,7 @@ def expected_models(
 
 def expected_subsets(rates: ArrayLike) -> Array:
     """The mean of ``fljax.aggregators.iafl_subsets`` over draws, ``[M, M]``, for rates ``[M]``."""
-    gamma = jnp.asarray(plain(rates), float)
+    gamma = floats_of(rates)
     clients = len(gamma)
     others = jnp.ceil(gamma * (clients - 1) - 1e-6 * jnp.maximum(1, gamma * (clients - 1)))
     others = jnp.clip(others, 0, clients - 1)[:, None]

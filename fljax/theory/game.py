@@ -33,6 +33,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Int
 
 from fljax.core.names import plain
+from fljax.core.values import floats_of
 
 POINTS = 257  # size of the grid that brackets a best response
 HALVINGS = 60  # bisection steps: enough for double precision
@@ -82,7 +83,7 @@ def rewards(game: Game, contribution: ArrayLike) -> Array:
 def utilities(game: Game, contribution: ArrayLike) -> Array:
     """``rewards - c p``, ``[N]``; arguments as for ``rewards``."""
     p = _vector(contribution)
-    return rewards(game, p) - jnp.asarray(plain(game.cost), p.dtype) * p
+    return rewards(game, p) - floats_of(game.cost, p.dtype) * p
 
 
 def best_responses(game: Game, contribution: ArrayLike) -> Array:
@@ -128,13 +129,13 @@ def solo_contribution(game: Game) -> Array:
 
     It is ``-log(c)`` for the default benefit, and 0 if ``c >= g'(0)``.
     """
-    cost = jnp.asarray(plain(game.cost), float)
+    cost = floats_of(game.cost)
     return contribution_at(game.benefit, cost, game.upper)
 
 
 def contribution_at(benefit: Callable[[Array], Array], price: ArrayLike, upper: ArrayLike) -> Array:
     """The x in ``[0, upper]`` with ``benefit'(x) = price``, in the shape of ``price``; an end if there is none."""
-    price = jnp.asarray(plain(price), float)
+    price = floats_of(price)
     slope = jax.vmap(jax.grad(benefit))
     flat = price.reshape(-1)
     ends = jnp.zeros_like(flat), jnp.broadcast_to(jnp.asarray(upper, flat.dtype), flat.shape)
@@ -184,7 +185,7 @@ def _of(game: Game, contribution: Array, player: ArrayLike) -> Callable[[Array],
 
 
 def _vector(contribution: ArrayLike) -> Array:
-    p = jnp.asarray(plain(contribution), float)
+    p = floats_of(contribution)
     if p.ndim != 1 or not p.size:
         raise ValueError(f"expected contributions of shape [clients], got {p.shape}")
     return p
@@ -242,9 +243,7 @@ def nash(
     """
     if order not in ORDERS:
         raise ValueError(f"expected an order, got {order!r}; valid names are {', '.join(ORDERS)}")
-    first, damping = jnp.asarray(plain(start), float), plain(damping)
-    if first.ndim != 1 or not first.size:
-        raise ValueError(f"expected contributions of shape [clients], got {first.shape}")
+    first, damping = _vector(start), plain(damping)
 
     def one_by_one(p: Array) -> Array:
         return jax.lax.fori_loop(0, len(p), lambda i, p: p.at[i].set(best_response(game, p, i)), p)
@@ -298,7 +297,7 @@ def symmetric_equilibrium(
     Returns:
       A scalar; ``jax.vmap`` it over costs, ceilings or kappa.
     """
-    c, top, keep = (jnp.asarray(plain(value), float) for value in (cost, ceiling, 1 - jnp.asarray(plain(kappa))))
+    c, top, keep = floats_of(cost), floats_of(ceiling), 1 - floats_of(kappa)
     slope = jax.grad(benefit)
     others = clients - 1
 
@@ -330,5 +329,5 @@ def relative_equilibria(
     Returns:
       Two arrays of the shape of ``cost``.
     """
-    price = jnp.asarray(plain(cost), float)
+    price = floats_of(cost)
     return contribution_at(benefit, price, clients * upper), contribution_at(benefit, price / clients, clients * upper)

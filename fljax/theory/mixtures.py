@@ -58,12 +58,7 @@ class Reassignment(NamedTuple):
 
 
 def mixture_errors(
-    sizes: ArrayLike,
-    membership: ArrayLike,
-    *,
-    within_variance: float,
-    difference: float,
-    noise_variance: float,
+    sizes: ArrayLike, membership: ArrayLike, *, within_variance: float, difference: float, noise_variance: float
 ) -> MixtureErrors:
     """Expected squared errors of every client, for clients of any sizes.
 

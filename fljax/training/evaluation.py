@@ -133,12 +133,7 @@ def check_classes(task: Task, user: str) -> None:
 
 
 def evaluate_each(
-    task: Task,
-    models: PyTree,
-    subset: Subset,
-    predict: Callable[..., Array] | None = None,
-    *,
-    ragged: bool = False,
+    task: Task, models: PyTree, subset: Subset, predict: Callable[..., Array] | None = None, *, ragged: bool = False
 ) -> tuple[Float[Array, " K"], Any]:
     """``evaluate`` of several models (leaves ``[K, ...]``) on the same rows.
 

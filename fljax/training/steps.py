@@ -127,10 +127,7 @@ def full_gradient(
 
 
 def descend(
-    step: Callable[[PyTree, Array, Array, Any], PyTree],
-    carry: PyTree,
-    batches: Batches,
-    key: Key[Array, ""],
+    step: Callable[[PyTree, Array, Array, Any], PyTree], carry: PyTree, batches: Batches, key: Key[Array, ""]
 ) -> tuple[PyTree, Int[Array, ""]]:
     """Runs ``step(carry, position, mask, key) -> carry`` over the real batches; returns carry and steps taken.
 
@@ -266,14 +263,7 @@ class _Course(NamedTuple):
 
 
 def train_until(
-    key: Key[Array, ""],
-    params: PyTree,
-    subset: Subset,
-    judges: Subset,
-    *,
-    task: Task,
-    local: Local,
-    stop: StopAlone,
+    key: Key[Array, ""], params: PyTree, subset: Subset, judges: Subset, *, task: Task, local: Local, stop: StopAlone
 ) -> Trained:
     """``train`` that evaluates the loss on other rows and returns the parameters where it was least.
 

@@ -22,10 +22,10 @@ def test_the_rules_of_this_version_are_valid() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('"windows"', '"squares"', "known pooling, got 'squares'; valid names are elementwise, windows"),
-        ('"patches"', '"fast"', "known wide_convolution, got 'fast'; valid names are grouped, patches"),
-        ("1024", "0", "chunk_bytes to be a positive whole number, got 0"),
-        ("1024", "1.5", "chunk_bytes to be a positive whole number, got 1.5"),
+        ('"windows"', '"squares"', "pooling to be elementwise or windows, got 'squares'"),
+        ('"patches"', '"fast"', "wide_convolution to be grouped, patches or tiles, got 'fast'"),
+        ("1024", "0", "chunk_bytes to be a whole number of at least 1, got 0"),
+        ("1024", "1.5", "chunk_bytes to be a whole number of at least 1, got 1.5"),
         ('pooling = "windows"', "", "expected the keys source, chunk_bytes"),
     ],
 )

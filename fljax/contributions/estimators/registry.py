@@ -244,12 +244,7 @@ ESTIMATORS: dict[str, Entry] = {
 
 
 def estimate(
-    name: str,
-    source: RunRecord | CachedGame,
-    *,
-    clients: int | None = None,
-    key: Any = None,
-    **options: Any,
+    name: str, source: RunRecord | CachedGame, *, clients: int | None = None, key: Any = None, **options: Any
 ) -> Estimate:
     """What clients are worth by the estimator ``name``.
 

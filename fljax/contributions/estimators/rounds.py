@@ -67,18 +67,6 @@ def no_memory(model: PyTree, clients: int, rounds: int) -> tuple[()]:
     return ()
 
 
-def _total(memory: Any, total: Array) -> Array:
-    return total
-
-
-def _nothing(clients: int) -> Cost:
-    return Cost()
-
-
-def _no_details(memory: Any) -> dict[str, Any]:
-    return {}
-
-
 class Estimator(NamedTuple):
     """Functions of one estimator.
 
@@ -93,9 +81,9 @@ class Estimator(NamedTuple):
 
     start: Callable[[PyTree, int, int], Any]
     observe: Callable[[Any, Observation, Array], tuple[Any, Array, Cost]]
-    worth: Callable[[Any, Array], Array] = _total
-    ends: Callable[[int], Cost] = _nothing
-    details: Callable[[Any], dict[str, Any]] = _no_details
+    worth: Callable[[Any, Array], Array] = lambda memory, total: total
+    ends: Callable[[int], Cost] = lambda clients: Cost()
+    details: Callable[[Any], dict[str, Any]] = lambda memory: {}
 
 
 class State(NamedTuple):

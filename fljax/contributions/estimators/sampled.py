@@ -28,19 +28,14 @@ from fljax.contributions.solutions import (
 from fljax.core import users
 from fljax.core.names import plain
 from fljax.core.trees import as_key
-from fljax.core.values import NonNegative, checked
+from fljax.core.values import Count, NonNegative, checked
 
 
 class CachedGame:
     """Values of coalitions by code, asked for in groups: each is valued once, and only as many as a budget allows."""
 
     def __init__(
-        self,
-        value: Callable[[Any], Any],
-        clients: int,
-        *,
-        budget: int | None = None,
-        together: bool = False,
+        self, value: Callable[[Any], Any], clients: int, *, budget: int | None = None, together: bool = False
     ) -> None:
         """A game of N clients.
 
@@ -210,7 +205,7 @@ def truncated_shapley(
 
 
 @checked
-def stratified_shapley(game: CachedGame, key: Key[Array, ""] | None = None, *, samples: int = 10) -> Estimate:
+def stratified_shapley(game: CachedGame, key: Key[Array, ""] | None = None, *, samples: Count = 10) -> Estimate:
     """``phi_i = (1/N) sum_s`` of the mean of ``samples`` marginals of client i to coalitions of s others.
 
     A stratum (i, s) with at most ``samples`` coalitions is taken whole, and is exact: s = 0 and N - 1 always. In others
@@ -231,8 +226,6 @@ def stratified_shapley(game: CachedGame, key: Key[Array, ""] | None = None, *, s
 
     Source: Maleki et al., "Bounding the estimation error of sampling-based Shapley value approximation" (2013).
     """
-    if samples < 1:
-        raise ValueError(f"expected at least 1 sample of each stratum, got {samples}")
     clients = game.clients
     whole = np.array([math.comb(clients - 1, size) for size in range(clients)])
     drawn = game.budget is not None or (whole > samples).any()
