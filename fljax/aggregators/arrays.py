@@ -92,8 +92,11 @@ def on_any_mesh(function: Any = None, *, result: Callable[..., PyTree] | None = 
     # JAX refuses operations whose result could be sharded in several ways: here axes are as if they were automatic.
     # ``result`` maps the arguments to a PartitionSpec for each leaf; None: results are replicated.
     if function is None:
-        return functools.partial(on_any_mesh, result=result)
+        return lambda function: _on_any_mesh(function, result)
+    return _on_any_mesh(function, None)
 
+
+def _on_any_mesh(function: Callable[..., Any], result: Callable[..., PyTree] | None) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         mesh = _explicit_mesh((args, kwargs))

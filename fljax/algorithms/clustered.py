@@ -121,7 +121,9 @@ def server_gradients(
     rows = _rows_of(held, profile_on, clusters)
     if profile_on == MATCHED:
         return _weighted(key, task, models, rows[0], fitting(row_losses(task, models, rows[0]), rows[0].rows.size))
-    index, size = _stacked(rows)
+    width = max(subset.rows.index.shape[-1] for subset in rows)
+    index = jnp.stack([jnp.pad(subset.rows.index, (0, width - subset.rows.index.shape[-1])) for subset in rows])
+    size = jnp.stack([subset.rows.size for subset in rows])
     if profile_on == DISTRIBUTIONS:
         losses = jnp.stack([training.evaluate_each(task, models, subset)[0] for subset in rows], axis=1)
         order = matched_columns(losses)
@@ -176,12 +178,6 @@ def _gradient(key: Key[Array, ""], task: Task, model: PyTree, rows: Subset, fact
         return losses if weight is None else weight * losses
 
     return training.full_gradient(task._replace(augment=None), model, rows, key, loss=loss)
-
-
-def _stacked(rows: list[Subset]) -> tuple[Array, Array]:
-    width = max(subset.rows.index.shape[-1] for subset in rows)
-    index = jnp.stack([jnp.pad(subset.rows.index, (0, width - subset.rows.index.shape[-1])) for subset in rows])
-    return index, jnp.stack([subset.rows.size for subset in rows])
 
 
 def _rows_of(held: Held, profile_on: str, clusters: int) -> list[Subset]:

@@ -135,7 +135,8 @@ def fedsoft(
         key: Key[Array, ""], seat: Seat, down: FedSoftDown, client: FedSoftClient, data: LocalData
     ) -> tuple[Sent, FedSoftClient]:
         # The sum of the pulls is one pull towards the weighted mean.
-        pull = training.proximal(centre(down.models, down.importance), regularisation * jnp.sum(down.importance))
+        centre = aggregators.weighted_mean(down.models, down.importance)
+        pull = training.proximal(centre, regularisation * jnp.sum(down.importance))
         trained = training.train(
             key, client.personal, data.train, task=task, local=local, round=seat.round, adjust=pull
         )
@@ -155,7 +156,8 @@ def fedsoft(
 
     def deploy(key: Key[Array, ""], seat: Seat, down: FedSoftDown, client: FedSoftClient, data: LocalData) -> PyTree:
         # No lax.cond: with one condition per client it would copy all captured arrays, including the examples.
-        return trees.where(client.trained, client.personal, centre(down.models, estimate(key, down.models, data)))
+        centre = aggregators.weighted_mean(down.models, estimate(key, down.models, data))
+        return trees.where(client.trained, client.personal, centre)
 
     return Algorithm(
         task=task,
@@ -169,11 +171,6 @@ def fedsoft(
         poll=Poll(poll, estimate_every),
         models=cluster_models,
     )
-
-
-def centre(models: PyTree, importance: Float[Array, " C"]) -> PyTree:
-    """``sum_s u_s c_s / sum_s u_s``."""
-    return aggregators.weighted_mean(models, importance)
 
 
 def middle(models: PyTree) -> PyTree:

@@ -26,7 +26,6 @@ from fljax.config.keys import (
     ConfigError,
     Contribution,
     Data,
-    Local,
     Metrics,
     OwnLocal,
     Scenario,
@@ -312,10 +311,6 @@ def check_server_optimizer(path: str, chosen: Any) -> None:
     checked_optimizer(path, path, name, options)
 
 
-def optimizer_options(local: Local) -> dict[str, Any]:
-    return checked_optimizer("local.optimizer", "local.options", local.optimizer, local.options)
-
-
 def checked_optimizer(path: str, options_path: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of an optax optimizer with a learning rate, checked against the signature of its function."""
     builders = _optimizers()
@@ -392,7 +387,8 @@ def with_resolved_names(
     model, task = checked(
         _called_by, "model", config.model, names.models, "model", imports, of=("model",), otherwise=nothing
     )
-    optimizer = checked(optimizer_options, config.local, of=("local",), otherwise={})
+    chosen = "local.optimizer", "local.options", config.local.optimizer, config.local.options
+    optimizer = checked(checked_optimizer, *chosen, of=("local",), otherwise={})
     scenarios, wrappers = checked(_scenarios, "scenarios", config.scenarios, names, otherwise=nothing)
     entries = [
         checked(_entry, entry, config, names, broken, otherwise=(None,) * 3)

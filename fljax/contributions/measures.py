@@ -260,7 +260,11 @@ def _plain(chosen: Any, population: int) -> Real[np.ndarray, " N"]:
     if numbers.dtype.kind not in "iuf":
         raise ValueError(f"expected one contribution for each of {population} clients, got {shown(chosen)}")
     if numbers.ndim > 1:
-        raise tables.plain_table_error(numbers.shape)
+        raise ValueError(
+            "expected one contribution for each client, or a table that names its dimensions, as in xr.DataArray("
+            f'values, dims=("seed", "client")) or dims=("round", "client"), got an array of shape {numbers.shape} '
+            "without names"
+        )
     if numbers.shape != (population,):
         raise ValueError(f"expected one contribution for each of {population} clients, got shape {numbers.shape}")
     return numbers.astype(jnp.result_type(float))

@@ -273,14 +273,6 @@ def by_round(contribution: Any) -> Any:
     return by_seed(array, array.sizes.get("client", 0), Labels((0,)))[0]
 
 
-def plain_table_error(shape: tuple[int, ...]) -> ValueError:
-    """The error about a table whose rows may be seeds or rounds."""
-    return ValueError(
-        "expected one contribution for each client, or a table that names its dimensions, as in xr.DataArray(values, "
-        f'dims=("seed", "client")) or dims=("round", "client"), got an array of shape {shape} without names'
-    )
-
-
 def read_table(path: str) -> xr.DataArray:
     """The contributions in a CSV file with the columns client, contribution, and round and seed if it has them."""
     import pandas as pd

@@ -24,6 +24,7 @@ import numpy as np
 from fljax.core.errors import ProcessLost
 from fljax.core.plain import tell
 from fljax.core.sameness import record
+from fljax.core.version import __version__
 
 Value = TypeVar("Value")
 
@@ -240,7 +241,7 @@ def check_same(tell: Callable[[], dict[str, Any]]) -> None:
     if not are_several():
         return
     _check_devices()
-    everybody = gathered(_settings() | tell())
+    everybody = gathered(record() | {"version of fljax": __version__} | tell())
     for process, other in enumerate(everybody):
         changed = [name for name in {**everybody[0], **other} if everybody[0].get(name) != other.get(name)]
         if changed:
@@ -262,13 +263,6 @@ def _check_devices() -> None:
             f"expected equally many devices in all processes, got {', '.join(map(str, counts))} in processes "
             f"0 to {len(counts) - 1}"
         )
-
-
-def _settings() -> dict[str, Any]:
-    """Settings of this process on which its programs depend."""
-    from fljax.core.version import __version__
-
-    return record() | {"version of fljax": __version__}
 
 
 @contextlib.contextmanager

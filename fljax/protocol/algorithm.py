@@ -72,7 +72,7 @@ class Seat(NamedTuple):
 jax.tree_util.register_pytree_with_keys(
     Seat,
     lambda seat: (tuple(zip(map(jax.tree_util.GetAttrKey, Seat._fields[:3]), seat[:3], strict=True)), seat[3:]),
-    lambda marks, leaves: Seat(*leaves, *marks),
+    lambda marks, leaves: Seat(*leaves, known=marks[0], first=marks[1]),
     lambda seat: (seat[:3], seat[3:]),
 )
 

@@ -126,6 +126,11 @@ class IndexList:
         return self.lists.at[self.start + index].get(mode="clip")
 
 
+def _list_of(capacity: int, leaves: Any) -> IndexList:
+    lists, start = leaves
+    return IndexList(lists, start, capacity)
+
+
 # Not by ``register_dataclass``, whose ``drop_fields`` refuses names of several letters in JAX 0.6.1.
 jax.tree_util.register_pytree_with_keys(
     IndexList,
@@ -133,7 +138,7 @@ jax.tree_util.register_pytree_with_keys(
         ((jax.tree_util.GetAttrKey("lists"), index.lists), (jax.tree_util.GetAttrKey("start"), index.start)),
         index.capacity,
     ),
-    lambda capacity, leaves: IndexList(*leaves, capacity),
+    _list_of,
 )
 
 

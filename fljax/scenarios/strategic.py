@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax.core import trees, users
 from fljax.core.names import name_of
@@ -295,14 +295,10 @@ def _sent(task: Task, key: Key[Array, ""], seat: Seat, now: _Numbers, terms: _Te
         statistics = trees.where(own == 0, trees.zeros_like(terms.own), terms.own)
         return roles.replace_statistics(task, total, statistics)
 
-    # On a CPU the condition skips the work for honest clients. Programs without derivatives leave out the second one.
-    return trees.sloped(jax.lax.cond(_sends_another(now), false_update, lambda: terms.own), false_update())
-
-
-def _sends_another(now: _Numbers) -> Bool[Array, ""]:
-    """Whether a client sends another update than its own."""
     honest = ((now.own, 1), (now.stale, 0), (now.echo, 0), (now.noise, 0))
-    return functools.reduce(jnp.logical_or, [number != value for number, value in honest if number is not None])
+    differs = functools.reduce(jnp.logical_or, [number != value for number, value in honest if number is not None])
+    # On a CPU the condition skips the work for honest clients. Programs without derivatives leave out the second one.
+    return trees.sloped(jax.lax.cond(differs, false_update, lambda: terms.own), false_update())
 
 
 def _times(coefficient: Float[Array, ""], tree: PyTree) -> PyTree:
