@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from fljax.experiments.compare import run_config as run_config
     from fljax.experiments.comparison import Comparison as Comparison
     from fljax.experiments.inputs import clustering as clustering
-    from fljax.experiments.inputs.requirements import Requirement as Requirement
+    from fljax.experiments.inputs.setup import Requirement as Requirement
     from fljax.experiments.load import load as load
     from fljax.protocol import Algorithm as Algorithm
     from fljax.protocol import Federation as Federation

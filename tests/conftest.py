@@ -107,14 +107,14 @@ def annotations_checked(checked: bool) -> Iterator[None]:
 @contextmanager
 def on_one_device(one: bool) -> Iterator[None]:
     """Runs that say nothing of devices take one of the two that JAX sees: programs of several compile longer."""
-    from fljax.engine.programs import execution  # imported here, after the hook
+    from fljax.engine.programs import shapes  # imported here, after the hook
 
-    before = execution.all_devices
-    execution.all_devices = (lambda: 1) if one else before
+    before = shapes.all_devices
+    shapes.all_devices = (lambda: 1) if one else before
     try:
         yield
     finally:
-        execution.all_devices = before
+        shapes.all_devices = before
 
 
 @pytest.fixture(scope="session")

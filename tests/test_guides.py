@@ -15,7 +15,7 @@ import pytest
 import fljax
 from fljax import algorithms
 from fljax.core import trees
-from fljax.engine.rounds.keys import Purpose, round_key
+from fljax.engine.rounds.states import Purpose, round_key
 from fljax.protocol import Cohort
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

@@ -57,9 +57,8 @@ def of_a_round(algorithm: str, cohort: int, devices: int) -> dict[str, float]:
 
     import fljax
     from fljax import algorithms, models
-    from fljax.engine.programs import evaluation, program
-    from fljax.engine.programs.execution import resolve
-    from fljax.engine.programs.shapes import measure
+    from fljax.engine.programs import program
+    from fljax.engine.programs.shapes import measure, resolve
 
     fljax.use_cores(devices)
     task = models.mlp((28, 28), 10, hidden=(64, 30), dropout=0.0)
@@ -67,7 +66,7 @@ def of_a_round(algorithm: str, cohort: int, devices: int) -> dict[str, float]:
     made = getattr(algorithms, algorithm)(task, fljax.Local(0.05, 30, epochs=1), clients_per_round=None, **more)
     spec, inputs = program.partition_plan(made, images(cohort))
     layout = resolve(fljax.Execution(devices=devices), measure(spec, inputs, 1).sizes)
-    traced = list(evaluation.trace_all(spec, layout, 1, inputs, jnp.zeros(1, jnp.uint32)))[1]
+    traced = list(program.trace_all(spec, layout, 1, inputs, jnp.zeros(1, jnp.uint32)))[1]
     return {"temporary": traced.lower().compile().memory_analysis().temp_size_in_bytes / 1e6, "lanes": layout.clients}
 
 
@@ -89,9 +88,8 @@ def on_devices(algorithm: str, model: str, devices: int) -> dict[str, float]:
     from fljax import algorithms, data, models
     from fljax.engine.devices.layout import replicate
     from fljax.engine.loop.compilation import compile_all
-    from fljax.engine.programs.execution import resolve
     from fljax.engine.programs.program import partition_plan
-    from fljax.engine.programs.shapes import measure
+    from fljax.engine.programs.shapes import measure, resolve
     from fljax.engine.rounds.states import by_id
 
     random = np.random.default_rng(0)

@@ -123,8 +123,7 @@ def of_programs(meta: dict[str, Any], seeds: int) -> dict[str, Any]:
     from benchmarks.peers.contestants import parts
     from fljax.engine.loop.compilation import compile_all
     from fljax.engine.programs import program
-    from fljax.engine.programs.execution import resolve
-    from fljax.engine.programs.shapes import measure
+    from fljax.engine.programs.shapes import measure, resolve
 
     fljax.use_cores(1)
     spec, inputs = program.partition_plan(parts.algorithm(meta, parts.task(meta)), in_turn(meta))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from docs.generator.markdown import paragraph, table
 from fljax import algorithms, scenarios
 from fljax.cli.catalogue import Description, Parameter, changed_fields, describe, written
-from fljax.core.signatures import is_required
+from fljax.core.values import is_required
 
 WORDS = {"algorithm": "hyper-parameter", "scenario": "option"}
 EQUATIONS = pathlib.Path(__file__).parent.parent / "equations.toml"

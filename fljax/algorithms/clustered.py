@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fljax import training
 from fljax.core.loops import repeat
 from fljax.protocol import Held, Judged, LocalData, Rows, Subset, Task, TrainingKey, roles
-from fljax.protocol.lists import choose_list
+from fljax.protocol.data import choose_list
 
 
 class Clusters(NamedTuple):

@@ -34,8 +34,7 @@ from fljax.algorithms.rewarding import (
 from fljax.contributions.estimators.in_rounds import Contributions, RoundMeasure, as_round_measure, remaining
 from fljax.contributions.tables import by_round
 from fljax.core import trees
-from fljax.core.signatures import LABELS
-from fljax.core.values import LOSSES, Count, Positive, Range, Share, checked
+from fljax.core.values import LABELS, LOSSES, Count, Positive, Range, Share, checked
 from fljax.protocol import (
     Algorithm,
     AnyArray,

@@ -1,8 +1,6 @@
-"""What code says of itself, for ``fljax list`` and ``fljax show``: the parts of docstrings, and parameters in words.
+"""Everything with a name, for ``fljax list`` and ``fljax show``: parts of docstrings, parameters in words, properties.
 
-Properties of what has a name: what an algorithm keeps and sends, where data are, which shipped configs use it.
-
-All names by kind, and everything about one of them.
+Properties are read from the code: what an algorithm keeps and sends, where data are, which shipped configs use a name.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from fljax.config import reading
 from fljax.config.name_resolution import Offer, offer_of
 from fljax.config.reading import read
 from fljax.core.names import nearest, resolve, shown, unknown
-from fljax.core.signatures import accepts
+from fljax.core.values import accepts
 
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields", "Example", "Examples")
 # What only equations have, between double backticks.
@@ -156,7 +154,7 @@ class Parameter(NamedTuple):
 
 def parameters(builder: Callable[..., Any], offer: Offer = _NOTHING, prefix: str = "") -> tuple[Parameter, ...]:
     """The parameters of a builder, or fields of a NamedTuple, that a user may give; ``offer`` is what others give."""
-    from fljax.core.signatures import annotations_of, record_of
+    from fljax.core.values import annotations_of, record_of
 
     annotations, texts = annotations_of(builder), docstring_of(builder).arguments
     described: list[Parameter] = []
@@ -209,7 +207,7 @@ def changed_fields(record: Any) -> dict[str, Any]:
 
 def type_in_words(annotation: Any) -> str:
     """A type as words joined by "or"; numbers that may be traced arrays are numbers."""
-    from fljax.core.signatures import parts_of
+    from fljax.core.values import parts_of
 
     parts = parts_of(annotation)
     words = [_word(part) for part in parts]
@@ -326,7 +324,7 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
     import jax
     import jax.numpy as jnp
 
-    from fljax.core.signatures import is_required
+    from fljax.core.values import is_required
     from fljax.engine.rounds.round import train_one
     from fljax.engine.rounds.states import as_vectors, initial_state
     from fljax.protocol.sums import Streamed

@@ -17,9 +17,8 @@ from fljax.cli.commands.certify import certify
 from fljax.cli.commands.reproduce import reproduce
 from fljax.cli.commands.run import run, sweep
 from fljax.cli.commands.worth import worth
-from fljax.cli.options import with_options
 from fljax.cli.printing import fail
-from fljax.cli.running import Ended, Interrupted, Invocation, interruptible, part
+from fljax.cli.running import Ended, Interrupted, Invocation, interruptible, part, with_options
 from fljax.core.errors import ProcessLost, is_own, is_sentence
 from fljax.core.plain import tell
 
@@ -94,7 +93,7 @@ def _main(arguments: Sequence[str]) -> int:
         if os.environ.get("FLJAX_TRACEBACK"):
             tell(traceback.format_exc(), end="", file=sys.stderr)
         if is_sentence(error):
-            from fljax.config.errors import ConfigError
+            from fljax.config.keys import ConfigError
 
             for sentence in error.errors if isinstance(error, ConfigError) else (printing.sentence(error),):
                 fail(sentence, 2)

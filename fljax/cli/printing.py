@@ -1,8 +1,6 @@
-"""Printing for all commands: errors as sentences, JSON and tables.
+"""Printing for all commands: errors as sentences, JSON, tables, and the pictures that are written.
 
 The sentence of an unexpected error says the algorithm, the place in the user's code, and the error.
-
-Files of pictures that ``fljax report`` and ``fljax export`` write, with the kinds of figure that are asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fljax.cli.options import FigureOptions
+from fljax.cli.running import FigureOptions
 from fljax.core.errors import AlgorithmError, short, user_frame
 from fljax.core.errors import in_words as words_of
 from fljax.core.names import ABOUT_ALGORITHM

@@ -6,10 +6,10 @@ hyper-parameters: the options of an algorithm, scenario, model, data set or part
 its builder.
 """
 
-from fljax.config.errors import ConfigError as ConfigError
 from fljax.config.keys import AlgorithmEntry as AlgorithmEntry
 from fljax.config.keys import Clustering as Clustering
 from fljax.config.keys import Config as Config
+from fljax.config.keys import ConfigError as ConfigError
 from fljax.config.keys import Data as Data
 from fljax.config.keys import Execution as Execution
 from fljax.config.keys import Local as Local

@@ -22,7 +22,7 @@ from fljax.core.plain import has_control
 # JAX indexes arrays with 32-bit integers.
 LARGEST_INTEGER = 2**31 - 1
 # A random key holds the round in 27 bits, above five bits of purpose, and the client's id in 24
-# (fljax.engine.rounds.keys).
+# (fljax.engine.rounds.states).
 MOST_ROUNDS = 2**27 - 1
 MOST_CLIENTS = 2**24
 # Keys are made of 32-bit seeds; larger seeds would repeat the random numbers of smaller seeds.

@@ -18,23 +18,28 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import pydantic
 from pydantic import ConfigDict, Field
 
-from fljax.config.errors import ConfigError, at, option_sentences, raise_all, sentences, tried
 from fljax.config.forms import Call, Count, Named, Resolved
 from fljax.config.keys import (
     AlgorithmEntry,
     Clustering,
     Config,
+    ConfigError,
     Contribution,
     Data,
     Metrics,
     OwnLocal,
     Scenario,
     Stop,
+    at,
+    option_sentences,
+    raise_all,
+    sentences,
+    tried,
 )
 from fljax.contributions.estimators.in_rounds import ROUND_FACTS, ROUND_MEASURES, RoundMeasure, is_round_measure
 from fljax.contributions.measures import FACTS, MEASURES, Measure
 from fljax.core.names import resolve, shown, unknown, with_article
-from fljax.core.signatures import (
+from fljax.core.values import (
     annotations_of,
     code_of,
     is_definition,

@@ -29,7 +29,7 @@ from fljax.contributions.estimators.in_rounds import ROUND_MEASURES, RoundMeasur
 from fljax.contributions.solutions import Numbers, clients_of, sizes_of
 from fljax.contributions.tables import Labels, error_bars
 from fljax.core.names import is_labelled, plain, resolve, shown
-from fljax.core.signatures import arguments_for, parameters_of
+from fljax.core.values import arguments_for, parameters_of
 from fljax.protocol import AnyArray
 
 if TYPE_CHECKING:

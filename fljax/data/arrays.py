@@ -1,11 +1,8 @@
-"""Checks a user's features, labels and owners where they enter, and casts them to the dtypes that fljax stores.
+"""Checks of what a user gives (features, labels, owners, paths, mapped files), and casts to the dtypes that are stored.
 
-A Federation made by hand is not checked for NaN; see ``fljax.results.non_finite``.
-
-Checks that several modules of fljax.data share: of arguments, of paths of a user's own files, of mapped files.
-
-A mapped file that has become shorter ends the process that reads behind its end, and one that was written to has other
-numbers: each block of rows is read after a comparison. A change between the comparison and the read remains unnoticed.
+A Federation made by hand is not checked for NaN; see ``fljax.results.non_finite``. A mapped file that has become
+shorter ends the process that reads behind its end, and one that was written to has other numbers: each block of rows is
+read after a comparison. A change between the comparison and the read remains unnoticed.
 """
 
 from __future__ import annotations

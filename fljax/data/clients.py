@@ -13,7 +13,7 @@ from fljax.data.arrays import as_array, check_finite, check_known, join_labels, 
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate
 from fljax.protocol import ClientData, Features, Federation
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 
 PARTS = ("train", "valid", "test")
 

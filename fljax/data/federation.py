@@ -22,7 +22,7 @@ from fljax.core.names import (
     shown,
     unknown,
 )
-from fljax.core.signatures import arguments_for, is_whole, parameters_of, takes_anything
+from fljax.core.values import arguments_for, is_whole, parameters_of, takes_anything
 from fljax.data.arrays import (
     as_array,
     as_text,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fljax.core import users
 from fljax.core.names import has_separator, resolve, shown
-from fljax.core.signatures import is_required, parameters_of, takes_anything
+from fljax.core.values import is_required, parameters_of, takes_anything
 from fljax.data.arrays import check_keywords, choose, existing_file, is_file, is_folder, one_line, with_home
 from fljax.data.datasets import Dataset
 from fljax.data.own.benchmarks import is_leaf, is_pfllib, leaf, names_users, pfllib

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from fljax.core.names import unknown
 from fljax.data.arrays import check_unchanged
 from fljax.protocol import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 
 _PARTS = ("train", "valid", "test", "deployment", "later")
 

@@ -18,9 +18,8 @@ from fljax.engine.loop.history import Schedule
 from fljax.engine.loop.simulation import simulate, sweep
 from fljax.engine.loop.standalone_models import estimate_standalone, standalone, standalone_sweep
 from fljax.engine.loop.trained import Models, common_models, restore
-from fljax.engine.programs.declared import as_declared
-from fljax.engine.programs.execution import Execution
-from fljax.engine.programs.program import Plan, groups, is_stacked, plan_of
+from fljax.engine.programs.program import Plan, as_declared, groups, is_stacked, plan_of
+from fljax.engine.programs.shapes import Execution
 from fljax.engine.rounds.round import RoundOptions, evaluate_clients, one_round, rollout
 from fljax.engine.rounds.states import State, arrays_of
 from fljax.engine.whole_runs.program import Measure, all_scores

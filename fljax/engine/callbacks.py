@@ -1,13 +1,9 @@
-"""What a callback is: it is called with a Block, what is known after some rounds of a run.
+"""Callbacks: functions of a Block, which says what is known after some rounds of a run.
 
-An exception of a callback (also KeyboardInterrupt) ends the run, and has the results until then in ``results``.
-Who continues a run calls ``replay(callbacks, blocks)`` once before the next block.
-
-Callbacks that end a run: when a metric no longer improves, or when a function of the block says so.
-
-What scripts and notebooks print while they wait: a line for each block of rounds, and the time that has passed.
-
-The numbers of an evaluation, for trackers that take a dictionary of numbers and a step, and for TensorBoard.
+They end a run when a metric no longer improves or a function of the block says so, print while a script waits, and give
+the numbers of an evaluation to trackers and TensorBoard. An exception of a callback (also KeyboardInterrupt) ends the
+run, and has the results until then in ``results``. Code that continues a run calls ``replay(callbacks, blocks)`` once
+before the next block.
 
 ``CALLBACKS``, which a config may name, are called once for each algorithm, so that a history belongs to one run.
 ``--tensorboard`` is no part of a config: a resumed run may do without it.
@@ -36,7 +32,7 @@ from fljax.core import processes, users
 from fljax.core.errors import attach, in_words
 from fljax.core.files import check_links
 from fljax.core.names import duration, file_name, shown, unknown
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.engine.rounds.states import State
 from fljax.metrics import mean
 from fljax.metrics.registry import OF_ONE_EVALUATION, is_lower_better

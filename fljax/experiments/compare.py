@@ -25,24 +25,23 @@ from fljax.core.errors import attach
 from fljax.core.files import locked
 from fljax.core.names import check_text, check_unlabelled, shown
 from fljax.core.sameness import Differences, codes_of
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.data import stack
 from fljax.engine import Execution, replay
 from fljax.engine.callbacks import Callback, checked
 from fljax.engine.checkpoints import StopRequest
-from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.standalone import Initial
+from fljax.engine.rounds.states import Seeds, seeds_of
 from fljax.experiments import run
 from fljax.experiments.comparison import Comparison, check_kinds
 from fljax.experiments.conductor import Outputs, ProgressFiles, Saving
 from fljax.experiments.inputs.entrants import Algorithms, describe_comparison, entrants, marks_of, settings_text
-from fljax.experiments.inputs.requirements import Losses, Requirement, requirement_of
-from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, world_of
+from fljax.experiments.inputs.setup import CallbackSetup, Losses, OptOut, Requirement, Setup, requirement_of, world_of
 from fljax.experiments.progress_bars import listening
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Federation, Task
-from fljax.protocol.rounds import usual_spacing
+from fljax.protocol.algorithm import usual_spacing
 from fljax.results import folders
 from fljax.results.events import EventLog, OnEvent
 from fljax.results.folders import COMPARISON, CONFIG, LOCK, RESULTS, OpenFolder

@@ -31,7 +31,7 @@ from fljax.core import errors, processes
 from fljax.core.files import read_npz, write, write_npz
 from fljax.core.names import about_algorithm
 from fljax.core.sameness import FORCED, WENT_ON, forced_in
-from fljax.core.signatures import arguments_for
+from fljax.core.values import arguments_for
 from fljax.engine import Block, Memory, Plan, StopEarly, checksum_of, replay, sentences, standalone_sweep
 from fljax.engine.callbacks import Callback, is_called_at_start, scalars_of
 from fljax.engine.checkpoints import Checkpoint, StopRequest

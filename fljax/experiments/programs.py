@@ -23,8 +23,7 @@ from fljax.engine.loop.trained import check_scores
 from fljax.engine.rounds.evaluate import GRADIENT_NORM
 from fljax.engine.rounds.standalone import check_initial, check_stop_alone, check_valid_alone
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.pooling import check_pooled, setup_of
-from fljax.experiments.inputs.preparation import build_plan, reads_requirement
+from fljax.experiments.inputs.preparation import build_plan, check_pooled, reads_requirement, setup_of
 from fljax.experiments.inputs.setup import Setup
 from fljax.protocol import Algorithm
 from fljax.results import Reference

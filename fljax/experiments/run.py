@@ -15,7 +15,7 @@ from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, Plan, checksum_of, estimate, estimate_standalone, progress_of
 from fljax.engine.loop.history import Hooks
 from fljax.engine.loop.simulation import run_plans
-from fljax.engine.programs.execution import debug_mode
+from fljax.engine.programs.shapes import debug_mode
 from fljax.experiments import outlines
 from fljax.experiments.conductor import (
     CallbackBuilder,
@@ -32,8 +32,7 @@ from fljax.experiments.conductor import (
     trained_alone,
 )
 from fljax.experiments.inputs import preparation
-from fljax.experiments.inputs.pooling import OfPooled, result_by_client, setup_of, with_pool
-from fljax.experiments.inputs.preparation import build_plan
+from fljax.experiments.inputs.preparation import OfPooled, build_plan, result_by_client, setup_of, with_pool
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup, weights_of
 from fljax.experiments.programs import Ahead
 from fljax.experiments.programs import check as check

@@ -39,7 +39,7 @@ from fljax.core.names import unknown
 from fljax.core.trees import path_of as path_of_leaf
 from fljax.engine import Models, Plan, arrays_of, checksum_of, common_models, restore
 from fljax.experiments import outlines
-from fljax.experiments.inputs.pooling import models_by_client, setup_of, with_pool
+from fljax.experiments.inputs.preparation import models_by_client, setup_of, with_pool
 from fljax.experiments.inputs.setup import COMMON, SEEDS, Setup, assemble, build_task, build_world, resolve_setup
 from fljax.experiments.programs import check
 from fljax.protocol import Federation

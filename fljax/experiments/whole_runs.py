@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fljax.core import processes
 from fljax.core.names import about_algorithm, duration
 from fljax.core.sameness import WENT_ON, Differences
-from fljax.core.signatures import accepts
+from fljax.core.values import accepts
 from fljax.engine import Plan, RunsDone, checksum_of
 from fljax.engine.whole_runs.program import by_themselves
 from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone

@@ -1,9 +1,8 @@
 """Estimators of a client's worth judged by retraining, and how far a worth depends on the algorithm, beside seeds.
 
-Every coalition of clients retrained from scratch, as runs of one compiled program (``fljax.engine`` has the runs).
-
-Runs of one seed share initial weights, batches and draws, which depend on seed, round and id, never on the coalition:
-so differences are less noisy than values. A worth still depends on one draw of batches: error bars need several seeds.
+Every coalition is retrained from scratch, as runs of one compiled program. Runs of one seed share initial weights,
+batches and draws, which depend on seed, round and id, never on the coalition: so differences are less noisy than
+values. A worth still depends on one draw of batches: error bars need several seeds.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ from fljax.contributions.solutions import LARGEST, members_of
 from fljax.core import trees
 from fljax.core.names import unknown
 from fljax.core.sameness import code_of
-from fljax.core.signatures import is_whole, parameters_of
+from fljax.core.values import is_whole, parameters_of
 from fljax.engine import Over, Plan, is_stacked, plan_of, rollout, runs
-from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.engine.rounds.states import by_id, local_data, with_shared, without_shared
+from fljax.engine.rounds.states import Seeds, by_id, local_data, seeds_of, with_shared, without_shared
 from fljax.games.solutions import shapley
 from fljax.games.tables import CoalitionTable, Cost, by_code, in_braces
 from fljax.games.values import Measured, Measures, Value, algorithm_of, check_value, estimate, in_words, measures_of

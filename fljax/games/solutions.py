@@ -1,6 +1,6 @@
-"""Results of a table of coalitions, by ``fljax.contributions``: worth of each client, stable payoffs, violated laws.
+"""What a table of coalitions says, without further runs: worths, stable payoffs, violated laws, and groups that leave.
 
-Groups of clients that would rather train without the others, from a table of coalitions and without further runs.
+Such a group of clients would rather train without the others.
 """
 
 from __future__ import annotations

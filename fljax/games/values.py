@@ -1,8 +1,7 @@
 """The value of a coalition: a metric of its run, computed from the scores of all clients, or a user's function.
 
-One program gives every metric. A function that is made anew in every call, such as a lambda, makes a new program.
-
-The cost of the runs of all coalitions, before anything runs.
+One program gives every metric. A function that is made anew in every call, such as a lambda, makes a new program. The
+cost of the runs of all coalitions is told before anything runs.
 """
 
 from __future__ import annotations

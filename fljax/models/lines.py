@@ -96,7 +96,7 @@ def _product(
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "o n"]:
     """``matrix x patches``; the gradient for ``patches`` reads ``turned``, the same matrix transposed in memory."""
-    # XLA's fast product on CPUs does not accept a transposed left side (see ``models.network``).
+    # XLA's fast product on CPUs does not accept a transposed left side (see ``models.task``).
 
     def multiply(left: Array, right: Array, contracted: int = 1) -> Array:
         numbers = (((contracted,), (0,)), ((), ()))

@@ -1,6 +1,6 @@
 """Pure functions of params that a module of ``flax.linen`` becomes, and what nnx modules share with them.
 
-Checks by abstract evaluation, before training, that a module's dropout is on in training; else it is refused.
+Abstract evaluation before training shows whether a module's dropout is on in training; else it is refused.
 """
 
 from __future__ import annotations

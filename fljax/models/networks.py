@@ -13,7 +13,8 @@ import flax.linen as nn
 from jaxtyping import Array
 
 from fljax.models import trunk
-from fljax.models.network import (
+from fljax.models.resnet import ResNet18
+from fljax.models.task import (
     Common,
     Convolution,
     GroupNorm,
@@ -26,7 +27,6 @@ from fljax.models.network import (
     network,
     network_task,
 )
-from fljax.models.resnet import ResNet18
 from fljax.models.text import bilstm, text_cnn
 from fljax.protocol import Task
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from fljax.core import gpu_rules, platforms
 from fljax.models import channels_last, lines, planes
-from fljax.models.network import Convolution, GroupNorm
+from fljax.models.task import Convolution, GroupNorm
 from fljax.models.trunk import Layer
 
 WIDTHS = (64, 128, 256, 512)

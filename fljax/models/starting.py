@@ -1,6 +1,6 @@
-"""Tasks whose models start from given parameters, parameters from files, and tasks with frozen leaves.
+"""Tasks that start from given parameters or have frozen leaves, parameters from files, and inputs of models.
 
-Functions from stored examples to model inputs, ``Task.prepare``, and of training batches, ``Task.augment``.
+``Task.prepare`` makes model inputs of stored examples, ``Task.augment`` changes training batches.
 """
 
 from __future__ import annotations

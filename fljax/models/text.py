@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fljax.models.network import Initialisation, check_rate, check_widths, dot_general, network_task
+from fljax.models.task import Initialisation, check_rate, check_widths, dot_general, network_task
 from fljax.protocol import Task
 
 Tokens = Int[Array, "b length"]

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
 from fljax.core import trees
-from fljax.protocol.algorithm import Aggregate
-from fljax.protocol.rounds import Info, Round, Seat, seen_from
+from fljax.protocol.algorithm import Aggregate, Info, Round, Seat, seen_from
 
 
 class Part(NamedTuple):

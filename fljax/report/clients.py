@@ -1,7 +1,4 @@
-"""Pictures and a table by client: what they have (labels, or numbers to predict), and which of them gain.
-
-Who would leave, and why: what each client has, requires and gets under every method, in one table.
-"""
+"""Pictures and tables by client: what clients have, require and get under every method, who gains and who leaves."""
 
 from __future__ import annotations
 

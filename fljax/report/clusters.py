@@ -184,7 +184,8 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: style.Style) 
         drawn += axes.plot(rounds, pools, color=style.INK, lw=1.6, linestyle=(0, (5, 1.5)))
         drawn += axes.plot(rounds, mean + pools, color=style.STANDALONE, lw=1)
         words += ["pools, per client", "mean client + pools"]
-    axes.set(title=f"Tokens won and lost\n{style.printable(algorithm, 38)}", xlabel=f"round{_over_seeds(tokens)}")
+    means = f"; means over {len(tokens)} seeds" if len(tokens) > 1 else ""
+    axes.set(title=f"Tokens won and lost\n{style.printable(algorithm, 38)}", xlabel=f"round{means}")
     axes.set_ylabel("tokens gained")
     # A fixed number of ticks: with one by the panel's height, labels get wider after the layout is made.
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
@@ -235,10 +236,6 @@ def _cluster_colours(count: int) -> list[Any]:
     if count <= len(CLUSTERS):
         return list(CLUSTERS[:count])
     return list(matplotlib.colormaps["turbo"](np.linspace(0.03, 0.97, count)))
-
-
-def _over_seeds(values: np.ndarray) -> str:
-    return f"; means over {len(values)} seeds" if len(values) > 1 else ""
 
 
 def _key(axes: Axes, handles: Sequence[Any], words: Sequence[str] | None = None) -> None:

@@ -1,10 +1,8 @@
-"""Methods beside partitions in one table: means over seeds, average ranks, critical difference and total time.
+"""Tables of several runs: methods beside partitions, or every metric with its difference from the first run.
 
 A block is what all methods are compared on: a run, or of a sweep each combination of values of the axes that belong to
 the data or the model. Over other axes, such as learning rates, every method has its best cell of the block, chosen by
-validation rows where there are some.
-
-Several runs side by side: every metric with its difference from the first run.
+validation rows where there are some. The table has means over seeds, average ranks, critical difference and total time.
 """
 
 from __future__ import annotations
@@ -67,7 +65,8 @@ def method_table(runs: Mapping[str, Any] | Any, metric: str, alpha: float = 0.05
       metric: a scalar metric.
       alpha: the level of the critical difference.
     """
-    runs = {name: getattr(run, "metrics", run) for name, run in (runs if _is_named(runs) else {"": runs}).items()}
+    named = runs if isinstance(runs, Mapping) and not isinstance(runs, xr.Dataset) else {"": runs}
+    runs = {name: getattr(run, "metrics", run) for name, run in named.items()}
     methods = list(dict.fromkeys(str(label) for of_run in runs.values() for label in of_run["algorithm"].values))
     if not any(metric in of_run and _is_scalar(of_run, metric) for of_run in runs.values()):
         known = {str(name) for of_run in runs.values() for name in of_run.data_vars if _is_scalar(of_run, str(name))}
@@ -81,10 +80,6 @@ def method_table(runs: Mapping[str, Any] | Any, metric: str, alpha: float = 0.05
     seconds = np.array([sum(_seconds(of_run, label) for of_run in runs.values()) for label in methods])
     names = tuple(name or title(metric) for name, _ in blocks)
     return MethodTable(metric, lower, tuple(methods), names, mean, std, seconds, ranked, table_ranking)
-
-
-def _is_named(runs: Any) -> bool:
-    return isinstance(runs, Mapping) and not isinstance(runs, xr.Dataset)
 
 
 def _is_scalar(metrics: xr.Dataset, name: str) -> bool:

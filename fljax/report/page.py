@@ -1,6 +1,6 @@
 """Writes one picture and one self-contained HTML page beside the results of a run.
 
-The page of a run that goes on: its progress, its metrics and their curves so far, reloaded by the browser.
+The page of a run that goes on has its progress, its metrics and their curves so far, reloaded by the browser.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ def attached_to(folder: pathlib.Path) -> dict[str, str]:
 def _page(heading: str, metrics: xr.Dataset, drawn: Sequence[str], attached: Mapping[str, str]) -> str:
     tables = _best_cells(metrics) if axes_of(metrics) else _tables(metrics)
     said = font_note(texts_of(metrics)) if any(drawn) else None
-    parts = [*_forced(metrics), *tables, *([pages.note(said)] if said else []), *drawn, _clients(metrics)]
+    forced = [pages.note(f"The run {line}.", kind="warning") for line in forced_in(metrics).splitlines()]
+    parts = [*forced, *tables, *([pages.note(said)] if said else []), *drawn, _clients(metrics)]
     return pages.page(heading, parts, attached)
 
 
@@ -141,11 +142,6 @@ def _best_cells(metrics: xr.Dataset) -> list[str]:
     told = ["At the last evaluation. (edge): edge of the grid; any: makes no difference", weights_in_words(metrics)]
     words = pages.note(f"{'; '.join(filter(None, told))}.")
     return [pages.section("Best cells", words, pages.wide(table))]
-
-
-def _forced(metrics: xr.Dataset) -> list[str]:
-    """What differed where the run went on by force."""
-    return [pages.note(f"The run {line}.", kind="warning") for line in forced_in(metrics).splitlines()]
 
 
 def _clients(metrics: xr.Dataset) -> str:

@@ -35,7 +35,8 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
         if choice.criterion == metric and _is_drawn(metrics, choice, drawn):
             chosen.setdefault(choice.algorithm, []).append(choice)
     labels = [label for label in map(str, metrics["algorithm"].values) if label in chosen]
-    tables = {label: _slice(metrics, metric, label, drawn, chosen[label]) for label in labels}
+    last = at_end(metrics)[metric]
+    tables = {label: _at_best(last, metrics, label, drawn, chosen[label]) for label in labels}
     if len(drawn) == 1:
         beside = sum(1 + _legend_text(label).count("\n") for label in labels)  # lines of the legend
         figure = Figure(figsize=(8.6, max(4.8, 0.2 * beside + 1.0)), layout="constrained")
@@ -59,11 +60,6 @@ def _is_drawn(metrics: xr.Dataset, choice: Best, drawn: Sequence[str]) -> bool:
     """Whether a best cell has the first value on each axis of the data or the model that is not drawn."""
     apart = [name for name in problem_axes(metrics) if name not in drawn]
     return all(choice.cell[name] == metrics[name].values[0].item() for name in apart)
-
-
-def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Sequence[Best]) -> np.ndarray:
-    """``[drawn axes, seed]`` at the last evaluation, at the best cell's value on every other axis."""
-    return _at_best(at_end(metrics)[metric], metrics, label, drawn, chosen)
 
 
 def _diverged(metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Sequence[Best]) -> np.ndarray:

@@ -18,8 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
 from fljax.core.values import CountOrZero, Share, check_by_client, check_flags, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Cohort, Info
-from fljax.scenarios.behaviour import of_ids
-from fljax.scenarios.common import DROPOUT, Entry, applied_scenarios, key_number
+from fljax.scenarios.common import DROPOUT, Entry, applied_scenarios, key_number, of_ids
 
 
 @checked

@@ -21,7 +21,7 @@ from fljax.core.values import NonNegative, Share, check_by_client, checked
 from fljax.protocol import Algorithm, Census, Info, LocalData, Round, Seat, along
 from fljax.protocol.sums import Part, Streamed, Total, as_streamed
 from fljax.scenarios import common
-from fljax.scenarios.behaviour import of_client
+from fljax.scenarios.common import of_client
 from fljax.scenarios.effort import Efforts, with_effort
 from fljax.scenarios.strategic import Levels
 

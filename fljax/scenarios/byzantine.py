@@ -18,8 +18,16 @@ from fljax.core.values import NonNegative, NumberOrInfinity, Share, checked
 from fljax.protocol import Algorithm, AnyArray, roles
 from fljax.protocol.messages import NOT_ASKED, Report, changed_reports, changed_update
 from fljax.scenarios.appeal_based import AppealBallot
-from fljax.scenarios.behaviour import Drawn, given, with_behaviour
-from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number, root_mean_square
+from fljax.scenarios.common import (
+    BYZANTINE,
+    Drawn,
+    Entry,
+    add_normal,
+    given,
+    key_number,
+    root_mean_square,
+    with_behaviour,
+)
 
 
 @checked

@@ -16,8 +16,7 @@ from fljax.core import trees
 from fljax.core.values import NonNegative, Range, checked
 from fljax.protocol import Algorithm, AnyArray, roles
 from fljax.protocol.messages import changed_update
-from fljax.scenarios.behaviour import everybody, given, with_behaviour
-from fljax.scenarios.common import CLIPPED, Entry, add_normal, key_number
+from fljax.scenarios.common import CLIPPED, Entry, add_normal, everybody, given, key_number, with_behaviour
 
 
 @checked

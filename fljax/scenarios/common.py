@@ -1,23 +1,46 @@
-"""Parts that scenarios share: registry entries, scores of deployed models, noise, and wrapped Servers.
+"""Parts that scenarios share: registry entries, scores of deployed models, behaviours, noise, and wrapped Servers.
 
 The appeal of deployed models (``deployed_model_appeal``) is by training loss, as what clients require is by default: a
 test loss is seldom below a standalone training loss. The loss is another pass over the training rows, so only scenarios
 that mark themselves ask for it (``Applied.tunes``).
+
+Behaviours are data: an array says which clients misbehave (send something else than they should), and in which rounds.
+So runs with different arrays share a program. A given array is not part of the state: a run that continues from
+``initial`` uses the array of its own plan. A drawn one is part of the clients' states: the server sends each client its
+own row once, before its first round, so the size of later messages does not change. Scenarios find the field ``update``
+by name and a ``Report`` by type, also inside ballots that carry other ballots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
 from fljax import training
 from fljax.core import trees
-from fljax.protocol import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset, Task, roles, sums
-from fljax.protocol.rounds import is_per_client
+from fljax.core.values import check_flags
+from fljax.protocol import (
+    Algorithm,
+    AnyArray,
+    Applied,
+    Available,
+    Census,
+    Cohort,
+    Info,
+    LocalData,
+    PerClient,
+    Seat,
+    Subset,
+    Task,
+    roles,
+    sums,
+)
+from fljax.protocol.algorithm import is_per_client
 
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
@@ -157,3 +180,194 @@ def keep_rows(gone: Bool[Array, " N"], before: PyTree, after: PyTree) -> PyTree:
         return trees.where_rows(gone, old, new) if is_per_client(new) else new
 
     return jax.tree.map(keep, before, after, is_leaf=is_per_client)
+
+
+# One number for all clients, one per client id, or one per round and client id.
+ByRound = Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""]
+
+
+class Given(NamedTuple):
+    """The misbehaving clients, given by the user."""
+
+    check: Callable[[int], None]  # (population); a ValueError if the array or the ids do not fit it
+    row: Callable[[Int[Array, ""]], Bool[Array, "*rounds"]]  # (id) -> [] or [rounds], one client's column
+
+
+class Drawn(NamedTuple):
+    """``round(fraction N)`` misbehaving clients, drawn with the key ``fold_in(key of init_server, number)``."""
+
+    fraction: float | Float[Array, ""]
+    number: int
+
+
+def given(who: Shaped[AnyArray, "*rounds N"]) -> Given:
+    """The misbehaving clients by an array ``[N]`` or ``[rounds, N]`` of bools or zeros and ones."""
+    try:
+        array = jnp.asarray(who)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected who to be [clients] or [rounds, clients] of numbers, got {who!r}") from None
+    if array.ndim not in (1, 2) or array.shape[0] == 0:
+        raise ValueError(f"expected who to be [clients] or [rounds, clients], got shape {array.shape}")
+    check_flags("who", array)
+
+    def check(population: int) -> None:
+        if array.shape[-1] != population:
+            raise ValueError(f"expected who to have an entry for each of {population} clients, got {array.shape[-1]}")
+
+    return Given(check, lambda id: array[..., id] != 0)
+
+
+# All clients in all rounds; not an array, so it fits any number of clients.
+everybody = Given(lambda population: None, lambda id: jnp.asarray(True))
+
+
+def _is_id(id: object) -> bool:
+    return isinstance(id, int | np.integer) and bool(id >= 0)
+
+
+def of_ids(ids: Sequence[int]) -> Given:
+    """The misbehaving clients by their ids."""
+    chosen = tuple(ids)
+    if len(set(chosen)) != len(chosen) or any(not _is_id(id) for id in chosen):
+        raise ValueError(f"expected different ids of clients from 0 for ids, got {list(chosen)}")
+
+    def check(population: int) -> None:
+        if max(chosen, default=-1) >= population:
+            raise ValueError(f"expected ids of clients from 0 to {population - 1} for ids, got {list(chosen)}")
+
+    return Given(check, lambda id: jnp.any(jnp.asarray(chosen, jnp.int32) == id))
+
+
+def chosen_by(
+    name: str,
+    number: int,
+    *,
+    ids: Sequence[int] | None,
+    who: Shaped[AnyArray, "*rounds N"] | None,
+    fraction: float | Float[Array, ""] | None,
+) -> Given | Drawn:
+    """The misbehaving clients by the one of ``ids``, ``who`` and ``fraction`` that is not None."""
+    if (ids is not None) + (who is not None) + (fraction is not None) != 1:
+        raise ValueError(f"expected exactly one of ids, who and fraction for {name}")
+    if who is not None:
+        return given(who)
+    if ids is not None:
+        return of_ids(ids)
+    assert fraction is not None
+    return Drawn(fraction, number)
+
+
+def with_behaviour(
+    inner: Algorithm,
+    name: str,
+    behaviour: Given | Drawn,  # unseen clients never misbehave
+    *,
+    sent: Callable[[Key[Array, ""], Bool[Array, ""], PyTree], PyTree],  # (key of its training, behaves [], up) -> up
+    answered: Callable[[Bool[Array, ""], PyTree], PyTree] | None = None,  # (behaves, ballot) -> ballot
+    counted: bool = True,  # whether metrics count the clients that misbehave in at least one round
+    rounds: Sequence[int] | None = None,  # (first, end): they misbehave from ``first`` to before ``end``
+) -> Algorithm:
+    """``inner`` with changed messages from the misbehaving clients, of as many bytes."""
+    behaving = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
+    algorithm, ever = behaving.algorithm, behaving.ever
+    if rounds is not None and (len(rounds) != 2 or not all(map(_is_id, rounds)) or rounds[0] >= rounds[1]):
+        raise ValueError(
+            f"expected rounds of {name} to be the first round and the one after the last, got {list(rounds)}"
+        )
+
+    def behaves(client: PyTree, seat: Seat) -> Bool[Array, ""]:
+        now = behaving.behaves(client, seat)
+        return now if rounds is None else now & (rounds[0] <= seat.round) & (seat.round < rounds[1])
+
+    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
+        assert algorithm.poll is not None
+        ballot = algorithm.poll.ask(key, seat, down, client, data)
+        return ballot if answered is None else answered(behaves(client, seat), ballot)
+
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[PyTree, PyTree]:
+        up, new = algorithm.train(key, seat, down, client, data)
+        return sent(key, behaves(client, seat), up), new
+
+    def counts(server: PyTree, seat: Seat) -> Bool[Array, ""]:
+        honest = ~ever(server, seat)
+        return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
+
+    return algorithm._replace(
+        poll=None if algorithm.poll is None else algorithm.poll._replace(ask=ask),
+        train=train,
+        counts=algorithm.counts if counted else counts,
+        scenarios=applied_scenarios(inner, name),
+    )
+
+
+class Known(NamedTuple):
+    """An algorithm, and whether each of its clients misbehaves."""
+
+    algorithm: Algorithm
+    behaves: Callable[[PyTree, Seat], Bool[Array, ""]]  # (client, seat), in this round
+    ever: Callable[[PyTree, Seat], Bool[Array, ""]]  # (server, seat), in some round
+
+
+def with_given(inner: Algorithm, behaviour: Given) -> Known:
+    """``inner`` that first checks the behaviour's number of clients; unseen clients never misbehave."""
+
+    def init_server(key: Key[Array, ""], census: Census) -> PyTree:
+        behaviour.check(census.train.shape[0])
+        return inner.init_server(key, census)
+
+    def behaves(client: PyTree, seat: Seat) -> Array:
+        if not seat.known:
+            return jnp.asarray(False)
+        return of_round(behaviour.row(seat.id), seat.round)
+
+    def ever(server: PyTree, seat: Seat) -> Array:
+        return jnp.any(behaviour.row(seat.id)) if seat.known else jnp.asarray(False)
+
+    return Known(inner._replace(init_server=init_server), behaves, ever)
+
+
+def of_round(row: Shaped[Array, "*rounds_N"], round: Int[Array, ""]) -> Shaped[Array, "*N"]:
+    """A client's entry in a round, or a row of clients: one for all rounds, or that of ``round % rounds``."""
+    return row if row.ndim == 0 else row[round % row.shape[0]]
+
+
+def of_client(numbers: Shaped[Array, "*rounds_N"], seat: Seat) -> Shaped[Array, ""]:
+    """A client's entry in a round, of one number for all, ``[N]`` or ``[rounds, N]``."""
+    return numbers if numbers.ndim == 0 else of_round(numbers[..., seat.id], seat.round)
+
+
+class DrawnServer(NamedTuple):
+    """The wrapped algorithm's Server and the drawn clients, which no algorithm reads."""
+
+    inner: PyTree
+    behaviour: PerClient
+
+
+class DrawnClient(NamedTuple):
+    """The wrapped algorithm's Client (or its Down before the first round), and whether the client was drawn."""
+
+    inner: PyTree
+    behaviour: Bool[Array, ""]
+
+
+def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
+    wrapped = with_server(inner)
+
+    def init_server(key: Key[Array, ""], census: Census) -> DrawnServer:
+        population = census.train.shape[0]
+        score = jax.random.uniform(jax.random.fold_in(key, behaviour.number), (population,), jnp.float32)
+        place = jnp.argsort(jnp.argsort(score))
+        drawn = place < jnp.round(jnp.asarray(behaviour.fraction, score.dtype) * population)
+        return DrawnServer(inner.init_server(key, census), PerClient(drawn))
+
+    def send(server: PyTree, seat: Seat) -> PyTree:
+        down = wrapped.send(server, seat)
+        return DrawnClient(down, server.behaviour) if seat.first else down  # its own row
+
+    def init_client(key: Key[Array, ""], seat: Seat, down: DrawnClient, data: LocalData) -> DrawnClient:
+        return DrawnClient(inner.init_client(key, seat, down.inner, data), down.behaviour)
+
+    algorithm = with_clients(
+        wrapped, lambda seat, client, data: (inner, client.inner, data), lambda client, new: client._replace(inner=new)
+    )._replace(init_server=init_server, send=send, init_client=init_client)
+    return Known(algorithm, lambda client, seat: client.behaviour, lambda server, seat: server.behaviour)

@@ -14,10 +14,9 @@ from typing import Annotated
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Integer, Key, PyTree
 
-from fljax.core.signatures import Range
-from fljax.core.values import check_by_client, checked
+from fljax.core.values import Range, check_by_client, checked
 from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Rows, Seat, Subset, along
-from fljax.protocol.lists import choose_list
+from fljax.protocol.data import choose_list
 from fljax.scenarios.common import Entry, applied_scenarios, with_clients
 
 

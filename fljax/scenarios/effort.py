@@ -12,12 +12,10 @@ from typing import Annotated
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax.core.signatures import Range
-from fljax.core.values import check_by_client, checked
+from fljax.core.values import Range, check_by_client, checked
 from fljax.protocol import Algorithm, Available, Census, Cohort, Info, LocalData, Seat, Subset, along
 from fljax.protocol.messages import changed_report
-from fljax.scenarios.behaviour import ByRound, of_client, of_round
-from fljax.scenarios.common import Entry, applied_scenarios, with_clients
+from fljax.scenarios.common import ByRound, Entry, applied_scenarios, of_client, of_round, with_clients
 
 # A product of a share and a number of rows may be above a whole number by rounding alone.
 _ROUNDING = 1e-6

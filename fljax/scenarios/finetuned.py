@@ -16,8 +16,7 @@ from fljax import training
 from fljax.core import trees
 from fljax.core.values import Count, NonNegative, checked
 from fljax.protocol import Algorithm, AnyArray, LocalData, Seat, TrainingKey
-from fljax.scenarios.behaviour import given, with_given
-from fljax.scenarios.common import Entry, applied_scenarios
+from fljax.scenarios.common import Entry, applied_scenarios, given, with_given
 from fljax.training import Local
 
 # Streams of the key of ``deploy``.

@@ -14,8 +14,7 @@ from fljax.core import trees
 from fljax.core.values import Share, checked
 from fljax.protocol import Algorithm, AnyArray
 from fljax.protocol.messages import changed_update
-from fljax.scenarios.behaviour import chosen_by, with_behaviour
-from fljax.scenarios.common import FREE_RIDING, Entry, key_number
+from fljax.scenarios.common import FREE_RIDING, Entry, chosen_by, key_number, with_behaviour
 
 
 @checked

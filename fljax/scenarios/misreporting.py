@@ -16,8 +16,7 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from fljax.core.values import NumberOrInfinity, Share, checked
 from fljax.protocol import Algorithm, AnyArray
 from fljax.protocol.messages import changed_report
-from fljax.scenarios.behaviour import chosen_by, with_behaviour
-from fljax.scenarios.common import MISREPORTING, Entry, key_number
+from fljax.scenarios.common import MISREPORTING, Entry, chosen_by, key_number, with_behaviour
 
 Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
 

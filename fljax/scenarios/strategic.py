@@ -23,12 +23,19 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fljax.core import trees, users
 from fljax.core.names import name_of
-from fljax.core.signatures import Range
-from fljax.core.values import check_by_client, checked
+from fljax.core.values import Range, check_by_client, checked
 from fljax.protocol import Algorithm, Census, LocalData, Seat, Task, roles
 from fljax.protocol.messages import changed_report, changed_update
-from fljax.scenarios.behaviour import ByRound, of_client
-from fljax.scenarios.common import STRATEGIC, Entry, add_normal, applied_scenarios, key_number, root_mean_square
+from fljax.scenarios.common import (
+    STRATEGIC,
+    ByRound,
+    Entry,
+    add_normal,
+    applied_scenarios,
+    key_number,
+    of_client,
+    root_mean_square,
+)
 from fljax.scenarios.effort import with_effort
 from fljax.scenarios.flipped_labels import with_flipped_labels
 from fljax.scenarios.misreporting import false_value

@@ -25,7 +25,7 @@ from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.states import by_id
 from fljax.engine.whole_runs.program import Scales, final_state
 from fljax.protocol import Algorithm, Federation, Moments, unlabelled
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 from fljax.testing.bench import LOCAL, POPULATION, Bench, enable_x64, quick_options
 from fljax.testing.federation import logistic_regression, tiny_federation, with_other_rows
 from fljax.testing.laws import assert_same

@@ -12,7 +12,7 @@ import numpy as np
 from fljax.core import trees
 from fljax.models import correct
 from fljax.protocol import ClientData, Examples, Federation, Rows, Spans, Task
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 
 FEATURES, CLASSES = 4, 3  # of the examples
 # Sizes by client id; the second half of each line belongs to the unseen clients.

@@ -1,6 +1,6 @@
-"""The laws that every algorithm obeys, each a function of a ``Bench`` that raises an AssertionError.
+"""The laws that every algorithm obeys, each a function of a ``Bench``, and comparisons of pytrees.
 
-Comparisons of pytrees, which raise an AssertionError that names the leaf.
+They raise an AssertionError, which names the leaf that differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fljax.engine.rounds.evaluate import evaluate
 from fljax.engine.rounds.round import RoundOptions, train_one
 from fljax.engine.rounds.states import State, by_id, initial_state
 from fljax.protocol import Algorithm, Cohort, Federation, Seat, seen_from, unlabelled
-from fljax.protocol.rounds import is_per_client
+from fljax.protocol.algorithm import is_per_client
 from fljax.protocol.sums import Streamed, as_streamed
 from fljax.scenarios import opting_out
 from fljax.testing.bench import LOCAL, POPULATION, ROUNDS, TASK, Bench, enable_x64, federation, quick_options

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, Key
 
 from fljax.core import platforms
 from fljax.protocol import Moments, Rows, Subset, Task
-from fljax.protocol.lists import least_rows
+from fljax.protocol.data import least_rows
 from fljax.training.settings import Local
 
 

@@ -14,8 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from fljax.core import users
 from fljax.core.names import unknown
-from fljax.core.signatures import parameters_of, takes_anything
-from fljax.core.values import Count, NonNegative, Positive, as_number
+from fljax.core.values import Count, NonNegative, Positive, as_number, parameters_of, takes_anything
 from fljax.protocol import Task, roles
 
 

@@ -14,9 +14,8 @@ import optax
 from fljax import training
 from fljax.core.trees import take
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import by_id, initial_state
+from fljax.engine.rounds.states import Purpose, by_id, client_key, initial_state, round_key
 from fljax.models import correct
 from fljax.protocol import Algorithm, ClientData, Examples, Federation, Rows, Subset, Task, unlabelled
 from fljax.training import Local

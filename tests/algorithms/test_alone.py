@@ -14,7 +14,7 @@ import fljax
 from fljax import training
 from fljax.algorithms import fedavg, standalone
 from fljax.engine import simulate
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.metrics.registry import COMPARED_WITH_STANDALONE, ON_REQUEST
 from fljax.models import correct
 from fljax.protocol import ClientData, Examples, Federation, LocalData, Rows, Seat, Subset, Task

@@ -16,7 +16,7 @@ from fljax.aggregators.tokens import lots
 from fljax.algorithms import Bidding, Tokens, ipfl
 from fljax.config import builder_arguments, load
 from fljax.core.trees import take
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.protocol import Rows, Subset
 from fljax.training import Local
 from tests.algorithms.oracle_tools import NOTHING, POPULATION, deployed, rate_of, run

@@ -17,7 +17,7 @@ from fljax import training
 from fljax.aggregators import iafl_reference, iafl_subsets
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank
 from fljax.core.trees import take
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.protocol import Rows, Subset
 from fljax.training import Local
 from tests.algorithms.oracle_tools import (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.testing import CliRunner
 
-from fljax.cli.options import RunOptions, with_options
+from fljax.cli.running import RunOptions, with_options
 
 Loud = Annotated[bool, typer.Option("--loud", help="Shout.")]
 

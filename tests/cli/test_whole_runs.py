@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fljax import games
-from fljax.cli.options import CertifyOptions, WholeRunOptions, WorthOptions
+from fljax.cli.running import CertifyOptions, WholeRunOptions, WorthOptions
 from fljax.engine.checkpoints import Stopped
 from fljax.experiments import certify, worth
 from fljax.results import folders

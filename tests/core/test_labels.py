@@ -15,7 +15,7 @@ import xarray as xr
 from fljax import algorithms, contributions, engine, games, metrics, results, theory
 from fljax.contributions.estimators.directions import first_order
 from fljax.contributions.estimators.rounds import estimate_run
-from fljax.core.signatures import allowed_by, annotations_of
+from fljax.core.values import allowed_by, annotations_of
 from fljax.engine.loop.compilation import check_rows
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.whole_runs.running import Over, varied_plan

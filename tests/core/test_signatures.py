@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fljax.core.signatures import annotations_of, is_whole
+from fljax.core.values import annotations_of, is_whole
 
 
 def test_whole_numbers_of_python_and_numpy() -> None:

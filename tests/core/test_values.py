@@ -23,8 +23,7 @@ from fljax.algorithms.market import Clustering
 from fljax.algorithms.single_model import server_optimizer
 from fljax.core import values
 from fljax.core.names import check_unlabelled
-from fljax.core.signatures import ALL, Allowed, Range
-from fljax.core.values import Count, NonNegative, Share, checked
+from fljax.core.values import ALL, Allowed, Count, NonNegative, Range, Share, checked
 from fljax.data.partitions.partition import PARTITIONERS
 from fljax.engine.programs.program import partition_plan
 from fljax.protocol import Algorithm, AnyArray, Census, Task

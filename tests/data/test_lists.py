@@ -14,7 +14,7 @@ from fljax.core import trees
 from fljax.data.tables import ListStore
 from fljax.engine.rounds.states import same_tests
 from fljax.protocol import IndexList, Rows, Spans
-from fljax.protocol.lists import choose_list
+from fljax.protocol.data import choose_list
 
 LISTS = jnp.asarray([0, 5, 3, 9, 7, 2], jnp.int32)
 

@@ -9,7 +9,7 @@ import pytest
 from docs import generate
 from docs.generator import methods
 from fljax import algorithms
-from fljax.core.signatures import parameters_of
+from fljax.core.values import parameters_of
 
 
 def formulas(name: str) -> list[str]:

@@ -19,7 +19,7 @@ from fljax.cli.catalogue import describe, entries, written
 from fljax.config import keys
 from fljax.config.keys import Named
 from fljax.config.reading import read
-from fljax.core.signatures import parameters_of
+from fljax.core.values import parameters_of
 from fljax.metrics.registry import METRICS
 
 ROOT = pathlib.Path(__file__).parent.parent.parent

@@ -18,15 +18,13 @@ from fljax.algorithms import ditto, fedavg, fedfomo, iafl, rank
 from fljax.core import trees
 from fljax.core.trees import take
 from fljax.engine.devices import client_mapping as mapping
-from fljax.engine.devices.client_mapping import Picked, Spread, fold_lanes, map_lanes
-from fljax.engine.devices.jaxprs import arguments_read
+from fljax.engine.devices.client_mapping import Picked, Spread, arguments_read, fold_lanes, map_lanes
 from fljax.engine.devices.layout import division, replicate
 from fljax.engine.loop import checkpointing
 from fljax.engine.loop.compilation import Programs, compile_all
 from fljax.engine.programs import program
-from fljax.engine.programs.execution import Execution, resolve
 from fljax.engine.programs.program import Plan, partition_plan
-from fljax.engine.programs.shapes import measure, state_bytes
+from fljax.engine.programs.shapes import Execution, measure, resolve, state_bytes
 from fljax.protocol import Exchanged, PerClient, Rows, Seat, WithPeers, rows_of, seen_from, with_rows
 from fljax.training import Local
 from tests.laws.compare import assert_close
@@ -267,7 +265,7 @@ import numpy as np
 from tests.engine.test_devices import _federation, TASK, LOCAL, _wide
 from fljax import engine
 from fljax.algorithms import ditto, fedavg, fedfomo, iafl, rank
-from fljax.engine.programs.execution import Execution
+from fljax.engine.programs.shapes import Execution
 from tests.laws.compare import assert_close
 for build in (iafl, rank, ditto, fedavg, fedfomo):
     runs = [

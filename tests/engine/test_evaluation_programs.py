@@ -14,8 +14,8 @@ from fljax import engine
 from fljax.algorithms import fedavg, incfl
 from fljax.engine.devices.layout import Layout
 from fljax.engine.loop import compilation
-from fljax.engine.programs import evaluation, program
-from fljax.engine.programs.evaluation import GlobalModel, global_model_of
+from fljax.engine.programs import program
+from fljax.engine.programs.program import GlobalModel, global_model_of
 from fljax.engine.rounds.states import by_id
 from fljax.protocol import Algorithm, Judged, PerClient, Task, unlabelled
 from fljax.scenarios import byzantine
@@ -35,7 +35,7 @@ def traced(build: Any, task: Task, **more: Any) -> list[str]:
     """The names of the programs that a run of this algorithm compiles."""
     plan = engine.Plan(build, {"task": task, "local": LOCAL, **more})
     prepared = compilation.Together.of([plan], tiny_federation(), engine.Schedule(2, seeds=2)).on()
-    return [program.fun_name for program in evaluation.trace_all(*prepared[:-1])]
+    return [traced.fun_name for traced in program.trace_all(*prepared[:-1])]
 
 
 def noisy(task: Task, local: Local) -> Algorithm:
@@ -124,7 +124,7 @@ def test_the_task_may_stand_anywhere_in_the_arguments() -> None:
     def of(*tasks: Task) -> Task | None:
         arguments = {"arguments": {"task": tasks[0]}, "options": tasks[1:]}
         spec, traced, _ = program.split_plan(engine.Plan(fedavg, arguments))
-        return evaluation.task_given(spec, traced)
+        return program.task_given(spec, traced)
 
     assert of(TASK) == of(TASK, TASK) == TASK
     assert of(TASK, new_task()) is None
@@ -135,7 +135,7 @@ def test_arrays_of_the_task_of_a_finished_algorithm_are_constants_of_its_program
 
     def given(task: Task) -> Task | None:
         spec, traced, _ = program.split_plan(fedavg(task, LOCAL))
-        return evaluation.task_given(spec, traced)
+        return program.task_given(spec, traced)
 
     assert given(TASK) == TASK
     assert given(TASK._replace(logits=jax.tree_util.Partial(lambda *given: given[1], jnp.ones(1)))) is None
@@ -148,11 +148,11 @@ def test_arrays_of_the_task_are_arguments_unless_runs_differ_in_them() -> None:
     task = TASK._replace(logits=jax.tree_util.Partial(shifted, jnp.ones((1, 1))))
     spec, inputs = program.partition_plan(engine.Plan(fedavg, {"task": task, "local": LOCAL}), by_id(tiny_federation()))
     model = GlobalModel(None, (), False)
-    assert evaluation.with_global_model(spec, inputs, model).global_model == model
-    assert evaluation.with_global_model(spec._replace(varied=(0,)), inputs, model).global_model is None
+    assert program.with_global_model(spec, inputs, model).global_model == model
+    assert program.with_global_model(spec._replace(varied=(0,)), inputs, model).global_model is None
     asked = spec._replace(extra=("objective_gradient_norm",))
-    assert evaluation.with_global_model(asked, inputs, model).global_model is None
-    serving, layout, judged = evaluation._of_model(spec, Layout(3, 1, 2), inputs)
+    assert program.with_global_model(asked, inputs, model).global_model is None
+    serving, layout, judged = program._of_model(spec, Layout(3, 1, 2), inputs)
     assert layout == Layout(1, 1, 2)
     assert len(judged.traced) == 1
     assert serving.static.count(program.TRACED) == 1

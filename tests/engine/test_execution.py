@@ -19,7 +19,7 @@ from fljax.engine.devices.client_mapping import _deal, fold_lanes, map_lanes
 from fljax.engine.devices.layout import Layout, replicate
 from fljax.engine.loop.compilation import Programs, compile_all, fastest
 from fljax.engine.programs import program
-from fljax.engine.programs.execution import (
+from fljax.engine.programs.shapes import (
     ACCELERATOR,
     CACHE,
     CPU_CHUNK,
@@ -27,10 +27,10 @@ from fljax.engine.programs.execution import (
     Execution,
     Sizes,
     _least_waste,
+    measure,
     neighbours,
     resolve,
 )
-from fljax.engine.programs.shapes import measure
 from fljax.scenarios import availability, dropout
 from fljax.training import Local
 from tests.compiled import compilations

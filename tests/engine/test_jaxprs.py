@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from fljax.engine.devices.jaxprs import arguments_read, is_all_true, step_bytes, steps_differ
+from fljax.engine.devices.client_mapping import arguments_read, is_all_true, step_bytes, steps_differ
 
 MATRIX = 4 * 64 * 64
 X, KERNEL = (jax.ShapeDtypeStruct((64, 64), jnp.float32) for _ in range(2))

@@ -15,9 +15,8 @@ from fljax import algorithms, data, engine
 from fljax.engine import Execution
 from fljax.engine.offload import host_data
 from fljax.engine.offload.host_data import HostData, splits_read_by
-from fljax.engine.programs.execution import Sizes, resolve
 from fljax.engine.programs.program import Plan, partition_plan
-from fljax.engine.programs.shapes import measure
+from fljax.engine.programs.shapes import Sizes, measure, resolve
 from fljax.engine.rounds.states import by_id
 from fljax.testing.federation import client_rows, spoil_client, tiny_federation, with_lists
 from tests.laws.cases import bench, federation
@@ -157,9 +156,9 @@ def test_blocks_are_small_and_a_multiple_of_what_is_computed_at_a_time(monkeypat
 
 
 def test_auto_keeps_on_the_host_what_an_accelerator_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fljax.engine.programs import execution
+    from fljax.engine.programs import shapes
 
-    monkeypatch.setattr(execution, "_memory", lambda: 1000)
+    monkeypatch.setattr(shapes, "_memory", lambda: 1000)
     sizes = Sizes(10, 100, 1, 10, 10, 10)
 
     def places(platform: str, asked: Execution | None = None, **found: Any) -> tuple[str, str]:

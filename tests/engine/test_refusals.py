@@ -29,8 +29,8 @@ from fljax.engine import (
 )
 from fljax.engine.callbacks import track
 from fljax.engine.checkpoints import Checkpoint
-from fljax.engine.programs.execution import Sizes, resolve
-from fljax.engine.rounds.keys import CLIENTS, ROUNDS, SLOTS, Purpose, client_key, round_key, seeds_of
+from fljax.engine.programs.shapes import Sizes, resolve
+from fljax.engine.rounds.states import CLIENTS, ROUNDS, SLOTS, Purpose, client_key, round_key, seeds_of
 from fljax.engine.whole_runs.program import RunEnd
 from fljax.engine.whole_runs.saved import measure_kinds
 from fljax.protocol import Rows

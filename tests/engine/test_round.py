@@ -15,10 +15,9 @@ from fljax import engine, training
 from fljax.algorithms import fedavg
 from fljax.engine.devices.layout import Layout
 from fljax.engine.loop import standalone_models
-from fljax.engine.programs.execution import Sizes
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.programs.shapes import Sizes
 from fljax.engine.rounds.round import RoundOptions
-from fljax.engine.rounds.states import by_id, census, initial_state, local_data
+from fljax.engine.rounds.states import Purpose, by_id, census, client_key, initial_state, local_data, round_key
 from fljax.protocol import Federation
 from fljax.training import Local
 from tests.laws.compare import assert_same

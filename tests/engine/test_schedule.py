@@ -12,7 +12,7 @@ import pytest
 from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine.loop.history import Schedule
-from fljax.engine.rounds.keys import ROUNDS
+from fljax.engine.rounds.states import ROUNDS
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

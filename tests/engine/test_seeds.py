@@ -10,7 +10,7 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg
-from fljax.engine.rounds.keys import seeds_of
+from fljax.engine.rounds.states import seeds_of
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

@@ -17,7 +17,7 @@ from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine.loop import blocks
-from fljax.engine.rounds.keys import Purpose, round_key
+from fljax.engine.rounds.states import Purpose, round_key
 from fljax.protocol import Algorithm, Federation, Task
 from fljax.results import Reference
 from fljax.training import Local

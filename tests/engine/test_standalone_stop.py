@@ -13,7 +13,7 @@ import fljax
 from fljax import config, data, models, training
 from fljax.config import parse_grid
 from fljax.engine import Execution, estimate_standalone, standalone
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.experiments.run import run
 from fljax.experiments.sweep import run as run_sweep
 from fljax.protocol import Rows, Subset

@@ -19,8 +19,7 @@ from fljax.engine.devices.layout import Layout
 from fljax.engine.loop import trained
 from fljax.engine.offload import run as offload
 from fljax.engine.offload.host_data import SplitsRead
-from fljax.engine.programs.evaluation import predictions
-from fljax.engine.programs.program import partition_plan
+from fljax.engine.programs.program import partition_plan, predictions
 from fljax.engine.programs.shapes import measure
 from fljax.engine.rounds.states import by_id
 from fljax.metrics import Score

@@ -12,8 +12,7 @@ import pytest
 
 from fljax import engine, training
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.states import by_id, initial_state, local_data
+from fljax.engine.rounds.states import Purpose, by_id, client_key, initial_state, local_data, round_key
 from fljax.protocol import Algorithm, Federation
 from fljax.training import Local
 from tests.oracles import toys as oracle

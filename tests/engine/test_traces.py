@@ -13,7 +13,7 @@ from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine.devices.client_mapping import fold_lanes, map_lanes
 from fljax.engine.loop import compilation
-from fljax.engine.programs import evaluation, program
+from fljax.engine.programs import program
 from fljax.engine.programs.shapes import measure
 from fljax.protocol import Poll, Task
 from fljax.training import Local
@@ -43,7 +43,7 @@ def test_a_rehearsal_the_compilation_ahead_and_the_run_share_their_traces() -> N
     schedule, judged = engine.Schedule(2), list[int]()
     for _ in ("ahead", "run"):
         prepared = compilation.Together.of([plan], federation, schedule).on()
-        assert len(list(evaluation.trace_all(*prepared[:-1]))) == 3
+        assert len(list(program.trace_all(*prepared[:-1]))) == 3
         assert seen.count("step") == 2
         judged.append(seen.count("judged"))
     assert judged[0] == judged[1] > 0

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from fljax.config.errors import ConfigError
+from fljax.config.keys import ConfigError
 from fljax.experiments.inputs.entrants import chosen_of, deviations_of, read_deviations
 from fljax.games.strategic.playing import Messages, usual_deviations
 from fljax.scenarios import ByReport, Strategy

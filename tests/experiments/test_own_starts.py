@@ -15,7 +15,7 @@ from fljax import config, models, training
 from fljax.config import ConfigError, parse_grid
 from fljax.core import trees
 from fljax.engine import Execution, estimate_standalone, standalone
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.experiments import run as experiment
 from fljax.experiments import sweep
 from fljax.experiments.inputs.setup import resolve_setup

@@ -12,7 +12,7 @@ from scipy.special import log_softmax, softmax
 import fljax
 from fljax import data
 from fljax.engine.rounds.states import by_id
-from fljax.experiments.inputs.pooling import pooled
+from fljax.experiments.inputs.preparation import pooled
 from fljax.protocol import Labelled
 from tests.toys.federation import TRAIN, UNSEEN_TRAIN, tiny_federation
 from tests.toys.quick import quick_programs
@@ -162,7 +162,7 @@ def test_what_cannot_be_pooled_is_refused(entry: Any, words: str) -> None:
 
 
 def test_labels_of_a_block() -> None:
-    from fljax.experiments.inputs.pooling import by_client
+    from fljax.experiments.inputs.preparation import by_client
 
     values = {"unseen_test_loss": np.arange(6.0).reshape(2, 3), "test_loss": np.full((2, 1), np.nan)}
     values |= {"unseen_average_loss": np.ones(2), "average_loss": np.ones(2)}

@@ -18,7 +18,7 @@ import fljax
 from fljax import config as configuration
 from fljax import data
 from fljax.cli.commands.results import export
-from fljax.cli.options import FigureOptions
+from fljax.cli.running import FigureOptions
 from fljax.config.reading import parse_grid
 from fljax.experiments import sweep
 from fljax.experiments.inputs.setup import resolve_setup

@@ -13,7 +13,7 @@ import xarray as xr
 
 import fljax
 from fljax import data, models
-from fljax.experiments.inputs.requirements import (
+from fljax.experiments.inputs.setup import (
     Clients,
     Given,
     Requirement,

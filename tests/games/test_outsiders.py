@@ -18,7 +18,7 @@ import fljax
 from fljax import algorithms, data, models
 from fljax.algorithms import REGISTRY
 from fljax.config import parse
-from fljax.core.signatures import accepts
+from fljax.core.values import accepts
 from fljax.experiments import worth
 from fljax.experiments.inputs.setup import build_federation
 from fljax.protocol import Federation

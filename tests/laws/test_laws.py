@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.states import by_id, local_data
+from fljax.engine.rounds.states import Purpose, by_id, client_key, local_data, round_key
 from fljax.protocol import Seat
 from fljax.testing import laws
 from tests.laws.cases import (

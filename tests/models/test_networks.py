@@ -13,7 +13,7 @@ import pytest
 
 from fljax.core import trees
 from fljax.models import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, standardise
-from fljax.models.network import Common, network_task
+from fljax.models.task import Common, network_task
 from tests.precision import enable_x64
 
 pytestmark = pytest.mark.usefixtures("strict")

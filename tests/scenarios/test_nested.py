@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg
-from fljax.engine.rounds.keys import Purpose, round_key
-from fljax.engine.rounds.states import by_id, initial_state
+from fljax.engine.rounds.states import Purpose, by_id, initial_state, round_key
 from fljax.protocol import Available
 from fljax.scenarios import REGISTRY, Strategy, availability, byzantine, clipped, dropout
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part

@@ -12,7 +12,7 @@ import pytest
 import fljax
 from fljax import aggregators, algorithms, scenarios
 from fljax.algorithms.single_model import SingleModel, single_model
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.protocol import Algorithm, Available, Census, LocalData, Rows, Seat, Subset
 from fljax.protocol.messages import Report, Sent
 from fljax.scenarios import ByReport, Strategy, strategic

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.engine.devices.layout import Layout
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import by_id, initial_state, local_data
+from fljax.engine.rounds.states import Purpose, by_id, client_key, initial_state, local_data, round_key
 from fljax.protocol import Seat, unlabelled
 from fljax.training import Local
 from tests.toys.federation import client_rows

@@ -24,8 +24,8 @@ from benchmarks.accelerators.cells import COUNTS, workload  # noqa: E402
 from benchmarks.peers.measuring import error_of  # noqa: E402
 from benchmarks.peers.workloads import Workload  # noqa: E402
 from fljax.core import trees  # noqa: E402
-from fljax.engine.programs.execution import Execution, resolve  # noqa: E402
 from fljax.engine.programs.program import partition_plan  # noqa: E402
+from fljax.engine.programs.shapes import Execution, resolve  # noqa: E402
 from fljax.engine.programs.shapes import measure as sizes_of  # noqa: E402
 
 server.use_jax()

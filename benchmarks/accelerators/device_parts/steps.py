@@ -13,7 +13,7 @@ import parts
 
 from benchmarks.peers.workloads import CLASSES, LEARNING_RATE, WORKLOADS, Workload, meta_of
 from fljax.models import channels_last, resnet, trunk
-from fljax.models.network import dot_general
+from fljax.models.task import dot_general
 
 # Whose step each model takes. Examples of parts 3 and 4 are float32, those of the MLP vectors.
 WORKS = {

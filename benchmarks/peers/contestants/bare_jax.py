@@ -29,7 +29,7 @@ from jax.sharding import PartitionSpec  # noqa: E402
 from fljax import training  # noqa: E402
 from fljax.core.platforms import traced_for  # noqa: E402
 from fljax.engine.programs.jit import UNSPLIT  # noqa: E402
-from fljax.engine.rounds.keys import Purpose, client_key, round_key  # noqa: E402
+from fljax.engine.rounds.states import Purpose, client_key, round_key  # noqa: E402
 from fljax.protocol import Rows, Subset  # noqa: E402
 from fljax.training.batches import Stream, stream  # noqa: E402
 

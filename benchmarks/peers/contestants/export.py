@@ -18,7 +18,7 @@ import parts
 import fljax
 from fljax import training
 from fljax.algorithms.cohorts import sample_uniform
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import Purpose, client_key, round_key
 from fljax.protocol import Available, Rows, Subset
 
 

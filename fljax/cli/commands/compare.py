@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from fljax.cli.commands.results import columns_of
-from fljax.cli.options import Json, Metrics
 from fljax.cli.printing import as_table, console, print_json
+from fljax.cli.running import Json, Metrics
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fljax.cli.options import ConfigFile, Json, NoImport, Overrides
 from fljax.cli.printing import as_table, console, print_json
-from fljax.cli.running import memory, start_jax
+from fljax.cli.running import ConfigFile, Json, NoImport, Overrides, memory, start_jax
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from fljax.cli.options import Json
 from fljax.cli.printing import console, print_json
+from fljax.cli.running import Json
 from fljax.core.names import with_article
 from fljax.core.plain import tell
 

@@ -1,7 +1,4 @@
-"""``fljax reproduce``, which makes the numbers of a published table and prints them beside the printed ones.
-
-The runs of ``fljax reproduce``: what is missing is run, and our numbers are put beside those of the table.
-"""
+"""``fljax reproduce``: runs what a published table lacks, and prints our numbers beside the printed ones."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from fljax.cli.options import ReproduceOptions
 from fljax.cli.printing import as_table, console, fail, print_json
-from fljax.cli.running import RUNS, Context, computing, saving_of, start_jax
+from fljax.cli.running import RUNS, Context, ReproduceOptions, computing, saving_of, start_jax
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:

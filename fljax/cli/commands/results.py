@@ -13,8 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from fljax.cli import printing
-from fljax.cli.options import FigureOptions, Json
-from fljax.cli.running import Interrupted
+from fljax.cli.running import FigureOptions, Interrupted, Json
 from fljax.core.plain import as_csv, tell
 
 if TYPE_CHECKING:

@@ -12,9 +12,21 @@ import typer
 from rich.table import Table
 
 from fljax.cli.commands.reproduce import check_chosen, print_chosen
-from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
 from fljax.cli.printing import as_table, console, fail, print_json, print_places
-from fljax.cli.running import Context, computing, extra_callbacks, folder_of, join, saving_of, start_jax
+from fljax.cli.running import (
+    ConfigFile,
+    Context,
+    RunOptions,
+    SaveModels,
+    TensorBoard,
+    Together,
+    computing,
+    extra_callbacks,
+    folder_of,
+    join,
+    saving_of,
+    start_jax,
+)
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:

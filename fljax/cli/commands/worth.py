@@ -6,9 +6,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fljax.cli.options import ConfigFile, WholeRunOptions, WorthOptions
 from fljax.cli.printing import as_table, console, fail, print_json, print_places
-from fljax.cli.running import Context, computing, folder_of, start_jax
+from fljax.cli.running import ConfigFile, Context, WholeRunOptions, WorthOptions, computing, folder_of, start_jax
 
 if TYPE_CHECKING:
     import xarray as xr

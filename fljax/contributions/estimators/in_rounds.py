@@ -20,8 +20,7 @@ from fljax.contributions.estimators.registry import ESTIMATORS, NEEDS, Entry
 from fljax.contributions.estimators.rounds import Cost, Estimator, Observation, State, begin, no_memory, observe
 from fljax.core import trees, users
 from fljax.core.names import name_of, unknown
-from fljax.core.signatures import arguments_for, is_required, parameters_of
-from fljax.core.values import CountOrZero, Share
+from fljax.core.values import CountOrZero, Share, arguments_for, is_required, parameters_of
 
 # What a round offers to an estimator; see ``NEEDS``.
 OFFERED = frozenset(

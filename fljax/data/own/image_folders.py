@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.core.names import shown
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.data.arrays import is_file, is_hidden
 from fljax.data.datasets import PARTS, Dataset, Piece, assemble
 

@@ -112,10 +112,6 @@ class _Array:
         _, self.shape, self.dtype, self.columns_first, self.data = state
 
 
-def _dtype(code: Any, *_: Any) -> _Dtype:
-    return _Dtype(code)
-
-
 def _reconstruct(*_: Any) -> _Array:
     return _Array()
 
@@ -141,7 +137,7 @@ def _nothing(*_: Any) -> None:
 
 _KNOWN = {
     ("numpy", "ndarray"): _nothing,
-    ("numpy", "dtype"): _dtype,
+    ("numpy", "dtype"): lambda code, *_: _Dtype(code),
     ("_codecs", "encode"): _bytes,
     ("builtins", "bytes"): _bytes,
     ("__builtin__", "bytes"): _bytes,

@@ -1,6 +1,6 @@
 """The type Partition, which assigns rows to clients, helpers for partitioners, and the parts of a client's rows.
 
-Owners of rows: who has training rows, and which owners a user chooses as unseen clients.
+Rows with owners: who has training rows, and which owners a user chooses as unseen clients.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fljax.core.names import nearest, shown
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.data.arrays import check_count, text_of
 from fljax.data.datasets import Dataset, training_owners
 from fljax.protocol import NumpyArray

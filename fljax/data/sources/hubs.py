@@ -1,9 +1,8 @@
-"""Data sets by name of TensorFlow Datasets (TFDS), read without TensorFlow where TFDS can, and of Hugging Face.
+"""Data sets by name of Hugging Face and of TensorFlow Datasets (TFDS), and upstream's files, downloaded and cached.
 
-Upstream's files of a data set: downloads, with the addresses and checksums of TensorFlow Datasets, and a cache.
-
-The builders of TFDS need TensorFlow to read most of these files; its download manager does not. If one archive serves
-several data sets or options, it is cached itself. Errors of the cache give a warning, and a run goes on without it.
+TFDS is read without TensorFlow where it can be. Its builders need TensorFlow for most of upstream's files, and its
+download manager does not, so addresses and checksums are those of TFDS. If one archive serves several data sets or
+options, it is cached itself. Errors of the cache give a warning, and a run goes on without it.
 """
 
 from __future__ import annotations

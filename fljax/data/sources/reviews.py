@@ -1,8 +1,7 @@
-"""Sentiment140: tweets by users, as averages of GloVe vectors; tested on files that tests write, not upstream's.
+"""Sentiment140, tweets by users as averages of GloVe vectors, and SST-5, sentences of the Stanford Sentiment Treebank.
 
-Source of the vectors: Pennington et al., "GloVe: Global Vectors for Word Representation", EMNLP 2014.
-
-SST-5, sentences of the Stanford Sentiment Treebank; tested on files that tests write, not yet on upstream's.
+Both are tested on files that tests write, not on upstream's. Source of the vectors: Pennington et al., "GloVe: Global
+Vectors for Word Representation", EMNLP 2014.
 """
 
 from __future__ import annotations

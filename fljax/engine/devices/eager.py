@@ -110,11 +110,6 @@ def shapes_of(function: Callable[[], PyTree]) -> PyTree:
     return function() if is_on() else jax.eval_shape(function)
 
 
-def zeros_of(function: Callable[[], PyTree]) -> PyTree:
-    """Zeros with the shapes of a function's results."""
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes_of(function))
-
-
 def stacked(results: list[Any]) -> PyTree:
     """Equal trees as one tree with a leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *results)

@@ -1,11 +1,8 @@
-"""A run on its devices: the numbers of its layout, where devices hold its arrays, and the memory of its programs.
+"""A run on its devices: the numbers of its layout, where its arrays are, its memory, and JAX's cache of programs.
 
 Functions on tables with one row per client keep the axes of a row apart: a ``reshape`` to ``[S, P]`` would gather all.
-Several processes each hold all of a state between programs, since each reads it. Peaks are XLA's own analysis.
-
-The cores of a CPU as JAX devices, to spread clients over them.
-
-Compiled programs on the disk (JAX's persistent cache), which later processes read in place of compiling.
+Several processes each hold all of a state between programs, since each reads it. Peaks are XLA's own analysis. The
+cores of a CPU can be devices of JAX, to spread clients over them.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from jaxtyping import Array, PyTree
 
 from fljax.core import processes
 from fljax.core.plain import tell
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.protocol import is_per_client
 
 # XLA ends the process when one device waits for another for more than a minute, which can happen if one device's
@@ -39,11 +36,6 @@ _WAITING = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 3600,
     "xla_cpu_collective_call_terminate_timeout_seconds": 10**6,
 }
-
-
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def use_cores(count: int | None = None) -> int:
@@ -63,7 +55,8 @@ def use_cores(count: int | None = None) -> int:
       ValueError: if ``count`` is not positive.
       RuntimeError: if JAX has started with another number of devices, or XLA_FLAGS set another number.
     """
-    count = available_cores() if count is None else count
+    if count is None:
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not is_whole(count) or count < 1:
         raise ValueError(f"expected a positive number of cores, got {count!r}")
     if count > 1 and PATIENT:

@@ -27,8 +27,8 @@ from fljax.data.arrays import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
 from fljax.engine.loop.history import History
-from fljax.engine.programs.execution import Execution
 from fljax.engine.programs.program import Inputs, Spec, is_on_cores
+from fljax.engine.programs.shapes import Execution
 from fljax.engine.rounds.states import State, arrays_of
 from fljax.protocol import Federation
 

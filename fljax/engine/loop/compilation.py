@@ -23,13 +23,19 @@ from fljax.engine.loop import diagnosis
 from fljax.engine.loop.history import OnMemory, Schedule
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.offload.run import memory as offload_memory
-from fljax.engine.programs import evaluation, program
-from fljax.engine.programs.execution import resolve_together
+from fljax.engine.programs import program
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
-from fljax.engine.programs.shapes import Shapes, check_labels, measure, state_bytes, task_of, trace_round
+from fljax.engine.programs.shapes import (
+    Shapes,
+    check_labels,
+    measure,
+    resolve_together,
+    state_bytes,
+    task_of,
+    trace_round,
+)
 from fljax.engine.rounds.evaluate import GRADIENT_NORM
-from fljax.engine.rounds.keys import ROUNDS, Seeds, check_below, seeds_of
-from fljax.engine.rounds.states import State, by_id
+from fljax.engine.rounds.states import ROUNDS, Seeds, State, by_id, check_below, seeds_of
 from fljax.protocol import Algorithm, Federation, Info, Labelled
 from fljax.results import Reference
 from fljax.results.non_finite import check_mode
@@ -67,7 +73,7 @@ class Programs(NamedTuple):
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
         arguments = (self.spec, self.layout, self.inputs, state)
-        scores: dict[str, Labelled] = jax.tree.map(np.asarray, evaluation.judge_runs(*arguments, jnp.int32(done)))
+        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.judge_runs(*arguments, jnp.int32(done)))
         if diagnosis.is_asked():
             diagnosis.check_evaluation(*arguments, done, scores)
         return scores
@@ -126,7 +132,7 @@ class Together(NamedTuple):
             required = np.zeros(shape, np.float32) if references is None else _stacked_requirements(known)
             inputs = inputs._replace(required=required)
         shapes = checked_shapes(spec, inputs, len(seeds) * len(parts), first + schedule.rounds)
-        spec = evaluation.with_global_model(spec, inputs, shapes.global_model)
+        spec = program.with_global_model(spec, inputs, shapes.global_model)
         return cls(schedule, seeds, parts, spec, inputs, shapes, known)
 
     @property
@@ -220,7 +226,7 @@ def begin(
 ) -> list[Future[Any]]:
     """Traces start, rounds and evaluation now; each compiles on a thread of ``pool`` while the next one is traced."""
     # Tracing stays in this thread: it reads settings of the thread, such as a context with double precision.
-    traced = evaluation.trace_all(spec, layout, capacity, inputs, seeds)
+    traced = program.trace_all(spec, layout, capacity, inputs, seeds)
     return [pool.submit(traced_program.lower().compile, options) for traced_program in traced]
 
 

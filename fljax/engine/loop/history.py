@@ -1,11 +1,10 @@
-"""What a run has so far: ``History`` has its records and evaluations, ``BestSoFar`` the best models of each run.
+"""What a run is asked for (``Schedule``, ``Hooks``) and has so far: ``History``, and the best models in ``BestSoFar``.
 
-The schedule and the hooks of a run: the two values that ``simulate``, ``sweep`` and estimates of a run share.
+Best models are on the host, so that the device holds no second state, and are chosen by validation rows only.
 
-What local training computes: gradients and inference passes of clients, counted while they train once more.
-
-It is measured, since algorithms take several gradients a step, train two models, or judge the models of others. A
-count that differs between rounds is that of one round. Ballots, and code without ``fljax.training``, do not count.
+Gradients and inference passes of clients are counted while they train once more, since algorithms take several
+gradients a step, train two models, or judge the models of others. A count that differs between rounds is that of one
+round. Ballots, and code without ``fljax.training``, do not count.
 """
 
 from __future__ import annotations
@@ -24,19 +23,18 @@ from jaxtyping import Array, Int, PyTree
 from fljax import metrics
 from fljax.core import processes, trees
 from fljax.core.names import shown
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.engine.callbacks import Callback
 from fljax.engine.checkpoints import Checkpoint, Series
 from fljax.engine.devices.layout import Memory, of_this_process
-from fljax.engine.programs.execution import Execution
 from fljax.engine.programs.program import Inputs, Spec, algorithm_of
-from fljax.engine.rounds.keys import Seeds
+from fljax.engine.programs.shapes import Execution
 from fljax.engine.rounds.round import train_one
-from fljax.engine.rounds.states import State, arrays_of, as_vectors, with_arrays
+from fljax.engine.rounds.states import Seeds, State, arrays_of, as_vectors, with_arrays
 from fljax.metrics.registry import needs_of
 from fljax.metrics.scores import Score
 from fljax.protocol import Info, Labelled
-from fljax.protocol.rounds import usual_spacing
+from fljax.protocol.algorithm import usual_spacing
 from fljax.results.non_finite import NonFinite
 from fljax.training import KINDS, counting
 
@@ -154,9 +152,6 @@ def of_one_training(
             for kind in KINDS:
                 found[kind][kind_of_client == alike] = counts[kind]
     return found
-
-
-# Best models are on the host, so that the device holds no second state, and are chosen by validation rows only.
 
 
 _RECORDS, _EVALUATIONS = "records", "evaluations"

@@ -35,12 +35,10 @@ from fljax.engine.loop.history import (
     runs_of,
 )
 from fljax.engine.loop.trained import DeployedModels, Predictions, Scoring
-from fljax.engine.programs import evaluation
-from fljax.engine.programs.execution import Execution, debug_mode, neighbours
+from fljax.engine.programs import program
 from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
-from fljax.engine.programs.shapes import Shapes, check_programs
-from fljax.engine.rounds.keys import Seeds
-from fljax.engine.rounds.states import State, unbound
+from fljax.engine.programs.shapes import Execution, Shapes, check_programs, debug_mode, neighbours
+from fljax.engine.rounds.states import Seeds, State, unbound
 from fljax.metrics.registry import COMPUTE
 from fljax.metrics.scores import Asked, scores_of
 from fljax.protocol import Algorithm, Features, Federation, Info, Labelled, Task
@@ -75,9 +73,9 @@ def run_plans(
         best.check(spec)
         callbacks = same_everywhere(hooks.callbacks)
         # The task of the arguments, if there is one, has no tracers.
-        task = evaluation.task_given(spec, inputs.traced) or shapes.algorithm.task
+        task = program.task_given(spec, inputs.traced) or shapes.algorithm.task
         scoring = Scoring.of(schedule, first, task, inputs.federation, len(runs), federation.names)
-        check_programs(lambda: evaluation.trace_all(*together.on(Layout(1, 1, 1))._replace(capacity=1)[:-1]))
+        check_programs(lambda: program.trace_all(*together.on(Layout(1, 1, 1))._replace(capacity=1)[:-1]))
         stops = schedule.evaluations(first)
         keeper = CheckpointKeeper(
             Checkpoint.of(hooks.checkpoint),

@@ -12,14 +12,13 @@ from jaxtyping import Array
 
 from fljax.core import processes, trees
 from fljax.engine.devices import eager
-from fljax.engine.devices.jaxprs import step_bytes
+from fljax.engine.devices.client_mapping import step_bytes
 from fljax.engine.devices.layout import QUICK, Layout, default_platform, keep_everywhere, made_bytes
 from fljax.engine.loop import diagnosis
 from fljax.engine.loop.checkpointing import identity_of
 from fljax.engine.loop.compilation import Memory, checked_seeds
 from fljax.engine.offload import standalone as offload
 from fljax.engine.programs import jit
-from fljax.engine.programs.execution import Execution, Sizes, debug_mode, resolve_together
 from fljax.engine.programs.program import (
     Inputs,
     Plan,
@@ -30,8 +29,17 @@ from fljax.engine.programs.program import (
     same_numbers,
     stack_plans,
 )
-from fljax.engine.programs.shapes import check_labels, check_programs, evaluated_bytes, first_run, samples
-from fljax.engine.rounds.keys import Purpose, Seeds
+from fljax.engine.programs.shapes import (
+    Execution,
+    Sizes,
+    check_labels,
+    check_programs,
+    debug_mode,
+    evaluated_bytes,
+    first_run,
+    resolve_together,
+    samples,
+)
 from fljax.engine.rounds.standalone import (
     Initial,
     StandalonePlan,
@@ -43,7 +51,7 @@ from fljax.engine.rounds.standalone import (
     train_alone,
     train_population,
 )
-from fljax.engine.rounds.states import as_vectors
+from fljax.engine.rounds.states import Purpose, Seeds, as_vectors
 from fljax.protocol import ClientData, Federation, Rows, Spans, Task
 from fljax.results import Reference
 from fljax.training import Local, StopAlone
@@ -250,7 +258,7 @@ def _memory(prepared: _Prepared, quick: bool = False) -> Memory:
 
 
 def _step_bytes(spec: Spec, inputs: Inputs, platform: str) -> int:
-    """Bytes that one client's local step reads and writes, see ``fljax.engine.devices.jaxprs``."""
+    """Bytes that one client's local step reads and writes, see ``fljax.engine.devices.client_mapping``."""
 
     def one(client: ClientData, traced: list[Any], by_seed: Any, data: Federation) -> Any:
         plan: Any = spec.algorithm(traced, by_seed)

@@ -1,9 +1,8 @@
-"""A run's trained models as functions of a client; they can be pickled if the plan can.
+"""A run's trained models as functions of a client, which can be pickled if the plan can, and scores of the task.
 
-``Scoring``: scores of the task (``fljax.metrics.scores``) at chosen evaluations of a run, and NaN at the others.
-
-The last evaluation has scores, also of a run that is stopped. A function of one's own is called on made rows before
-anything is trained, and refused if no rows could mend it. A client for which it fails later has NaN and is named.
+``Scoring`` gives the scores (``fljax.metrics.scores``) at chosen evaluations of a run, and NaN at the others. The last
+evaluation has scores, also of a run that is stopped. A function of one's own is called on made rows before anything is
+trained, and refused if no rows could mend it. A client for which it fails later has NaN and is named.
 """
 
 from __future__ import annotations
@@ -34,10 +33,8 @@ from fljax.engine.loop.history import Schedule
 from fljax.engine.offload.host_data import only_client
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.programs import jit, program
-from fljax.engine.programs.evaluation import predictions
-from fljax.engine.programs.program import Inputs, Plan, Spec
-from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.engine.rounds.states import State, by_id, with_arrays, with_least, without_rows
+from fljax.engine.programs.program import Inputs, Plan, Spec, predictions
+from fljax.engine.rounds.states import Seeds, State, by_id, seeds_of, with_arrays, with_least, without_rows
 from fljax.metrics.scores import (
     SCORES,
     NoValue,
@@ -98,7 +95,8 @@ class DeployedModels:
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else on_one(self._state)
         where = who
-        if is_on_host(inputs, at):
+        leaves = [inputs.federation.examples.x, *jax.tree.leaves(at.clients)]
+        if any(isinstance(leaf, np.ndarray) for leaf in leaves):  # on the host
             inputs, at = only_client(inputs, at, place, who, unseen)
             where = 0
         layout = Layout(1, 1, 1, platform=ANY, precision=self._precision)  # users may compile it for any platform
@@ -307,12 +305,6 @@ def restore(
         inputs = inputs._replace(federation=without_rows(inputs.federation))
     deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision, rows)
     return Models(state, deployed, Predictions(deployed, federation.features))
-
-
-def is_on_host(inputs: Inputs, state: State) -> bool:
-    """Whether examples or states of clients are on the host, as arrays of NumPy."""
-    leaves = [inputs.federation.examples.x, *jax.tree.leaves(state.clients)]
-    return any(isinstance(leaf, np.ndarray) for leaf in leaves)
 
 
 def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:

@@ -1,6 +1,6 @@
-"""Examples on the host, in memory or in a mapped file, and the blocks and single clients of them that are moved.
+"""Examples on the host, in memory or in a mapped file, and blocks of clients that are moved to the devices.
 
-Blocks of clients that are moved to the devices: which of their rows, how many clients, how many blocks at a time.
+A block says which rows of its clients are moved, how many clients, and how many blocks are there at a time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 from fljax.core import trees
 from fljax.core.platforms import traced_for
 from fljax.data.arrays import check_unchanged
-from fljax.engine.devices.jaxprs import arguments_read
+from fljax.engine.devices.client_mapping import arguments_read
 from fljax.engine.devices.layout import Layout, default_platform
 from fljax.engine.programs.program import Inputs, Spec
 from fljax.engine.rounds import evaluate
 from fljax.engine.rounds.round import train_one
 from fljax.engine.rounds.states import State, as_vectors, initial_clients, poll
 from fljax.protocol import Algorithm, ClientData, Examples, Federation, Moments, Names, Rows, Spans
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 
 
 class Population(NamedTuple):

@@ -176,7 +176,8 @@ class OffloadRun(NamedTuple):
             total = block.total if total is None else programs.add(total, block.total)
             then = None
             if self.on_host:
-                _start_copy(block.clients)
+                for leaf in jax.tree.leaves(block.clients):
+                    leaf.copy_to_host_async()
                 then = functools.partial(_append_to, new, block.clients)
             pipeline.begun(block.broken, then)
             trained.append(block._replace(total=None, clients=None if self.on_host else block.clients))
@@ -290,12 +291,6 @@ def _append_to(blocks: list[PyTree], tree: PyTree) -> None:
 def _first(tree: PyTree, count: int) -> PyTree:
     """The first rows of every leaf."""
     return jax.tree.map(lambda leaf: leaf[:count], tree)
-
-
-def _start_copy(tree: PyTree) -> None:
-    """Begins to copy arrays to the host."""
-    for leaf in jax.tree.leaves(tree):
-        leaf.copy_to_host_async()
 
 
 def _write(table: PyTree, run: int, place: np.ndarray, rows: PyTree) -> None:

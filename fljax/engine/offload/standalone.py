@@ -16,9 +16,8 @@ from fljax.engine.offload.host_data import AHEAD, BlockSize, HostData, Pipeline,
 from fljax.engine.offload.programs import own_algorithm
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec
-from fljax.engine.rounds.keys import Purpose
 from fljax.engine.rounds.standalone import StandaloneModels, reference_of, shared_model, train_population
-from fljax.engine.rounds.states import as_vectors
+from fljax.engine.rounds.states import Purpose, as_vectors
 from fljax.protocol import Federation
 from fljax.results import Reference
 

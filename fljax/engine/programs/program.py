@@ -1,42 +1,192 @@
-"""The compiled programs of a run: static and traced parts of a plan, and the mapping over runs (cells x seeds)."""
+"""The compiled programs of a run: static and traced parts of a plan, and the mapping over runs (cells x seeds).
+
+Equal plans share a program, so numbers have their declared types, and equal partials become one object. If all clients
+use one model, which is a part of the Server, its scores are those of ``serve_model``: one program judges the models of
+all algorithms of a task and a federation. A small one asks the algorithm which clients count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import functools
+import numbers
+import typing
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import AbstractArray, Array, Bool, Int, PyTree
 
 from fljax import training
 from fljax.core import trees, values
 from fljax.core.names import describe, describe_items, name_of, shown
-from fljax.core.signatures import is_whole
+from fljax.core.values import annotations_of, is_whole
 from fljax.data.arrays import check_unchanged
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
-from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate
+from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, replicate, state_shardings, with_shardings
 from fljax.engine.programs import jit
-from fljax.engine.programs.declared import TRACED, FixedBuilder, as_declared, share_partials
 from fljax.engine.rounds import errors
 from fljax.engine.rounds import evaluate as evaluation
-from fljax.engine.rounds.evaluate import gradient_norm
-from fljax.engine.rounds.keys import CLIENTS, ROUNDS, check_below
+from fljax.engine.rounds.evaluate import GRADIENT_NORM, gradient_norm, predict_tests
 from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import (
+    CLIENTS,
+    ROUNDS,
     State,
     as_vectors,
     by_id,
+    check_below,
     initial_state,
     same_tests,
     with_least,
     with_shared,
     without_shared,
 )
-from fljax.protocol import Algorithm, Federation, Info, Labelled
+from fljax.metrics.scores import Predicted
+from fljax.protocol import (
+    Algorithm,
+    Available,
+    Census,
+    Cohort,
+    Federation,
+    Info,
+    Labelled,
+    PerClient,
+    Seat,
+    Task,
+    seen_from,
+)
 from fljax.results.non_finite import NonFinite
+
+_PARTIALS: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+
+
+def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a builder, with whole numbers as floats where its parameters are annotated as floats.
+
+    A float is traced and an int is static, so ``threshold=1`` and ``threshold=1.0`` would be two programs. Lists of
+    numbers become arrays, whose entries are traced, if the annotation allows an array. Fields of NamedTuples among the
+    arguments, such as ``Local``, follow their own annotations.
+    """
+    declared = _declared(build)
+    return {name: _converted(value, declared.get(name, _NOTHING)) for name, value in arguments.items()}
+
+
+# What an annotation allows, also as entries: "float", "whole" (numbers) and "array".
+_Kinds = frozenset[str]
+_NOTHING: _Kinds = frozenset()
+
+
+def _declared(build: Callable[..., Any]) -> dict[str, _Kinds]:
+    """What the parameters of a builder, or of a NamedTuple's constructor, allow."""
+    try:
+        return {name: _kinds(annotation) for name, annotation in annotations_of(build).items()}
+    except (TypeError, ValueError):  # not every callable has a signature
+        return {}
+
+
+def _kinds(annotation: Any, outer: tuple[Any, ...] = ()) -> _Kinds:
+    """``outer``: the aliases of ``type`` statements that this annotation is a part of, which may have themselves."""
+    if annotation is float or annotation is int:
+        return frozenset(["float" if annotation is float else "whole"])
+    if isinstance(annotation, type) and issubclass(annotation, AbstractArray):
+        entries = {"Float": ["float"], "Int": ["whole"]}.get(getattr(annotation.dtype, "__name__", ""), [])
+        return frozenset(["array", *entries])
+    kind = typing.get_origin(annotation) or annotation
+    if kind is jax.Array or hasattr(kind, "__array__"):  # also NumPy's, and what NumPy makes arrays of
+        return frozenset(["array"])
+    if hasattr(kind, "__value__"):  # ``type Alias = ...``, as NumPy's ArrayLike is in newer Pythons
+        return _NOTHING if kind in outer else _kinds(kind.__value__, (*outer, kind))
+    inside = () if kind in (Literal, Callable) else typing.get_args(annotation)
+    return _NOTHING.union(*(_kinds(part, outer) for part in inside))
+
+
+def _converted(value: Any, kinds: _Kinds) -> Any:
+    is_float = "float" in kinds and "whole" not in kinds
+    if isinstance(value, Task):
+        return value
+    fields = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and fields is not None:
+        declared = _declared(type(value))
+        pairs = zip(fields, value, strict=True)
+        return type(value)(*(_converted(part, declared.get(name, _NOTHING)) for name, part in pairs))
+    if isinstance(value, Mapping):
+        return {name: _converted(part, kinds) for name, part in value.items()}
+    if isinstance(value, tuple | list) and "array" in kinds:
+        array = _as_array(value)
+        if array is not None:
+            return array.astype(float) if array.dtype.kind in "iu" and is_float else array
+        kinds = kinds - {"array"}  # its entries are not arrays themselves
+    if isinstance(value, tuple | list):
+        return type(value)(_converted(part, kinds) for part in value)
+    whole = not isinstance(value, bool) and isinstance(value, numbers.Integral)
+    return float(value) if whole and is_float else value
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    """A (nested, regular) list of numbers as an array; None for anything else."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, jax.errors.TracerArrayConversionError):
+        return None
+    return array if array.dtype.kind in "biuf" and array.size else None
+
+
+def share_partials(tree: Any) -> Any:
+    """``tree`` with each ``functools.partial`` replaced by the first equal partial so far, also inside tasks."""
+    # Python and JAX compare partials by identity, so equal partials would be separate programs.
+    if isinstance(tree, Task):
+        return Task(*map(_first, tree))
+    return jax.tree.map(
+        lambda node: share_partials(node) if isinstance(node, Task) else _first(node),
+        tree,
+        is_leaf=lambda node: isinstance(node, Task),
+    )
+
+
+def _first(function: Any) -> Any:
+    if type(function) is not functools.partial:
+        return function
+    keywords = tuple(sorted(function.keywords.items()))
+    try:
+        return _PARTIALS.setdefault(_typed((_first(function.func), function.args, keywords)), function)
+    except TypeError:  # a partial with an unhashable argument, such as an array, is not shared
+        return function
+
+
+def _typed(value: Any) -> Any:
+    """A key in which 1, 1.0 and True differ."""
+    inner = tuple(map(_typed, value)) if isinstance(value, tuple) else _first(value)
+    return type(value), inner
+
+
+class _Traced:
+    """The mark of a traced leaf in a Spec. There is one instance, which pickle finds by name."""
+
+    def __reduce__(self) -> str:
+        return "TRACED"
+
+
+TRACED = _Traced()
+
+
+class FixedBuilder:
+    """A builder that returns a given algorithm; hashed by the identity of the algorithm's functions."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+
+    def __call__(self) -> Algorithm:
+        return self.algorithm
+
+    def __hash__(self) -> int:
+        return hash(self.algorithm)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FixedBuilder) and self.algorithm == other.algorithm
 
 
 class Plan(NamedTuple):
@@ -269,12 +419,9 @@ def start(spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
     def begin(algorithm: Algorithm, data: Federation, layout: Layout, seed: Array) -> State:
         return initial_state(algorithm, data, seed)
 
-    def run(inputs: Inputs, seeds: Array) -> State:
-        states = map_runs(spec, layout, inputs, seeds, begin)
-        # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
-        return place_state(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states), layout)
-
-    return run(inputs, seeds)
+    states = map_runs(spec, layout, inputs, seeds, begin)
+    # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
+    return place_state(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states), layout)
 
 
 @jit.program(static_argnames=("spec", "layout", "capacity"), donate_argnames=("state",))
@@ -284,27 +431,24 @@ def run_rounds(
     """``count`` rounds from round ``first`` for all runs, in one program; records are ``[runs, capacity, ...]``."""
     # ``count`` is traced, so blocks of any length share one compilation.
 
-    def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, Info]:
-        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
-            options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
-            # Under jit, so that one trace serves for the shapes and for the loop.
-            step = jax.jit(lambda state, round: one_round(algorithm, data, layout, state, round, options=options))
-            if eager.is_on():
-                return eager.rounds(step, state, first, count, capacity)
-            shapes = jax.eval_shape(step, state, first)[1]
-            records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+    def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
+        options = RoundOptions(spec.everybody, non_finite=spec.non_finite)
+        # Under jit, so that one trace serves for the shapes and for the loop.
+        step = jax.jit(lambda state, round: one_round(algorithm, data, layout, state, round, options=options))
+        if eager.is_on():
+            return eager.rounds(step, state, first, count, capacity)
+        shapes = jax.eval_shape(step, state, first)[1]
+        records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
-            def body(index: Array, carry: tuple[State, Info]) -> tuple[State, Info]:
-                state, records = carry
-                state, info = step(state, first + index)
-                return state, jax.tree.map(lambda all, new: all.at[index].set(new), records, info)
+        def body(index: Array, carry: tuple[State, Info]) -> tuple[State, Info]:
+            state, records = carry
+            state, info = step(state, first + index)
+            return state, jax.tree.map(lambda all, new: all.at[index].set(new), records, info)
 
-            return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
+        return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
 
-        state, records = map_runs(spec, layout, inputs, state, one_run)
-        return place_state(state, layout), keep_everywhere(records, layout)
-
-    return run(inputs, state, first, count)
+    state, records = map_runs(spec, layout, inputs, state, one_run)
+    return place_state(state, layout), keep_everywhere(records, layout)
 
 
 class _Judged(NamedTuple):
@@ -319,16 +463,13 @@ class _Judged(NamedTuple):
 def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
     """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
 
-    def run(inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
-        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, run: _Judged) -> dict[str, Labelled]:
-            given = algorithm, data, layout, run.state, round
-            scores = evaluation.evaluate(*given, spec.valid, spec.common, spec.extra)
-            return scores if run.required is None else scores | gradient_norm(*given, run.required)
+    def one_run(algorithm: Algorithm, data: Federation, layout: Layout, run: _Judged) -> dict[str, Labelled]:
+        given = algorithm, data, layout, run.state, round
+        scores = evaluation.evaluate(*given, spec.valid, spec.common, spec.extra)
+        return scores if run.required is None else scores | gradient_norm(*given, run.required)
 
-        judged = _Judged(state.seed, state, inputs.required)
-        return keep_everywhere(map_runs(spec, layout, inputs, judged, one_run), layout)
-
-    return run(inputs, state, round)
+    judged = _Judged(state.seed, state, inputs.required)
+    return keep_everywhere(map_runs(spec, layout, inputs, judged, one_run), layout)
 
 
 # Rounds of the longest program; their records are on the device until the program ends.
@@ -382,3 +523,198 @@ def deployed(
     if x is None:
         return model
     return algorithm.predict(model, training.prepare(algorithm.task, x, mine.moments))
+
+
+class GlobalModel(NamedTuple):
+    """Where a Server has the model that all clients use (static)."""
+
+    structure: Any
+    places: tuple[int, ...]  # of its leaves among those of the Server
+    counts: bool  # whether the algorithm says which clients metrics count
+
+    def of(self, server: PyTree) -> PyTree:
+        """The model."""
+        leaves = jax.tree.leaves(server)
+        return jax.tree.unflatten(self.structure, [leaves[place] for place in self.places])
+
+
+jax.tree_util.register_static(GlobalModel)
+
+
+def global_model_of(
+    task: Task | None, algorithm: Algorithm, server: PyTree, initial: PyTree, unseen: bool
+) -> GlobalModel | None:
+    """Where the Server has the model that all clients use; None if it has none, or more than this model is judged."""
+    # A model of another structure than ``initial`` may hold functions, and these the algorithm's numbers.
+    common = algorithm.common
+    if common is None or algorithm.personal is not None or algorithm.models is not None:
+        return None
+    if task is None or not _is_same(task, algorithm.task):
+        return None
+    zero = np.zeros((), np.int32)
+
+    def parts(server: PyTree, known: bool) -> tuple[Any, tuple[int | None, ...]]:
+        """The structure of one client's model, and the places of its leaves; None for what is no leaf of the Server."""
+        places = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(server))}
+        seat = Seat(jnp.asarray(zero), jnp.asarray(zero if known else zero - 1), jnp.asarray(zero), known)
+        leaves, structure = jax.tree.flatten(common(algorithm.down(server, seat)))
+        return structure, tuple(places.get(id(leaf)) for leaf in leaves)
+
+    models: list[Any] = []
+    # As arguments of a function, all leaves are different objects.
+    jax.eval_shape(lambda server: models.extend(parts(server, known) for known in (True, False)[: 1 + unseen]), server)
+    structure, places = models[0]
+    known_places = tuple(place for place in places if place is not None)
+    if structure != jax.tree.structure(initial) or len(known_places) < len(places):
+        return None
+    if any(other != models[0] for other in models):
+        return None
+    return GlobalModel(structure, known_places, algorithm.counts is not None)
+
+
+def task_given(spec: Spec, traced: list[Any]) -> Task | None:
+    """The task that a plan's builder gets, with these traced leaves; None if it gets none, or different ones."""
+    # A task among the arguments holds no tracers but these leaves, so another program may use it. The arrays of a
+    # finished algorithm's task are constants of its programs, not arguments that are on all devices.
+    if isinstance(spec.build, FixedBuilder):
+        task = spec.build.algorithm.task
+        return None if jax.tree.leaves(task) else task
+    parts = jax.tree.leaves(spec.arguments(traced), is_leaf=_is_task)
+    tasks: list[Task] = list(filter(_is_task, parts))
+    return tasks[0] if tasks and all(_is_same(tasks[0], other) for other in tasks) else None
+
+
+def _is_task(value: Any) -> bool:
+    return isinstance(value, Task)
+
+
+def _is_same(task: Task, other: Task) -> bool:
+    leaves, structure = jax.tree.flatten(task)
+    others, other_structure = jax.tree.flatten(other)
+    return structure == other_structure and all(a is b for a, b in zip(leaves, others, strict=True))
+
+
+def with_global_model(spec: Spec, inputs: Inputs, model: GlobalModel | None) -> Spec:
+    """The static part of a run whose evaluations judge this model alone, if they can."""
+    task = task_given(spec, inputs.traced)
+    if model is None or GRADIENT_NORM in spec.extra or (spec.varied and jax.tree.leaves(task)):
+        return spec
+    return spec._replace(global_model=model)
+
+
+class ServedModel(NamedTuple):
+    """The Server of ``serve_model``: the model, and which clients metrics count."""
+
+    model: PyTree
+    counted: PerClient
+    unseen_counted: Bool[Array, ""]
+
+
+def serve_model(task: Task) -> Algorithm:
+    """The algorithm whose clients use the model of the Server, which nobody trains."""
+
+    def init_server(key: Array, census: Census) -> ServedModel:
+        everybody = jnp.ones(census.train.shape, bool)
+        return ServedModel(task.init(key), PerClient(everybody), jnp.ones((), bool))
+
+    def select(
+        key: Array, round: Array, server: ServedModel, ballots: PyTree, available: Available
+    ) -> tuple[ServedModel, Cohort, Info]:
+        id = jnp.arange(available.population, dtype=jnp.int32)
+        return server, Cohort(id, jnp.zeros_like(id), available.mask()), {}
+
+    return Algorithm(
+        task=task,
+        init_server=init_server,
+        send=lambda server, seat: server.model,
+        train=lambda key, seat, down, client, data: ((), client),
+        aggregate=lambda server, up, round: (server, {}),
+        select=select,
+        common=lambda down: down,
+        counts=lambda server, seat: server.counted if seat.known else server.unseen_counted,
+    )
+
+
+# A few operations for each client.
+@jit.program(static_argnames=("spec", "layout"), compiler_options={"xla_backend_optimization_level": 1})
+def count_clients(
+    spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array
+) -> tuple[Bool[Array, "runs N"], Bool[Array, " runs"]]:
+    """Which clients the metrics of all runs count, by id, and whether they count unseen ones."""
+
+    def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[Array, Array]:
+        counts, zero = algorithm.counts, jnp.zeros((), jnp.int32)
+        assert counts is not None
+
+        def counted(id: Array, known: bool) -> Array:
+            seat = Seat(round, id, zero, known)
+            return counts(seen_from(state.server, seat), seat)
+
+        seen = jax.vmap(lambda id: counted(id, True))(data.clients.id)
+        return seen, jnp.ones((), bool) if data.unseen is None else counted(zero - 1, False)
+
+    return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)
+
+
+def judge_runs(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
+    """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
+    if spec.global_model is None or eager.is_on():
+        return evaluate(spec, layout, inputs, state, round)
+    if spec.global_model.counts:
+        counted = count_clients(spec, layout, inputs, _without_clients(state), round)
+    else:
+        counted = replicate(tuple(np.ones(shape, bool) for shape in _shapes(inputs, state)), layout.devices)
+    return evaluate(*_of_model(spec, layout, inputs), _served(spec, state, *counted), round)
+
+
+def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
+    """The traced programs start, rounds and those of an evaluation, one after another, ready to be compiled."""
+    zero = jnp.int32(0)
+    begun = start.trace(spec, layout, inputs, seeds)
+    yield begun
+    state = with_shardings(begun.out_info, state_shardings(begun.out_info, layout))
+    yield run_rounds.trace(spec, layout, capacity, inputs, state, zero, zero)
+    if spec.global_model is None:
+        yield evaluate.trace(spec, layout, inputs, state, zero)
+        return
+    if spec.global_model.counts:
+        yield count_clients.trace(spec, layout, inputs, _without_clients(state), zero)
+    counted = (jax.ShapeDtypeStruct(shape, np.dtype(bool)) for shape in _shapes(inputs, state))
+    served = _served(spec, state, *counted)
+    served = with_shardings(served, state_shardings(served, layout))
+    yield evaluate.trace(*_of_model(spec, layout, inputs), served, zero)
+
+
+def _of_model(spec: Spec, layout: Layout, inputs: Inputs) -> tuple[Spec, Layout, Inputs]:
+    """The arguments of the evaluation of ``serve_model``, which are the same for all algorithms of a task."""
+    plan = Plan(serve_model, {"task": task_given(spec, inputs.traced)})
+    serving, traced, by_seed = split_plan(plan)
+    serving = serving._replace(valid=spec.valid, common=spec.common, extra=spec.extra)
+    # Nobody trains side by side.
+    return serving, layout._replace(clients=1), Inputs(traced, by_seed, inputs.federation)
+
+
+def _served(spec: Spec, state: State, counted: Any, unseen_counted: Any) -> State:
+    """The states of ``serve_model``."""
+    server = ServedModel(spec.global_model.of(state.server), PerClient(counted), unseen_counted)
+    return _without_clients(state)._replace(server=server)
+
+
+def _without_clients(state: State) -> State:
+    return state._replace(clients=(), ballots=())
+
+
+def _shapes(inputs: Inputs, state: State) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of what says which clients count."""
+    runs = state.seed.shape[0]
+    return (runs, inputs.federation.clients.id.shape[-1]), (runs,)
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def predictions(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Predicted]:
+    """Predictions of all clients of all runs, ``[runs, N, n, ...]``, under "client" and "unseen"."""
+
+    def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> dict[str, Predicted]:
+        return predict_tests(algorithm, data, layout, state, round)
+
+    return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)

@@ -1,6 +1,6 @@
 """Evaluation of ALL clients, seen and unseen, on their own test rows, and of the server's models.
 
-The gradient of the objective of INCFL and MaxFL at the global model of any algorithm.
+Also the gradient of the objective of INCFL and MaxFL, at the global model of any algorithm.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import fold_lanes, map_lanes
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.errors import within
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.states import State, every_seat, first_down, held_data, local_data, own_server
+from fljax.engine.rounds.states import (
+    Purpose,
+    State,
+    client_key,
+    every_seat,
+    first_down,
+    held_data,
+    local_data,
+    own_server,
+    round_key,
+)
 from fljax.metrics.scores import Predicted
 from fljax.protocol import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, roles, seen_from
 from fljax.training.evaluation import AT_ONCE

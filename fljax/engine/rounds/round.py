@@ -1,7 +1,4 @@
-"""One round of any algorithm, as a pure function of the protocol.
-
-Rounds as a pure function, for use inside other JAX code.
-"""
+"""One round of any algorithm, as a pure function of the protocol, and scans of rounds for use inside other JAX code."""
 
 from __future__ import annotations
 
@@ -17,8 +14,19 @@ from fljax.engine.devices.client_mapping import fold_lanes
 from fljax.engine.devices.layout import Layout, shardings
 from fljax.engine.rounds.errors import wrapped
 from fljax.engine.rounds.evaluate import evaluate
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.states import State, as_vectors, by_id, held_data, initial_state, local_data, own_server, poll
+from fljax.engine.rounds.states import (
+    Purpose,
+    State,
+    as_vectors,
+    by_id,
+    client_key,
+    held_data,
+    initial_state,
+    local_data,
+    own_server,
+    poll,
+    round_key,
+)
 from fljax.protocol import (
     Algorithm,
     Available,

@@ -14,8 +14,7 @@ from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import map_lanes
 from fljax.engine.devices.layout import Layout
 from fljax.engine.rounds.errors import within
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
-from fljax.engine.rounds.states import local_data
+from fljax.engine.rounds.states import Purpose, client_key, local_data, round_key
 from fljax.protocol import ClientData, Federation, Task
 from fljax.results import Reference
 from fljax.training import Local, StopAlone, Stream

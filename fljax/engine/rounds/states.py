@@ -1,25 +1,26 @@
-"""The state of a run between rounds, the state before round 0, and what clients see of the Server.
+"""The state of a run between rounds and before round 0, views of a federation that programs use, and random keys.
 
-Views of a federation that programs use: stored by id, as vectors, one client's data; whether tests are shared.
+Randomness is keyed by identity: (seed, purpose, round, client id, slot), never by position or by order of splitting.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Integer, PyTree, UInt
+from jaxtyping import Array, Int, Integer, Key, PyTree, UInt
 
 from fljax.core import processes
 from fljax.core.trees import numbers_of
+from fljax.core.values import as_whole
 from fljax.engine.devices import eager
 from fljax.engine.devices.client_mapping import Picked, Spread, map_lanes
 from fljax.engine.devices.layout import Layout, of_this_process
-from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.protocol import (
     AbsentRows,
     Algorithm,
@@ -40,8 +41,57 @@ from fljax.protocol import (
     seen_from,
     with_rows,
 )
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
+from fljax.protocol.data import Seeds as Seeds
+from fljax.protocol.data import seeds_of as seeds_of
 from fljax.training.evaluation import SIDE_BY_SIDE
+
+
+class Purpose(enum.IntEnum):
+    """The purpose of a key. Values are part of every run's identity: append, never renumber."""
+
+    INIT_SERVER = 0
+    INIT_CLIENT = 1
+    POLL = 2
+    SELECT = 3
+    TRAIN = 4
+    AGGREGATE = 5
+    DEPLOY = 6
+    UNSEEN_INIT_CLIENT = 7
+    UNSEEN_DEPLOY = 8
+    STANDALONE = 9
+    UNSEEN_STANDALONE = 10
+    INIT_STANDALONE = 11
+    UNSEEN_INIT_STANDALONE = 12
+
+
+# Numbers below which keys differ: ``round_key`` takes rounds in 27 bits, ``client_key`` ids in 24 and slots in 8.
+ROUNDS, CLIENTS, SLOTS = 2**27, 2**24, 2**8
+
+
+def check_below(limit: int, name: str, number: Any) -> None:
+    """Raises a ValueError if a number is not below its limit, beyond which keys repeat; traced numbers are unknown."""
+    known = as_whole(number)
+    if known is not None and known >= limit:
+        raise ValueError(f"expected {name} below {limit}, for which random keys differ, got {known}")
+
+
+def round_key(
+    seed: Integer[Array, ""], purpose: Purpose | Integer[Array, ""], round: Integer[Array, ""] | int = 0
+) -> Key[Array, ""]:
+    """The server's key of a purpose in a round below 2**27; ``client_key`` derives the clients' keys."""
+    # One ``fold_in`` takes both numbers, since each hash adds compile time.
+    check_below(ROUNDS, "a round", round)
+    both = jnp.asarray(round, jnp.uint32) * 32 + jnp.asarray(purpose, jnp.uint32)
+    return jax.random.fold_in(jax.random.key(seed), both)
+
+
+def client_key(key: Key[Array, ""], id: Integer[Array, ""], slot: Integer[Array, ""] | int = 0) -> Key[Array, ""]:
+    """The key of one client and slot, from the round's key. Ids are below 2**24, slots below 2**8."""
+    check_below(CLIENTS, "the id of a client", id)
+    check_below(SLOTS, "a slot", slot)
+    both = jnp.asarray(slot, jnp.uint32) * 2**24 + jnp.asarray(id, jnp.uint32)
+    return jax.random.fold_in(key, both)
 
 
 def by_id(federation: Federation) -> Federation:
@@ -223,21 +273,14 @@ def initial_clients(
     return eager.map_all(one, clients)
 
 
-def no_ballots(
-    algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""], server: PyTree, clients: PyTree
-) -> PyTree:
-    """The ballots before the first poll, zeros; ``()`` if nobody is polled."""
-    if algorithm.poll is None:
-        return ()
-    zero, layout = jnp.zeros((), jnp.int32), Layout(1, 1, 1)
-    return eager.zeros_of(lambda: poll(algorithm, federation, seed, zero, server, clients, layout))
-
-
 def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> State:
     """The state before round 0; ``federation`` is stored by id."""
     server = initial_server(algorithm, federation, seed)
     clients = initial_clients(algorithm, federation, seed, server, federation.clients)
-    ballots = no_ballots(algorithm, federation, seed, server, clients)
+    ballots, zero = (), jnp.zeros((), jnp.int32)
+    if algorithm.poll is not None:  # zeros before the first poll
+        answers = eager.shapes_of(lambda: poll(algorithm, federation, seed, zero, server, clients, Layout(1, 1, 1)))
+        ballots = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), answers)
     return State(jnp.asarray(seed), jnp.zeros((), jnp.int32), server, clients, ballots, jnp.full((), -1, jnp.int32))
 
 

@@ -1,8 +1,6 @@
-"""The program of whole runs, and the function that a run is.
+"""The program of whole runs, and of runs of some clients only.
 
-A run of some clients only: what the others hold, and what the algorithm is told of them.
-
-The law of coalitions: a run on some members equals the run of a federation that holds only these clients. Absence
+By the law of coalitions, a run on some members equals the run of a federation that holds only these clients. Absence
 alone would break it, since algorithms divide by the number of clients, rank them, or keep what they had. Features are
 standardised by the members' moments, joined on the host in float64 from sums of each client: the very moments of a
 federation of the members alone.
@@ -42,7 +40,7 @@ from fljax.protocol import (
     Seat,
     Subset,
 )
-from fljax.protocol.lists import RowLists
+from fljax.protocol.data import RowLists
 
 
 def rows_of_members(federation: Federation, member: Bool[Array, " N"]) -> Federation:

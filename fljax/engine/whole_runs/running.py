@@ -1,6 +1,6 @@
 """``runs``: many whole runs of one compiled program, block by block, whose measures alone are kept.
 
-What differs between whole runs, checked at the front door and split into rows of traced leaves.
+What differs between runs is checked at the front door and split into rows of traced leaves.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from fljax.core import processes, values
 from fljax.core.errors import attach
 from fljax.core.names import check_unlabelled, name_of, unknown
 from fljax.core.sameness import FORCED
-from fljax.core.signatures import argument_of, is_whole, parameters_of, takes_anything
+from fljax.core.values import argument_of, is_whole, parameters_of, takes_anything
 from fljax.data.datasets import as_read
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, default_platform, replicate
 from fljax.engine.loop.checkpointing import checksum_of, function_name, identity_of
 from fljax.engine.loop.compilation import check_rows, checked_seeds, checked_shapes, size
-from fljax.engine.programs.declared import as_declared
-from fljax.engine.programs.execution import APART, Execution, Sizes, resolve
-from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices, partition_plan
-from fljax.engine.rounds.keys import Seeds
+from fljax.engine.programs.program import Inputs, Plan, Spec, as_declared, on_devices, partition_plan
+from fljax.engine.programs.shapes import APART, Execution, Sizes, resolve
+from fljax.engine.rounds.states import Seeds
 from fljax.engine.whole_runs.program import Measure, RunEnd, RunRows, Scales, all_scores, whole_runs
 from fljax.engine.whole_runs.saved import (
     FinishedRuns,

@@ -1,6 +1,6 @@
-"""The algorithms that ``fljax.compare`` is given, as entries of a Setup, and a text that says what they are.
+"""The algorithms that ``fljax.compare`` is given as entries of a Setup, and the deviations that a command asks for.
 
-Deviations that a command asks for: names of usual ones, or a TOML file of strategies with a table for each.
+Deviations are names of usual ones, or a TOML file of strategies with a table for each.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from fljax.config.name_resolution import Offer, builder_arguments, checked_optio
 from fljax.contributions import Contribution, RoundMeasure
 from fljax.contributions.estimators.in_rounds import as_round_measure
 from fljax.core.names import about_algorithm, check_text, describe, name_of, resolve, shown, unknown
-from fljax.core.signatures import parameters_of, takes_anything
+from fljax.core.values import parameters_of, takes_anything
 from fljax.engine import Plan, plan_of
 from fljax.engine.programs.shapes import checksum_of_programs
 from fljax.experiments.inputs.clustering import ByF1
-from fljax.experiments.inputs.requirements import describe_requirement
-from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
+from fljax.experiments.inputs.setup import AlgorithmSetup, Setup, describe_requirement
 from fljax.games.strategic.playing import Messages, numbers_of, unread, usual_deviations
 from fljax.protocol import Algorithm, Federation, Task
 from fljax.protocol.messages import Report

@@ -21,7 +21,7 @@ from fljax.core.files import write
 from fljax.core.names import unknown
 from fljax.core.sameness import FORCED, forced_in
 from fljax.engine import Plan, plan_of
-from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.rounds.states import Seeds, seeds_of
 from fljax.games.strategic.equilibria import BestResponseGraph
 from fljax.games.strategic.gains import (
     Attack,

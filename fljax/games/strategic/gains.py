@@ -1,12 +1,10 @@
-"""The gains of clients that deviate alone, paired by seed, and the certificate that says whether it pays.
+"""The gains of clients that deviate, alone or in pairs, and the certificate that says whether it pays.
 
 A cell k is a client i and a strategy. ``g_{k,r} = u_i(k, the others honest; r) - u_i(honest; r)`` for seed r. The
 largest mean gain of many cells is biased upwards: bounds hold for all cells at once, and the worst cell's gain is also
-given with seeds that did not choose it. Gains of tried deviations are lower bounds of what a client can gain.
-
-A table of payoffs: of every client in every profile of strategies that was played.
-
-Whether two clients gain by deviating together, where a mechanism may be truthful for each client alone.
+given with seeds that did not choose it. Gains of tried deviations are lower bounds of what a client can gain. A
+mechanism may be truthful for each client alone and not for two together. A ``PayoffTable`` has every client's payoff in
+every profile of strategies that was played.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from jaxtyping import Bool, Float, Int, Real
 
 from fljax.contributions import Bounds, error_bars, simultaneous_bounds
 from fljax.core.names import plain
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 
 # How far gains are rounded, relative to the largest payoff: runs have payoffs in single precision.
 _OF_RUNS, _OF_WHOLE_NUMBERS = 2.0**-22, 2.0**-51

@@ -1,8 +1,7 @@
 """Profiles of strategies, played: what every client gets in each, as runs of one compiled program, and outside.
 
-Deviations that are tried: which ones make sense for an algorithm, and their numbers for every client and profile.
-
-What an algorithm reads is seen from its messages, so that users' algorithms need not declare anything.
+Deviations that are tried make sense for the algorithm. What it reads is seen from its messages, so that users'
+algorithms need not declare anything.
 """
 
 from __future__ import annotations
@@ -24,15 +23,13 @@ from fljax.contributions.solutions import LARGEST, Numbers, members_of
 from fljax.core import trees, values
 from fljax.core.names import plain, unknown
 from fljax.core.sameness import code_of
-from fljax.core.signatures import is_whole
-from fljax.core.values import as_number
+from fljax.core.values import as_number, is_whole
 from fljax.engine import Over, Plan, RunsDone, as_declared, plan_of, runs
 from fljax.engine.checkpoints import Checkpoint, Stopped
 from fljax.engine.programs.program import partition_plan
 from fljax.engine.programs.shapes import first_run
-from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.round import train_one
-from fljax.engine.rounds.states import as_vectors, initial_state
+from fljax.engine.rounds.states import Seeds, as_vectors, initial_state, seeds_of
 from fljax.engine.whole_runs.program import by_themselves
 from fljax.engine.whole_runs.running import local_of
 from fljax.games.strategic.gains import PayoffTable, as_precise_as

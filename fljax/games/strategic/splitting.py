@@ -25,10 +25,10 @@ from fljax.algorithms import fedavg
 from fljax.contributions import simultaneous_bounds
 from fljax.contributions.tables import LEAST_SEEDS
 from fljax.core import values
-from fljax.core.signatures import is_whole
+from fljax.core.values import is_whole
 from fljax.data import split_identities
 from fljax.engine import Over, Plan, plan_of, rehearse, runs
-from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.rounds.states import Seeds, seeds_of
 from fljax.games.strategic.gains import (
     UNSEEN,
     VIOLATED,

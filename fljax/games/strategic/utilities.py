@@ -1,6 +1,6 @@
-"""The payoff of a client in a run: the metric of the model that it would use, minus its cost, plus its tokens.
+"""The payoff of a client in a run (the metric of its model, minus its cost, plus its tokens), and prices of anarchy.
 
-The costs for all clients if each looks after itself: prices, by the welfare ``W = sum_i u_i`` if it is positive.
+These are the costs for all clients if each looks after itself, by the welfare ``W = sum_i u_i`` if it is positive.
 """
 
 from __future__ import annotations

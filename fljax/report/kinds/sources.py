@@ -1,9 +1,7 @@
-"""What figures are drawn from: results in memory or a run folder, read in one form, and their arrays.
+"""What figures are drawn from: results in memory or a run folder, read in one form, with their arrays and titles.
 
 Results of one algorithm get a label, so that every figure reads results of several. Long records, which are on the
 disk, are opened when a figure asks for them.
-
-Figures of several panels of one kind: their frame, and how metrics are written on axes.
 """
 
 from __future__ import annotations
