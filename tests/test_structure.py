@@ -310,6 +310,24 @@ def test_files_stay_readable():
         assert lines <= 800, f"{path.relative_to(ROOT)} has {lines} lines"
 
 
+# Builders of algorithms and estimators are one idea in closures, and may be longer.
+BUILDERS = ("algorithms", "contributions")
+
+
+def test_functions_stay_readable() -> None:
+    """A body has at most 80 lines without its docstring, and internals have at most 8 parameters; beyond: a record."""
+    for path in FILES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef):
+                where = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+                body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                lines = node.body[-1].end_lineno - body[0].lineno + 1 if body else 0  # type: ignore[operator]
+                assert lines <= 80 or (room(path) in BUILDERS and node in tree(path).body), f"{where} has {lines} lines"
+                given = node.args
+                parameters = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+                assert parameters <= 8 or node.name[0] != "_", f"{where} has {parameters} parameters"
+
+
 def test_faces_have_no_logic():
     """They re-export names; ``fljax.core.lazy`` imports a name when it is first used, and lists such names."""
     for path in FILES:

@@ -293,14 +293,7 @@ def _one(part: Any) -> Allowed:
     if Callable in (part, origin):
         return Allowed(others=(Callable,))
     if isinstance(part, type) and issubclass(part, AbstractArray):
-        words = str(part.dim_str).split()
-        some = sum(word.startswith(("*", "...")) for word in words)
-        kind = getattr(part.dtype, "__name__", "")
-        if kind in ("Bool", "Key"):
-            return Allowed(anything=True)
-        if not words:
-            return Allowed(number="whole" if kind in _WHOLE else "any")
-        return Allowed(axes=(len(words) - some, math.inf if some else len(words)), whole_entries=kind in _WHOLE)
+        return _array(part)
     if origin is Sequence and inside and inside[0] is not Any:
         entry = _one(inside[0])
         if entry.number is not None:
@@ -311,6 +304,18 @@ def _one(part: Any) -> Allowed:
         if inside[0] is str:
             return Allowed(others=(Sequence,))
     return Allowed(anything=True)
+
+
+def _array(part: Any) -> Allowed:
+    """What an annotation of jaxtyping allows."""
+    words = str(part.dim_str).split()
+    some = sum(word.startswith(("*", "...")) for word in words)
+    kind = getattr(part.dtype, "__name__", "")
+    if kind in ("Bool", "Key"):
+        return Allowed(anything=True)
+    if not words:
+        return Allowed(number="whole" if kind in _WHOLE else "any")
+    return Allowed(axes=(len(words) - some, math.inf if some else len(words)), whole_entries=kind in _WHOLE)
 
 
 def in_words(allowed: Allowed) -> str:

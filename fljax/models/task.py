@@ -26,7 +26,7 @@ from fljax.core.errors import during
 from fljax.core.keywords import shows
 from fljax.core.names import name_of
 from fljax.core.values import kind_of
-from fljax.models.modules import linen_functions, random_in_training_only
+from fljax.models.modules import Functions, linen_functions, random_in_training_only
 from fljax.models.starting import checked_dtype, named_augmentation, pixels_to_floats
 from fljax.protocol import AnyArray, Role, Task, TrainingBatch, TrainingKey, roles
 
@@ -159,22 +159,9 @@ def _build(arguments: _Arguments) -> Task:
         return trees.cast(users.numbers("prepare", prepare, f"an array [{len(x)}, ...]", found, (len(x), ...)), dtype)
 
     x = jax.eval_shape(prepared, jax.ShapeDtypeStruct(shape, stored))
-    if isinstance(module, nn.Module):
-        with during(f"the module {name_of(module)}"):
-            functions = linen_functions(module, x, frozen=statistics == "frozen")
-    elif _is_nnx_module(module):
-        raise ValueError(
-            "expected what makes the nnx module, such as lambda rngs: Net(rngs=rngs), so that parameters can be drawn "
-            f"anew, got an instance of {type(module).__name__}"
-        )
-    elif callable(module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
-        from fljax.models.nnx_modules import nnx_functions  # imported here, since flax.nnx takes long
-
-        with during(f"the module {name_of(module)}"):
-            functions = nnx_functions(module, x, frozen=statistics == "frozen")
-    else:
-        raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
-
+    functions_of = _maker(module)
+    with during(f"the module {name_of(module)}"):
+        functions = functions_of(module, x, frozen=statistics == "frozen")
     wide = np.promote_types(dtype, np.float32)
 
     def init(key: Key[Array, ""]) -> PyTree:
@@ -236,6 +223,22 @@ def _build(arguments: _Arguments) -> Task:
         for judge in [task.losses] if score is None else [task.losses, task.scores]:
             jax.eval_shape(judge, out, jax.ShapeDtypeStruct((2, *labels[0]), labels[1]))
     return task
+
+
+def _maker(module: Any) -> Callable[..., Functions]:
+    """What makes pure functions of a module; raises a ValueError if it is none."""
+    if isinstance(module, nn.Module):
+        return linen_functions
+    if _is_nnx_module(module):
+        raise ValueError(
+            "expected what makes the nnx module, such as lambda rngs: Net(rngs=rngs), so that parameters can be drawn "
+            f"anew, got an instance of {type(module).__name__}"
+        )
+    if callable(module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
+        from fljax.models.nnx_modules import nnx_functions  # imported here, since flax.nnx takes long
+
+        return nnx_functions
+    raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
 
 
 def _check_training(logits: Callable[..., Array], params: PyTree, x: jax.ShapeDtypeStruct, name: str) -> None:
