@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.core.files import write
-from fljax.core.sameness import FORCED, Differences, code_of, compared, named_in, record
+from fljax.core.sameness import FORCED, Differences, code_of, compared, goes_on, named_in, record
 
 # Keys that change no result.
 WITHOUT_EFFECT = ("save_models",)
@@ -69,11 +69,11 @@ def check_same_run(
     may_differ: bool = False,  # the run goes on for more rounds or has more algorithms: configs are not compared
     force: bool | None = False,  # None: records are not compared
 ) -> Differences:
-    """Raises a ValueError if ``what`` in ``where`` is of another run: its version, config or grid differ."""
+    """Raises a ValueError if ``what`` in ``where`` is of another run: config or grid differ, or fljax is too old."""
     from fljax.core.version import __version__
 
     begin, place = f"expected {what} of", f"in {str(where)!r} to resume them, got those of"
-    if origin.fljax != __version__:
+    if not goes_on(origin.fljax, bool(origin.record)):
         raise ValueError(f"{begin} fljax {__version__} {place} fljax {origin.fljax}")
     if not may_differ and (changed := difference(origin.config, text)) is not None:
         hint = "" if remedy is None else f" ({remedy})"
@@ -83,7 +83,9 @@ def check_same_run(
     if origin.grid != grid:
         commands = {True: "fljax run", False: "fljax sweep"}
         raise ValueError(f"{begin} {commands[grid is None]} {place} another {commands[origin.grid is None]}")
-    return Differences() if force is None else changed_record(origin.record, text, what, where, force)
+    earlier = () if origin.fljax == __version__ else (f"fljax {origin.fljax} wrote the {what}",)
+    found = Differences() if force is None else changed_record(origin.record, text, what, where, force)
+    return found | Differences(noted=earlier)
 
 
 def difference(earlier: str, now: str) -> str | None:

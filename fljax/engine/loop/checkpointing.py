@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import processes, trees
-from fljax.core.sameness import FORCED, Differences, codes_of, compared, forced_in, is_recorded, record
+from fljax.core.sameness import FORCED, Differences, codes_of, compared, forced_in, goes_on, is_recorded, record
 from fljax.data.arrays import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
@@ -272,7 +272,8 @@ def check_identity(
             f"(with another folder a run begins anew{helps})"
         )
     phrases = _refused(there, here, False)
-    differ = Differences(tuple(phrases.values()), compared(there, here).noted)
+    earlier = () if there["fljax"] == here["fljax"] else (f"fljax {there['fljax']} wrote the checkpoints",)
+    differ = Differences(tuple(phrases.values()), (*earlier, *compared(there, here).noted))
     for words in differ.sentences:
         note(words)
     return differ.sentence
@@ -283,6 +284,8 @@ def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> 
     found = dict[str, str]()
     for name in {**there, **here}:
         if is_recorded(name) or there.get(name) == here.get(name) or (force and name not in _FIXED):
+            continue
+        if name == "fljax" and goes_on(there.get(name), any(map(is_recorded, there))):
             continue
         found[name] = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
         if name.startswith(_CHECKSUM):
