@@ -28,7 +28,7 @@ import xarray as xr
 
 from fljax import results
 from fljax.core import errors, processes
-from fljax.core.files import read_npz, write, write_npz
+from fljax.core.files import part_of, read_npz, write, write_npz
 from fljax.core.names import about_algorithm
 from fljax.core.sameness import FORCED, WENT_ON, forced_in
 from fljax.core.signatures import arguments_for
@@ -247,7 +247,7 @@ class ProgressFiles(NamedTuple):
     def begin(self) -> None:
         """Makes the folder of checkpoints, which names the config."""
         if self.directory is not None and processes.is_first():
-            self._begin()
+            begin_checkpoints(self.directory, self.text, self.grid)
 
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
         """The scores of standalone models: of an earlier process on data of this checksum, or made and then saved."""
@@ -262,7 +262,7 @@ class ProgressFiles(NamedTuple):
         if not processes.is_first():
             return made
         try:
-            self._begin()
+            self.begin()
             write_npz(path, _arrays(made, data))
         except OSError as error:
             self.log.note(f"standalone models could not be saved; the run goes on ({error})")
@@ -273,24 +273,17 @@ class ProgressFiles(NamedTuple):
         if self.directory is not None and processes.is_first():
             shutil.rmtree(folders.records_of(self.directory, label), ignore_errors=True)
 
-    def finished(self, label: str) -> None:
-        """Removes the checkpoints of an algorithm, whose results are saved."""
+    def finished(self, label: str | None = None) -> None:
+        """Removes the checkpoints of an algorithm, whose results are saved; None: everything."""
         if self.directory is not None and not self.lasting and processes.is_first():
-            shutil.rmtree(folders.checkpoints_of(self.directory, label), ignore_errors=True)
-
-    def all_finished(self) -> None:
-        """Removes everything."""
-        if self.directory is not None and not self.lasting and processes.is_first():
-            shutil.rmtree(self.directory / folders.CHECKPOINTS, ignore_errors=True)
-
-    def _begin(self) -> None:
-        assert self.directory is not None
-        begin_checkpoints(self.directory, self.text, self.grid)
+            whole = self.directory / folders.CHECKPOINTS
+            place = whole if label is None else folders.checkpoints_of(self.directory, label)
+            shutil.rmtree(place, ignore_errors=True)
 
     def _refused(self) -> str | None:
         """Why the folder cannot be made; None if it can."""
         try:
-            self._begin()
+            self.begin()
         except OSError as error:
             return str(error)
         return None
@@ -301,7 +294,9 @@ class ProgressFiles(NamedTuple):
         try:
             stored = read_npz(path, "scores of standalone models")
             checksum, count = int(stored.pop("data")), int(stored.pop("count"))
-            references = [_reference(stored, place) for place in range(count)]
+            # Tasks without a score have no accuracies.
+            parts = [{"test_accuracy": None} | part_of(stored, f"{place}/") for place in range(count)]
+            references = [Reference(**part) for part in parts]
         except (ValueError, KeyError, TypeError):
             self.log.note(f"{_STANDALONE} is damaged; standalone models are trained again")
             return None
@@ -314,15 +309,6 @@ class ProgressFiles(NamedTuple):
                 "(with another folder a run begins anew; --force or force=True goes on, and the results say so)"
             )
         return references
-
-
-def _reference(stored: Mapping[str, np.ndarray], place: int) -> Reference:
-    start = f"{place}/"
-    fields: dict[str, Any] = {
-        name.removeprefix(start): array for name, array in stored.items() if name.startswith(start)
-    }
-    fields.setdefault("test_accuracy", None)  # absent without a score
-    return Reference(**fields)
 
 
 def _arrays(references: Sequence[Reference], data: int) -> dict[str, np.ndarray]:
@@ -435,7 +421,7 @@ def conduct(
             if outputs.on_result is not None:
                 outputs.on_result(label, plan, models[label])
         outputs.files.finished(label)
-    outputs.files.all_finished()
+    outputs.files.finished()
     return outcome_of(join(experiment, parts, forced=log.forced))._replace(models=models)
 
 

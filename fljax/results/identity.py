@@ -47,17 +47,6 @@ def record_of(text: str) -> dict[str, str]:
     return record(codes | settings.get("code", {}))
 
 
-def changed_record(earlier: str, text: str, what: str, where: pathlib.Path, force: bool) -> Differences:
-    """What differs between a record of ``what`` in the folder ``where`` and that of now; what does needs ``force``."""
-    found = compared(json.loads(earlier or "{}"), record_of(text))
-    if found.changed and not force:
-        raise ValueError(
-            f"expected the settings and the code of the {what} in {str(where)!r} to resume them, got others: "
-            f"{' and '.join(found.changed)} (--force or force=True goes on, and the results say so)"
-        )
-    return Differences(found.changed, tuple(f"{words} ({what})" for words in found.noted if "JAX is" not in words))
-
-
 def check_same_run(
     origin: Origin,
     text: str,
@@ -69,7 +58,7 @@ def check_same_run(
     may_differ: bool = False,  # the run goes on for more rounds or has more algorithms: configs are not compared
     force: bool | None = False,  # None: records are not compared
 ) -> Differences:
-    """Raises a ValueError if ``what`` in ``where`` is of another run: config or grid differ, or fljax is too old."""
+    """What differs from ``what`` in ``where``; a ValueError if it is of another run, or of a fljax that is too old."""
     from fljax.core.version import __version__
 
     begin, place = f"expected {what} of", f"in {str(where)!r} to resume them, got those of"
@@ -83,9 +72,15 @@ def check_same_run(
     if origin.grid != grid:
         commands = {True: "fljax run", False: "fljax sweep"}
         raise ValueError(f"{begin} {commands[grid is None]} {place} another {commands[origin.grid is None]}")
-    earlier = () if origin.fljax == __version__ else (f"fljax {origin.fljax} wrote the {what}",)
-    found = Differences() if force is None else changed_record(origin.record, text, what, where, force)
-    return found | Differences(noted=earlier)
+    found = Differences() if force is None else compared(json.loads(origin.record or "{}"), record_of(text))
+    if found.changed and not force:
+        raise ValueError(
+            f"expected the settings and the code of the {what} in {str(where)!r} to resume them, got others: "
+            f"{' and '.join(found.changed)} (--force or force=True goes on, and the results say so)"
+        )
+    noted = [f"{words} ({what})" for words in found.noted if "JAX is" not in words]
+    noted += [] if origin.fljax == __version__ else [f"fljax {origin.fljax} wrote the {what}"]
+    return Differences(found.changed, tuple(noted))
 
 
 def difference(earlier: str, now: str) -> str | None:

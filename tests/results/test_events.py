@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: pathlib.Path):
     callback = builder.callback("a")
     callback(block({"average_accuracy": [0.5, 0.5]}))
     callback(block({"average_accuracy": [0.5, 0.5]}))
-    ((stage, label, round, rounds, _, words, _),) = told
+    ((stage, label, round, rounds, _, words, *_),) = told
     assert (stage, label, round, rounds) == ("note", "a", 4, 8)
     assert words.startswith("metrics.jsonl cannot be written (No such file or directory)")
 

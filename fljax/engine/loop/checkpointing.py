@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import processes, trees
+from fljax.core.files import part_of
 from fljax.core.sameness import FORCED, Differences, codes_of, compared, forced_in, goes_on, is_recorded, record
 from fljax.data.arrays import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
@@ -136,7 +137,7 @@ class CheckpointKeeper:
             return None
         differ = check_identity(saved.about["identity"], self._identity, self._folder, self.note, force)
         position = Position(**saved.about["position"])
-        state, best = (_within(kind, saved.arrays) for kind in (_STATE, _BEST))
+        state, best = (part_of(saved.arrays, f"{kind}/") for kind in (_STATE, _BEST))
         self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
         forced = forced_in(saved.about.get(FORCED, ""), differ)
         return Resumed(position, state, histories[-1], self._layout(saved.about, platform), best, forced)
@@ -321,12 +322,6 @@ def checksum_of(tree: PyTree) -> int:
     described = json.dumps([[array.dtype.name, array.shape] for array in leaves])
     arrays = [np.frombuffer(described.encode(), np.uint8), *leaves]
     return checksum(part for array in arrays for part in checked_parts(array))
-
-
-def _within(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of one kind, by the rest of their names."""
-    prefix = f"{kind}/"
-    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
 
 def _named(spec: Spec) -> str:
