@@ -42,7 +42,7 @@ from fljax.results import Result, Results, folders
 from fljax.results.clients import gains_frame
 from fljax.results.events import at_end, weights_in_words
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
-from fljax.results.identity import differences, environment
+from fljax.results.identity import differences, write_environment
 from fljax.results.non_finite import InfiniteLoss, diverged_seeds
 from fljax.results.records import directions
 from fljax.results.stores import copy, is_long
@@ -218,7 +218,7 @@ def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> 
         for other in {CONFIG, COMPARISON} - {name}:
             (folder / other).unlink(missing_ok=True)
         write(folder / name, text.encode())
-        write(folder / ENVIRONMENT, (json.dumps(environment(), indent=2) + "\n").encode())
+        write_environment(folder / ENVIRONMENT, resumed=False)
         if trained:  # before the results, which say that all is there
             outlines.save(folder, comparison.outline, checksum)
         for label, (spec, inputs) in trained.items():
@@ -343,7 +343,7 @@ def _remove_models(folder: pathlib.Path) -> None:
 
 def _trained(comparison: Comparison) -> dict[str, tuple[Spec, Inputs]]:
     """The plan of every algorithm."""
-    labels = [str(label) for label in comparison.metrics["algorithm"].values]
+    labels = comparison.labels
     if lacking := [label for label in labels if label not in comparison.results]:
         raise ValueError(
             f"expected the models of all algorithms, got none of {', '.join(lacking)}, which an earlier process "

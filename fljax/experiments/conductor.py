@@ -39,7 +39,7 @@ from fljax.engine.loop.history import Hooks
 from fljax.engine.loop.simulation import run_plans
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, weights_of
-from fljax.experiments.programs import AheadOfSweep, alike, grouped, world_key
+from fljax.experiments.programs import Ahead, alike, grouped, world_key
 from fljax.experiments.saved_models import ModelFiles
 from fljax.metrics.registry import of_gains
 from fljax.results import Reference, Result, Results, folders, further_rounds, judged_by
@@ -495,7 +495,7 @@ class SweptCells(NamedTuple):
     references: Sequence[Reference]  # of every cell
     outputs: Outputs
     builder: CallbackBuilder
-    ahead: AheadOfSweep
+    ahead: Ahead
 
     def compute(self, label: str, _: Parts) -> Computed:
         """Runs one algorithm in every cell; models are not kept, since they would fill the memory."""

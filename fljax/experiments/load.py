@@ -85,6 +85,7 @@ class Run:
 
     def __init__(self, folder: str | pathlib.Path, arguments: Arguments | None = None, imports: bool = True) -> None:
         self._arguments, self._imports = arguments, imports
+        self._loaded: dict[tuple[str, str, int | None], Models] = {}
         self.folder = pathlib.Path(folder)
         if not self.folder.is_dir():
             raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
@@ -275,23 +276,19 @@ class Run:
         """
         if label not in self.labels:
             raise ValueError(unknown("label", label, self.labels))
-        known: dict[tuple[str, str, int | None], Models] = self._known
         key = label, which, round
-        if key not in known and self._is_compared:
-            from fljax.experiments import comparison
+        if key not in self._loaded:
+            self._loaded[key] = self._load(*key)
+        return self._loaded[key]
 
-            known[key] = comparison.load(self.folder, label, which, round, self._arguments)
-        if key not in known:
-            from fljax.experiments import saved_models
+    def _load(self, label: str, which: str, round: int | None) -> Models:
+        from fljax.experiments import comparison, saved_models
 
-            saved_models.find(self.folder, label, which, round)  # before the data are read
-            setup = self._setup if self._outline is None else None
-            known[key] = saved_models.load(self.folder, label, which, round, setup=setup, imports=self._imports)
-        return known[key]
-
-    @functools.cached_property
-    def _known(self) -> dict[tuple[str, str, int | None], Models]:
-        return {}
+        if self._is_compared:
+            return comparison.load(self.folder, label, which, round, self._arguments)
+        saved_models.find(self.folder, label, which, round)  # before the data are read
+        setup = self._setup if self._outline is None else None
+        return saved_models.load(self.folder, label, which, round, setup=setup, imports=self._imports)
 
     def predict(
         self,

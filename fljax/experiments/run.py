@@ -35,7 +35,7 @@ from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.pooling import OfPooled, result_by_client, setup_of, with_pool
 from fljax.experiments.inputs.preparation import build_plan
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup, weights_of
-from fljax.experiments.programs import Ahead
+from fljax.experiments.programs import Ahead, ahead_of_run
 from fljax.experiments.programs import check as check
 from fljax.experiments.saved_models import ModelFiles, keep_beginning, state_of
 from fljax.results import Reference, Result, Results, further_rounds, stores
@@ -123,7 +123,7 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     decisions = preparation.decision_rounds(setup)
     data = None if outputs.folder is None else checksum_of(setup.federation)
     check_data(folder, data, outputs.files)
-    with debug_mode(setup.execution), Ahead(setup, plans, folder.finished, done) as ahead:
+    with debug_mode(setup.execution), ahead_of_run(setup, plans, folder.finished, done) as ahead:
         (reference,) = trained_alone([setup], (), outputs, folder)
         for words in preparation.facts_to_tell(setup):
             outputs.log.note(words, rounds=setup.rounds)
@@ -153,7 +153,7 @@ class _Computation(NamedTuple):
             words = f"finding clusters by K-means on F1 scores after {entry.clustering.rounds} rounds of FedAvg"
             log.note(words, label, 0, rounds)
         decisions = self.decisions if entry is setup.algorithms[0] else ()
-        self.ahead.after(label)
+        self.ahead.after()
         with about_algorithm(label):
             own = setup_of(setup, entry)
             plan = build_plan(own, entry, self.reference, preparation.baselines_of(setup, parts))

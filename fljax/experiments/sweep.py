@@ -39,7 +39,7 @@ from fljax.experiments.conductor import (
 )
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
-from fljax.experiments.programs import AheadOfSweep, world_key
+from fljax.experiments.programs import ahead_of_sweep, world_key
 from fljax.experiments.programs import check as check_plans
 from fljax.metrics.registry import OF_LOSSES, SCALARS
 from fljax.metrics.scores import scalars_of, score_name
@@ -79,7 +79,7 @@ def run(
                     experiment = experiment._replace(data=checksum_of_cells(cells))
                     check_data(folder, experiment.data, outputs.files)
                 builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
-                ahead = stack.enter_context(AheadOfSweep(cells, folder.finished))
+                ahead = stack.enter_context(ahead_of_sweep(cells, folder.finished))
                 references = trained_alone(cells, grid.axes, outputs, folder)
                 compute = SweptCells(grid.axes, cells, references, outputs, builder, ahead).compute
             outcome = conduct(experiment, outputs, folder, compute)

@@ -171,16 +171,11 @@ class CheckpointKeeper:
         if self._settings is None:
             return False
         asked = self._settings.stop is not None and self._settings.stop.made
-        stops, due = zip(*processes.gathered((asked, self._is_time)), strict=True)
+        ready = time.perf_counter() >= self._next and self._store is not None and not self._store.is_busy
+        is_time = self._settings.every == 0 or ready  # if it is 0, the run waits for the checkpoint before
+        stops, due = zip(*processes.gathered((asked, is_time)), strict=True)
         self.must_stop = any(stops)
         return self.must_stop or due[0]
-
-    @property
-    def _is_time(self) -> bool:
-        assert self._settings is not None
-        if self._settings.every == 0:  # then the run waits for the checkpoint before
-            return True
-        return time.perf_counter() >= self._next and self._store is not None and not self._store.is_busy
 
     def save(
         self,
