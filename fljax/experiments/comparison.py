@@ -311,7 +311,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, argume
 def _free(folder: pathlib.Path, overwrite: bool) -> pathlib.Path:
     """The folder to write a comparison to, which is no run's: the given one or, if it has results, ``NAME-2`` etc."""
     of_a_run = any((folder / name).exists() for name in (LOCK, LOG, folders.CHECKPOINTS))
-    if of_a_run or ((folder / MODELS).exists() and not outlines.path_of(folder).is_file()):
+    if of_a_run or ((folder / MODELS).exists() and not (folder / outlines.FILE).is_file()):
         raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")
     if overwrite or not _is_taken(folder):
         return folder
@@ -330,15 +330,13 @@ def _is_taken(folder: pathlib.Path) -> bool:
 
 def _remove_models(folder: pathlib.Path) -> None:
     """Removes the models of an earlier ``save``, and no other file."""
-    if not outlines.path_of(folder).is_file():
+    if not (folder / outlines.FILE).is_file():
         return
-    for name in (CONFIG, COMPARISON):
-        with contextlib.suppress(OSError, ValueError):
-            for entry in tomllib.loads((folder / name).read_text(encoding="utf-8")).get("algorithms", []):
-                saved_models.path_of(folder, str(entry.get("label", entry.get("name")))).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
+        for label in folders.labels_of(folder):
+            saved_models.path_of(folder, label).unlink(missing_ok=True)
         (folder / MODELS).rmdir()
-    outlines.path_of(folder).unlink()
+    (folder / outlines.FILE).unlink()
 
 
 def _trained(comparison: Comparison) -> dict[str, tuple[Spec, Inputs]]:

@@ -300,15 +300,20 @@ class ProgressFiles(NamedTuple):
         except (ValueError, KeyError, TypeError):
             self.log.note(f"{_STANDALONE} is damaged; standalone models are trained again")
             return None
-        if checksum != data and self.saving.force:
-            self.log.note(f"{WENT_ON}the data differ; standalone models are trained again")
-            return None
-        if checksum != data:
+        if checksum == data:
+            return references
+        wanted = f"of the run in {str(self.directory)!r} to resume it"
+        self.refuse_data(wanted, "the data differ; standalone models are trained again")
+        return None
+
+    def refuse_data(self, wanted: str, differ: str, label: str = "") -> None:
+        """Raises a ValueError for data other than those ``wanted``; by force, it notes that they ``differ``."""
+        if not self.saving.force:
             raise ValueError(
-                f"expected the data of the run in {str(self.directory)!r} to resume it, got other data "
-                "(with another folder a run begins anew; --force or force=True goes on, and the results say so)"
+                f"expected the data {wanted}, got other data (with another folder a run begins anew; --force or "
+                "force=True goes on, and the results say so)"
             )
-        return references
+        self.log.note(f"{WENT_ON}{differ}", label)
 
 
 def _arrays(references: Sequence[Reference], data: int) -> dict[str, np.ndarray]:
@@ -425,19 +430,14 @@ def conduct(
     return outcome_of(join(experiment, parts, forced=log.forced))._replace(models=models)
 
 
-def check_data(folder: OpenFolder, data: int | None, files: ProgressFiles | None = None) -> None:
+def check_data(folder: OpenFolder, data: int | None, files: ProgressFiles) -> None:
     """Raises a ValueError if finished algorithms had data of another checksum, unless by force; None: not known."""
     for label, part in folder.finished.items():
         earlier = part.metrics.attrs.get(DATA)
         # Results of an older fljax do not say their data.
         if earlier is not None and data is not None and earlier != str(data):
-            if files is not None and files.saving.force:
-                files.log.note(f"{WENT_ON}the data of {label} were others", label)
-                continue
-            raise ValueError(
-                f"expected the data that {label} was run on, to run others beside it, got other data (with another "
-                "folder a run begins anew; --force or force=True goes on, and the results say so)"
-            )
+            wanted = f"that {label} was run on, to run others beside it"
+            files.refuse_data(wanted, f"the data of {label} were others", label)
 
 
 def checksum_of_cells(cells: Sequence[Setup]) -> int:

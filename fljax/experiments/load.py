@@ -21,6 +21,7 @@ from fljax.core.names import unknown
 from fljax.core.plain import plain
 from fljax.results import folders, stores
 from fljax.results.events import at_end
+from fljax.results.identity import labels_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,8 +124,7 @@ class Run:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the algorithms in the config."""
-        entries = self._raw.get("algorithms", [])
-        return tuple(str(entry.get("label", entry.get("name"))) for entry in entries)
+        return tuple(labels_in(self._raw))
 
     @property
     def metrics(self) -> xr.Dataset:

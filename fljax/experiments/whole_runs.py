@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fljax.core import processes
 from fljax.core.names import about_algorithm, duration
-from fljax.core.sameness import WENT_ON, Differences
+from fljax.core.sameness import Differences
 from fljax.core.signatures import accepts
 from fljax.engine import Plan, RunsDone, checksum_of
 from fljax.engine.whole_runs.program import by_themselves
@@ -81,13 +81,8 @@ class Kept(NamedTuple):
         data = checksum_of(setup.federation)
         check_data(folder, data, outputs.files)
         if found is not None and found.data not in ("", str(data)):
-            if not outputs.files.saving.force:
-                raise ValueError(
-                    f"expected the data of the {self.what} in {str(outputs.folder)!r} to resume them, got other data "
-                    "(with another folder the command begins anew; --force or force=True goes on, and the results say "
-                    "so)"
-                )
-            outputs.log.note(f"{WENT_ON}the data of the {self.what} were others")
+            wanted = f"of the {self.what} in {str(outputs.folder)!r} to resume them"
+            outputs.files.refuse_data(wanted, f"the data of the {self.what} were others")
         return str(data)
 
 

@@ -33,6 +33,7 @@ from fljax.results.identity import (
     check_checkpoints,
     check_same_run,
     difference,
+    labels_in,
     write_environment,
 )
 
@@ -231,8 +232,7 @@ def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Pa
 
 def labels_of(directory: pathlib.Path) -> list[str]:
     """The labels of the algorithms of a run folder or a saved comparison; empty if its text cannot be read."""
-    entries = tomllib.loads(config_of(directory) or _text_of(directory, COMPARISON) or "").get("algorithms", [])
-    return [str(entry.get("label", entry.get("name"))) for entry in entries]
+    return labels_in(tomllib.loads(config_of(directory) or _text_of(directory, COMPARISON) or ""))
 
 
 def checkpoints_of(directory: pathlib.Path, label: str) -> pathlib.Path:

@@ -104,16 +104,18 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
     return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
 
 
+def labels_in(settings: Mapping[str, Any]) -> list[str]:
+    """The labels of the algorithms of a config or a comparison."""
+    return [str(entry.get("label", entry.get("name"))) for entry in settings.get("algorithms", [])]
+
+
 def added(earlier: str, now: str) -> list[str]:
     """The labels that a config has after an earlier one's; empty if anything else that changes results differs."""
-    first, second = (tomllib.loads(text).get("algorithms", []) for text in (earlier, now))
-    count = len(first)
-    if len(second) <= count:
+    first, second = (labels_in(tomllib.loads(text)) for text in (earlier, now))
+    new = tuple(f"algorithms.{place}." for place in range(len(first), len(second)))
+    if not new or any(not key.startswith(new) for key in differences(earlier, now)):
         return []
-    new = [f"algorithms.{place}." for place in range(count, len(second))]
-    if any(not key.startswith(tuple(new)) for key in differences(earlier, now)):
-        return []
-    return [str(entry.get("label", entry.get("name"))) for entry in second[count:]]
+    return second[len(first) :]
 
 
 def flat(text: str) -> dict[str, str]:

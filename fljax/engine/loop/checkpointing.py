@@ -100,10 +100,9 @@ class CheckpointKeeper:
 
     def warn(self, words: str) -> None:
         """Tells the user, or gives a RuntimeWarning if nobody listens."""
-        if self._settings is not None and self._settings.note is not None:
-            self._settings.note(words)
-        else:
+        if self._settings is None or self._settings.note is None:
             warnings.warn(words, RuntimeWarning, stacklevel=4)
+        self.note(words)
 
     @property
     def records(self) -> pathlib.Path | None:
