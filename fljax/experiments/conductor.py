@@ -295,8 +295,8 @@ class ProgressFiles(NamedTuple):
             stored = read_npz(path, "scores of standalone models")
             checksum, count = int(stored.pop("data")), int(stored.pop("count"))
             # Tasks without a score have no accuracies.
-            parts = [{"test_accuracy": None} | part_of(stored, f"{place}/") for place in range(count)]
-            references = [Reference(**part) for part in parts]
+            absent: dict[str, Any] = {"test_accuracy": None}
+            references = [Reference(**(absent | part_of(stored, f"{place}/"))) for place in range(count)]
         except (ValueError, KeyError, TypeError):
             self.log.note(f"{_STANDALONE} is damaged; standalone models are trained again")
             return None

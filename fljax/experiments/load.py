@@ -197,16 +197,12 @@ class Run:
         """
         from fljax import config
 
-        self._check_config("a config")
-
-        return config.load(self.folder / folders.CONFIG, imports=self._imports, needs_data=self._outline is None)
-
-    def _check_config(self, what: str) -> None:
         if self._is_compared:
             raise ValueError(
-                f"expected a folder of fljax run for {what}, got {str(self.folder)!r}, which has results of "
+                f"expected a folder of fljax run for a config, got {str(self.folder)!r}, which has results of "
                 "fljax.compare, whose data and model are values of Python"
             )
+        return config.load(self.folder / folders.CONFIG, imports=self._imports, needs_data=self._outline is None)
 
     @functools.cached_property
     def _outline(self) -> Outline | None:

@@ -98,14 +98,8 @@ def run(
 
 
 def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
-    """Runs every algorithm of a setup on its federation, with standalone models that are trained once.
-
-    ``folder`` has the results of algorithms that are not repeated, or that go on from their saved models
-    (``fljax.results.further_rounds``).
-
-    Raises:
-      Stopped, ValueError, OSError, NotFinite: as ``run``.
-    """
+    """Runs every algorithm of a setup on its federation, with standalone models that are trained once; as ``run``."""
+    # ``folder`` has the results of algorithms that are not repeated, or that go on from their saved models.
     setup = with_pool(setup)
     builder = CallbackBuilder.of(setup, outputs.folder, outputs.log, outputs.callbacks)
     preparation.check_test_rows(setup.federation)
@@ -235,10 +229,7 @@ def _cost_in_words(metrics: xr.Dataset) -> str:
 
 
 def estimates(config: Config) -> dict[str, Memory]:
-    """The memory of every algorithm of a config, by label, after the memory of ``STANDALONE``.
-
-    Programs are compiled, and nothing is trained.
-    """
+    """The memory of every algorithm of a config, by label, after that of ``STANDALONE``; nothing is trained."""
     setup = with_pool(resolve_setup(config))
     plans = check(setup, rehearsed=False)  # the estimate traces them
     alone = estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone)

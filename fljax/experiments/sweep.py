@@ -104,8 +104,8 @@ def paths(grid: Grid) -> str:
     return json.dumps({axis.name: axis.path for axis in grid.axes})
 
 
-def check(grid: Grid) -> str:
-    """The sweep's metric; raises a ConfigError if it is unknown, or the config's data cannot give it."""
+def check(grid: Grid) -> None:
+    """Raises a ConfigError if the sweep's metric is unknown, or the config's data cannot give it."""
     assert grid.config.sweep is not None
     metric = grid.config.sweep.metric
     of_scores = scalars_of([score for score in resolved_of(grid.config).scores if not score.lower])
@@ -113,7 +113,6 @@ def check(grid: Grid) -> str:
     if grid.config.save_models != "none":
         got = grid.config.save_models
         raise ConfigError(f"save_models: expected 'none' in a sweep, which saves no models, got {got!r}")
-    return metric
 
 
 def _check_cells(cells: Sequence[Setup], metric: str) -> None:
@@ -246,17 +245,9 @@ def _check_same(directory: pathlib.Path, text: str, number: int, count: int) -> 
         raise ValueError(f"expected a part of {before}, as those in {where!r} are, got {number}/{count}")
 
 
-def run_part(
-    part: Part,
-    directory: pathlib.Path,
-    saving: Saving | None = None,
-    on_event: OnEvent | None = None,
-    callbacks: Sequence[CallbackSetup] = (),
-) -> Outcome:
-    """Runs a part in its folder ``directory``, as ``run`` does, and goes on with what is there."""
-    return run(
-        part.grid, directory=directory, resume=True, on_event=on_event, saving=saving, callbacks=callbacks, whole=False
-    )
+def run_part(part: Part, directory: pathlib.Path, **how: Any) -> Outcome:
+    """Runs a part in its folder, as ``run`` does with arguments ``how``, and goes on with what is there."""
+    return run(part.grid, directory=directory, resume=True, whole=False, **how)
 
 
 def is_finished(part: Part, directory: pathlib.Path) -> bool:

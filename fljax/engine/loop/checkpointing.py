@@ -289,11 +289,9 @@ def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> 
 
 
 def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:
-    """What two plans must have in common, so that one may use the models of the other.
-
-    Values by seed and what functions compute are not compared, and neither are the modules of functions: a builder may
-    have moved from a notebook to a file.
-    """
+    """What two plans must have in common, so that one may use the models of the other."""
+    # Values by seed and what functions compute are not compared, and neither are the modules of functions: a builder
+    # may have moved from a notebook to a file.
     numbers = [jnp.asarray(leaf) for leaf in inputs.traced]
     return _plain(_of_functions(spec) | {f"{_CHECKSUM}numbers of the algorithm": checksum_of(numbers)})
 
