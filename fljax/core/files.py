@@ -14,7 +14,7 @@ import pathlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -121,6 +121,11 @@ def read_npz(path: pathlib.Path, what: str, prefixes: tuple[str, ...] = ("",)) -
     # Their words are NumPy's own advice, or those of a zip file that looks encrypted or of another kind.
     except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         raise ValueError(f"expected whole {what} in {str(path)!r}, got a damaged file") from None
+
+
+def part_of(arrays: Mapping[str, np.ndarray], start: str) -> dict[str, Any]:
+    """The arrays whose names begin with ``start``, by the rest of their names."""
+    return {name.removeprefix(start): values for name, values in arrays.items() if name.startswith(start)}
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk

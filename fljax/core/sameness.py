@@ -225,6 +225,7 @@ SETTINGS = (
     "jax_softmax_custom_jvp",  # derivatives
 )
 _CODE, _VERSION = "code of ", "version of "
+_FIRST = "0.2.0"  # the first fljax with whose results later ones go on, if they have a record
 # The attribute of results with sentences about runs that went on by force, and how these begin.
 FORCED, WENT_ON = "forced", "went on by force, although "
 
@@ -261,6 +262,16 @@ def record(codes: Mapping[str, str] | None = None) -> dict[str, str]:
 def is_recorded(name: str) -> bool:
     """Whether a name is one of a record, among other things that runs have in common."""
     return name.startswith((_CODE, _VERSION)) or name in SETTINGS
+
+
+def goes_on(earlier: str | None, recorded: bool) -> bool:
+    """Whether this fljax goes on with results of another version: an earlier one, if they have a record."""
+    from fljax.core.version import __version__
+
+    first, there, here = (
+        [int(part) for part in re.findall(r"\d+", str(v))[:3]] for v in (_FIRST, earlier, __version__)
+    )
+    return earlier == __version__ or (recorded and first <= there <= here)
 
 
 def compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> Differences:

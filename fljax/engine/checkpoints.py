@@ -123,30 +123,18 @@ _OF_DAMAGE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 class Saved(NamedTuple):
-    """One checkpoint.
+    """One checkpoint."""
 
-    Attributes:
-      step: its number.
-      arrays: by name.
-      about: what else was saved, as in JSON.
-    """
-
-    step: int
-    arrays: dict[str, np.ndarray]
-    about: dict[str, Any]
+    step: int  # its number
+    arrays: dict[str, np.ndarray]  # by name
+    about: dict[str, Any]  # what else was saved, as in JSON
 
 
 class Store:
-    """Checkpoints by number, written in the background; each is there as a whole or not at all.
+    """Checkpoints by number, written in the background; each is there as a whole or not at all."""
 
-    A checkpoint that cannot be written stops nothing: the reason is noted, and the earlier ones stay. Every array has a
-    checksum, so a damaged checkpoint is noticed, and the one before it is taken.
-
-    Args:
-      folder: of the checkpoints.
-      keep: number of checkpoints to keep.
-      note: called with sentences.
-    """
+    # A checkpoint that cannot be written stops nothing: ``note`` gets the reason, and the earlier ones stay. Arrays
+    # have checksums, so a damaged checkpoint is noticed, and the one before it is taken.
 
     def __init__(self, folder: pathlib.Path, keep: int, note: Callable[[str], Any]) -> None:
         import orbax.checkpoint
@@ -160,12 +148,9 @@ class Store:
         self.saved: int | None = None  # number of the newest checkpoint that was begun and has not failed
 
     def newest(self, usable: Callable[[Saved], None] = lambda saved: None) -> Saved | None:
-        """The newest whole checkpoint; damaged ones are noted and removed.
-
-        ``usable`` raises an OSError, KeyError or ValueError if something that the checkpoint needs is damaged.
-        """
+        """The newest whole checkpoint, for which ``usable`` raises nothing; damaged ones are noted and removed."""
         damaged: list[int] = []
-        for step in sorted(self._steps(), reverse=True):
+        for step in sorted(self._found(), reverse=True):
             try:
                 checkpoint = self._read(step)
                 usable(checkpoint)
@@ -241,11 +226,6 @@ class Store:
         )
         return {"multiprocessing_options": options, "create": False}
 
-    def _steps(self) -> Iterable[int]:
-        if not self._folder.is_dir():
-            return []
-        return list(self._opened().all_steps())
-
     def _read(self, step: int) -> Saved:
         args = self._orbax.args
         described = self._opened().restore(step, args=args.Composite(about=args.JsonRestore())).about
@@ -272,7 +252,7 @@ class Store:
     def _failed(self, error: Exception) -> None:
         """Forgets what orbax holds of a checkpoint that could not be written, and notes why."""
         # Threads of the failed write may report at any later time, also when this store is closed: the silence stays.
-        self._end_silence = _do_nothing
+        self._end_silence = lambda: None
         self._manager, self._begun = None, False
         for left in self._folder.glob("*.orbax-checkpoint-tmp*"):  # what it takes of the disk
             shutil.rmtree(left, ignore_errors=True)
@@ -295,7 +275,7 @@ def _silence_orbax() -> Callable[[], None]:
     """Silences orbax's log and the threads that a failed write leaves behind; gives what ends the silence."""
     log, hook = logging.getLogger("absl"), sys.unraisablehook
     if _is_own in log.filters:  # a failed write of another store has left it
-        return _do_nothing
+        return lambda: None
 
     def report(unraisable: Any) -> None:
         if not (isinstance(unraisable.exc_value, RuntimeError) and "Event loop is closed" in str(unraisable.exc_value)):
@@ -316,17 +296,12 @@ def _is_own(record: logging.LogRecord) -> bool:
     return "orbax" not in record.pathname
 
 
-def _do_nothing() -> None:
-    """What ``_silence_orbax`` returns where nothing was silenced: a function without effect."""
-
-
 # Bytes of a part of an array that is copied at a time.
 _PART = 2**24
 
 
-def checksum(arrays: Iterable[np.ndarray]) -> int:
-    """CRC-32 of the bytes of arrays, one after another."""
-    total = 0
+def checksum(arrays: Iterable[np.ndarray], total: int = 0) -> int:
+    """CRC-32 of the bytes of arrays, one after another, and after those with the checksum ``total``."""
     for values in arrays:
         # An array of another order is copied in parts, since it may be a mapped file.
         whole = values.flags.c_contiguous or not values.size
@@ -367,18 +342,12 @@ def _clear(place: pathlib.Path) -> None:
 
 
 class Series:
-    """Arrays ``[runs, n, ...]`` by name that grow along their second axis, the rows.
+    """Arrays ``[runs, n, ...]`` by name, of NumPy's own dtypes, that grow along their second axis, the rows."""
 
-    With a folder, rows leave the memory: whole chunks are written to zarr arrays, once, and only the rows after the
-    last whole chunk (``rest``) stay in memory. An array has its final shape from the beginning, so nothing that was
-    written changes later, and a process may die at any moment: rows after a checkpoint are written again.
-
-    Args:
-      folder: of the arrays; it is emptied. None: all rows stay in memory.
-      length: the largest number of rows; needed with a folder.
-
-    Dtypes are those of NumPy itself.
-    """
+    # With a folder, rows leave the memory: whole chunks are written to zarr arrays, once, and only the rows after the
+    # last whole chunk (``rest``) stay in memory. An array has its final shape (``length`` rows) from the beginning, so
+    # nothing that was written changes later, and a process may die at any moment: rows after a checkpoint are written
+    # again.
 
     def __init__(self, folder: pathlib.Path | None = None, length: int = 0) -> None:
         self._folder, self._length = folder, length
@@ -401,18 +370,11 @@ class Series:
         checksums: Mapping[str, int],
         rest: Mapping[str, np.ndarray],
     ) -> Series:
-        """The series of a checkpoint; rows that were written after it are forgotten.
-
-        ``length`` is the largest number of rows. ``written``, ``chunk`` and ``checksums`` are as they were at the
-        checkpoint, and ``rest`` the rows after those that are written.
-
-        Raises:
-          OSError, ValueError, KeyError: if the folder does not have the rows, or other ones.
-        """
-        series = cls.__new__(cls)
-        series._folder, series._length, series.written, series.chunk = folder, length, written, chunk
-        series._rest, series._group = [dict(rest)] if rest else [], None
-        series.checksums, series._waiting = dict(checksums), 0
+        """The series of a checkpoint; OSError, ValueError or KeyError if its folder does not have the rows."""
+        # Rows that were written after it are forgotten; ``rest`` are those after the ones that are written.
+        series = cls(None if written else folder, length)
+        series._folder, series.written, series.chunk, series.checksums = folder, written, chunk, dict(checksums)
+        series._rest = [dict(rest)] if rest else []
         if written:
             import zarr
 
@@ -422,8 +384,6 @@ class Series:
                     raise ValueError(f"expected {name} to have {length} rows, got {array.shape[1]}")
             for _ in series.blocks():  # checks them
                 pass
-        else:
-            _clear(folder)
         return series
 
     def __len__(self) -> int:
@@ -432,9 +392,12 @@ class Series:
     @property
     def nbytes(self) -> int:
         """Bytes of all rows."""
-        stored = () if self._group is None else (array for _, array in self._group.arrays())
-        written = sum(array.nbytes // max(array.shape[1], 1) * self.written for array in stored)
+        written = self.written * self._row_bytes() if self.written else 0
         return written + sum(values.nbytes for block in self._rest for values in block.values())
+
+    def _row_bytes(self) -> int:
+        """Bytes of a row in the folder."""
+        return sum(array.nbytes // max(array.shape[1], 1) for _, array in self._group.arrays())
 
     def append(self, block: Mapping[str, np.ndarray]) -> None:
         """Adds the rows of ``block``, ``[runs, rows, ...]`` by name."""
@@ -448,15 +411,11 @@ class Series:
         return self._folder is not None and self._waiting > READ
 
     def write(self) -> None:
-        """Writes all whole chunks, if there is a folder.
-
-        Raises:
-          OSError: if the disk has no room. The rows stay in memory.
-        """
+        """Writes all whole chunks, if there is a folder; after an OSError the rows are still in memory."""
         if self._folder is None or not self._rest:
             return
         if not self.chunk:
-            largest = max(_row_bytes(values) for values in self._rest[0].values())
+            largest = max(values.nbytes // max(values.shape[1], 1) for values in self._rest[0].values())
             self.chunk = int(max(1, min(MOST, CHUNK // max(largest, 1))))
         count = sum(_rows(block) for block in self._rest) // self.chunk * self.chunk
         if not count:
@@ -490,15 +449,10 @@ class Series:
         return {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
 
     def blocks(self) -> Iterator[dict[str, np.ndarray]]:
-        """All rows in order, some chunks at a time; few of them are in memory at once.
-
-        Raises:
-          OSError: after the last block of the folder, if its chunks do not have the checksums.
-        """
+        """All rows in order, some chunks at a time; an OSError after the folder's last one if checksums differ."""
         if self.written:
             sums = dict.fromkeys(self.checksums, 0)
-            row = sum(array.nbytes // max(array.shape[1], 1) for _, array in self._group.arrays())
-            step = self.chunk * max(1, READ // max(self.chunk * row, 1))
+            step = self.chunk * max(1, READ // max(self.chunk * self._row_bytes(), 1))
             for first in range(0, self.written, step):
                 rows = slice(first, min(first + step, self.written))
                 block = {name: np.asarray(self._group[name][:, rows]) for name in self.checksums}
@@ -512,13 +466,10 @@ class Series:
 
     def _checksums(self, before: Mapping[str, int], chunks: Mapping[str, np.ndarray]) -> dict[str, int]:
         """The checksums by name after further chunks."""
-        sums = {}
-        for name, values in chunks.items():
-            sums[name] = before.get(name, 0)
-            for first in range(0, values.shape[1], self.chunk):
-                content: Any = np.ascontiguousarray(values[:, first : first + self.chunk])
-                sums[name] = zlib.crc32(content.reshape(-1).view(np.uint8), sums[name])
-        return sums
+        rows = [slice(first, first + self.chunk) for first in range(0, _rows(chunks), self.chunk)]
+        return {
+            name: checksum((values[:, chunk] for chunk in rows), before.get(name, 0)) for name, values in chunks.items()
+        }
 
     def _created(self, joined: Mapping[str, np.ndarray]) -> Any:
         import zarr
@@ -536,7 +487,3 @@ class Series:
 
 def _rows(block: Mapping[str, np.ndarray]) -> int:
     return next(iter(block.values())).shape[1] if block else 0
-
-
-def _row_bytes(values: np.ndarray) -> int:
-    return values.nbytes // max(values.shape[1], 1)

@@ -96,15 +96,13 @@ def run(
     if any(entry.label == CONTROL for entry in config.algorithms):
         raise ValueError(f"expected labels other than {CONTROL!r}, which is that of the control, got it")
     text = "" if directory is None else dumps(config)
-    force = saving is not None and saving.force
-    finished, differ = _KEPT.earlier(directory, text, resume, force)  # refuses another config before the folder gets it
-    if finished is not None:
-        _check_question(finished.question, asked, f"certificates in {str(directory)!r}")
-    blocks = None if directory is None else directory / OF_CERTIFY / QUESTION
-    if blocks is not None and resume and blocks.is_file() and any(blocks.parent.glob(f"{CHECKPOINTS}/*/*")):
-        _check_question(blocks.read_text(), asked, f"saved runs in {str(directory)!r}")
-    opening = _KEPT.opened(directory, text, differ, resume=resume, on_event=on_event, saving=saving)
-    with opening as (outputs, folder):
+    opening = _KEPT.opened(directory, text, resume=resume, on_event=on_event, saving=saving)
+    with opening as (finished, outputs, folder):
+        if finished is not None:
+            _check_question(finished.question, asked, f"certificates in {str(directory)!r}")
+        blocks = None if directory is None else directory / OF_CERTIFY / QUESTION
+        if blocks is not None and resume and blocks.is_file() and any(blocks.parent.glob(f"{CHECKPOINTS}/*/*")):
+            _check_question(blocks.read_text(), asked, f"saved runs in {str(directory)!r}")
         certificates: dict[str, Certificate] = {} if finished is None else dict(finished.certificates)
         labels = [*(entry.label for entry in config.algorithms), *([CONTROL] if asked.control else [])]
         data = "" if finished is None else finished.data

@@ -42,7 +42,7 @@ from fljax.results import Result, Results, folders
 from fljax.results.clients import gains_frame
 from fljax.results.events import at_end, weights_in_words
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
-from fljax.results.identity import differences, environment
+from fljax.results.identity import differences, write_environment
 from fljax.results.non_finite import InfiniteLoss, diverged_seeds
 from fljax.results.records import directions
 from fljax.results.stores import copy, is_long
@@ -218,7 +218,7 @@ def _save(comparison: Comparison, folder: pathlib.Path, models: SavedModels) -> 
         for other in {CONFIG, COMPARISON} - {name}:
             (folder / other).unlink(missing_ok=True)
         write(folder / name, text.encode())
-        write(folder / ENVIRONMENT, (json.dumps(environment(), indent=2) + "\n").encode())
+        write_environment(folder / ENVIRONMENT, resumed=False)
         if trained:  # before the results, which say that all is there
             outlines.save(folder, comparison.outline, checksum)
         for label, (spec, inputs) in trained.items():
@@ -311,7 +311,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, argume
 def _free(folder: pathlib.Path, overwrite: bool) -> pathlib.Path:
     """The folder to write a comparison to, which is no run's: the given one or, if it has results, ``NAME-2`` etc."""
     of_a_run = any((folder / name).exists() for name in (LOCK, LOG, folders.CHECKPOINTS))
-    if of_a_run or ((folder / MODELS).exists() and not outlines.path_of(folder).is_file()):
+    if of_a_run or ((folder / MODELS).exists() and not (folder / outlines.FILE).is_file()):
         raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")
     if overwrite or not _is_taken(folder):
         return folder
@@ -330,20 +330,18 @@ def _is_taken(folder: pathlib.Path) -> bool:
 
 def _remove_models(folder: pathlib.Path) -> None:
     """Removes the models of an earlier ``save``, and no other file."""
-    if not outlines.path_of(folder).is_file():
+    if not (folder / outlines.FILE).is_file():
         return
-    for name in (CONFIG, COMPARISON):
-        with contextlib.suppress(OSError, ValueError):
-            for entry in tomllib.loads((folder / name).read_text(encoding="utf-8")).get("algorithms", []):
-                saved_models.path_of(folder, str(entry.get("label", entry.get("name")))).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
+        for label in folders.labels_of(folder):
+            saved_models.path_of(folder, label).unlink(missing_ok=True)
         (folder / MODELS).rmdir()
-    outlines.path_of(folder).unlink()
+    (folder / outlines.FILE).unlink()
 
 
 def _trained(comparison: Comparison) -> dict[str, tuple[Spec, Inputs]]:
     """The plan of every algorithm."""
-    labels = [str(label) for label in comparison.metrics["algorithm"].values]
+    labels = comparison.labels
     if lacking := [label for label in labels if label not in comparison.results]:
         raise ValueError(
             f"expected the models of all algorithms, got none of {', '.join(lacking)}, which an earlier process "

@@ -28,7 +28,7 @@ import xarray as xr
 
 from fljax import results
 from fljax.core import errors, processes
-from fljax.core.files import read_npz, write, write_npz
+from fljax.core.files import part_of, read_npz, write, write_npz
 from fljax.core.names import about_algorithm
 from fljax.core.sameness import FORCED, WENT_ON, forced_in
 from fljax.core.values import arguments_for
@@ -39,7 +39,7 @@ from fljax.engine.loop.history import Hooks
 from fljax.engine.loop.simulation import run_plans
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, weights_of
-from fljax.experiments.programs import AheadOfSweep, alike, grouped, world_key
+from fljax.experiments.programs import Ahead, alike, grouped, world_key
 from fljax.experiments.saved_models import ModelFiles
 from fljax.metrics.registry import of_gains
 from fljax.results import Reference, Result, Results, folders, further_rounds, judged_by
@@ -247,7 +247,7 @@ class ProgressFiles(NamedTuple):
     def begin(self) -> None:
         """Makes the folder of checkpoints, which names the config."""
         if self.directory is not None and processes.is_first():
-            self._begin()
+            begin_checkpoints(self.directory, self.text, self.grid)
 
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
         """The scores of standalone models: of an earlier process on data of this checksum, or made and then saved."""
@@ -262,7 +262,7 @@ class ProgressFiles(NamedTuple):
         if not processes.is_first():
             return made
         try:
-            self._begin()
+            self.begin()
             write_npz(path, _arrays(made, data))
         except OSError as error:
             self.log.note(f"standalone models could not be saved; the run goes on ({error})")
@@ -273,24 +273,17 @@ class ProgressFiles(NamedTuple):
         if self.directory is not None and processes.is_first():
             shutil.rmtree(folders.records_of(self.directory, label), ignore_errors=True)
 
-    def finished(self, label: str) -> None:
-        """Removes the checkpoints of an algorithm, whose results are saved."""
+    def finished(self, label: str | None = None) -> None:
+        """Removes the checkpoints of an algorithm, whose results are saved; None: everything."""
         if self.directory is not None and not self.lasting and processes.is_first():
-            shutil.rmtree(folders.checkpoints_of(self.directory, label), ignore_errors=True)
-
-    def all_finished(self) -> None:
-        """Removes everything."""
-        if self.directory is not None and not self.lasting and processes.is_first():
-            shutil.rmtree(self.directory / folders.CHECKPOINTS, ignore_errors=True)
-
-    def _begin(self) -> None:
-        assert self.directory is not None
-        begin_checkpoints(self.directory, self.text, self.grid)
+            whole = self.directory / folders.CHECKPOINTS
+            place = whole if label is None else folders.checkpoints_of(self.directory, label)
+            shutil.rmtree(place, ignore_errors=True)
 
     def _refused(self) -> str | None:
         """Why the folder cannot be made; None if it can."""
         try:
-            self._begin()
+            self.begin()
         except OSError as error:
             return str(error)
         return None
@@ -301,28 +294,26 @@ class ProgressFiles(NamedTuple):
         try:
             stored = read_npz(path, "scores of standalone models")
             checksum, count = int(stored.pop("data")), int(stored.pop("count"))
-            references = [_reference(stored, place) for place in range(count)]
+            # Tasks without a score have no accuracies.
+            absent: dict[str, Any] = {"test_accuracy": None}
+            references = [Reference(**(absent | part_of(stored, f"{place}/"))) for place in range(count)]
         except (ValueError, KeyError, TypeError):
             self.log.note(f"{_STANDALONE} is damaged; standalone models are trained again")
             return None
-        if checksum != data and self.saving.force:
-            self.log.note(f"{WENT_ON}the data differ; standalone models are trained again")
-            return None
-        if checksum != data:
+        if checksum == data:
+            return references
+        wanted = f"of the run in {str(self.directory)!r} to resume it"
+        self.refuse_data(wanted, "the data differ; standalone models are trained again")
+        return None
+
+    def refuse_data(self, wanted: str, differ: str, label: str = "") -> None:
+        """Raises a ValueError for data other than those ``wanted``; by force, it notes that they ``differ``."""
+        if not self.saving.force:
             raise ValueError(
-                f"expected the data of the run in {str(self.directory)!r} to resume it, got other data "
-                "(with another folder a run begins anew; --force or force=True goes on, and the results say so)"
+                f"expected the data {wanted}, got other data (with another folder a run begins anew; --force or "
+                "force=True goes on, and the results say so)"
             )
-        return references
-
-
-def _reference(stored: Mapping[str, np.ndarray], place: int) -> Reference:
-    start = f"{place}/"
-    fields: dict[str, Any] = {
-        name.removeprefix(start): array for name, array in stored.items() if name.startswith(start)
-    }
-    fields.setdefault("test_accuracy", None)  # absent without a score
-    return Reference(**fields)
+        self.log.note(f"{WENT_ON}{differ}", label)
 
 
 def _arrays(references: Sequence[Reference], data: int) -> dict[str, np.ndarray]:
@@ -435,23 +426,18 @@ def conduct(
             if outputs.on_result is not None:
                 outputs.on_result(label, plan, models[label])
         outputs.files.finished(label)
-    outputs.files.all_finished()
+    outputs.files.finished()
     return outcome_of(join(experiment, parts, forced=log.forced))._replace(models=models)
 
 
-def check_data(folder: OpenFolder, data: int | None, files: ProgressFiles | None = None) -> None:
+def check_data(folder: OpenFolder, data: int | None, files: ProgressFiles) -> None:
     """Raises a ValueError if finished algorithms had data of another checksum, unless by force; None: not known."""
     for label, part in folder.finished.items():
         earlier = part.metrics.attrs.get(DATA)
         # Results of an older fljax do not say their data.
         if earlier is not None and data is not None and earlier != str(data):
-            if files is not None and files.saving.force:
-                files.log.note(f"{WENT_ON}the data of {label} were others", label)
-                continue
-            raise ValueError(
-                f"expected the data that {label} was run on, to run others beside it, got other data (with another "
-                "folder a run begins anew; --force or force=True goes on, and the results say so)"
-            )
+            wanted = f"that {label} was run on, to run others beside it"
+            files.refuse_data(wanted, f"the data of {label} were others", label)
 
 
 def checksum_of_cells(cells: Sequence[Setup]) -> int:
@@ -509,7 +495,7 @@ class SweptCells(NamedTuple):
     references: Sequence[Reference]  # of every cell
     outputs: Outputs
     builder: CallbackBuilder
-    ahead: AheadOfSweep
+    ahead: Ahead
 
     def compute(self, label: str, _: Parts) -> Computed:
         """Runs one algorithm in every cell; models are not kept, since they would fill the memory."""

@@ -21,6 +21,7 @@ from fljax.core.names import unknown
 from fljax.core.plain import plain
 from fljax.results import folders, stores
 from fljax.results.events import at_end
+from fljax.results.identity import labels_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,6 +86,7 @@ class Run:
 
     def __init__(self, folder: str | pathlib.Path, arguments: Arguments | None = None, imports: bool = True) -> None:
         self._arguments, self._imports = arguments, imports
+        self._loaded: dict[tuple[str, str, int | None], Models] = {}
         self.folder = pathlib.Path(folder)
         if not self.folder.is_dir():
             raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
@@ -122,8 +124,7 @@ class Run:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the algorithms in the config."""
-        entries = self._raw.get("algorithms", [])
-        return tuple(str(entry.get("label", entry.get("name"))) for entry in entries)
+        return tuple(labels_in(self._raw))
 
     @property
     def metrics(self) -> xr.Dataset:
@@ -196,16 +197,12 @@ class Run:
         """
         from fljax import config
 
-        self._check_config("a config")
-
-        return config.load(self.folder / folders.CONFIG, imports=self._imports, needs_data=self._outline is None)
-
-    def _check_config(self, what: str) -> None:
         if self._is_compared:
             raise ValueError(
-                f"expected a folder of fljax run for {what}, got {str(self.folder)!r}, which has results of "
+                f"expected a folder of fljax run for a config, got {str(self.folder)!r}, which has results of "
                 "fljax.compare, whose data and model are values of Python"
             )
+        return config.load(self.folder / folders.CONFIG, imports=self._imports, needs_data=self._outline is None)
 
     @functools.cached_property
     def _outline(self) -> Outline | None:
@@ -275,23 +272,19 @@ class Run:
         """
         if label not in self.labels:
             raise ValueError(unknown("label", label, self.labels))
-        known: dict[tuple[str, str, int | None], Models] = self._known
         key = label, which, round
-        if key not in known and self._is_compared:
-            from fljax.experiments import comparison
+        if key not in self._loaded:
+            self._loaded[key] = self._load(*key)
+        return self._loaded[key]
 
-            known[key] = comparison.load(self.folder, label, which, round, self._arguments)
-        if key not in known:
-            from fljax.experiments import saved_models
+    def _load(self, label: str, which: str, round: int | None) -> Models:
+        from fljax.experiments import comparison, saved_models
 
-            saved_models.find(self.folder, label, which, round)  # before the data are read
-            setup = self._setup if self._outline is None else None
-            known[key] = saved_models.load(self.folder, label, which, round, setup=setup, imports=self._imports)
-        return known[key]
-
-    @functools.cached_property
-    def _known(self) -> dict[tuple[str, str, int | None], Models]:
-        return {}
+        if self._is_compared:
+            return comparison.load(self.folder, label, which, round, self._arguments)
+        saved_models.find(self.folder, label, which, round)  # before the data are read
+        setup = self._setup if self._outline is None else None
+        return saved_models.load(self.folder, label, which, round, setup=setup, imports=self._imports)
 
     def predict(
         self,

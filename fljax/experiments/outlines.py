@@ -32,11 +32,6 @@ class Outline(NamedTuple):
     checksum: int  # of the federation with its rows
 
 
-def path_of(folder: pathlib.Path) -> pathlib.Path:
-    """The file of a run folder."""
-    return folder / FILE
-
-
 def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -> dict[str, np.ndarray]:
     """The arrays of an outline by name, without the checksum of the data."""
     x, y = dataset.x, dataset.y
@@ -80,12 +75,12 @@ def save(folder: pathlib.Path, outline: Mapping[str, np.ndarray], checksum: int)
             )
         return
     text = json.loads(str(outline[_TEXT])) | {"checksum": checksum}
-    write_npz(path_of(folder), {**outline, _TEXT: np.asarray(json.dumps(text))}, compressed=True)
+    write_npz(folder / FILE, {**outline, _TEXT: np.asarray(json.dumps(text))}, compressed=True)
 
 
 def load(folder: pathlib.Path) -> Outline | None:
     """The outline in a run folder; None: there is none."""
-    path = path_of(folder)
+    path = folder / FILE
     if not path.is_file():
         return None
     arrays = read_npz(path, "outlines")

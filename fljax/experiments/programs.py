@@ -115,38 +115,22 @@ def grouped(cells: Sequence[Setup], position: int, references: Sequence[Referenc
 
 
 class Ahead:
-    """Compiles the programs of the first algorithm during the standalone models, and each next one's during a run."""
+    """Compiles the first program during the standalone models, and each next one during the run of that before."""
 
-    def __init__(
-        self, setup: Setup, plans: Mapping[str, Plan], finished: Container[str], begun: Mapping[str, int]
-    ) -> None:
-        self._setup, self._plans, self._begun = setup, plans, begun
-        self._labels = [label for label in setup.labels if label not in finished]
-        self._pool = ThreadPoolExecutor(3)  # a run's programs
-        # Errors of one round appear before anything is computed; later ones are raised by ``simulate``.
-        for label in self._labels[1:]:
-            with about_algorithm(label):
-                rehearse(plans[label], self._setup_of(label).federation)
-        if self._labels:
-            self._begin(self._labels[0])
+    def __init__(self, programs: Iterator[tuple[Plan | list[Plan], Setup]]) -> None:
+        self._programs, self._pool = programs, ThreadPoolExecutor(3)  # a run's programs
 
-    def after(self, label: str) -> None:
-        """Begins with the programs of the algorithm after this one."""
-        place = self._labels.index(label) + 1
+    def begin_next(self) -> None:
+        """Begins with the next program, of plans in a setup."""
+        plans, setup = next(self._programs)
+        compile_ahead(self._pool, plans, setup.federation, setup.schedule)
+
+    def after(self) -> None:
+        """Begins with the program after the one that runs now; the run raises an error of it again."""
         # Not on a GPU: XLA chooses between kernels by timing them, and a run beside it would disturb that.
-        if place < len(self._labels) and default_platform() != "gpu":
+        if default_platform() != "gpu":
             with contextlib.suppress(Exception):
-                self._begin(self._labels[place])
-
-    def _begin(self, label: str) -> None:
-        setup = self._setup_of(label)
-        with about_algorithm(label):
-            schedule = setup.schedule._replace(rounds=setup.rounds - self._begun.get(label, 0))
-            compile_ahead(self._pool, self._plans[label], setup.federation, schedule)
-
-    def _setup_of(self, label: str) -> Setup:
-        """That in which an algorithm runs."""
-        return setup_of(self._setup, self._setup.algorithms[self._setup.labels.index(label)])
+                self.begin_next()
 
     def __enter__(self) -> Ahead:
         return self
@@ -156,36 +140,35 @@ class Ahead:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class AheadOfSweep:
-    """Compiles the first program of a sweep during its standalone models, and each next one's during a run."""
+def ahead_of_run(setup: Setup, plans: Mapping[str, Plan], finished: Container[str], begun: Mapping[str, int]) -> Ahead:
+    """Compiles the programs of algorithms that are not finished; those in ``begun`` have done so many rounds."""
+    entries = [entry for entry in setup.algorithms if entry.label not in finished]
+    own = {entry.label: setup_of(setup, entry) for entry in entries}
+    # Errors of one round appear before anything is computed; later ones are raised by ``simulate``.
+    for entry in entries[1:]:
+        with about_algorithm(entry.label):
+            rehearse(plans[entry.label], own[entry.label].federation)
+    left = {label: each._replace(rounds=setup.rounds - begun.get(label, 0)) for label, each in own.items()}
+    ahead = Ahead((plans[label], each) for label, each in left.items())
+    for entry in entries[:1]:
+        with about_algorithm(entry.label):
+            ahead.begin_next()
+    return ahead
 
-    def __init__(self, cells: Sequence[Setup], finished: Container[str]) -> None:
-        self._cells, self._pool = cells, ThreadPoolExecutor(3)  # a run's programs
-        self._jobs = self._in_order([label for label in cells[0].labels if label not in finished])
-        self._begin_next()
 
-    def _in_order(self, labels: Sequence[str]) -> Iterator[tuple[list[Plan], Setup]]:
-        """The plans of each program, and a cell of it, in the order in which they run."""
+def ahead_of_sweep(cells: Sequence[Setup], finished: Container[str]) -> Ahead:
+    """Compiles the programs of a sweep, in the order in which they run."""
+
+    def programs() -> Iterator[tuple[list[Plan], Setup]]:
         # Cells are grouped as they will be, unless two require the same by chance; it compiles later then.
-        references = [_stand_in(cell) for cell in self._cells]
-        for label in labels:
-            programs = grouped(self._cells, self._cells[0].labels.index(label), references, trial=True)
-            for members in programs.jobs:
-                yield [programs.plans[place] for place in members], self._cells[members[0]]
+        references = [_stand_in(cell) for cell in cells]
+        for position, label in enumerate(cells[0].labels):
+            if label not in finished:
+                of_label = grouped(cells, position, references, trial=True)
+                for members in of_label.jobs:
+                    yield [of_label.plans[place] for place in members], cells[members[0]]
 
-    def _begin_next(self) -> None:
-        # An error stops nothing: ``sweep`` raises it again.
-        with contextlib.suppress(Exception):
-            plans, cell = next(self._jobs)
-            compile_ahead(self._pool, plans, cell.federation, cell.schedule)
-
-    def after(self) -> None:
-        """Begins with the program after the one that runs now; not on a GPU, see ``Ahead.after``."""
-        if default_platform() != "gpu":
-            self._begin_next()
-
-    def __enter__(self) -> AheadOfSweep:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    ahead = Ahead(programs())
+    with contextlib.suppress(Exception):  # ``sweep`` raises it again
+        ahead.begin_next()
+    return ahead

@@ -34,7 +34,7 @@ from fljax.experiments.conductor import (
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.preparation import OfPooled, build_plan, result_by_client, setup_of, with_pool
 from fljax.experiments.inputs.setup import AlgorithmSetup, CallbackSetup, Setup, resolve_setup, weights_of
-from fljax.experiments.programs import Ahead
+from fljax.experiments.programs import Ahead, ahead_of_run
 from fljax.experiments.programs import check as check
 from fljax.experiments.saved_models import ModelFiles, keep_beginning, state_of
 from fljax.results import Reference, Result, Results, further_rounds, stores
@@ -97,14 +97,8 @@ def run(
 
 
 def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
-    """Runs every algorithm of a setup on its federation, with standalone models that are trained once.
-
-    ``folder`` has the results of algorithms that are not repeated, or that go on from their saved models
-    (``fljax.results.further_rounds``).
-
-    Raises:
-      Stopped, ValueError, OSError, NotFinite: as ``run``.
-    """
+    """Runs every algorithm of a setup on its federation, with standalone models that are trained once; as ``run``."""
+    # ``folder`` has the results of algorithms that are not repeated, or that go on from their saved models.
     setup = with_pool(setup)
     builder = CallbackBuilder.of(setup, outputs.folder, outputs.log, outputs.callbacks)
     preparation.check_test_rows(setup.federation)
@@ -122,7 +116,7 @@ def run_setup(setup: Setup, outputs: Outputs, folder: OpenFolder) -> Outcome:
     decisions = preparation.decision_rounds(setup)
     data = None if outputs.folder is None else checksum_of(setup.federation)
     check_data(folder, data, outputs.files)
-    with debug_mode(setup.execution), Ahead(setup, plans, folder.finished, done) as ahead:
+    with debug_mode(setup.execution), ahead_of_run(setup, plans, folder.finished, done) as ahead:
         (reference,) = trained_alone([setup], (), outputs, folder)
         for words in preparation.facts_to_tell(setup):
             outputs.log.note(words, rounds=setup.rounds)
@@ -152,7 +146,7 @@ class _Computation(NamedTuple):
             words = f"finding clusters by K-means on F1 scores after {entry.clustering.rounds} rounds of FedAvg"
             log.note(words, label, 0, rounds)
         decisions = self.decisions if entry is setup.algorithms[0] else ()
-        self.ahead.after(label)
+        self.ahead.after()
         with about_algorithm(label):
             own = setup_of(setup, entry)
             plan = build_plan(own, entry, self.reference, preparation.baselines_of(setup, parts))
@@ -234,10 +228,7 @@ def _cost_in_words(metrics: xr.Dataset) -> str:
 
 
 def estimates(config: Config) -> dict[str, Memory]:
-    """The memory of every algorithm of a config, by label, after the memory of ``STANDALONE``.
-
-    Programs are compiled, and nothing is trained.
-    """
+    """The memory of every algorithm of a config, by label, after that of ``STANDALONE``; nothing is trained."""
     setup = with_pool(resolve_setup(config))
     plans = check(setup, rehearsed=False)  # the estimate traces them
     alone = estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone)

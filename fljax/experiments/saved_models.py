@@ -34,7 +34,7 @@ from jaxtyping import PyTree
 from fljax import config as configuration
 from fljax.contributions import RoundMeasure
 from fljax.core import processes
-from fljax.core.files import read_npz, write, write_npz
+from fljax.core.files import part_of, read_npz, write, write_npz
 from fljax.core.names import unknown
 from fljax.core.trees import path_of as path_of_leaf
 from fljax.engine import Models, Plan, arrays_of, checksum_of, common_models, restore
@@ -113,13 +113,12 @@ def state_of(
 
     def state_in(file: pathlib.Path) -> PyTree:
         arrays = processes.agreed(lambda: _after(file, rounds))
-        state = {name.removeprefix(STATE): values for name, values in arrays.items() if name.startswith(STATE)}
         try:
             # A trial has placeholders.
             if not trial:
                 earlier = arrays.get(f"{GIVEN}['contribution']")
                 _check_contribution(earlier, plan.by_seed.get("contribution"), rounds, label)
-            return restore(plan, setup.federation, state, seeds=setup.seeds).state
+            return restore(plan, setup.federation, part_of(arrays, STATE), seeds=setup.seeds).state
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
 
@@ -290,8 +289,8 @@ def restored(
     if {name for name in stored if name.startswith(GIVEN)} != set(names):
         raise ValueError(f"expected models of {label} as the config or the call has it, got those of another algorithm")
     by_seed = jax.tree.unflatten(structure, [jnp.asarray(stored[name]) for name in names])
-    state = {name.removeprefix(STATE): values for name, values in stored.items() if name.startswith(STATE)}
     plan, precision = plan._replace(by_seed=by_seed), setup.execution.precision
+    state = part_of(stored, STATE)
     return restore(plan, setup.federation, state, seeds=setup.seeds, precision=precision, rows=rows)
 
 

@@ -39,7 +39,7 @@ from fljax.experiments.conductor import (
 )
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import CallbackSetup, Setup, resolve_cells
-from fljax.experiments.programs import AheadOfSweep, world_key
+from fljax.experiments.programs import ahead_of_sweep, world_key
 from fljax.experiments.programs import check as check_plans
 from fljax.metrics.registry import OF_LOSSES, SCALARS
 from fljax.metrics.scores import scalars_of, score_name
@@ -79,7 +79,7 @@ def run(
                     experiment = experiment._replace(data=checksum_of_cells(cells))
                     check_data(folder, experiment.data, outputs.files)
                 builder = CallbackBuilder.of(cells[0], directory, log, callbacks)
-                ahead = stack.enter_context(AheadOfSweep(cells, folder.finished))
+                ahead = stack.enter_context(ahead_of_sweep(cells, folder.finished))
                 references = trained_alone(cells, grid.axes, outputs, folder)
                 compute = SweptCells(grid.axes, cells, references, outputs, builder, ahead).compute
             outcome = conduct(experiment, outputs, folder, compute)
@@ -104,8 +104,8 @@ def paths(grid: Grid) -> str:
     return json.dumps({axis.name: axis.path for axis in grid.axes})
 
 
-def check(grid: Grid) -> str:
-    """The sweep's metric; raises a ConfigError if it is unknown, or the config's data cannot give it."""
+def check(grid: Grid) -> None:
+    """Raises a ConfigError if the sweep's metric is unknown, or the config's data cannot give it."""
     assert grid.config.sweep is not None
     metric = grid.config.sweep.metric
     of_scores = scalars_of([score for score in resolved_of(grid.config).scores if not score.lower])
@@ -113,7 +113,6 @@ def check(grid: Grid) -> str:
     if grid.config.save_models != "none":
         got = grid.config.save_models
         raise ConfigError(f"save_models: expected 'none' in a sweep, which saves no models, got {got!r}")
-    return metric
 
 
 def _check_cells(cells: Sequence[Setup], metric: str) -> None:
@@ -246,17 +245,9 @@ def _check_same(directory: pathlib.Path, text: str, number: int, count: int) -> 
         raise ValueError(f"expected a part of {before}, as those in {where!r} are, got {number}/{count}")
 
 
-def run_part(
-    part: Part,
-    directory: pathlib.Path,
-    saving: Saving | None = None,
-    on_event: OnEvent | None = None,
-    callbacks: Sequence[CallbackSetup] = (),
-) -> Outcome:
-    """Runs a part in its folder ``directory``, as ``run`` does, and goes on with what is there."""
-    return run(
-        part.grid, directory=directory, resume=True, on_event=on_event, saving=saving, callbacks=callbacks, whole=False
-    )
+def run_part(part: Part, directory: pathlib.Path, **how: Any) -> Outcome:
+    """Runs a part in its folder, as ``run`` does with arguments ``how``, and goes on with what is there."""
+    return run(part.grid, directory=directory, resume=True, whole=False, **how)
 
 
 def is_finished(part: Part, directory: pathlib.Path) -> bool:

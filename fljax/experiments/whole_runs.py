@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from fljax.core import processes
 from fljax.core.names import about_algorithm, duration
-from fljax.core.sameness import WENT_ON, Differences
+from fljax.core.sameness import Differences
 from fljax.core.values import accepts
 from fljax.engine import Plan, RunsDone, checksum_of
 from fljax.engine.whole_runs.program import by_themselves
-from fljax.experiments.conductor import Outputs, check_data, opened, trained_alone
+from fljax.experiments.conductor import Outputs, Saving, check_data, opened, trained_alone
 from fljax.experiments.inputs import preparation
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.experiments.programs import check
@@ -37,7 +37,7 @@ class Kept(NamedTuple):
     load: Callable[[pathlib.Path], Any]
     blocks: str
 
-    def earlier(self, directory: pathlib.Path | None, text: str, resume: bool, force: bool) -> tuple[Any, Differences]:
+    def _earlier(self, directory: pathlib.Path | None, text: str, resume: bool, force: bool) -> tuple[Any, Differences]:
         """What a folder has, None if nothing, and what differs from its run, which is refused unless by force."""
         found, differ = None, Differences()
         if directory is None:
@@ -56,17 +56,19 @@ class Kept(NamedTuple):
 
     @contextlib.contextmanager
     def opened(
-        self, directory: pathlib.Path | None, text: str, differ: Differences, **how: Any
-    ) -> Iterator[tuple[Outputs, OpenFolder]]:
-        """As ``opened`` of a run, with checkpoints in a folder of their own, which goes at the end."""
-        # What differs from earlier processes is told.
-        with opened(directory, text, unit="runs", **how) as (outputs, folder):
+        self, directory: pathlib.Path | None, text: str, *, resume: bool, saving: Saving | None, **how: Any
+    ) -> Iterator[tuple[Any, Outputs, OpenFolder]]:
+        """What a folder has, and as ``opened`` of a run."""
+        # Another config is refused before the folder gets it. What differs from earlier processes is told. Checkpoints
+        # are in a folder of their own, which goes at the end.
+        found, differ = self._earlier(directory, text, resume, saving is not None and saving.force)
+        with opened(directory, text, unit="runs", resume=resume, saving=saving, **how) as (outputs, folder):
             for words in differ.sentences:
                 outputs.log.note(words)
             place = None if directory is None else directory / self.blocks
             outputs = outputs._replace(files=outputs.files._replace(directory=place))
-            yield outputs, folder
-            outputs.files.all_finished()
+            yield found, outputs, folder
+            outputs.files.finished()
             if place is not None and processes.is_first():
                 with contextlib.suppress(OSError):
                     (place / QUESTION).unlink(missing_ok=True)
@@ -79,13 +81,8 @@ class Kept(NamedTuple):
         data = checksum_of(setup.federation)
         check_data(folder, data, outputs.files)
         if found is not None and found.data not in ("", str(data)):
-            if not outputs.files.saving.force:
-                raise ValueError(
-                    f"expected the data of the {self.what} in {str(outputs.folder)!r} to resume them, got other data "
-                    "(with another folder the command begins anew; --force or force=True goes on, and the results say "
-                    "so)"
-                )
-            outputs.log.note(f"{WENT_ON}the data of the {self.what} were others")
+            wanted = f"of the {self.what} in {str(outputs.folder)!r} to resume them"
+            outputs.files.refuse_data(wanted, f"the data of the {self.what} were others")
         return str(data)
 
 

@@ -65,10 +65,8 @@ def run(
     # Callbacks and early stopping are not used: every run goes to its end. Rounds of events are runs.
     asked = Question() if question is None else question
     text = "" if directory is None else dumps(config)
-    force = saving is not None and saving.force
-    finished, differ = _KEPT.earlier(directory, text, resume, force)  # refuses another config before the folder gets it
-    opening = _KEPT.opened(directory, text, differ, resume=resume, on_event=on_event, saving=saving)
-    with opening as (outputs, folder):
+    opening = _KEPT.opened(directory, text, resume=resume, on_event=on_event, saving=saving)
+    with opening as (finished, outputs, folder):
         tables: dict[str, CoalitionTable] = {} if finished is None else dict(finished.tables)
         labels = [entry.label for entry in config.algorithms]
         for label in labels:

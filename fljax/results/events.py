@@ -124,7 +124,7 @@ class EventLog:
         self, folder: pathlib.Path | None = None, on_event: OnEvent | None = None, unit: str = "rounds"
     ) -> None:
         self._path = None if folder is None else folder / LOG
-        self._on_event = _ignore if on_event is None else on_event
+        self._on_event = on_event if on_event is not None else lambda _: None  # a listener may be empty, as a list
         self._began = time.perf_counter()
         self._unit, self.forced = unit, ""
 
@@ -153,10 +153,6 @@ class EventLog:
     def train(self, label: str, round: int, rounds: int, words: str = "") -> None:
         """The algorithm ``label`` has done so many of its rounds."""
         self.tell("train", label, round, rounds, words)
-
-
-def _ignore(_: Event) -> None:
-    """The listener of a run to which nobody listens."""
 
 
 def append_line(path: pathlib.Path, line: str) -> None:

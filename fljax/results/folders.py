@@ -33,6 +33,7 @@ from fljax.results.identity import (
     check_checkpoints,
     check_same_run,
     difference,
+    labels_in,
     write_environment,
 )
 
@@ -75,17 +76,11 @@ def claim(
     computes: bool = True,
     force: bool = False,
 ) -> Iterator[OpenFolder]:
-    """Locks a run folder for this process, prepares it, and unlocks it at the end; of several processes, 0 does.
-
-    The folder may have results if ``resume``: of this config, of one with fewer rounds, or of one that lacks its last
-    algorithms. ``grid`` is that of a sweep, as in the attributes of its results. Unless a process ``computes``, JAX
-    does not start: no environment is written, and records of settings and code are not compared. With ``force`` a run
-    goes on where these differ, and a note says what does. With no ``directory``, nothing is saved or locked.
-
-    Raises:
-      ValueError: if another process has locked the folder, if the folder cannot be written, if it has results and
-        ``resume`` is False, or if its results are damaged, of another config or of another version of fljax.
-    """
+    """Locks a run folder (None: there is none) for this process, prepares it, and unlocks it at the end."""
+    # With several processes, process 0 does. If ``resume``, the folder may have results: of this config, of one with
+    # fewer rounds, or of one that lacks its last algorithms. ``grid`` is that of a sweep, as in the attributes of its
+    # results. Unless a process ``computes``, JAX does not start: no environment is written, and records of settings and
+    # code are not compared. With ``force`` a run goes on where these differ, and a note says what does.
     with contextlib.ExitStack() as opened:
         how = force if computes else None
         yield processes.agreed(lambda: opened.enter_context(_claimed(directory, text, resume, grid, how)))
@@ -217,14 +212,12 @@ def _finished(
     metrics = results.metrics
     if origin is None:
         raise ValueError(f"expected results in {where!r} that name their config, got those of an older fljax")
-    before = further_rounds.rounds_before(metrics, origin["config"], text) if grows and grid is None else None
-    run = Origin(origin["config"], origin["fljax"], metrics.attrs.get("grid"), origin.get(RECORD, ""))
-    grown = grows and bool(added(origin["config"], text))
-    may_differ = before is not None or grown
-    differ = check_same_run(run, text, grid, "results", directory, may_differ=may_differ, force=force)
-    behind = written is None or further_rounds.is_behind(metrics, origin["config"], written)
-    behind = behind or (grows and bool(added(origin["config"], written or "")))
-    if not behind and (changed := difference(origin["config"], written or "")) is not None:
+    before = further_rounds.rounds_before(metrics, origin.config, text) if grows and grid is None else None
+    may_differ = before is not None or (grows and bool(added(origin.config, text)))
+    differ = check_same_run(origin, text, grid, "results", directory, may_differ=may_differ, force=force)
+    behind = written is None or further_rounds.is_behind(metrics, origin.config, written)
+    behind = behind or (grows and bool(added(origin.config, written or "")))
+    if not behind and (changed := difference(origin.config, written or "")) is not None:
         raise ValueError(
             f"expected {CONFIG} and {RESULTS} in {where!r} to be of one run, got another {CONFIG}: {changed} "
             f"(remove {CONFIG} if the results are the right ones)"
@@ -239,8 +232,7 @@ def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Pa
 
 def labels_of(directory: pathlib.Path) -> list[str]:
     """The labels of the algorithms of a run folder or a saved comparison; empty if its text cannot be read."""
-    entries = tomllib.loads(config_of(directory) or _text_of(directory, COMPARISON) or "").get("algorithms", [])
-    return [str(entry.get("label", entry.get("name"))) for entry in entries]
+    return labels_in(tomllib.loads(config_of(directory) or _text_of(directory, COMPARISON) or ""))
 
 
 def checkpoints_of(directory: pathlib.Path, label: str) -> pathlib.Path:
@@ -257,9 +249,9 @@ def check_origin(directory: pathlib.Path) -> None:
     """Raises a ValueError if the folder has results of another config; nothing that the config names is imported."""
     text = config_of(directory) or ""
     origin = _read(directory)[1] if (directory / RESULTS).is_file() else None
-    if origin is None or added(origin["config"], text):  # a method that was added is not finished
+    if origin is None or added(origin.config, text):  # a method that was added is not finished
         return
-    if (changed := difference(origin["config"], text)) is not None:
+    if (changed := difference(origin.config, text)) is not None:
         raise ValueError(f"expected the config of the results in {str(directory)!r}, got a changed one: {changed}")
 
 
@@ -278,7 +270,8 @@ def _text_of(directory: pathlib.Path, name: str) -> str | None:
 
 def record_in(directory: pathlib.Path) -> str:
     """The record of a folder's results, as JSON; "" if there is none."""
-    return (_read(directory)[1] or {}).get(RECORD, "")
+    origin = _read(directory)[1]
+    return "" if origin is None else origin.record
 
 
 def save(directory: pathlib.Path, results: Results, text: str, record: str | None = None) -> None:
@@ -304,8 +297,8 @@ def load(directory: pathlib.Path) -> Results:
     return _read(directory)[0]
 
 
-def _read(directory: pathlib.Path) -> tuple[Results, dict[str, str] | None]:
-    """Results and their origin (config and version); None if the file has no origin."""
+def _read(directory: pathlib.Path) -> tuple[Results, Origin | None]:
+    """Results and their origin; None if the file has no origin."""
     check(directory)
     path = directory / RESULTS
     if not path.is_file():
@@ -314,5 +307,7 @@ def _read(directory: pathlib.Path) -> tuple[Results, dict[str, str] | None]:
     metrics, records, *origins = stores.read(
         path, ["records"], ["origin"], f"a whole file, got a damaged one: {remedy}"
     )
-    origin = {str(name): str(text.values) for name, text in origins[0].items()} if origins else None
-    return Results(metrics, records), origin
+    if not origins:
+        return Results(metrics, records), None
+    texts = {name: str(origins[0][name].values) for name in ("config", "fljax", RECORD) if name in origins[0]}
+    return Results(metrics, records), Origin(grid=metrics.attrs.get("grid"), **texts)

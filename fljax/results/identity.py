@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.core.files import write
-from fljax.core.sameness import FORCED, Differences, code_of, compared, named_in, record
+from fljax.core.sameness import FORCED, Differences, code_of, compared, goes_on, named_in, record
 
 # Keys that change no result.
 WITHOUT_EFFECT = ("save_models",)
@@ -47,17 +47,6 @@ def record_of(text: str) -> dict[str, str]:
     return record(codes | settings.get("code", {}))
 
 
-def changed_record(earlier: str, text: str, what: str, where: pathlib.Path, force: bool) -> Differences:
-    """What differs between a record of ``what`` in the folder ``where`` and that of now; what does needs ``force``."""
-    found = compared(json.loads(earlier or "{}"), record_of(text))
-    if found.changed and not force:
-        raise ValueError(
-            f"expected the settings and the code of the {what} in {str(where)!r} to resume them, got others: "
-            f"{' and '.join(found.changed)} (--force or force=True goes on, and the results say so)"
-        )
-    return Differences(found.changed, tuple(f"{words} ({what})" for words in found.noted if "JAX is" not in words))
-
-
 def check_same_run(
     origin: Origin,
     text: str,
@@ -69,11 +58,11 @@ def check_same_run(
     may_differ: bool = False,  # the run goes on for more rounds or has more algorithms: configs are not compared
     force: bool | None = False,  # None: records are not compared
 ) -> Differences:
-    """Raises a ValueError if ``what`` in ``where`` is of another run: its version, config or grid differ."""
+    """What differs from ``what`` in ``where``; a ValueError if it is of another run, or of a fljax that is too old."""
     from fljax.core.version import __version__
 
     begin, place = f"expected {what} of", f"in {str(where)!r} to resume them, got those of"
-    if origin.fljax != __version__:
+    if not goes_on(origin.fljax, bool(origin.record)):
         raise ValueError(f"{begin} fljax {__version__} {place} fljax {origin.fljax}")
     if not may_differ and (changed := difference(origin.config, text)) is not None:
         hint = "" if remedy is None else f" ({remedy})"
@@ -83,7 +72,15 @@ def check_same_run(
     if origin.grid != grid:
         commands = {True: "fljax run", False: "fljax sweep"}
         raise ValueError(f"{begin} {commands[grid is None]} {place} another {commands[origin.grid is None]}")
-    return Differences() if force is None else changed_record(origin.record, text, what, where, force)
+    found = Differences() if force is None else compared(json.loads(origin.record or "{}"), record_of(text))
+    if found.changed and not force:
+        raise ValueError(
+            f"expected the settings and the code of the {what} in {str(where)!r} to resume them, got others: "
+            f"{' and '.join(found.changed)} (--force or force=True goes on, and the results say so)"
+        )
+    noted = [f"{words} ({what})" for words in found.noted if "JAX is" not in words]
+    noted += [] if origin.fljax == __version__ else [f"fljax {origin.fljax} wrote the {what}"]
+    return Differences(found.changed, tuple(noted))
 
 
 def difference(earlier: str, now: str) -> str | None:
@@ -107,16 +104,18 @@ def differences(earlier: str, now: str, without: Sequence[str] = WITHOUT_EFFECT)
     return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
 
 
+def labels_in(settings: Mapping[str, Any]) -> list[str]:
+    """The labels of the algorithms of a config or a comparison."""
+    return [str(entry.get("label", entry.get("name"))) for entry in settings.get("algorithms", [])]
+
+
 def added(earlier: str, now: str) -> list[str]:
     """The labels that a config has after an earlier one's; empty if anything else that changes results differs."""
-    first, second = (tomllib.loads(text).get("algorithms", []) for text in (earlier, now))
-    count = len(first)
-    if len(second) <= count:
+    first, second = (labels_in(tomllib.loads(text)) for text in (earlier, now))
+    new = tuple(f"algorithms.{place}." for place in range(len(first), len(second)))
+    if not new or any(not key.startswith(new) for key in differences(earlier, now)):
         return []
-    new = [f"algorithms.{place}." for place in range(count, len(second))]
-    if any(not key.startswith(tuple(new)) for key in differences(earlier, now)):
-        return []
-    return [str(entry.get("label", entry.get("name"))) for entry in second[count:]]
+    return second[len(first) :]
 
 
 def flat(text: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from fljax.metrics import mean
 from fljax.metrics.registry import is_lower_better
 from fljax.results.events import DONE, EVALUATIONS, LOG, STOPPED, Event, Line, read_lines
 from fljax.results.folders import CONFIG, LOCK
+from fljax.results.identity import labels_in
 from fljax.results.non_finite import diverged_words
 
 
@@ -94,11 +95,10 @@ def read_state(folder: pathlib.Path) -> RunState:
     unit = now[-1].unit if now else "rounds"
     events = [event for event in events if event.unit == unit]  # a run and fljax worth may share a folder
     lines = read_lines(folder) if unit == "rounds" else []
-    labels = [str(entry.get("label", entry.get("name"))) for entry in config["algorithms"]]
     rounds = int(config["rounds"])
     algorithms = [
         _progress(label, rounds, events, now, [line for line in lines if line.label == label], metric, running, silent)
-        for label in labels
+        for label in labels_in(config)
     ]
     seconds = (now[-1].seconds if now else 0.0) + (silent if running else 0.0)
     left = _left(algorithms) if running else None

@@ -120,7 +120,7 @@ def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
                     chunks = {name: tuple(max(size, 1) for size in values.shape) for name, values in part.items()}
                     encoding = {str(name): {"chunks": shape} for name, shape in chunks.items()}
                     part.assign_attrs(stamp).to_zarr(fresh, mode="w", encoding=encoding, **settings)
-        if is_store(path):
+        if (path / "zarr.json").is_file():
             shutil.rmtree(path)
         fresh.rename(path)
     except OSError as error:
@@ -181,11 +181,6 @@ def is_long(records: xr.Dataset) -> bool:
 def place_of(records: xr.Dataset) -> pathlib.Path:
     """The store of long records."""
     return pathlib.Path(records.encoding[_SOURCE])
-
-
-def is_store(path: pathlib.Path) -> bool:
-    """Whether there is a store."""
-    return (path / "zarr.json").is_file()
 
 
 def copy(records: xr.Dataset, path: pathlib.Path) -> None:

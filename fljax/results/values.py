@@ -121,17 +121,15 @@ class Result(NamedTuple):
 
     def __repr__(self) -> str:
         """Sizes, and the main metrics at the last evaluation: mean and standard deviation over seeds."""
-        sizes = [f"{count} {word}{'s' * (count != 1)}" for word, count in _sizes(self.metrics).items()]
         values = [f"{name} {text}" for name, text in _main_values(self.metrics).items()]
         gone = [f"diverged: {self._gone()}"] if self.diverged else []
-        return f"Result({', '.join(sizes)}: {', '.join([*values, *gone])})"
+        return f"Result({_sizes(self.metrics)}: {', '.join([*values, *gone])})"
 
     def _repr_html_(self) -> str:
-        sizes = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in _sizes(self.metrics).items())
         lines = [*_main_values(self.metrics).items(), *([("diverged", self._gone())] if self.diverged else [])]
         from fljax.core.pages import table  # imported here, since it takes a template
 
-        return table([("metric", "last evaluation"), *lines], f"Result: {sizes}")
+        return table([("metric", "last evaluation"), *lines], f"Result: {_sizes(self.metrics)}")
 
     def _gone(self) -> str:
         return ", ".join(f"seed {seed} in round {round}" for seed, round in self.diverged)
@@ -147,10 +145,11 @@ _MAIN = (
 )
 
 
-def _sizes(metrics: xr.Dataset) -> dict[str, int]:
+def _sizes(metrics: xr.Dataset) -> str:
     rounds = int(metrics["evaluated_round"].values[-1]) if metrics.sizes.get("evaluated_round") else 0
     sizes = {"seed": metrics.sizes.get("seed", 0), "round": rounds, "client": metrics.sizes.get("client", 0)}
-    return sizes | ({"unseen client": metrics.sizes["unseen"]} if metrics.sizes.get("unseen") else {})
+    sizes |= {"unseen client": metrics.sizes["unseen"]} if metrics.sizes.get("unseen") else {}
+    return ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in sizes.items())
 
 
 def _main_values(metrics: xr.Dataset) -> dict[str, str]:

@@ -166,13 +166,18 @@ def test_another_run_is_refused_with_what_differs(
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_another_version_is_refused(
+def test_an_earlier_version_is_said_and_a_later_one_refused(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    notes: list[str] = []
     _simulate(federation, checkpoint=tmp_path)
-    monkeypatch.setattr("fljax.core.version.__version__", "99.0")
-    with pytest.raises(ValueError, match=r"got another one: fljax is 0\..* there and 99\.0 here"):
-        _simulate(federation, checkpoint=tmp_path)
+    with monkeypatch.context() as changed:
+        changed.setattr("fljax.core.version.__version__", "99.0")
+        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0, note=notes.append))
+        assert re.match(r"fljax 0\..* wrote the checkpoints", notes[0])
+        changed.setattr("fljax.core.version.__version__", "0.1.0")
+        with pytest.raises(ValueError, match=r"got another one: fljax is 0\..* there and 0\.1\.0 here"):
+            _simulate(federation, checkpoint=tmp_path)
 
 
 @pytest.mark.in_turn

@@ -11,7 +11,7 @@ import xarray as xr
 
 from fljax import config as configuration
 from fljax.experiments import run, sweep
-from fljax.experiments.conductor import check_data
+from fljax.experiments.conductor import ProgressFiles, Saving, check_data
 from fljax.results import Results, folders
 from fljax.results.events import EventLog
 from fljax.results.folders import OpenFolder
@@ -134,10 +134,11 @@ def test_a_sweep_gets_a_method_and_nothing_else(tmp_path: pathlib.Path) -> None:
 def test_other_data_are_refused() -> None:
     metrics, records = results("fedavg")
     folder = OpenFolder({"fedavg": Results(metrics.assign_attrs(data="7"), records)})
-    check_data(folder, 7)
-    check_data(folder, None)
+    files = ProgressFiles(None, "", None, Saving(), EventLog())
+    check_data(folder, 7, files)
+    check_data(folder, None, files)
     with pytest.raises(ValueError, match="expected the data that fedavg was run on, to run others"):
-        check_data(folder, 8)
+        check_data(folder, 8, files)
 
 
 @pytest.mark.thorough

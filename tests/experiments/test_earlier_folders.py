@@ -40,8 +40,8 @@ COHORTS = [[[0, 1], [0, 1], [1, 2], [1, 0]], [[0, 1], [0, 2], [0, 2], [1, 0]]]
 
 @pytest.fixture
 def unpacked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Unpacks folders by name. They are resumed by their own version only, which this one takes for itself."""
-    monkeypatch.setattr(version, "__version__", "0.2.0")
+    """Unpacks folders by name, for a later version than that which wrote them."""
+    monkeypatch.setattr(version, "__version__", "0.3.0")
 
     def unpack(name: str) -> pathlib.Path:
         with zipfile.ZipFile(write.HERE / f"{name}.zip") as archive:
@@ -145,7 +145,9 @@ def test_commands_read_them(unpacked: Any, capsys: pytest.CaptureFixture[str]) -
 def test_a_half_done_run_ends_as_one_in_one_piece(unpacked: Any) -> None:
     folder = unpacked("half_done")
     run.run(write.config(), directory=folder, resume=True)
-    assert "goes on after round 2 of 4, from a checkpoint" in (folder / "log.jsonl").read_text()
+    log = (folder / "log.jsonl").read_text()
+    assert "goes on after round 2 of 4, from a checkpoint" in log
+    assert all(f"fljax 0.2.0 wrote the {what}" in log for what in ("results", "checkpoints"))
     same_runs(fljax.load(folder), fljax.load(unpacked("finished")))
     np.testing.assert_allclose(
         fljax.load(folder).predict("a:b/c", 1, X, seed=1)[0], [-0.133348495, -0.009901151, 0.030268937], rtol=1e-4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -137,10 +138,27 @@ def test_a_run_does_not_go_on_in_a_folder_of_parts(tmp_path: pathlib.Path) -> No
         pass
 
 
-def test_results_of_another_version_are_never_adopted(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fljax.core.version.__version__", "99.0")
-    with pytest.raises(ValueError, match=r"expected results of fljax 99\.0 in .* got those of fljax 0\."):
+@pytest.mark.parametrize(
+    ("there", "here", "recorded"), [("99.0", "98.1", True), ("0.1.9", "98.1", True), ("0.2.0", "0.3.0", False)]
+)
+def test_results_of_a_later_or_too_old_version_are_never_adopted(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, there: str, here: str, recorded: bool
+) -> None:
+    """That of the results, and this one; results of an earlier version need a record."""
+    monkeypatch.setattr("fljax.core.version.__version__", there)
+    folders.save(folder, results("fedavg"), text(), None if recorded else "")
+    monkeypatch.setattr("fljax.core.version.__version__", here)
+    with pytest.raises(ValueError, match=f"expected results of fljax {here} in .* got those of fljax {there}"):
         resume(folder)
+
+
+def test_results_of_an_earlier_version_go_on_and_it_is_said(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fljax.core.version.__version__", "99.0")
+    claimed = resume(folder)
+    assert list(claimed.finished) == ["fedavg"]
+    assert re.match(r"fljax 0\..* wrote the results", claimed.notes[0])
 
 
 def test_results_that_do_not_say_where_they_are_from_are_never_adopted(folder: pathlib.Path) -> None:

@@ -22,7 +22,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax.core import processes, trees
-from fljax.core.sameness import FORCED, Differences, codes_of, compared, forced_in, is_recorded, record
+from fljax.core.files import part_of
+from fljax.core.sameness import FORCED, Differences, codes_of, compared, forced_in, goes_on, is_recorded, record
 from fljax.data.arrays import checked_parts
 from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.devices.layout import Layout, is_there, of_this_process
@@ -99,10 +100,9 @@ class CheckpointKeeper:
 
     def warn(self, words: str) -> None:
         """Tells the user, or gives a RuntimeWarning if nobody listens."""
-        if self._settings is not None and self._settings.note is not None:
-            self._settings.note(words)
-        else:
+        if self._settings is None or self._settings.note is None:
             warnings.warn(words, RuntimeWarning, stacklevel=4)
+        self.note(words)
 
     @property
     def records(self) -> pathlib.Path | None:
@@ -136,7 +136,7 @@ class CheckpointKeeper:
             return None
         differ = check_identity(saved.about["identity"], self._identity, self._folder, self.note, force)
         position = Position(**saved.about["position"])
-        state, best = (_within(kind, saved.arrays) for kind in (_STATE, _BEST))
+        state, best = (part_of(saved.arrays, f"{kind}/") for kind in (_STATE, _BEST))
         self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
         forced = forced_in(saved.about.get(FORCED, ""), differ)
         return Resumed(position, state, histories[-1], self._layout(saved.about, platform), best, forced)
@@ -170,16 +170,11 @@ class CheckpointKeeper:
         if self._settings is None:
             return False
         asked = self._settings.stop is not None and self._settings.stop.made
-        stops, due = zip(*processes.gathered((asked, self._is_time)), strict=True)
+        ready = time.perf_counter() >= self._next and self._store is not None and not self._store.is_busy
+        is_time = self._settings.every == 0 or ready  # if it is 0, the run waits for the checkpoint before
+        stops, due = zip(*processes.gathered((asked, is_time)), strict=True)
         self.must_stop = any(stops)
         return self.must_stop or due[0]
-
-    @property
-    def _is_time(self) -> bool:
-        assert self._settings is not None
-        if self._settings.every == 0:  # then the run waits for the checkpoint before
-            return True
-        return time.perf_counter() >= self._next and self._store is not None and not self._store.is_busy
 
     def save(
         self,
@@ -272,7 +267,8 @@ def check_identity(
             f"(with another folder a run begins anew{helps})"
         )
     phrases = _refused(there, here, False)
-    differ = Differences(tuple(phrases.values()), compared(there, here).noted)
+    earlier = () if there["fljax"] == here["fljax"] else (f"fljax {there['fljax']} wrote the checkpoints",)
+    differ = Differences(tuple(phrases.values()), (*earlier, *compared(there, here).noted))
     for words in differ.sentences:
         note(words)
     return differ.sentence
@@ -284,6 +280,8 @@ def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> 
     for name in {**there, **here}:
         if is_recorded(name) or there.get(name) == here.get(name) or (force and name not in _FIXED):
             continue
+        if name == "fljax" and goes_on(there.get(name), any(map(is_recorded, there))):
+            continue
         found[name] = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
         if name.startswith(_CHECKSUM):
             found[name] = f"{name.removeprefix(_CHECKSUM)} differ"
@@ -291,11 +289,9 @@ def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> 
 
 
 def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:
-    """What two plans must have in common, so that one may use the models of the other.
-
-    Values by seed and what functions compute are not compared, and neither are the modules of functions: a builder may
-    have moved from a notebook to a file.
-    """
+    """What two plans must have in common, so that one may use the models of the other."""
+    # Values by seed and what functions compute are not compared, and neither are the modules of functions: a builder
+    # may have moved from a notebook to a file.
     numbers = [jnp.asarray(leaf) for leaf in inputs.traced]
     return _plain(_of_functions(spec) | {f"{_CHECKSUM}numbers of the algorithm": checksum_of(numbers)})
 
@@ -318,12 +314,6 @@ def checksum_of(tree: PyTree) -> int:
     described = json.dumps([[array.dtype.name, array.shape] for array in leaves])
     arrays = [np.frombuffer(described.encode(), np.uint8), *leaves]
     return checksum(part for array in arrays for part in checked_parts(array))
-
-
-def _within(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of one kind, by the rest of their names."""
-    prefix = f"{kind}/"
-    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
 
 def _named(spec: Spec) -> str:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fljax import metrics
 from fljax.core import processes, trees
+from fljax.core.files import part_of
 from fljax.core.names import shown
 from fljax.core.values import is_whole
 from fljax.engine.callbacks import Callback
@@ -354,10 +355,7 @@ class BestSoFar:
     def resume(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Goes on with the arrays of a checkpoint."""
         if self._on and arrays:
-            prefix = f"{_STATE}/"
-            self._state = {
-                name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)
-            }
+            self._state = part_of(arrays, f"{_STATE}/")
             self._round, self._value = arrays[_ROUND], arrays[_VALUE]
 
     def result(self, like: State) -> tuple[State, np.ndarray, np.ndarray] | None:

@@ -20,12 +20,13 @@ from fljax.core.files import read_npz, write, write_npz
 from fljax.core.sameness import FORCED, forced_in
 from fljax.engine.loop.checkpointing import check_identity
 from fljax.engine.whole_runs.program import RunEnd
-from fljax.protocol import Labelled
+from fljax.protocol import Labelled, unlabelled
 
 # Each ``runs-00000.npz`` has the checksum of the identity in ``runs.json``, so a file of other runs is not read.
 
 
-_IDENTITY, _PLACE, _DIVERGED, _MEASURE, _MARKS = "runs.json", "place", "diverged", "measure/", "marks"
+_IDENTITY, _PLACE, _DIVERGED, _MEASURE = "runs.json", "place", "diverged", "measure/"
+_MARK, _MARKS = "mark", "marks"
 
 
 class FinishedRuns(NamedTuple):
@@ -44,13 +45,9 @@ class RunFolder(NamedTuple):
     note: Callable[[str], Any]  # called with sentences for the user
     force: bool = False
 
-    @property
-    def mark(self) -> int:
-        """The checksum of the identity."""
-        return _mark(self.identity)
-
 
 def _mark(identity: Mapping[str, Any]) -> int:
+    """The checksum of an identity."""
     return zlib.crc32(json.dumps(identity, sort_keys=True).encode())
 
 
@@ -65,7 +62,7 @@ def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int
     except ValueError:
         folder.note(f"{_IDENTITY} is damaged; the runs begin anew")
         there = None
-    marks, forced = {folder.mark}, ""
+    marks, forced = {_mark(folder.identity)}, ""
     if there is not None:
         before, forced = there.pop(_MARKS, []), there.pop(FORCED, "")
         differ = check_identity(there, folder.identity, folder.path, folder.note, folder.force)
@@ -76,7 +73,7 @@ def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int
     for path in sorted(folder.path.glob("runs-*.npz")):
         try:
             found.append(_read(path, marks, shapes, runs))
-        except ValueError:
+        except (ValueError, KeyError):
             folder.note(f"{path.name} is damaged or of other runs; its runs are computed anew")
             path.unlink(missing_ok=True)
     return found, forced
@@ -84,27 +81,21 @@ def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int
 
 def _read(path: pathlib.Path, marks: set[int], shapes: Mapping[str, tuple[int, ...]], runs: int) -> FinishedRuns:
     arrays = read_npz(path, "finished runs")
-    place, diverged = arrays.get(_PLACE), arrays.get(_DIVERGED)
-    measures = {name: arrays.get(_MEASURE + name) for name in shapes}
-    whole = [array for array in measures.values() if array is not None]
-    if place is None or diverged is None or len(whole) < len(measures) or int(arrays.get("mark", -1)) not in marks:
-        raise ValueError(f"expected runs of this call in {path.name}")
-    alike = all(array.shape == (len(place), *shapes[name]) for name, array in measures.items() if array is not None)
-    if not alike or len(diverged) != len(place) or np.any((place < 0) | (place >= runs)):
-        raise ValueError(f"expected whole runs in {path.name}")
-    return FinishedRuns(place, {name: array for name, array in measures.items() if array is not None}, diverged)
+    place, diverged, mark = (arrays[name] for name in (_PLACE, _DIVERGED, _MARK))
+    measures = {name: arrays[_MEASURE + name] for name in shapes}
+    alike = all(measures[name].shape == (len(place), *shape) for name, shape in shapes.items())
+    if int(mark) not in marks or not alike or len(diverged) != len(place) or np.any((place < 0) | (place >= runs)):
+        raise ValueError(f"expected whole runs of this call in {path.name}")
+    return FinishedRuns(place, measures, diverged)
 
 
 def save(folder: RunFolder, block: FinishedRuns) -> None:
     """Writes a block; the folder has it as a whole or not at all."""
-    numbers = [int(path.stem.removeprefix("runs-")) for path in folder.path.glob("runs-*.npz") if _is_numbered(path)]
+    numbers = [path.stem.removeprefix("runs-") for path in folder.path.glob("runs-*.npz")]
+    number = 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
     arrays = {_MEASURE + name: array for name, array in block.measures.items()}
-    arrays |= {_PLACE: block.place, _DIVERGED: block.diverged, "mark": np.asarray(folder.mark)}
-    write_npz(folder.path / f"runs-{max(numbers, default=-1) + 1:05d}.npz", arrays)
-
-
-def _is_numbered(path: pathlib.Path) -> bool:
-    return path.stem.removeprefix("runs-").isdigit()
+    arrays |= {_PLACE: block.place, _DIVERGED: block.diverged, _MARK: np.asarray(_mark(folder.identity))}
+    write_npz(folder.path / f"runs-{number:05d}.npz", arrays)
 
 
 _TAKEN = ("run", "seed", "diverged", "member")
@@ -130,7 +121,7 @@ def measure_kinds(end: RunEnd) -> dict[str, MeasureKind]:
     """The measures of a block, whose arrays have an axis of runs in front; only shapes and dtypes are read."""
     found = {}
     for name, entry in end.measures.items():
-        values = _values(entry)
+        values: Any = entry.values if isinstance(entry, Labelled) else entry
         if name in _TAKEN or "/" in name:
             raise ValueError(f"expected names of measures without '/' and other than {', '.join(_TAKEN)}, got {name!r}")
         shape = tuple(values.shape[1:])
@@ -144,8 +135,7 @@ def computed_rows(end: RunEnd, place: np.ndarray) -> FinishedRuns:
     """The runs at ``place`` from the first rows of a program's results, with measures as floats."""
     count = len(place)
     measures = {
-        name: np.asarray(_values(entry)[:count], _float_of(_values(entry).dtype))
-        for name, entry in end.measures.items()
+        name: np.asarray(values[:count], _float_of(values.dtype)) for name, values in unlabelled(end.measures).items()
     }
     return FinishedRuns(place, measures, np.asarray(end.diverged[:count]))
 
@@ -179,10 +169,6 @@ def labelled_table(
         coordinates["member"] = (("run", "client"), member)
     found = xr.Dataset(variables, coordinates)
     return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
-
-
-def _values(entry: Any) -> Any:
-    return entry.values if isinstance(entry, Labelled) else entry
 
 
 def _float_of(dtype: Any) -> Any:

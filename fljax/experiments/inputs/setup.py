@@ -35,7 +35,7 @@ from fljax.config.forms import Call
 from fljax.config.name_resolution import resolved_of
 from fljax.contributions import Contribution, Measure
 from fljax.core import users
-from fljax.core.files import read_npz
+from fljax.core.files import part_of, read_npz
 from fljax.core.names import check_unlabelled, describe, name_of, nearest, shown, unknown
 from fljax.core.values import accepts, argument_of, arguments_for, as_number, is_required, parameters_of, takes_anything
 from fljax.engine import Execution, Plan, Schedule, StopEarly, stop_early
@@ -427,8 +427,7 @@ def _common(folder: pathlib.Path, label: str, seed: int | None) -> dict[str, np.
     if path is None:
         raise ValueError(f"expected {str(paths[0])!r}, which {_writer(folder)} writes, got no such file")
     arrays = read_npz(path, "models", (COMMON, SEEDS))
-    common = {name.removeprefix(COMMON): values for name, values in arrays.items() if name.startswith(COMMON)}
-    seeds = arrays[SEEDS].tolist() if SEEDS in arrays else []
+    common, seeds = part_of(arrays, COMMON), arrays[SEEDS].tolist() if SEEDS in arrays else []
     if not common:
         raise ValueError(f"expected an algorithm with a model that all clients share, got {label!r}, which has none")
     if seed is None and len(seeds) > 1:

@@ -74,6 +74,7 @@ _OPTIONAL = ("outside", "attack_", "control_", "left_out")
 # Where labels and certificates stand in a file.
 _IN_FILE: Final = {"listed": "certificates", "group": "certificate"}
 _OF_ATTACK = ("client", "candidates", "searched", "mean", "low", "high")
+_STRATEGY, _LEFT_OUT = ("field", "number"), ("name", "reason")
 
 
 def certificate_dataset(certificate: Certificate) -> xr.Dataset:
@@ -155,18 +156,22 @@ def _evidence(certificate: Certificate) -> dict[str, Any]:
     """The attack, the controls, and what was not played; what there is none of has no variables."""
     variables: dict[str, Any] = {}
     if certificate.attack is not None:
-        fields, numbers = zip(*certificate.attack.strategy, strict=True)
         variables |= {f"attack_{name}": ((), getattr(certificate.attack, name)) for name in _OF_ATTACK}
-        variables |= {"attack_field": ("attack_field", np.asarray(fields, dtype=str))}
-        variables |= {"attack_number": ("attack_field", np.asarray(numbers, float))}
-    if certificate.controls:
-        columns = zip(Control._fields, zip(*certificate.controls, strict=True), strict=True)
-        variables |= {f"control_{name}": ("control", np.asarray(values)) for name, values in columns}
-    if certificate.left_out:
-        names, reasons = zip(*certificate.left_out, strict=True)
-        variables |= {"left_out_name": ("left_out", np.asarray(names, dtype=str))}
-        variables |= {"left_out_reason": ("left_out", np.asarray(reasons, dtype=str))}
-    return variables
+        variables |= _columns("attack", _STRATEGY, certificate.attack.strategy, "attack_field")
+    variables |= _columns("control", Control._fields, certificate.controls, "control")
+    return variables | _columns("left_out", _LEFT_OUT, certificate.left_out, "left_out")
+
+
+def _columns(start: str, names: Sequence[str], rows: Sequence[Sequence[Any]], dimension: str) -> dict[str, Any]:
+    """Rows as variables ``START_NAME``, one for each column; none without rows."""
+    columns = zip(names, zip(*rows, strict=True), strict=True) if rows else ()
+    return {f"{start}_{name}": (dimension, np.asarray(values)) for name, values in columns}
+
+
+def _rows(arrays: xr.Dataset, start: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The rows of ``_columns``."""
+    columns = [arrays[f"{start}_{name}"].values.tolist() for name in names if f"{start}_{name}" in arrays]
+    return list(zip(*columns, strict=True))
 
 
 def certificate_of(dataset: xr.Dataset) -> Certificate:
@@ -200,13 +205,10 @@ def certificate_of(dataset: xr.Dataset) -> Certificate:
         confidence=float(arrays["confidence"]),
         method=str(arrays["method"].values),
         attack=_attack_of(arrays),
-        controls=_controls_of(arrays),
+        controls=tuple(Control(*row) for row in _rows(arrays, "control", Control._fields)),
     )
-    result = result._replace(forced=forced_in(dataset))
-    if "left_out_name" not in arrays:
-        return result
-    columns = (map(str, arrays[f"left_out_{part}"].values.tolist()) for part in ("name", "reason"))
-    return result._replace(left_out=tuple(zip(*columns, strict=True)))
+    left_out: Any = tuple(_rows(arrays, "left_out", _LEFT_OUT))
+    return result._replace(forced=forced_in(dataset), left_out=left_out)
 
 
 def _names_of(arrays: xr.Dataset) -> tuple[str, ...]:
@@ -217,20 +219,9 @@ def _names_of(arrays: xr.Dataset) -> tuple[str, ...]:
 def _attack_of(arrays: xr.Dataset) -> Attack | None:
     if "attack_client" not in arrays:
         return None
-    fields, numbers = arrays["attack_field"].values.tolist(), arrays["attack_number"].values.tolist()
     ends = [float(arrays[f"attack_{name}"]) for name in ("searched", "mean", "low", "high")]
-    strategy = tuple(zip(map(str, fields), map(float, numbers), strict=True))
+    strategy: Any = tuple(_rows(arrays, "attack", _STRATEGY))
     return Attack(int(arrays["attack_client"]), strategy, int(arrays["attack_candidates"]), *ends)
-
-
-def _controls_of(arrays: xr.Dataset) -> tuple[Control, ...]:
-    if "control_name" not in arrays:
-        return ()
-    columns = [arrays[f"control_{name}"].values.tolist() for name in Control._fields]
-    return tuple(
-        Control(str(name), str(expected), str(verdict), *map(float, numbers))
-        for name, expected, verdict, *numbers in zip(*columns, strict=True)
-    )
 
 
 def response_dataset(graph: BestResponseGraph) -> xr.Dataset:
