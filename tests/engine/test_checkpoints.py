@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.engine.checkpoints import Checkpoint, Stopped, StopRequest
-from fljax.engine.loop.checkpointing import function_name
+from fljax.engine.loop.checkpointing import check_identity, function_name
 from fljax.protocol import Federation
 from fljax.results.non_finite import NotFinite
 from fljax.training import Local
@@ -136,6 +137,27 @@ def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path)
         assert_same_results(one, other)
     with pytest.raises(ValueError, match="numbers of the algorithm differ"):
         engine.sweep([_plan(eps=eps) for eps in (0.1, 2.0)], federation, checkpoint=settings, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "same"),
+    [
+        (
+            "fljax.scenarios.behaviour.with_behaviour.<locals>.send",
+            "fljax.scenarios.common.with_behaviour.<locals>.send",
+            True,
+        ),
+        ("fljax.a.b.build, fljax.a.Kind.call.<locals>.f", "fljax.c.build, fljax.d.e.Kind.call.<locals>.f", True),
+        ("fljax.a.b.build", "fljax.a.b.built", False),
+        ("mine.a.build", "mine.b.build", False),
+    ],
+)
+def test_functions_of_fljax_may_move_between_versions(
+    there: str, here: str, same: bool, tmp_path: pathlib.Path
+) -> None:
+    identities = ({"fljax": "0.2.0", "algorithm": text} for text in (there, here))
+    with contextlib.nullcontext() if same else pytest.raises(ValueError, match="algorithm is"):
+        check_identity(*identities, tmp_path, print, False)
 
 
 @pytest.mark.in_turn

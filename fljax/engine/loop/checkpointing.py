@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import pathlib
+import re
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -39,6 +40,8 @@ PIECE = 5.0
 # A run waits for its checkpoints at most one part in so many of its time.
 SHARE = 40
 _STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
+# The module in ``fljax.room.module.function`` or ``fljax.room.module.function.<locals>.inner``.
+_HOME = re.compile(r"\bfljax\.(?:\w+\.)+(?=\w+(?:\.<locals>|[^\w.]|$))")
 # What a state and a history are made for: nobody goes on with others, by force either.
 _EVALUATIONS = ("evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores", "score_every")
 _RUNS = ("fljax", "rounds", "seeds", "checksum of initial states", "runs", "measure", "checksum of members", "moments")
@@ -278,7 +281,9 @@ def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> 
     """Phrases about all by which a run is refused, by name."""
     found = dict[str, str]()
     for name in {**there, **here}:
-        if is_recorded(name) or there.get(name) == here.get(name) or (force and name not in _FIXED):
+        if is_recorded(name) or (force and name not in _FIXED):
+            continue
+        if _without_homes(there.get(name)) == _without_homes(here.get(name)):
             continue
         if name == "fljax" and goes_on(there.get(name), any(map(is_recorded, there))):
             continue
@@ -286,6 +291,11 @@ def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> 
         if name.startswith(_CHECKSUM):
             found[name] = f"{name.removeprefix(_CHECKSUM)} differ"
     return found | ({} if force else {words: words for words in compared(there, here).changed})
+
+
+def _without_homes(value: Any) -> Any:
+    """A text without the modules of fljax's functions, which move between versions."""
+    return _HOME.sub("fljax.", value) if isinstance(value, str) else value
 
 
 def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:
