@@ -1,76 +1,52 @@
 """One round, loops of rounds, evaluation, and the mapping of clients to devices; for any algorithm of the protocol."""
 
-from fljax.engine.callbacks import (
-    Block,
-    StopEarly,
-    log_to,
-    print_elapsed,
-    print_progress,
-    progress_of,
-    replay,
-    stop_early,
-    stop_when,
-)
-from fljax.engine.devices.layout import use_cache, use_cores
-from fljax.engine.loop.checkpointing import checksum_of, plan_identity
-from fljax.engine.loop.compilation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
-from fljax.engine.loop.history import Schedule
-from fljax.engine.loop.simulation import simulate, sweep
-from fljax.engine.loop.standalone_models import estimate_standalone, standalone, standalone_sweep
-from fljax.engine.loop.trained import Models, common_models, restore
-from fljax.engine.programs.program import Plan, as_declared, groups, is_stacked, plan_of
-from fljax.engine.programs.shapes import Execution
-from fljax.engine.rounds.round import RoundOptions, evaluate_clients, one_round, rollout
-from fljax.engine.rounds.states import State, arrays_of
-from fljax.engine.whole_runs.program import Measure, all_scores
-from fljax.engine.whole_runs.running import Over, RunsDone, runs
+from fljax.core.lazy import exported as _exported
+from fljax.engine.callbacks import Block as Block
+from fljax.engine.callbacks import StopEarly as StopEarly
+from fljax.engine.callbacks import log_to as log_to
+from fljax.engine.callbacks import print_elapsed as print_elapsed
+from fljax.engine.callbacks import print_progress as print_progress
+from fljax.engine.callbacks import progress_of as progress_of
+from fljax.engine.callbacks import replay as replay
+from fljax.engine.callbacks import stop_early as stop_early
+from fljax.engine.callbacks import stop_when as stop_when
+from fljax.engine.devices.layout import use_cache as use_cache
+from fljax.engine.devices.layout import use_cores as use_cores
+from fljax.engine.loop.checkpointing import checksum_of as checksum_of
+from fljax.engine.loop.checkpointing import plan_identity as plan_identity
+from fljax.engine.loop.compilation import Memory as Memory
+from fljax.engine.loop.compilation import compile_ahead as compile_ahead
+from fljax.engine.loop.compilation import estimate as estimate
+from fljax.engine.loop.compilation import in_words as in_words
+from fljax.engine.loop.compilation import rehearse as rehearse
+from fljax.engine.loop.compilation import sentences as sentences
+from fljax.engine.loop.compilation import shortage as shortage
+from fljax.engine.loop.compilation import size as size
+from fljax.engine.loop.history import Schedule as Schedule
+from fljax.engine.loop.simulation import simulate as simulate
+from fljax.engine.loop.simulation import sweep as sweep
+from fljax.engine.loop.standalone_models import estimate_standalone as estimate_standalone
+from fljax.engine.loop.standalone_models import standalone as standalone
+from fljax.engine.loop.standalone_models import standalone_sweep as standalone_sweep
+from fljax.engine.loop.trained import Models as Models
+from fljax.engine.loop.trained import common_models as common_models
+from fljax.engine.loop.trained import restore as restore
+from fljax.engine.programs.program import Plan as Plan
+from fljax.engine.programs.program import as_declared as as_declared
+from fljax.engine.programs.program import groups as groups
+from fljax.engine.programs.program import is_stacked as is_stacked
+from fljax.engine.programs.program import plan_of as plan_of
+from fljax.engine.programs.shapes import Execution as Execution
+from fljax.engine.rounds.round import RoundOptions as RoundOptions
+from fljax.engine.rounds.round import evaluate_clients as evaluate_clients
+from fljax.engine.rounds.round import one_round as one_round
+from fljax.engine.rounds.round import rollout as rollout
+from fljax.engine.rounds.states import State as State
+from fljax.engine.rounds.states import arrays_of as arrays_of
+from fljax.engine.whole_runs.program import Measure as Measure
+from fljax.engine.whole_runs.program import all_scores as all_scores
+from fljax.engine.whole_runs.running import Over as Over
+from fljax.engine.whole_runs.running import RunsDone as RunsDone
+from fljax.engine.whole_runs.running import runs as runs
 
-__all__ = [
-    "Block",
-    "Execution",
-    "Measure",
-    "Memory",
-    "Models",
-    "Over",
-    "Plan",
-    "RoundOptions",
-    "RunsDone",
-    "Schedule",
-    "State",
-    "StopEarly",
-    "all_scores",
-    "arrays_of",
-    "as_declared",
-    "checksum_of",
-    "common_models",
-    "compile_ahead",
-    "estimate",
-    "estimate_standalone",
-    "evaluate_clients",
-    "groups",
-    "in_words",
-    "is_stacked",
-    "log_to",
-    "one_round",
-    "plan_identity",
-    "plan_of",
-    "print_elapsed",
-    "print_progress",
-    "progress_of",
-    "rehearse",
-    "replay",
-    "restore",
-    "rollout",
-    "runs",
-    "sentences",
-    "shortage",
-    "simulate",
-    "size",
-    "standalone",
-    "standalone_sweep",
-    "stop_early",
-    "stop_when",
-    "sweep",
-    "use_cache",
-    "use_cores",
-]
+__all__ = _exported(globals())  # pyright: ignore[reportUnsupportedDunderAll]

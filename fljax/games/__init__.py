@@ -12,166 +12,82 @@ several. ``pure_equilibria``, ``best_response_graph``,
 ``blocking_coalitions`` and ``core_stable_partitions`` say which groups would leave, out of a ``CoalitionTable``.
 """
 
-from fljax.games.comparing import coalitions, compare_algorithms, compare_estimators
-from fljax.games.solutions import (
-    Blocking,
-    banzhaf,
-    beta_shapley,
-    blocking_coalitions,
-    coalitions_of,
-    convexity,
-    core_stable_partitions,
-    join_or_leave,
-    least_core,
-    leave_one_out,
-    monotonicity,
-    shapley,
-    superadditivity,
-    worth,
-)
-from fljax.games.strategic.certificates import (
-    SavedCertificates,
-    certificate_dataset,
-    certificate_of,
-    certify,
-    load_certificates,
-    response_dataset,
-    save_certificates,
-)
-from fljax.games.strategic.equilibria import (
-    BestResponseGraph,
-    CorrelatedEquilibria,
-    MixedEquilibria,
-    Potential,
-    PureEquilibria,
-    best_response_graph,
-    correlated_equilibria,
-    exact_potential,
-    mixed_equilibria,
-    mixed_regret,
-    payoff_half_width,
-    pure_equilibria,
-)
-from fljax.games.strategic.gains import (
-    Attack,
-    Certificate,
-    Confirmed,
-    Control,
-    ExPost,
-    Gains,
-    Harmful,
-    PairCertificate,
-    PayoffTable,
-    Rationality,
-    certificate,
-    diverged_cells,
-    ex_post,
-    individual_rationality,
-    pair_certificate,
-    replace_diverged,
-    unilateral_gains,
-)
-from fljax.games.strategic.playing import messages_of, payoffs, usual_deviations
-from fljax.games.strategic.splitting import split_payoffs
-from fljax.games.strategic.utilities import (
-    Prices,
-    Utility,
-    price_of_anarchy,
-    price_of_gaming,
-    price_of_stability,
-    prices_of,
-    welfare,
-)
-from fljax.games.tables import (
-    CoalitionTable,
-    Cost,
-    SavedTables,
-    by_code,
-    divergences,
-    from_dataset,
-    is_complete,
-    load,
-    save,
-    to_dataset,
-    value_of,
-)
-from fljax.games.values import estimate
+from fljax.core.lazy import exported as _exported
+from fljax.games.comparing import coalitions as coalitions
+from fljax.games.comparing import compare_algorithms as compare_algorithms
+from fljax.games.comparing import compare_estimators as compare_estimators
+from fljax.games.solutions import Blocking as Blocking
+from fljax.games.solutions import banzhaf as banzhaf
+from fljax.games.solutions import beta_shapley as beta_shapley
+from fljax.games.solutions import blocking_coalitions as blocking_coalitions
+from fljax.games.solutions import coalitions_of as coalitions_of
+from fljax.games.solutions import convexity as convexity
+from fljax.games.solutions import core_stable_partitions as core_stable_partitions
+from fljax.games.solutions import join_or_leave as join_or_leave
+from fljax.games.solutions import least_core as least_core
+from fljax.games.solutions import leave_one_out as leave_one_out
+from fljax.games.solutions import monotonicity as monotonicity
+from fljax.games.solutions import shapley as shapley
+from fljax.games.solutions import superadditivity as superadditivity
+from fljax.games.solutions import worth as worth
+from fljax.games.strategic.certificates import SavedCertificates as SavedCertificates
+from fljax.games.strategic.certificates import certificate_dataset as certificate_dataset
+from fljax.games.strategic.certificates import certificate_of as certificate_of
+from fljax.games.strategic.certificates import certify as certify
+from fljax.games.strategic.certificates import load_certificates as load_certificates
+from fljax.games.strategic.certificates import response_dataset as response_dataset
+from fljax.games.strategic.certificates import save_certificates as save_certificates
+from fljax.games.strategic.equilibria import BestResponseGraph as BestResponseGraph
+from fljax.games.strategic.equilibria import CorrelatedEquilibria as CorrelatedEquilibria
+from fljax.games.strategic.equilibria import MixedEquilibria as MixedEquilibria
+from fljax.games.strategic.equilibria import Potential as Potential
+from fljax.games.strategic.equilibria import PureEquilibria as PureEquilibria
+from fljax.games.strategic.equilibria import best_response_graph as best_response_graph
+from fljax.games.strategic.equilibria import correlated_equilibria as correlated_equilibria
+from fljax.games.strategic.equilibria import exact_potential as exact_potential
+from fljax.games.strategic.equilibria import mixed_equilibria as mixed_equilibria
+from fljax.games.strategic.equilibria import mixed_regret as mixed_regret
+from fljax.games.strategic.equilibria import payoff_half_width as payoff_half_width
+from fljax.games.strategic.equilibria import pure_equilibria as pure_equilibria
+from fljax.games.strategic.gains import Attack as Attack
+from fljax.games.strategic.gains import Certificate as Certificate
+from fljax.games.strategic.gains import Confirmed as Confirmed
+from fljax.games.strategic.gains import Control as Control
+from fljax.games.strategic.gains import ExPost as ExPost
+from fljax.games.strategic.gains import Gains as Gains
+from fljax.games.strategic.gains import Harmful as Harmful
+from fljax.games.strategic.gains import PairCertificate as PairCertificate
+from fljax.games.strategic.gains import PayoffTable as PayoffTable
+from fljax.games.strategic.gains import Rationality as Rationality
+from fljax.games.strategic.gains import certificate as certificate
+from fljax.games.strategic.gains import diverged_cells as diverged_cells
+from fljax.games.strategic.gains import ex_post as ex_post
+from fljax.games.strategic.gains import individual_rationality as individual_rationality
+from fljax.games.strategic.gains import pair_certificate as pair_certificate
+from fljax.games.strategic.gains import replace_diverged as replace_diverged
+from fljax.games.strategic.gains import unilateral_gains as unilateral_gains
+from fljax.games.strategic.playing import messages_of as messages_of
+from fljax.games.strategic.playing import payoffs as payoffs
+from fljax.games.strategic.playing import usual_deviations as usual_deviations
+from fljax.games.strategic.splitting import split_payoffs as split_payoffs
+from fljax.games.strategic.utilities import Prices as Prices
+from fljax.games.strategic.utilities import Utility as Utility
+from fljax.games.strategic.utilities import price_of_anarchy as price_of_anarchy
+from fljax.games.strategic.utilities import price_of_gaming as price_of_gaming
+from fljax.games.strategic.utilities import price_of_stability as price_of_stability
+from fljax.games.strategic.utilities import prices_of as prices_of
+from fljax.games.strategic.utilities import welfare as welfare
+from fljax.games.tables import CoalitionTable as CoalitionTable
+from fljax.games.tables import Cost as Cost
+from fljax.games.tables import SavedTables as SavedTables
+from fljax.games.tables import by_code as by_code
+from fljax.games.tables import divergences as divergences
+from fljax.games.tables import from_dataset as from_dataset
+from fljax.games.tables import is_complete as is_complete
+from fljax.games.tables import load as load
+from fljax.games.tables import save as save
+from fljax.games.tables import to_dataset as to_dataset
+from fljax.games.tables import value_of as value_of
+from fljax.games.values import estimate as estimate
 
-__all__ = [
-    "Attack",
-    "BestResponseGraph",
-    "Blocking",
-    "Certificate",
-    "CoalitionTable",
-    "Confirmed",
-    "Control",
-    "CorrelatedEquilibria",
-    "Cost",
-    "ExPost",
-    "Gains",
-    "Harmful",
-    "MixedEquilibria",
-    "PairCertificate",
-    "PayoffTable",
-    "Potential",
-    "Prices",
-    "PureEquilibria",
-    "Rationality",
-    "SavedCertificates",
-    "SavedTables",
-    "Utility",
-    "banzhaf",
-    "best_response_graph",
-    "beta_shapley",
-    "blocking_coalitions",
-    "by_code",
-    "certificate",
-    "certificate_dataset",
-    "certificate_of",
-    "certify",
-    "coalitions",
-    "coalitions_of",
-    "compare_algorithms",
-    "compare_estimators",
-    "convexity",
-    "core_stable_partitions",
-    "correlated_equilibria",
-    "diverged_cells",
-    "divergences",
-    "estimate",
-    "ex_post",
-    "exact_potential",
-    "from_dataset",
-    "individual_rationality",
-    "is_complete",
-    "join_or_leave",
-    "least_core",
-    "leave_one_out",
-    "load",
-    "load_certificates",
-    "messages_of",
-    "mixed_equilibria",
-    "mixed_regret",
-    "monotonicity",
-    "pair_certificate",
-    "payoff_half_width",
-    "payoffs",
-    "price_of_anarchy",
-    "price_of_gaming",
-    "price_of_stability",
-    "prices_of",
-    "pure_equilibria",
-    "replace_diverged",
-    "response_dataset",
-    "save",
-    "save_certificates",
-    "shapley",
-    "split_payoffs",
-    "superadditivity",
-    "to_dataset",
-    "unilateral_gains",
-    "usual_deviations",
-    "value_of",
-    "welfare",
-    "worth",
-]
+__all__ = _exported(globals())  # pyright: ignore[reportUnsupportedDunderAll]
