@@ -172,8 +172,7 @@ def test_qffl_gradient_by_loss(x64):
 def test_qffl_keeps_dtypes(dtype):
     stacked = {"w": jnp.asarray(UPDATES["w"], dtype), "b": jnp.asarray(UPDATES["b"])}
     found = jax.eval_shape(lambda: qffl_update(stacked, jnp.asarray(LOSS), q=1.0, learning_rate=RATE))
-    assert found["w"].dtype == jnp.dtype(dtype)
-    assert found["b"].dtype == jnp.float32
+    assert (found["w"].dtype, found["b"].dtype) == (jnp.dtype(dtype), jnp.float32)
 
 
 # --- The simplex --------------------------------------------------------------------------------------------

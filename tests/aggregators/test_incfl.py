@@ -145,8 +145,7 @@ def test_updates_keep_their_dtype_and_weights_are_single_precision_at_least(surr
     assert incfl_weights(gap, surrogate=surrogate).dtype == jnp.float32  # never narrower
     stacked = {"w": jnp.asarray(UPDATES["w"], dtype), "b": jnp.ones(4)}
     found = incfl_update(stacked, gap, surrogate=surrogate, normalise="mean")
-    assert found["w"].dtype == jnp.dtype(dtype)
-    assert found["b"].dtype == jnp.float32
+    assert (found["w"].dtype, found["b"].dtype) == (jnp.dtype(dtype), jnp.float32)
 
 
 # --- The update ---------------------------------------------------------------------------------------------

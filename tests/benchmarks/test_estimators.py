@@ -46,5 +46,4 @@ def test_values_that_add_up_to_less_than_nothing_have_no_shares() -> None:
     worth = np.array([[[1, 3], [-1, -3]], [[1, 3], [1, 3]]], float)
     numbers = estimators.spread(worth)
     np.testing.assert_array_equal(numbers.moved, [0, np.nan])
-    assert numbers.moved_of_seeds == 0
-    assert numbers.unknown == 2 / 4
+    assert (numbers.moved_of_seeds, numbers.unknown) == (0, 2 / 4)

@@ -63,8 +63,7 @@ def test_show_json() -> None:
     (found,) = json.loads(call("show", "dirichlet", "--json")[1])
     assert found["kind"] == "partition"
     parameters = {each["name"]: each for each in found["parameters"]}
-    assert parameters["beta"]["type"] == "number or none"
-    assert parameters["minimum"]["default"] == "10"
+    assert (parameters["beta"]["type"], parameters["minimum"]["default"]) == ("number or none", "10")
 
 
 def test_long_lines_of_a_list_are_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +208,7 @@ def test_export_of_a_sweep(swept: pathlib.Path) -> None:
     assert list(found) == [("fedavg", "0.1"), ("incfl", "0.1"), ("fedavg", "0.2"), ("incfl", "0.2")]
     assert {line["metric"] for line in lines} == {"average_accuracy"}
     assert float(found["incfl", "0.1"]["mean"]) == pytest.approx((8 + 10) / 32)
-    assert found["incfl", "0.1"]["diverged"] == "1 of 2 seeds, round 3"
-    assert found["incfl", "0.2"]["diverged"] == ""
+    assert (found["incfl", "0.1"]["diverged"], found["incfl", "0.2"]["diverged"]) == ("1 of 2 seeds, round 3", "")
     assert call("export", str(swept), "--csv", "--metric", "average_accuracy")[1] == out
     code, _, err = call("export", str(swept), "--csv", "--metric", "loss")
     assert (code, "expected one of the metrics average_accuracy" in err) == (2, True)

@@ -224,12 +224,10 @@ def test_stack_keeps_shared_examples_once():
     assert single[0].examples.x is single[1].examples.x
     for each in (single, seeds_of(BLOBS, unseen=1)):
         many = stack(each)
-        assert many.examples.x.shape == BLOBS.x.shape
-        assert many.clients.id.shape == (3, 4)
+        assert (many.examples.x.shape, many.clients.id.shape) == (BLOBS.x.shape, (3, 4))
         assert many.clients.noise is None
         assert many.unseen is not None
-        assert many.unseen.train.index.shape[:2] == (3, 1)
-        assert many.held["test"].index.shape == (3, 40)
+        assert (many.unseen.train.index.shape[:2], many.held["test"].index.shape) == ((3, 1), (3, 40))
         for number, federation in enumerate(each):
             assert_rows_equal(many, number, federation)
 

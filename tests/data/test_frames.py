@@ -23,8 +23,7 @@ def table(rows=12, **columns):
 def test_each_value_of_the_column_is_a_client():
     frame = table()
     made = data.from_frame(frame, label="ill", client="hospital", train_fraction=0.75)
-    assert made.names.classes == ("no", "yes")
-    assert made.names.clients == ("h0", "h1", "h2")
+    assert (made.names.classes, made.names.clients) == (("no", "yes"), ("h0", "h1", "h2"))
     assert made.clients.train.size.tolist() == [3, 3, 3]
     np.testing.assert_allclose(made.examples.x, frame[["age", "income", "member"]].astype(float), rtol=1e-6)
     first = data.row_numbers(made)[1]
@@ -34,8 +33,7 @@ def test_each_value_of_the_column_is_a_client():
 def test_categories_keep_their_order():
     frame = table(grade=pandas.Categorical(["low", "high", "mid"] * 4, ["low", "mid", "high", "none"], ordered=True))
     made = data.from_frame(frame, label="grade", client="hospital", features=["age"])
-    assert made.names.classes == ("low", "mid", "high")
-    assert made.examples.y[:3].tolist() == [0, 2, 1]
+    assert (made.names.classes, made.examples.y[:3].tolist()) == (("low", "mid", "high"), [0, 2, 1])
 
 
 def test_nullable_numbers_and_text():

@@ -60,8 +60,7 @@ def write_cifar(folder, batches, packed=False):
 
 
 def check_cifar(made, batches):
-    assert made.x.shape == (17, 32, 32, 3)
-    assert made.x.dtype == np.uint8
+    assert (made.x.shape, made.x.dtype) == ((17, 32, 32, 3), np.uint8)
     assert made.x.flags.c_contiguous
     assert (made.classes, made.train_size) == (10, 15)
     np.testing.assert_array_equal(made.x, np.concatenate([batches[name][0] for name in CIFAR_NAMES]))

@@ -47,9 +47,7 @@ def test_simulate_tells_the_estimate_before_it_trains(devices: int) -> None:
     assert len(blocks) == 2
     assert memory == estimate(algorithm, data, Schedule(**given))
     assert (memory.model, memory.runs, memory.devices) == (MODEL, 2, devices)
-    assert memory.server == 2 * (5 + 1) * MODEL
-    assert memory.clients == 0
-    assert memory.data == trees.bytes_of(data)
+    assert (memory.server, memory.clients, memory.data) == (2 * (5 + 1) * MODEL, 0, trees.bytes_of(data))
     assert memory.peak > memory.data + 2 * memory.server  # while they are mixed
     assert float(result.metrics["execution_memory"]) == memory.peak
 

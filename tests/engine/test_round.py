@@ -127,8 +127,7 @@ def test_standalone_equals_training_each_client_by_a_loop() -> None:
 
     assert found.unseen_test_loss is not None
     assert found.unseen_threshold is not None
-    assert found.threshold.shape == (2, len(TRAIN))
-    assert found.unseen_threshold.shape == (2, len(UNSEEN_TRAIN))
+    assert (found.threshold.shape, found.unseen_threshold.shape) == ((2, len(TRAIN)), (2, len(UNSEEN_TRAIN)))
     seen = (ordered.clients, Purpose.STANDALONE, (found.threshold, found.test_loss, found.test_accuracy, found.params))
     unseen_found = (found.unseen_threshold, found.unseen_test_loss, found.unseen_test_accuracy)
     unseen = (ordered.unseen, Purpose.UNSEEN_STANDALONE, unseen_found)

@@ -157,8 +157,7 @@ def test_an_infinite_loss_is_reported_with_seed_round_and_clients() -> None:
     result = simulate(algorithm, tiny_federation(), rounds=2, evaluate_every=2, seeds=[4])
     assert result.diverged == ()
     (found,) = result.infinite
-    assert found.run == {"seed": 4}
-    assert found.metric == "test_loss"
+    assert (found.run, found.metric) == ({"seed": 4}, "test_loss")
     losses = result.metrics["test_loss"].sel(seed=4)
     first = next(at for at in (0, 2) if np.isinf(losses.sel(evaluated_round=at)).any())
     assert found.round == first == 2

@@ -68,8 +68,7 @@ def test_evaluations_that_do_not_divide_the_rounds(federation: Federation) -> No
     assert [(block.round, block.rounds) for block in blocks] == [(2, 5), (4, 5), (5, 5)]
     last = blocks[-1].metrics
     np.testing.assert_array_equal(last["test_loss"], result.metrics.test_loss.sel(evaluated_round=5))
-    assert last["test_loss"].shape == (2, len(TEST))
-    assert last["unseen_test_loss"].shape == (2, len(UNSEEN_TEST))
+    assert (last["test_loss"].shape, last["unseen_test_loss"].shape) == ((2, len(TEST)), (2, len(UNSEEN_TEST)))
     assert np.asarray(result.state.round).tolist() == [5, 5]
     # The same rounds in other blocks.
     other = _simulate(federation, evaluate_every=1)
@@ -92,8 +91,7 @@ def test_evaluations_that_do_not_divide_the_rounds(federation: Federation) -> No
 @pytest.mark.thorough
 def test_no_rounds_give_the_initial_model(federation: Federation) -> None:
     result = _simulate(federation, rounds=0, evaluate_every=1)
-    assert result.metrics.evaluated_round.values.tolist() == [0]
-    assert result.records.sizes["round"] == 0
+    assert (result.metrics.evaluated_round.values.tolist(), result.records.sizes["round"]) == ([0], 0)
     for position, seed in enumerate((5, 9)):
         expected = TASK.init(round_key(jnp.uint32(seed), Purpose.INIT_SERVER))
         assert_close(result.deployed(0, seed=position), expected, 1e-6)
@@ -106,8 +104,7 @@ def test_a_callback_stops_the_run_and_the_others_are_still_told(federation: Fede
     stop = lambda block: block.round >= 2  # noqa: E731
     result = _simulate(federation, callbacks=[stop, lambda block: told.append(block.round)])
     assert told == [2]
-    assert result.metrics.evaluated_round.values.tolist() == [0, 2]
-    assert result.records["round"].values.tolist() == [0, 1]
+    assert (result.metrics.evaluated_round.values.tolist(), result.records["round"].values.tolist()) == ([0, 2], [0, 1])
     whole = _simulate(federation)
     rest = _simulate(federation, rounds=3, evaluate_every=3, initial=result.state)
     assert_same(whole.state, rest.state)
@@ -145,8 +142,7 @@ def test_seeds_with_federations_of_their_own(federation: Federation) -> None:
 def test_a_diverged_seed_is_frozen_and_the_others_go_on(federation: Federation) -> None:
     sound = _simulate(federation)
     broken = _simulate(federation, _plan(broken=(-1, 3)))
-    assert broken.diverged == ((9, 3),)
-    assert broken.metrics.diverged.values.tolist() == [-1, 3]
+    assert (broken.diverged, broken.metrics.diverged.values.tolist()) == (((9, 3),), [-1, 3])
     assert sound.diverged == ()
     assert_same(_of(0, sound.state), _of(0, broken.state))
     first, same = (_without_clock(result.metrics).isel(seed=0).to_dict() for result in (sound, broken))

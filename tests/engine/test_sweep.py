@@ -138,8 +138,7 @@ def test_one_compilation_and_only_the_broken_run_is_frozen() -> None:
     found = sweep(3, 0.1, callbacks=[blocks.append])
     several = len(traces)
     assert [result.diverged for result in found] == [(), ((9, 3),), ()]
-    assert blocks[-1].diverged == ((9, 3),)
-    assert blocks[-1].metrics["test_loss"].shape == (6, 5)
+    assert (blocks[-1].diverged, blocks[-1].metrics["test_loss"].shape) == (((9, 3),), (6, 5))
     for result in found:
         assert np.isfinite(result.metrics["test_loss"].values).all()
         assert np.asarray(result.state.round).tolist() == [5, 5]

@@ -21,6 +21,7 @@ from fljax.results.folders import CERTIFICATES, claim, save
 from fljax.results.identity import begin_checkpoints
 from fljax.scenarios import ByReport, Strategy
 from tests.games.played import GAINS, unilateral
+from tests.refusals import refuses
 from tests.toys.configs import THREE_CLIENTS, results
 
 LABELS = ["fedavg", "fedprox"]
@@ -128,12 +129,9 @@ def test_another_question_is_refused(
     played: list[dict[str, Any]], tmp_path: pathlib.Path, question: Question, words: str
 ) -> None:
     certify.run(config(), directory=tmp_path)
-    with pytest.raises(ValueError, match=words):
-        certify.run(config(), question, directory=tmp_path, resume=True)
-    with pytest.raises(ValueError, match="expected a folder without results, or --resume"):
-        certify.run(config(), directory=tmp_path)
-    with pytest.raises(ValueError, match=r"got a changed one: rounds is"):
-        certify.run(config(rounds=9), directory=tmp_path, resume=True)
+    refuses(lambda: certify.run(config(), question, directory=tmp_path, resume=True), words)
+    refuses(lambda: certify.run(config(), directory=tmp_path), "expected a folder without results, or --resume")
+    refuses(lambda: certify.run(config(rounds=9), directory=tmp_path, resume=True), r"got a changed one: rounds is")
     with pytest.raises(ValueError, match=r"which holds certificates\.nc"), claim(tmp_path, dumps(config(rounds=9))):
         pass
     certify.run(config(), directory=tmp_path, resume=True)  # what was refused changed nothing in the folder
@@ -165,8 +163,7 @@ def test_what_is_refused_leaves_a_run_as_it_was(
     with monkeypatch.context() as others:
         others.setattr(whole_runs, "checksum_of", lambda _: 1)
         others.setattr(whole_runs, "check_data", refuse)
-        with pytest.raises(ValueError, match="other data"):
-            certify.run(two, directory=tmp_path, resume=True)
+        refuses(lambda: certify.run(two, directory=tmp_path, resume=True), "other data")
     assert contents() == before
     with pytest.raises(ValueError, match="in what the algorithms read, got 'loss times 2'"):
         certify.run(two, Question(deviations=("loss times 2",)), directory=tmp_path, resume=True)
@@ -194,8 +191,7 @@ def test_blocks_of_another_question_are_refused(played: list[dict[str, Any]], tm
 def test_blocks_of_another_config_are_refused(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     with claim(tmp_path, dumps(config())):
         begin_checkpoints(tmp_path / "certify", dumps(config()), None)
-    with pytest.raises(ValueError, match=r"or --resume, got .* which holds certify/checkpoints"):
-        certify.run(config(), directory=tmp_path)
+    refuses(lambda: certify.run(config(), directory=tmp_path), r"or --resume, got .* which holds certify/checkpoints")
     with pytest.raises(ValueError, match=r"the config of the checkpoints in .* got a changed one: rounds is"):
         certify.run(config(rounds=9), directory=tmp_path, resume=True)
     certify.run(config(), directory=tmp_path, resume=True)
@@ -204,8 +200,7 @@ def test_blocks_of_another_config_are_refused(played: list[dict[str, Any]], tmp_
 
 
 def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> None:
-    with pytest.raises(ValueError, match="seeds: expected at least 5 for a certificate, got 4"):
-        certify.run(config(seeds=4))
+    refuses(lambda: certify.run(config(seeds=4)), "seeds: expected at least 5 for a certificate, got 4")
     with pytest.raises(ValueError, match=r"expected at most 7 runs, got [0-9,]+ runs, .*; max_runs allows more"):
         certify.run(config(), Question(max_runs=7))
     with pytest.raises(ValueError, match="an algorithm whose server keeps tokens for a price of tokens, got none"):
@@ -214,15 +209,13 @@ def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> N
     with pytest.raises(ValueError, match=words.format("loss times 2") + "; valid names are no effort, "):
         certify.run(config(), Question(deviations=("zero rider", "loss times 2")))
     lies = {"lie": Strategy(factor=ByReport(loss=2.0)), "double": Strategy(own=2.0)}
-    with pytest.raises(ValueError, match=words.format("lie") + "$"):
-        certify.run(config(), Question(deviations=lies))
+    refuses(lambda: certify.run(config(), Question(deviations=lies)), words.format("lie") + "$")
     with pytest.raises(ValueError, match="got 'lie', which is honest"):
         certify.run(config(), Question(deviations=lies | {"lie": Strategy(own=1.0)}))
     with pytest.raises(ValueError, match="other names of deviations than that of splits, got 'split in 2'"):
         certify.run(config(), Question(identities=2, deviations={"split in 2": Strategy(own=2.0)}))
     pooled = config(algorithms=[{"name": "fedavg", "pooled": True}])
-    with pytest.raises(ValueError, match="whose clients train for certificates, got fedavg with pooled = true"):
-        certify.run(pooled)
+    refuses(lambda: certify.run(pooled), "whose clients train for certificates, got fedavg with pooled = true")
     assert not played
 
 

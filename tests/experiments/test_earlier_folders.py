@@ -69,8 +69,7 @@ def same_runs(found: Run, expected: Any) -> None:
 def test_numbers_are_read(unpacked: Any, name: str) -> None:
     labels, rounds, losses = FOLDERS[name]
     folder = fljax.load(unpacked(name))
-    assert folder.labels == labels
-    assert folder.metrics["rounds_done"].values.tolist() == rounds
+    assert (folder.labels, folder.metrics["rounds_done"].values.tolist()) == (labels, rounds)
     np.testing.assert_allclose(folder.last["average_loss"].values.ravel(), losses, rtol=1e-6)
     if name == "long_records":
         assert folder.records["stored_apart"].values.tolist() == [1]

@@ -190,8 +190,7 @@ def test_a_folder_without_an_outline_has_another_scale(
         ValueError, match=r"expected data\.npz with the scale of the features .*, got none: an older fljax"
     ):
         run.predict("fedavg", 0, frame()[COLUMNS])
-    assert run.names.classes == ("ill", "well")
-    assert run.names_of(1) == load(finished[1], monkeypatch).names_of(1)
+    assert (run.names.classes, run.names_of(1)) == (("ill", "well"), load(finished[1], monkeypatch).names_of(1))
 
 
 @pytest.mark.in_turn

@@ -197,8 +197,7 @@ def test_a_key_of_a_config() -> None:
     assert written().standalone.initial == "shared"
     assert 'initial = "shared"' in config.dumps(written())
     setup = resolve_setup(written(standalone={"steps": 3, "initial": "own"}))
-    assert setup.standalone_initial == "own"
-    assert setup.standalone == resolve_setup(written()).standalone
+    assert (setup.standalone_initial, setup.standalone) == ("own", resolve_setup(written()).standalone)
 
 
 @pytest.mark.parametrize(

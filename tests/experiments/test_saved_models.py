@@ -13,6 +13,7 @@ import pytest
 from fljax import cli
 from fljax import config as configuration
 from fljax.experiments import run, saved_models
+from tests.refusals import refuses
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.thorough
@@ -80,31 +81,25 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(finished, tmp_path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(OSError, match="No space"):
-        saved_models.save(tmp_path, "iafl", plan, result)
+    refuses(lambda: saved_models.save(tmp_path, "iafl", plan, result), "No space", OSError)
     assert path.read_bytes() == before
     assert list((tmp_path / "models").iterdir()) == [path]
 
 
 def test_what_is_wrong_is_one_sentence(finished, tmp_path):
     _, folder = finished
-    with pytest.raises(ValueError, match=r"expected a run folder with config\.toml"):
-        saved_models.load(tmp_path, "iafl")
-    with pytest.raises(ValueError, match="expected one of the labels a:b/c, iafl"):
-        saved_models.load(folder, "iaffl")
+    refuses(lambda: saved_models.load(tmp_path, "iafl"), r"expected a run folder with config\.toml")
+    refuses(lambda: saved_models.load(folder, "iaffl"), "expected one of the labels a:b/c, iafl")
     (tmp_path / "config.toml").write_text((folder / "config.toml").read_text())
-    with pytest.raises(ValueError, match="which fljax run --save-models last writes, got no such file"):
-        saved_models.load(tmp_path, "iafl")
+    refuses(lambda: saved_models.load(tmp_path, "iafl"), "which fljax run --save-models last writes, got no such file")
     (tmp_path / "models").mkdir()
     whole = (folder / "models" / "iafl.npz").read_bytes()
     damaged = tmp_path / "models" / "iafl.npz"
     for content in (b"", whole[: len(whole) // 2], b"\x80\x04K\x01."):
         damaged.write_bytes(content)
-        with pytest.raises(ValueError, match=r"expected whole models in .*, got a damaged file"):
-            saved_models.load(tmp_path, "iafl")
+        refuses(lambda: saved_models.load(tmp_path, "iafl"), r"expected whole models in .*, got a damaged file")
     damaged.write_bytes((folder / "models" / "a%3Ab%2Fc.npz").read_bytes())
-    with pytest.raises(ValueError, match="got those of another algorithm"):
-        saved_models.load(tmp_path, "iafl")
+    refuses(lambda: saved_models.load(tmp_path, "iafl"), "got those of another algorithm")
 
 
 def test_the_command(finished, tmp_path, monkeypatch, capsys):
@@ -171,8 +166,7 @@ def test_best_and_all(tmp_path, monkeypatch, capsys):
     assert (
         pathlib.Path("y/models/best/fedavg.npz").read_bytes() == pathlib.Path("x/models/best/fedavg.npz").read_bytes()
     )
-    with pytest.raises(ValueError, match=r"--save-models last writes, got models of best only"):
-        saved_models.load("y", "fedavg")
+    refuses(lambda: saved_models.load("y", "fedavg"), r"--save-models last writes, got models of best only")
     code, words = call("--out", "z", "--save-models", "best", "--set", "data.valid_fraction=0")
     assert code == 2
     assert "save_models: expected data.valid_fraction to be positive for 'best', got 0" in words

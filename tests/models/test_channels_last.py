@@ -58,8 +58,7 @@ def test_tiles_convolve_images_and_kernels_of_all_sizes(
 
 def test_the_side_is_the_measured_one_for_lenet() -> None:
     # LeNet's sides are those that were measured on an H100 (benchmarks/results, 2026-11-26).
-    assert channels_last.tile_side((5, 5, 3, 6), 28, 28) == 4
-    assert channels_last.tile_side((5, 5, 6, 16), 10, 10) == 2
+    assert (channels_last.tile_side((5, 5, 3, 6), 28, 28), channels_last.tile_side((5, 5, 6, 16), 10, 10)) == (4, 2)
     assert channels_last.tile_side((3, 3, 512, 512), 4, 4) == 1  # the product takes longer than the memory
     assert channels_last.tile_side((1, 1, 64, 128), 16, 16) == 1
 

@@ -26,6 +26,7 @@ from fljax.protocol import Federation
 from fljax.results import folders, records, stores
 from fljax.training import Local
 from tests.experiments.test_load import RAW
+from tests.refusals import refuses
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -152,14 +153,12 @@ def test_a_store_that_was_removed_or_replaced_is_not_read(tmp_path: pathlib.Path
     assert first.gap.values.tolist() == [[0, 1, 2, 3]]
     first = stores.load(path)
     stores.save(path, [results_of(5)])
-    with pytest.raises(OSError, match="got none there, or those of another run"):
-        _ = first.gap.values
+    refuses(lambda: first.gap.values, "got none there, or those of another run", OSError)
     second = pickle.loads(pickle.dumps(stores.load(path)))
     assert second.gap.isel(round=1).values.tolist() == [6]
     second = stores.load(path)
     shutil.rmtree(path)
-    with pytest.raises(OSError, match="got none there, or those of another run"):
-        _ = second.gap.values
+    refuses(lambda: second.gap.values, "got none there, or those of another run", OSError)
 
 
 def test_a_missing_chunk_is_noticed(tmp_path: pathlib.Path) -> None:
@@ -167,8 +166,7 @@ def test_a_missing_chunk_is_noticed(tmp_path: pathlib.Path) -> None:
     zeros = results_of(0) * 0
     assert stores.save(path, [zeros]).gap.values.tolist() == [[0, 0]]
     (path / "gap/c/0/0").unlink()
-    with pytest.raises(ValueError, match=r"expected .* to be a whole zarr store, got a damaged one"):
-        stores.load(path)
+    refuses(lambda: stores.load(path), r"expected .* to be a whole zarr store, got a damaged one")
 
 
 def test_records_of_every_label_have_a_place(tmp_path: pathlib.Path) -> None:
@@ -196,8 +194,7 @@ def test_names_of_records_are_names_of_files() -> None:
 def test_a_damaged_store_is_one_sentence(tmp_path: pathlib.Path) -> None:
     stores.save(tmp_path / "records", [results_of(0)])
     (tmp_path / "records/gap/zarr.json").write_text("{")
-    with pytest.raises(ValueError, match=r"expected .* to be a whole zarr store, got a damaged one"):
-        stores.load(tmp_path / "records")
+    refuses(lambda: stores.load(tmp_path / "records"), r"expected .* to be a whole zarr store, got a damaged one")
 
 
 @pytest.mark.thorough
@@ -226,13 +223,10 @@ def test_run_folders(tmp_path: pathlib.Path) -> None:
     for label in run.labels:
         xr.testing.assert_identical(run.records_of(label).load(), expected.models[label].records)
     assert sorted(each.name for each in (folder / "records").iterdir()) == ["fedavg", "mine"]
-    with pytest.raises(ValueError, match="expected one of the labels fedavg, mine, got 'mime'"):
-        run.records_of("mime")
-    with pytest.raises(ValueError, match="expected a folder without results, or --resume"):
-        experiment.run(config, directory=folder)
+    refuses(lambda: run.records_of("mime"), "expected one of the labels fedavg, mine, got 'mime'")
+    refuses(lambda: experiment.run(config, directory=folder), "expected a folder without results, or --resume")
     shutil.rmtree(folder / "records/mine")
-    with pytest.raises(ValueError, match="to be a whole zarr store, got a damaged one"):
-        run.records_of("mine")
+    refuses(lambda: run.records_of("mine"), "to be a whole zarr store, got a damaged one")
 
 
 @pytest.mark.thorough

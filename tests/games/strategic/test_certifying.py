@@ -42,8 +42,7 @@ def certificate(told: list[RunsDone], tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.in_turn
 def test_the_certificate_of_mean_estimation(certificate: games.Certificate, told: list[RunsDone]) -> None:
     """Client 2 gains 63/32 by doubling its update, and more by a larger factor, which the attack finds."""
-    assert certificate.verdict == "VIOLATED"
-    assert certificate.worst == 2
+    assert (certificate.verdict, certificate.worst) == ("VIOLATED", 2)
     np.testing.assert_allclose(certificate.bounds.mean[2], KNOWN_GAIN, atol=1e-4)
     assert certificate.rationality is not None
     assert certificate.rationality.share == pytest.approx(1)  # alone, each client has its own mean
@@ -55,8 +54,7 @@ def test_the_certificate_of_mean_estimation(certificate: games.Certificate, told
     ((field, factor),) = attack.strategy
     assert field == "own"
     reached = -((5 - (1 + 5 * factor) / (2 + factor)) ** 2) / 2 + 4.5
-    assert attack.mean == pytest.approx(reached, abs=2e-2)
-    assert attack.searched == pytest.approx(attack.mean, abs=1e-6)
+    assert (attack.mean, attack.searched) == (pytest.approx(reached, abs=2e-2), pytest.approx(attack.mean, abs=1e-6))
     assert attack.mean > KNOWN_GAIN
     assert (told[-1].done, told[-1].runs) == (5 * (1 + 3 + 1) + 5 * (1 + 6), 60)
     assert_equal(games.certificate_of(games.certificate_dataset(certificate)), certificate)
@@ -121,8 +119,7 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
     told: list[RunsDone] = []
     stages = Stages({"checkpoint": Checkpoint("folder", 3.0), "on_block": told.append, "block": 7}, 70)
     arguments = stages.arguments("attack", 35)
-    assert arguments["checkpoint"] == Checkpoint(pathlib.Path("folder/attack"), 3.0)
-    assert arguments["block"] == 7
+    assert (arguments["checkpoint"], arguments["block"]) == (Checkpoint(pathlib.Path("folder/attack"), 3.0), 7)
     arguments["on_block"](RunsDone(5, 35, 1.0, 5))
     assert told == [RunsDone(40, 70, 1.0, 5)]
     assert Stages({"checkpoint": "folder"}, 1).arguments("a", 0)["checkpoint"] == pathlib.Path("folder/a")
