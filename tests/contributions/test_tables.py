@@ -153,8 +153,6 @@ def test_builders_take_rounds_and_no_seeds() -> None:
         by_round(xr.DataArray(TABLE, dims=("seed", "client")))
 
 
-# --- Files --------------------------------------------------------------------------------------------------
-
 ROWS = ["round,client,contribution", "0,a,1", "0,b,2", "0,c,3", "2,c,6", "2,a,4", "2,b,5"]
 
 

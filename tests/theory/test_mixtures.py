@@ -138,9 +138,6 @@ def test_wrong_arguments(change, words):
         theory.simulate_mixture(jax.random.key(0), **given)
 
 
-# --- Regrouping ---------------------------------------------------------------------------------------------
-
-
 def test_reassignment_by_hand():
     found = theory.reassign([0.0, 1.0, 10.0, 11.0], [0, 1, 0, 1], clusters=2)
     # Centroids 5 and 6: the ones below 5.5 go to the first.

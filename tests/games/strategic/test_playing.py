@@ -29,9 +29,6 @@ ROUNDS = 300
 CLIENTS = len(TARGETS)
 
 
-# --- Which profiles ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", ["unilateral", "pairs", "join", "symmetric", "full"])
 def test_profiles(shape: Any) -> None:
     """Their number, each once, and everybody honest in the first."""
@@ -49,9 +46,6 @@ def test_two_clients_play_the_same_strategy() -> None:
 
 def test_deviators_are_some_clients() -> None:
     assert profiles("unilateral", 3, 3, (2,)).tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
-
-
-# --- Mean estimation ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +141,6 @@ def test_all_default_deviations_are_runs_of_one_program(tmp_path: pathlib.Path) 
     np.testing.assert_array_equal(again.payoffs, table.payoffs)
     # The runs, and small programs that make their inputs, of which other tests may have compiled some.
     assert before < len(deviations), programs
-
-
-# --- Bad input ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turn
