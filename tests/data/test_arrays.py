@@ -1,7 +1,4 @@
-"""The data front door: what users hand in is stored as it is, or refused in one sentence.
-
-``number_labels`` makes numbers of classes of labels of any dtype.
-"""
+"""The data front door: what users hand in is stored as it is, or refused in one sentence."""
 
 from __future__ import annotations
 

@@ -47,16 +47,6 @@ def test_nullable_numbers_and_text():
     assert as_feature.examples.x[:2, 0].tolist() == [1, 5]
 
 
-def test_features_are_standardised_on_request():
-    frame = table(still=3.0)
-    made = data.from_frame(frame, label="ill", client="hospital", standardise=True)
-    x = np.asarray(made.examples.x)[np.concatenate(data.row_numbers(made, "train"))]
-    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-5)
-    np.testing.assert_allclose(x.std(axis=0), [1, 1, 1, 0], atol=1e-4)
-    raw = data.dataset_from_frame(frame, label="ill", client="hospital")
-    assert (raw.mean, raw.std, raw.standardise) == (0, 1, False)
-
-
 def test_a_global_test_part_without_clients():
     frame = table(split=["test", "train"] * 6)
     made = data.from_frame(frame, label="ill", part="split", partition="iid", clients=2, features=["age"])
@@ -69,10 +59,3 @@ def test_pixels_become_images():
     frame = pandas.DataFrame(draw.integers(0, 256, (10, 16))).assign(digit=np.arange(10) % 2)
     made = data.from_frame(frame, label="digit", shape=[4, 4, 1], partition="iid", clients=2)
     assert (made.examples.x.shape, made.examples.x.dtype) == ((10, 4, 4, 1), np.uint8)
-
-
-def test_several_targets_and_regression():
-    made = data.from_frame(table(), label=["age", "income"], client="hospital", features=["member"])
-    assert made.examples.y.shape == (12, 2)
-    made = data.from_frame(table(), label="age", client="hospital", features=["member"], regression=True)
-    assert made.examples.y.dtype == np.float32

@@ -83,9 +83,6 @@ def test_arrays_say_which_rows() -> None:
     assert targets.classes is None
 
 
-# --- Bytes ------------------------------------------------------------------------------------------------
-
-
 def _as_bytes(values: list[Any]) -> list[Any]:
     return [value.encode() for value in values]
 
@@ -120,9 +117,6 @@ def test_bytes_are_text(kind: Any, tmp_path: pathlib.Path) -> None:
     assert chosen.names.unseen == ("f2",)
     with pytest.raises(ValueError, match="clients with different names, got bytes and text alike"):
         data.from_clients({"f1": (x, y), b"f1": (x, y)})
-
-
-# --- Labels of tables of rows -----------------------------------------------------------------------------
 
 
 @pytest.mark.unchecked
@@ -189,9 +183,6 @@ def test_predictions_take_columns_by_name() -> None:
             stored_features(index | {"b": x["b"].iloc[::-1]}, federation.features)
         with pytest.raises(ValueError, match="expected a table with the columns of the model"):
             stored_features(x[["a", "b"]], federation.features)
-
-
-# --- Lists -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("owners", [[1, "1", 2, "2"], ["u", np.nan, "v", "v"], ["u", None, "v", "v"], [1, True, 2, 2]])
