@@ -220,9 +220,7 @@ def test_a_run_stops_after_the_block_and_says_who(stopped: tuple[NotFinite, list
 
 
 @pytest.mark.in_turn
-def test_what_was_computed_before_a_stop_is_there(
-    stopped: tuple[NotFinite, list[engine.Block]], federation: Federation
-) -> None:
+def test_what_was_computed_before_a_stop_is_there(stopped, federation):
     (result,) = stopped[0].results
     assert result.metrics["evaluated_round"].values.tolist() == [0, 2, 4]
     assert result.divergences == (Divergence(5, 3, (3,)), Divergence(9, 2, (3,)))

@@ -98,9 +98,6 @@ def test_losses_and_scores_are_one_number_per_sample(change: Any, message: str) 
         simulate(fedavg(task, LOCAL), tiny_federation(), rounds=1)
 
 
-# --- Labels that the model has no class for -----------------------------------------------------------------
-
-
 def with_label(data: Federation, row: int, label: Any) -> Federation:
     y = np.array(data.examples.y)
     y[row] = label
@@ -110,8 +107,7 @@ def with_label(data: Federation, row: int, label: Any) -> Federation:
 def owned_row(data: Federation, whose: str) -> int:
     if whose == "held":
         return int(np.asarray(data.held["test"].index)[0])
-    population = data.unseen if whose == "unseen" else data.clients
-    assert population is not None
+    population: Any = data.unseen if whose == "unseen" else data.clients
     return int(np.asarray(population.test.index)[1, 0])
 
 
@@ -137,9 +133,6 @@ def test_labels_of_nobody_do_not_matter() -> None:
     result = simulate(fedavg(PLAIN, LOCAL), with_label(data, last, 99), rounds=1)
     expected = simulate(fedavg(PLAIN, LOCAL), data, rounds=1)
     np.testing.assert_array_equal(result.metrics["test_loss"], expected.metrics["test_loss"])
-
-
-# --- Losses that are infinite while parameters are not ------------------------------------------------------
 
 
 def bounded(limit: float) -> Task:

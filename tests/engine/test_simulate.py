@@ -1,7 +1,4 @@
-"""``simulate``: blocks of rounds, evaluations, callbacks, seeds, divergence, taking up runs, and what it returns.
-
-All runs share one plan, two rounds per block and two seeds wherever that is possible, so that few programs compile.
-"""
+"""``simulate``: blocks of rounds, evaluations, callbacks, seeds, divergence, taking up runs, and what it returns."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ from fljax.training import Local
 from tests.laws.compare import assert_close, assert_same, is_same
 from tests.toys.clusters import clusters
 from tests.toys.federation import TEST, UNSEEN_TEST, tiny_federation
+from tests.toys.not_finite import breaks
 from tests.toys.task import Linear, logistic_regression
 
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
@@ -32,13 +30,7 @@ PARAMETERS = 15
 
 def _build(task: Task, local: Local, learning_rate: Any, broken: Any) -> Algorithm:
     """FedAvg whose server turns to NaN in round ``broken``."""
-    inner = fedavg(task, local._replace(learning_rate=learning_rate), clients_per_round=3)
-
-    def aggregate(server: Any, up: Any, round: Any) -> Any:
-        server, info = inner.aggregate(server, up, round)
-        return jax.tree.map(lambda leaf: jnp.where(round.number == broken, jnp.nan, leaf), server), info
-
-    return inner._replace(aggregate=aggregate)
+    return breaks(fedavg(task, local._replace(learning_rate=learning_rate), clients_per_round=3), broken)
 
 
 def _plan(learning_rate: Any = (0.2, 0.2), broken: Any = (-1, -1)) -> engine.Plan:

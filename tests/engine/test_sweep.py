@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from fljax.protocol import Algorithm, Federation
 from fljax.training import Local
 from tests.laws.compare import assert_close, assert_same
 from tests.toys.federation import tiny_federation
+from tests.toys.not_finite import breaks
 from tests.toys.task import logistic_regression
 
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
@@ -109,13 +109,7 @@ def test_arrays_may_vary_and_state_can_be_taken_up() -> None:
 def _build(task: Any, local: Local, broken: Any, traces: Any) -> Algorithm:
     """FedAvg whose server turns to NaN in round ``broken``."""
     traces()
-    inner = fedavg(task, local, clients_per_round=3)
-
-    def aggregate(server: Any, up: Any, round: Any) -> Any:
-        server, info = inner.aggregate(server, up, round)
-        return jax.tree.map(lambda leaf: jnp.where(round.number == broken, jnp.nan, leaf), server), info
-
-    return inner._replace(aggregate=aggregate)
+    return breaks(fedavg(task, local, clients_per_round=3), broken)
 
 
 @pytest.mark.thorough
