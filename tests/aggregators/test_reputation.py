@@ -123,8 +123,6 @@ def test_the_absent_have_a_cosine_of_0():
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
 
 
-# --- Shares and rewards -------------------------------------------------------------------------------------
-
 REPUTATION = jnp.array([0.4, 0.1, 0.3, 0.2])
 
 

@@ -216,9 +216,6 @@ def test_shares_of_many_members_are_exact():
     np.testing.assert_array_equal(found[1], a.astype(object) * b % n)
 
 
-# --- Ties ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.in_turn
 def test_lots_depend_on_the_round_and_on_the_client_alone():
     key = jax.random.key(5)
