@@ -14,7 +14,7 @@ from fljax.games import Utility
 from fljax.scenarios import ByReport, Strategy
 from tests.cli.test_worth import CONFIG, instead_of
 from tests.games.played import GAINS, unilateral
-from tests.toys.command import call
+from tests.toys.command import call, printed
 
 
 @pytest.fixture
@@ -25,8 +25,7 @@ def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
 
 
 def test_the_table_and_the_files(fake: dict[str, Any]) -> None:
-    code, out, _ = call("certify", "tiny.toml", "--out", "x", "--seeds", "5")
-    assert code == 0
+    out = printed("certify", "tiny.toml", "--out", "x", "--seeds", "5")
     words = ("fedavg: does it pay to deviate?", "lie", "INCONCLUSIVE at 0.01", "Results: x", "certificates.html")
     assert all(text in out for text in words), out
     first = "fedavg: 33.3 % of the clients have less than without joining"

@@ -125,9 +125,7 @@ def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_
         (Question(confidence=0.9), "the confidence of the certificates in .* got 0.9 in place of 0.95"),
     ],
 )
-def test_another_question_is_refused(
-    played: list[dict[str, Any]], tmp_path: pathlib.Path, question: Question, words: str
-) -> None:
+def test_another_question_is_refused(played, tmp_path, question, words):
     certify.run(config(), directory=tmp_path)
     refuses(lambda: certify.run(config(), question, directory=tmp_path, resume=True), words)
     refuses(lambda: certify.run(config(), directory=tmp_path), "expected a folder without results, or --resume")
@@ -138,9 +136,7 @@ def test_another_question_is_refused(
 
 
 @pytest.mark.in_turn
-def test_other_data_are_refused_where_certificates_are_missing(
-    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_data_are_refused_where_certificates_are_missing(played, tmp_path, monkeypatch):
     certify.run(config(), directory=tmp_path, question=Question(control=False))
     saved = games.load_certificates(tmp_path / CERTIFICATES)
     monkeypatch.setattr(whole_runs, "checksum_of", lambda _: int(saved.data) + 1)
@@ -149,9 +145,7 @@ def test_other_data_are_refused_where_certificates_are_missing(
     certify.run(config(), Question(control=False), directory=tmp_path, resume=True)
 
 
-def test_what_is_refused_leaves_a_run_as_it_was(
-    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_leaves_a_run_as_it_was(played, tmp_path, monkeypatch):
     one, two = (config(algorithms=[{"name": label} for label in labels]) for labels in (LABELS[:1], LABELS))
     with claim(tmp_path, dumps(one)):
         save(tmp_path, Results(*results("fedavg")), dumps(one))
@@ -223,9 +217,7 @@ LIES = {"inflated": Strategy(factor=ByReport(size=3.0)), "double": Strategy(own=
 
 
 @pytest.mark.parametrize("deviations", [("size times 10", "zero rider"), LIES])
-def test_deviations_are_tried_where_they_are_read(
-    played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, deviations: Any
-) -> None:
+def test_deviations_are_tried_where_they_are_read(played, monkeypatch, tmp_path, deviations):
     """What is left out is told, saved, and remembered at another tolerance."""
     monkeypatch.setattr(certify, "messages_of", reading(fedprox=()))
     events: list[Event] = []
@@ -241,9 +233,7 @@ def test_deviations_are_tried_where_they_are_read(
     assert again["fedprox"].left_out == saved["fedprox"].left_out == ((first, why),)
 
 
-def test_an_algorithm_that_reads_no_deviation_has_no_certificate(
-    played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_an_algorithm_that_reads_no_deviation_has_no_certificate(played, monkeypatch, tmp_path):
     monkeypatch.setattr(certify, "messages_of", reading(fedprox=()))
     events: list[Event] = []
     asked = Question(deviations=("size times 10",), control=False)
@@ -313,9 +303,7 @@ def reading(**reports: tuple[str, ...]) -> Any:
 
 
 @pytest.mark.in_turn
-def test_a_price_is_no_fault_where_the_algorithm_with_tokens_is_finished(
-    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_price_is_no_fault_where_the_algorithm_with_tokens_is_finished(played, tmp_path, monkeypatch):
     """Of two algorithms, of which the second one keeps no tokens, a process was killed after the first."""
 
     def messages(plan: Any, _: Any) -> Messages:

@@ -247,9 +247,7 @@ def test_saving_again_leaves_no_old_models(found: fljax.Comparison, tmp_path: pa
 
 @pytest.mark.in_turn
 @pytest.mark.unchecked
-def test_what_save_refuses_is_refused_before_anything_is_written(
-    found: fljax.Comparison, tmp_path: pathlib.Path
-) -> None:
+def test_what_save_refuses_is_refused_before_anything_is_written(found, tmp_path):
     results = {label: each for label, each in found.results.items() if label != "plan"}
     cases: list[tuple[Any, Any, str]] = [
         (found, "lasst", "expected models to be 'none' or 'last', got 'lasst'"),

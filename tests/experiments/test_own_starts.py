@@ -131,9 +131,6 @@ def test_its_memory_is_estimated() -> None:
         estimate_standalone(models.start_from(TASK, TASK.init(jax.random.key(0))), FEDERATION, LOCAL, initial="own")
 
 
-# --- What is refused ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.unchecked
 @pytest.mark.parametrize("initial", ["mine", "", None])
 def test_unknown_names_are_refused(initial: Any) -> None:
@@ -167,9 +164,6 @@ def test_given_parameters_are_refused() -> None:
         alone(task=models.start_from(TASK, params))
     with pytest.raises(ValueError, match=message):
         compare("own", models.start_from(TASK, params))
-
-
-# --- Comparisons and configs --------------------------------------------------------------------------------
 
 
 def compare(initial: Any, task: Any = TASK) -> fljax.Comparison:

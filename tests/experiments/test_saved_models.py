@@ -14,6 +14,7 @@ from fljax import cli
 from fljax import config as configuration
 from fljax.experiments import run, saved_models
 from tests.refusals import refuses
+from tests.toys import command
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.thorough
@@ -102,25 +103,25 @@ def test_what_is_wrong_is_one_sentence(finished, tmp_path):
     refuses(lambda: saved_models.load(tmp_path, "iafl"), "got those of another algorithm")
 
 
-def test_the_command(finished, tmp_path, monkeypatch, capsys):
+def call(*arguments: str) -> tuple[int, str]:
+    with quick_programs():
+        code, out, err = command.call("run", "tiny.toml", "--no-report", "--json", "--quiet", *arguments)
+    assert not out or json.loads(out)
+    return code, err
+
+
+def test_the_command(finished, tmp_path, monkeypatch):
     """What is finished already has no models any more: that is said, and nothing is lost."""
     monkeypatch.chdir(tmp_path)
     config = configuration.parse(BASE | {"seeds": 1, "rounds": 1, "algorithms": [{"name": "fedavg"}]}, name="tiny")
     (tmp_path / "tiny.toml").write_text(configuration.dumps(config))
 
-    def call(*arguments: str) -> tuple[Any, str]:
-        with pytest.raises(SystemExit) as stopped, quick_programs():
-            cli.main(["run", "tiny.toml", "--out", "x", "--no-report", "--json", "--quiet", *arguments])
-        written = capsys.readouterr()
-        assert not written.out or json.loads(written.out)
-        return stopped.value.code, written.err
-
-    assert call() == (0, "")
-    code, words = call("--save-models", "last", "--resume")
+    assert call("--out", "x") == (0, "")
+    code, words = call("--out", "x", "--save-models", "last", "--resume")
     assert code == 1
     assert "expected models of all algorithms, got none of fedavg, which were finished before models were" in words
     (tmp_path / "x" / "results.nc").unlink()
-    assert call("--save-models", "last", "--resume") == (0, "")
+    assert call("--out", "x", "--save-models", "last", "--resume") == (0, "")
     with quick_programs():
         assert saved_models.load("x", "fedavg").predict(0, np.zeros((1, 4), np.float32)).shape[0] == 1
 
@@ -134,17 +135,12 @@ def test_every_label_has_a_file_of_its_own_that_file_systems_take(tmp_path: path
     assert len({name.lower() for name in names}) == len(names)
 
 
-def test_best_and_all(tmp_path, monkeypatch, capsys):
+def test_best_and_all(tmp_path, monkeypatch):
     """The files, and that a killed and resumed run has the same ones."""
     monkeypatch.chdir(tmp_path)
     raw = BASE | {"rounds": 5, "evaluate_every": 2, "save_models": "all", "algorithms": [{"name": "fedavg"}]}
     raw["data"] = BASE["data"] | {"valid_fraction": 0.3}
     (tmp_path / "tiny.toml").write_text(configuration.dumps(configuration.parse(raw, name="tiny")))
-
-    def call(*arguments: str) -> tuple[Any, str]:
-        with pytest.raises(SystemExit) as stopped, quick_programs():
-            cli.main(["run", "tiny.toml", "--no-report", "--quiet", *arguments])
-        return stopped.value.code, capsys.readouterr().err
 
     assert call("--out", "x") == (0, "")
     files = sorted(path.relative_to("x/models").as_posix() for path in pathlib.Path("x/models").rglob("*.npz"))

@@ -87,9 +87,7 @@ def test_finished_algorithms_are_not_repeated(retrained: list[dict[str, Any]], t
         (Question(among=[{0}]), "expected the coalitions of the tables in .* got 1 others in place of 8"),
     ],
 )
-def test_another_question_is_refused(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, question: Question, words: str
-) -> None:
+def test_another_question_is_refused(retrained, tmp_path, question, words):
     worth.run(config(), directory=tmp_path)
     refuses(lambda: worth.run(config(), question, directory=tmp_path, resume=True), words)
     refuses(lambda: worth.run(config(), directory=tmp_path), "expected a folder without results, or --resume")
@@ -107,9 +105,7 @@ def value(algorithm: Any, state: Any, scores: Any) -> Any:
 
 
 @pytest.mark.in_turn
-def test_functions_of_one_name_are_different_values(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_of_one_name_are_different_values(retrained, tmp_path, monkeypatch):
     monkeypatch.setattr(worth, "check_value", lambda *_: None)
 
     def elsewhere(algorithm: Any, state: Any, scores: Any) -> Any:
@@ -126,9 +122,7 @@ def test_functions_of_one_name_are_different_values(
 
 
 @pytest.mark.in_turn
-def test_a_changed_function_is_another_value(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_function_is_another_value(retrained, tmp_path, monkeypatch):
     monkeypatch.setattr(worth, "check_value", lambda *_: None)
     asked = Question(value=value)
     worth.run(config(), asked, directory=tmp_path)
@@ -145,9 +139,7 @@ def test_a_changed_function_is_another_value(
 
 
 @pytest.mark.in_turn
-def test_other_data_are_refused_where_tables_are_missing(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_data_are_refused_where_tables_are_missing(retrained, tmp_path, monkeypatch):
     """As of ``fljax run --resume``, which does not read the data if nothing is missing."""
     tables = worth.run(config(), directory=tmp_path).tables
     saved = games.load(tmp_path / TABLES)
@@ -160,9 +152,7 @@ def test_other_data_are_refused_where_tables_are_missing(
     worth.run(config(), directory=tmp_path, resume=True)
 
 
-def test_a_run_in_the_same_folder_keeps_its_checkpoints(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path
-) -> None:
+def test_a_run_in_the_same_folder_keeps_its_checkpoints(retrained, tmp_path):
     with claim(tmp_path, dumps(config())):
         begin_checkpoints(tmp_path, dumps(config()), None)
     (tmp_path / "checkpoints" / "fedavg").mkdir()
