@@ -111,9 +111,7 @@ def test_a_sweep_keeps_them_in_memory(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.in_turn
 @pytest.mark.usefixtures("long")
-def test_large_tables_over_clients_are_left_out_of_a_run_and_not_of_a_block(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_tables_over_clients_are_left_out_of_a_run_and_not_of_a_block(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "LARGEST_TABLE", 50)
     found = simulate(checkpoint=Checkpoint(tmp_path / "at", every=0))
     assert "participation" not in found.records
@@ -230,9 +228,7 @@ def test_run_folders(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.thorough
-def test_short_records_replace_long_ones_of_an_earlier_process(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_records_replace_long_ones_of_an_earlier_process(tmp_path, monkeypatch):
     """The store is whole when its process dies; the next one keeps the records in memory."""
     config = configuration.parse(RAW | {"save_models": "none"}, name="tiny")
     folder = tmp_path / "run"

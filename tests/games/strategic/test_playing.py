@@ -219,9 +219,7 @@ def test_a_deviation_with_an_infinite_loss_has_diverged() -> None:
 
 
 @pytest.mark.in_turn
-def test_saved_runs_of_another_body_of_the_utility_are_refused(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_saved_runs_of_another_body_of_the_utility_are_refused(tmp_path):
     """An edited function has the same name, and the runs that are saved have the older utilities."""
     play = functools.partial(games.payoffs, PLAN, estimation(), rounds=1, deviations={"double": LIES["double"]})
     play(utility=squared, checkpoint=tmp_path, outside=False)
