@@ -23,7 +23,7 @@ from fljax.metrics import registry
 from fljax.results import folders, sweeps
 from fljax.results.events import Event
 from fljax.results.non_finite import Divergence, InfiniteLoss, NotFinite
-from tests.toys.command import call, printed, refused
+from tests.toys.command import call, printed
 from tests.toys.configs import DIGITS, config_text
 
 CONFIG = config_text(DIGITS, head="rounds = 4", batch_size=8)
@@ -98,11 +98,17 @@ def test_resume_finds_the_latest_run(fake):
     assert "got a changed one" in err
 
 
-def test_results_are_not_overwritten_and_a_file_is_no_folder(fake, tmp_path):
+def test_results_are_not_overwritten(fake, tmp_path):
     (tmp_path / "results.nc").touch()
-    assert "expected a folder without results, or --resume" in refused("run", "tiny.toml", "--out", ".")
-    assert "expected a folder to write in, got 'tiny.toml/x'" in refused("run", "tiny.toml", "--out", "tiny.toml/x")
-    assert fake == []
+    code, _, err = call("run", "tiny.toml", "--out", ".")
+    assert (code, fake) == (2, [])
+    assert "expected a folder without results, or --resume" in err
+
+
+def test_unwritable_folder(fake):
+    code, _, err = call("run", "tiny.toml", "--out", "tiny.toml/x")
+    assert (code, fake) == (2, [])
+    assert "expected a folder to write in, got 'tiny.toml/x'" in err
 
 
 def test_infinite_losses(fake, monkeypatch):
