@@ -1,5 +1,7 @@
 """federate, stack, pad, census, from_arrays."""
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,7 @@
 """Mixtures of source distributions: shares, complements, rotation, blocks, clusters."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given

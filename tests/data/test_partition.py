@@ -1,6 +1,7 @@
 """Every partitioner: no row twice, sizes as asked, reproducible; and each recipe's own facts."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
