@@ -91,6 +91,7 @@ def test_differences_of_large_numbers_are_kept(tmp_path, start, form):
         made = data.load(str(tmp_path / "f.npz"), client="site")
     found: Any = data.federate(made, "natural")
     assert isinstance(found.features, Features)
+    assert found.features.shift is not None
     assert found.features.shift[1] == 0
     seen = (np.asarray(found.examples.x) - np.asarray(found.moments.mean)) / np.asarray(found.moments.std)
     rows = time[training_rows(found)]

@@ -91,7 +91,6 @@ def test_only_the_available_who_have_data_sit() -> None:
     assert int(state.round) == 5
 
 
-@pytest.mark.in_turn
 def test_who_is_not_available_keeps_its_last_ballot() -> None:
     algorithm = clusters(TASK, LOCAL)
     data = by_id(tiny_federation())
