@@ -21,11 +21,7 @@ class Part(NamedTuple):
 
 
 def parse(text: str) -> Part:
-    """The part that ``"K/N"`` names.
-
-    Raises:
-      pytest.UsageError: if the text is no such part.
-    """
+    """The part that ``"K/N"`` names."""
     place, slash, count = text.partition("/")
     if slash and place.isdigit() and count.isdigit() and int(place) < int(count):
         return Part(int(place), int(count))

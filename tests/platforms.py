@@ -12,10 +12,7 @@ from jax import lax
 
 @contextmanager
 def forms_of(platform: str) -> Iterator[None]:
-    """What is traced inside has the branches that ``lax.platform_dependent`` takes on ``platform``.
-
-    Functions that JAX traced before keep their branches, so trace a new function inside.
-    """
+    """Functions traced inside, and not before, have the branches of ``lax.platform_dependent`` on ``platform``."""
 
     def choose(*arguments: Any, default: Callable[..., Any], **branches: Callable[..., Any]) -> Any:
         return branches.get(platform, default)(*arguments)

@@ -14,11 +14,11 @@ def refusals(*rows: tuple[Any, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("call", "words"), cases)
 
 
-def refuses(call: Callable[[], object], words: Iterable[str], error: type[Exception] = ValueError) -> str:
-    """The sentence with which the call is refused, which has all words."""
-    with pytest.raises(error) as caught:
+def refuses(call: Callable[[], object], words: str | Iterable[str], error: type[Exception] = ValueError) -> str:
+    """The sentence with which the call is refused: a regular expression is found in it, or it has all words."""
+    with pytest.raises(error, match=words if isinstance(words, str) else None) as caught:
         call()
     sentence = str(caught.value)
-    missing = [word for word in words if word not in sentence]
+    missing = [] if isinstance(words, str) else [word for word in words if word not in sentence]
     assert not missing, f"expected {missing} in {sentence!r}"
     return sentence

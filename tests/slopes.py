@@ -30,10 +30,7 @@ def _programs(function: Callable[..., Any]) -> Any:
 def check_slopes(
     function: Callable[..., Any], values: Mapping[str, Any], flat: Collection[str] = (), others: Collection[str] = ()
 ) -> None:
-    """Both modes give the central differences, or a number between the slopes of both sides where these differ.
-
-    Derivatives by floats that are ``flat`` are exactly 0; those by ``others`` are not looked at.
-    """
+    """Both modes give central differences, or a number between both slopes; 0 by ``flat``, nothing by ``others``."""
     values = {key: np.asarray(value, np.float64) for key, value in values.items()}
     forward, jacobians = _programs(function)
     modes = jacobians(values)

@@ -67,8 +67,7 @@ def test_docstrings_have_parts() -> None:
         "\n  name  meaning\n  a     first",
     )
     assert found.arguments == {"mu": "its weight; 0 is FedAvg: as it is.", "**options": "others."}
-    assert found.source == 'Li et al., "X", section 5.'
-    assert found.sections == {"Raises": "ValueError: if so."}
+    assert (found.source, found.sections) == ('Li et al., "X", section 5.', {"Raises": "ValueError: if so."})
     assert found.equations == found.paragraphs[:2]
     assert catalogue.docstring_of(object()).paragraphs != ()
     assert catalogue.parse("") == catalogue.Docstring((), {}, {}, "")

@@ -131,25 +131,3 @@ def test_without_updates_the_bound_has_no_derivative() -> None:
     slope = jax.grad(lambda times: jnp.sum(clip_to_median(rows, present=nobody, times=times)))(1.0)
     assert slope == 0
     assert clip_to_median(jnp.zeros((0, 6))).shape == (0, 6)
-
-
-@pytest.mark.in_turn
-def test_gradients_are_finite_and_right(x64: None) -> None:
-    """Of rows that are shortened, of those that are not, and of a row of zeros."""
-    rows = np.concatenate([RANDOM.normal(size=(4, 6)) * [[1], [2], [3], [50]], np.zeros((1, 6))])
-    weight = RANDOM.normal(size=rows.shape)
-
-    def total(scale: Any, rows: Any) -> Any:
-        found = clip_to_median({"x": rows}, times=scale)["x"]
-        return jnp.vdot(found, weight)
-
-    slope, by_row = jax.grad(total, argnums=(0, 1))(1.1, jnp.asarray(rows))
-    assert np.isfinite(by_row).all()
-    expected = [(oracle(rows, np.ones(5, bool), 1.1 + h) * weight).sum() for h in (1e-6, -1e-6)]
-    np.testing.assert_allclose(slope, (expected[0] - expected[1]) / 2e-6, rtol=1e-6)
-    for place in ((0, 1), (2, 3), (3, 5)):
-        shifted = [rows.copy(), rows.copy()]
-        for each, step in zip(shifted, (1e-6, -1e-6), strict=True):
-            each[place] += step
-        values = [(oracle(each, np.ones(5, bool), 1.1) * weight).sum() for each in shifted]
-        np.testing.assert_allclose(by_row[place], (values[0] - values[1]) / 2e-6, rtol=1e-4, atol=1e-7)

@@ -1,7 +1,4 @@
-"""Every float of every aggregator: derivatives in both modes are central differences, also at 0, at 1 and at ties.
-
-Where the slopes of both sides differ, as at the bound of a clip, the derivative is between them.
-"""
+"""Every float of every aggregator: both modes are central differences, at kinks a number between both slopes."""
 
 from __future__ import annotations
 

@@ -31,9 +31,6 @@ def updates():
     return jax.tree.map(jnp.asarray, UPDATES)
 
 
-# --- Weights ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("surrogate", SURROGATES)
 def test_weights_are_the_derivative_of_the_surrogate(surrogate, x64):
     gap = np.array([-3.0, -0.7, -0.01, 0.02, 1.0, 4.0])
@@ -145,11 +142,7 @@ def test_updates_keep_their_dtype_and_weights_are_single_precision_at_least(surr
     assert incfl_weights(gap, surrogate=surrogate).dtype == jnp.float32  # never narrower
     stacked = {"w": jnp.asarray(UPDATES["w"], dtype), "b": jnp.ones(4)}
     found = incfl_update(stacked, gap, surrogate=surrogate, normalise="mean")
-    assert found["w"].dtype == jnp.dtype(dtype)
-    assert found["b"].dtype == jnp.float32
-
-
-# --- The update ---------------------------------------------------------------------------------------------
+    assert (found["w"].dtype, found["b"].dtype) == (jnp.dtype(dtype), jnp.float32)
 
 
 @pytest.mark.in_turn

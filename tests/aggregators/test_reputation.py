@@ -123,8 +123,6 @@ def test_the_absent_have_a_cosine_of_0():
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
 
 
-# --- Shares and rewards -------------------------------------------------------------------------------------
-
 REPUTATION = jnp.array([0.4, 0.1, 0.3, 0.2])
 
 
@@ -137,8 +135,7 @@ def test_limits_of_beta():
 def test_the_largest_entries_are_kept():
     total = {"w": jnp.array([[3.0, -5.0, 1.0], [0.5, -2.0, 4.0]]), "b": jnp.array([2.0])}
     found = jax.jit(cgsv_rewards)(total, jnp.array([1.0, 0.49, 1e-3]), beta=1e-2)
-    assert found["w"][0].tolist() == total["w"].tolist()
-    assert found["w"][1].tolist() == [[3, -5, 0], [0, 0, 4]]
+    assert (found["w"][0].tolist(), found["w"][1].tolist()) == (total["w"].tolist(), [[3, -5, 0], [0, 0, 4]])
     assert found["w"][2].tolist() == [[0, -5, 0], [0, 0, 0]]  # ceil of a small share is one entry
     assert found["b"].ravel().tolist() == [2, 2, 2]
 
@@ -162,8 +159,7 @@ def test_ties_go_to_the_entry_that_comes_first():
 def test_quirk_zeroes_the_smallest_entry(tied):
     total = {"w": jnp.array([3.0, -5.0, 1.0, 1.0 if tied else 2.0]), "b": jnp.array([2.0])}
     found = jax.jit(functools.partial(cgsv_rewards, quirk=True))(total, jnp.array([1.0, 0.5]), beta=1e-4)
-    assert found["w"][0].tolist() == ([3, -5, 1, 1] if tied else [3, -5, 0, 2])
-    assert found["w"][1].tolist() == [3, -5, 0, 0]
+    assert (found["w"][0].tolist(), found["w"][1].tolist()) == ([3, -5, 1, 1] if tied else [3, -5, 0, 2], [3, -5, 0, 0])
     assert found["b"].ravel().tolist() == [0, 0]
 
 

@@ -216,9 +216,6 @@ def test_shares_of_many_members_are_exact():
     np.testing.assert_array_equal(found[1], a.astype(object) * b % n)
 
 
-# --- Ties ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.in_turn
 def test_lots_depend_on_the_round_and_on_the_client_alone():
     key = jax.random.key(5)
@@ -293,8 +290,7 @@ def test_debts_are_not_forgiven():
         jnp.zeros((2, 1), int),
         jnp.ones(1),
     )
-    assert ledger.tokens.tolist() == [-5, 10]
-    assert ledger.pools.tolist() == [-3]
+    assert (ledger.tokens.tolist(), ledger.pools.tolist()) == ([-5, 10], [-3])
 
 
 @pytest.mark.in_turn
@@ -315,6 +311,5 @@ def test_who_is_not_eligible_neither_pays_nor_is_paid(ranked):
         ranked=ranked,
         eligible=eligible,
     )
-    assert ledger.paid[:, 0].tolist() == [6, 0, 6]
-    assert ledger.rewarded[:, 0].tolist() == [2 + 4, 0, 4 + 2]
+    assert (ledger.paid[:, 0].tolist(), ledger.rewarded[:, 0].tolist()) == ([6, 0, 6], [2 + 4, 0, 4 + 2])
     assert ledger.tokens.tolist() == [10, 10, 10]

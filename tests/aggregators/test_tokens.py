@@ -417,8 +417,7 @@ CHOSEN = SlotSchedule(jnp.array([[3, 0, 4], [1, 3, 2]]), jnp.array([[True, True,
 
 def test_a_row_for_each_slot():
     rows = slot_rows(CHOSEN)
-    assert rows.id.tolist() == [3, 0, 4, 1, 3, 2]
-    assert rows.cluster.tolist() == [0, 0, 0, 1, 1, 1]
+    assert (rows.id.tolist(), rows.cluster.tolist()) == ([3, 0, 4, 1, 3, 2], [0, 0, 0, 1, 1, 1])
     assert rows.present.tolist() == [True] * 5 + [False]
     assert rows.membership.astype(int).tolist() == [[1, 0]] * 3 + [[0, 1]] * 2 + [[0, 0]]
 
@@ -427,8 +426,7 @@ def test_one_value_for_all_slots_makes_the_members():
     members = record_slots(jnp.zeros((N, C), bool), CHOSEN, True)
     assert members.astype(int).tolist() == [[1, 0], [0, 1], [0, 0], [1, 1], [1, 0]]
     counts = record_slots(jnp.full((N, C), 7), CHOSEN, 2)
-    assert counts.dtype == jnp.int32
-    assert counts.tolist() == [[2, 7], [7, 2], [7, 7], [2, 2], [2, 7]]
+    assert (counts.dtype, counts.tolist()) == (jnp.int32, [[2, 7], [7, 2], [7, 7], [2, 2], [2, 7]])
 
 
 def test_values_by_cluster_and_row_go_to_their_clients():
@@ -462,9 +460,7 @@ def test_member_accuracy_is_the_mean_over_members():
 
 
 @pytest.mark.in_turn
-def test_gradients_pass_and_an_empty_cluster_has_none():
+def test_an_empty_cluster_has_no_gradient():
     members = jnp.array([[True, False], [True, False]])
     found = jax.grad(lambda a: jnp.nansum(member_accuracy(a, members)))(jnp.full((2, 2), 0.5))
     assert found.tolist() == [[0.5, 0], [0.5, 0]]
-    found = jax.grad(lambda v: record_slots(jnp.zeros((N, C)), CHOSEN, v).sum())(jnp.zeros((C, 6)))
-    assert found.tolist() == [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 0]]

@@ -68,9 +68,6 @@ class Run(NamedTuple):
         ]
 
 
-# --- Running and comparing ----------------------------------------------------------------------------------
-
-
 def run(algorithm: Algorithm, data: Federation | None = None, lost: tuple[tuple[int, ...], ...] = LOST) -> Run:
     """A run of as many rounds as ``lost`` has, in which the clients ``lost[t]`` are selected and do not answer."""
     lossy, data = missing(algorithm, lost), federation() if data is None else data
@@ -123,9 +120,6 @@ def alike(found: Any, expected: Any, tolerance: float) -> None:
         assert not any(np.any(leaf) for leaf in jax.tree.leaves(found))
 
 
-# --- Parts of states and records ----------------------------------------------------------------------------
-
-
 def at(tree: Any, t: int) -> Any:
     """One round of stacked trees, in double precision."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[t], np.float64), tree)
@@ -151,9 +145,6 @@ def taking_part(record: Any) -> list[int]:
 
 def rate_of(how: Local, t: int) -> float:
     return float(how.learning_rate * how.decay**t)
-
-
-# --- What clients use ---------------------------------------------------------------------------------------
 
 
 def judged(ran: Run, t: int = -1, **options: Any) -> tuple[Judge, Any, Federation]:

@@ -1,8 +1,4 @@
-"""Clients of which everything can be computed: ``F_k(w) = a_k / 2 ||w - c_k||^2 + const``.
-
-They read all of their rows in every batch, so that K local steps of rate eta lead from w to
-``c_k + (1 - eta a_k)^K (w - c_k)``.
-"""
+"""Clients ``F_k(w) = a_k / 2 ||w - c_k||^2``: K steps lead from w to ``c_k + (1 - eta a_k)^K (w - c_k)``."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ from fljax.training import Local
 from tests.oracles import numpy_round
 from tests.toys.quick import QUICK
 
-ALL_AT_ONCE = Layout(5, 1, 5)
 SEED = 7
 
 START = 0.3 * np.random.default_rng(0).normal(size=(3, 4))
@@ -52,15 +51,7 @@ def federation(sizes=(5, 0, 3, 7, 2), ids=(2, 0, 4, 1, 3), *, capacity=7, x=None
     return Federation(Examples(jnp.asarray(x, dtype), jnp.asarray(np.append(y, 0), jnp.int32)), clients)
 
 
-# --- Rounds -------------------------------------------------------------------------------------------------
-
 stored = jax.jit(by_id)
-
-
-@functools.partial(jax.jit, static_argnames="algorithm", compiler_options=QUICK)
-def fixed_step(algorithm, data, state):
-    """One round."""
-    return one_round(algorithm, data, ALL_AT_ONCE, state)
 
 
 @functools.partial(jax.jit, static_argnames=("build", "rounds"), compiler_options=QUICK)
@@ -107,9 +98,6 @@ def missing(algorithm: Algorithm, absent: tuple[tuple[int, ...], ...]) -> Algori
     return algorithm._replace(select=select)
 
 
-# --- What the engine draws ----------------------------------------------------------------------------------
-
-
 def engine_key(id, round):
     """The key with which the engine lets a client train."""
     return client_key(round_key(jnp.uint32(SEED), Purpose.TRAIN, round), id)
@@ -148,9 +136,6 @@ def present_clients(data, how, record, round):
     """NumPy clients of a record's cohort, and their ids."""
     ids = record["cohort_id"][record["cohort_present"]]
     return [numpy_client(data, id, round, how) for id in ids], ids
-
-
-# --- Comparison ---------------------------------------------------------------------------------------------
 
 
 def double(tree):

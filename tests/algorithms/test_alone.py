@@ -20,6 +20,7 @@ from fljax.models import correct
 from fljax.protocol import ClientData, Examples, Federation, LocalData, Rows, Seat, Subset, Task
 from fljax.scenarios import finetuned
 from fljax.training import Local
+from tests.laws.compare import assert_close
 
 SEED = 4
 HOW = Local(0.3, 3, steps=2, decay=0.5)
@@ -66,8 +67,7 @@ def purpose_key(purpose, round, id):
 
 def close(found, expected):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert_close(found, expected)
 
 
 @pytest.mark.thorough

@@ -23,8 +23,6 @@ from tests.algorithms.rounds_tools import close
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-# --- q-FFL --------------------------------------------------------------------------------------------------
-
 SYMMETRIC = {"centres": np.concatenate([np.eye(3), -np.eye(3)[:1]]), "curvature": 1.5}
 
 
@@ -40,9 +38,6 @@ def test_qffl_with_equal_losses_shortens_the_mean(x64):
         np.testing.assert_allclose(records["loss"], loss, rtol=1e-12)
         wanted = -ETA * slopes.mean(axis=0) / (1 + q * ETA * 1.5**2 / loss)
         close(states.server.model["w"][1], wanted, 1e-12)
-
-
-# --- AFL ----------------------------------------------------------------------------------------------------
 
 
 def agnostic(values):
@@ -80,9 +75,6 @@ def test_afl_keeps_equal_losses_equal_and_finds_the_fairest_model(x64):
     states, _ = run(agnostic, 300, clients(**apart), rate=0.1, mixture_rate=0.1, mixture=uniform)
     np.testing.assert_allclose(states.server.average["w"][-1][0], 0, atol=0.05)
     np.testing.assert_allclose(states.server.mixture[-1][3], 0.5, atol=0.05)
-
-
-# --- MW-Fed -------------------------------------------------------------------------------------------------
 
 
 def weighted(values):

@@ -348,9 +348,6 @@ def test_mwfed_in_pooled_steps(tolerance):
     agrees(ran, step, STEPS, mwfed_of, tolerance)
 
 
-# --- The server's optimizer ---------------------------------------------------------------------------------
-
-
 def momentum(steps, rate):
     """FedAvgM: ``v <- 0.9 v + Delta``, ``w <- w + rate v``."""
     v = oracle.zeros(steps[0])

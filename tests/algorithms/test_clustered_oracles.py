@@ -33,9 +33,6 @@ SIDES = np.array([[-1.0, -0.5, -1.0], [1.0, 0.5, 0.8]])
 MEMBERS = [[2, 3, 4], [0, 1]]
 
 
-# --- One cluster --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
 def test_ifca_with_one_cluster_is_uniform_fedavg(averaging, exact):
@@ -76,9 +73,6 @@ def test_one_cluster_is_fedavg_with_the_same_batches(build, weights, exact):
     np.testing.assert_array_equal(records["cohort_id"], others["cohort_id"])
     close(take(found.server.models, (slice(None), 0)), wanted.server.model, 10 * exact)
     close(records["weight"], others["weight"], exact)
-
-
-# --- Several ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turn
@@ -132,9 +126,6 @@ def test_equal_models_are_all_of_the_first_cluster():
     close(models(states)[:2, 0], quadratic.follow(START, STEPS, 1), 1e-6)
     np.testing.assert_array_equal(models(states)[1, 1:], models(states)[0, 1:])
     np.testing.assert_array_equal(models(states)[2, 2], models(states)[0, 2])
-
-
-# --- Parts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turn

@@ -1,7 +1,4 @@
-"""What algorithms with clusters share: which rows a client judges on, and judging them no further than they go.
-
-IP-FL's profiler: which rows stand for a cluster, and that insiders are rated above outsiders.
-"""
+"""What algorithms with clusters share: which rows a client judges on; and IP-FL's profiler."""
 
 from __future__ import annotations
 
@@ -142,11 +139,7 @@ def test_clusters_are_matched_to_distributions_one_to_one():
 
 
 def mixed_cohorts(profile_on: str, seeds: int) -> tuple[int, int, int]:
-    """Cohorts with insiders and outsiders, those of them in which outsiders are rated above, and specialised seeds.
-
-    Counted are cohorts of clusters that fit different distributions. A client is an insider of the cluster that fits
-    the distribution of most of its rows.
-    """
+    """Cohorts of clusters that fit different distributions, those that rate outsiders above, and specialised seeds."""
     digits = data.load("digits")
     how: dict[str, Any] = {"clients": 20, "train_fraction": 0.8, "valid_fraction": 0.25, "held_fraction": 0.1}
     each = data.federations(digits, "mixture", seeds=seeds, pattern="10:90", holdout=0.1, **how)

@@ -38,9 +38,6 @@ def models_of(state: Any) -> list[Any]:
     return each(state.server.models)
 
 
-# --- IFCA ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("how", "options"),
@@ -73,9 +70,6 @@ def test_ifca(how, options, tolerance):
     assert len(clusters) > 1  # else nothing would be told apart
     for id, rows in all_rows().items():
         close(deployed(ran, id)[0], models[oracle.nearest(models, rows)], tolerance)
-
-
-# --- FedSoft ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -116,9 +110,6 @@ def test_fedsoft(chosen, estimate_every, tolerance):
             own = oracle.importance(others, rows, options["smoother"])
             apart = oracle.combined(others, list(np.array(own) / sum(own)))
             close(deployed(ran, id, t)[0], personal[id] if t and trained[id] else apart, tolerance)
-
-
-# --- FedEM --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough

@@ -1,7 +1,4 @@
-"""Ditto, FedALA, FedFomo and FedProto against NumPy.
-
-Three rounds, ragged clients, one without data, and one that is lost in each round.
-"""
+"""Ditto, FedALA, FedFomo and FedProto against NumPy: ragged clients, one without data, one lost in each round."""
 
 from __future__ import annotations
 

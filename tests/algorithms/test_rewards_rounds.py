@@ -1,7 +1,4 @@
-"""IAFL, CGSV, CGSV-IAFL, Rank, LG-FedAvg and FedAvg-finetune against NumPy.
-
-Two rounds, ragged clients, one without data, and one that is lost in each round.
-"""
+"""IAFL, CGSV, CGSV-IAFL, Rank, LG-FedAvg and FedAvg-finetune against NumPy: ragged, empty and lost clients."""
 
 from __future__ import annotations
 

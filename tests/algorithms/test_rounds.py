@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +13,21 @@ import pytest
 from fljax import training
 from fljax.algorithms import fedavg, incfl
 from fljax.core.trees import take
-from fljax.engine.rounds.round import one_round
-from fljax.engine.rounds.states import initial_state
-from fljax.protocol import Subset, unlabelled
+from fljax.protocol import Subset
 from fljax.training import Local
+from tests.algorithms.oracle_tools import each
 from tests.algorithms.rounds_tools import (
-    ALL_AT_ONCE,
-    SEED,
     TASK,
     close,
     double,
     engine_key,
     federation,
-    fixed_step,
+    history,
     own_rows,
     present_clients,
     stored,
 )
 from tests.oracles import numpy_round
-from tests.toys.quick import QUICK
 
 STEPS, EPOCHS = Local(0.5, 3, steps=3), Local(0.5, 3, epochs=2, decay=0.5)
 
@@ -45,43 +40,21 @@ UNIFORM = fedavg(TASK, STEPS, clients_per_round=None, weights="uniform")
 SLOW = fedavg(TASK, EPOCHS, clients_per_round=None, weights="uniform", server_lr=0.8)
 
 
-class Relu(NamedTuple):
-    """INCFL whose threshold is an argument of the compiled round."""
-
-    threshold: Any
-
-
-@functools.partial(jax.jit, compiler_options=QUICK)
-def relu_step(threshold, data, state):
-    algorithm = incfl(TASK, STEPS, threshold=threshold, surrogate="relu", clients_per_round=None)
-    return one_round(algorithm, data, ALL_AT_ONCE, state)
+@functools.cache
+def always(algorithm):
+    return lambda numbers: algorithm
 
 
-def step(algorithm, data, state):
-    if isinstance(algorithm, Relu):
-        return relu_step(jnp.asarray(algorithm.threshold), data, state)
-    return fixed_step(algorithm, data, state)
+def relu(threshold):
+    """INCFL whose threshold is an argument of the compiled rounds."""
+    return incfl(TASK, STEPS, threshold=threshold, surrogate="relu", clients_per_round=None)
 
 
-@jax.jit
-def begin(data):
-    return initial_state(UNIFORM, data, jnp.uint32(SEED))  # the same for all algorithms with one model
-
-
-def run(algorithm, data, rounds):
+def run(algorithm, data, rounds, threshold=()):
     """Models before round 0 and after each round, and the records."""
-    data = stored(data)
-    state = begin(data)
-    models, records = [state.server.model], []
-    for _ in range(rounds):
-        state, info = step(algorithm, data, state)
-        models.append(state.server.model)
-        records.append(jax.tree.map(np.asarray, unlabelled(info)))
-    assert int(state.diverged) == -1
-    return models, records
-
-
-# --- Against NumPy ------------------------------------------------------------------------------------------
+    build = relu if algorithm is relu else always(algorithm)
+    states, records = history(build, data, rounds, jax.tree.map(jnp.asarray, threshold))
+    return each(states.server.model), each(records)
 
 
 def check_fedavg(algorithm, how, server_lr, tolerance):
@@ -170,8 +143,6 @@ def test_incfl_round_with_a_scaled_gap(x64):
     check_incfl("sigmoid", "sum", STEPS, 1e-10, gap_scale=6.0)
 
 
-# --- FedAvg -------------------------------------------------------------------------------------------------
-
 FULL = Local(0.5, 100, steps=1)
 
 
@@ -225,9 +196,6 @@ def test_a_client_without_data_changes_nothing():
     close(*found)
 
 
-# --- INCFL --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.in_turn
 def test_direction_is_the_gradient_of_the_objective(x64):
     data, rho = federation((5, 3, 7), (2, 0, 1)), jnp.array([1.0, 0.4, 2.0])
@@ -258,7 +226,7 @@ def test_clients_at_their_threshold_give_uniform_fedavg():
 @pytest.mark.in_turn
 def test_clients_content_with_anything_freeze_the_model():
     data = federation()
-    models, (_, record) = run(Relu(jnp.inf), data, 2)
+    models, (_, record) = run(relu, data, 2, jnp.inf)
     jax.tree.map(np.testing.assert_array_equal, models[-1], models[0])
     assert (record["weight"] == 0).all()
     assert np.isnan(record["loss"]).tolist() == (~record["cohort_present"]).tolist()
@@ -266,20 +234,20 @@ def test_clients_content_with_anything_freeze_the_model():
 
 def test_relu_with_all_above_their_threshold_is_uniform_fedavg():
     data = federation()
-    models, _ = run(Relu(0.0), data, 1)
+    models, _ = run(relu, data, 1, 0.0)
     close(models[-1], run(UNIFORM, data, 1)[0][-1])
 
 
 @pytest.mark.in_turn
 def test_a_threshold_is_a_number_or_one_per_client():
     data = federation()
-    number, each = (run(Relu(rho), data, 1) for rho in (1.3, (1.3,) * 5))
+    number, each = (run(relu, data, 1, rho) for rho in (1.3, np.full(5, 1.3)))
     close(number[0][-1], each[0][-1])
     weight = number[1][0]["weight"]
     assert 0 < weight.sum() < 4
     # By client id, wherever the client sits.
     first = int(number[1][0]["cohort_id"][np.argmax(weight)])
-    _, (record,) = run(Relu(np.where(np.arange(5) == first, 99.0, 1.3)), data, 1)
+    _, (record,) = run(relu, data, 1, np.where(np.arange(5) == first, 99.0, 1.3))
     np.testing.assert_array_equal(record["weight"], np.where(record["cohort_id"] == first, 0, weight))
 
 

@@ -68,16 +68,14 @@ def test_simulate_and_sweep_need_few_packages() -> None:
 )
 def test_unknown_parts_are_refused(tmp_path: pathlib.Path, parts: str, sentence: str) -> None:
     done = call(tmp_path / "new", "--parts", parts)
-    assert done.returncode == 1
-    assert done.stderr == sentence + "\n"
+    assert (done.returncode, done.stderr) == (1, sentence + "\n")
     assert not (tmp_path / "new").exists()
 
 
 def test_an_out_that_cannot_be_written_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("kept")
     done = call(tmp_path / "file")
-    assert done.returncode == 1
-    assert done.stderr == "expected --out to be a folder that can be written, got File exists\n"
+    assert (done.returncode, done.stderr) == (1, "expected --out to be a folder that can be written, got File exists\n")
     assert (tmp_path / "file").read_text() == "kept"
 
 
@@ -210,8 +208,7 @@ def test_the_chunk_is_that_of_the_best_neighbours() -> None:
         "5/W2 of 100, fljax, a quarter": row(25, 25, 60.0),
     }
     # 2,500 bytes: both at their best. More would put 1,000 clients of W5 side by side, less only 25 of W2.
-    assert tables.chunk_of(rows, 20_000, names) == 2500
-    assert tables.chunk_of(rows, 2500, names) == 2500
+    assert (tables.chunk_of(rows, 20_000, names), tables.chunk_of(rows, 2500, names)) == (2500, 2500)
     assert tables.chunk_of({"5/W5, fljax": row(1000, 10, 90.0)}, 7, names) == 7
     rows["5/W5, fljax, a quarter"]["rate"] = 91.0  # no clear gain
     assert tables.chunk_of(rows, 20_000, names) == 20_000

@@ -15,6 +15,7 @@ from fljax import algorithms, data, models, scenarios
 from fljax.cli import catalogue
 from fljax.cli.catalogue import KINDS, Description, describe, entries, of_algorithm, type_in_words, written
 from fljax.cli.commands.describe import LISTS
+from tests.refusals import refuses
 
 
 def described(name: str, kind: str) -> Description:
@@ -73,8 +74,7 @@ def test_parameters_have_types_and_defaults_as_configs_write_them() -> None:
     assert found["threshold"].type == "one for each client or number"
     assert found["threshold"].default_in_words == "required; in a config, the experiment gives it"
     assert found["clients_per_round"].default_in_words == "default 10; in a config, the experiment gives it"
-    assert found["tune_steps"].default == "0"
-    assert found["server_optimizer"].type == "name or table of an optax optimizer"
+    assert (found["tune_steps"].default, found["server_optimizer"].type) == ("0", "name or table of an optax optimizer")
     assert {each.name: each.type for each in described("iafl", "algorithm").parameters}["contribution"] == (
         "name, table or list of numbers"
     )
@@ -208,8 +208,7 @@ def test_an_algorithm_of_ones_own(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     assert (found.source, found.configs) == ('nobody, "A paper".', {})
     with pytest.raises(ValueError, match=r"expected an algorithm, a function of \(task, .*, got 'own_methods:other'"):
         describe("own_methods:other")
-    with pytest.raises(ValueError, match="import paths are refused here"):
-        describe("own_methods:mine", imports=False)
+    refuses(lambda: describe("own_methods:mine", imports=False), "import paths are refused here")
 
 
 def test_data_of_ones_own() -> None:
@@ -239,12 +238,8 @@ def test_configs_that_use_a_name() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(
-        ValueError, match=r"expected a name that fljax list prints .*, got 'fedprx' \(did you mean 'fed"
-    ):
-        describe("fedprx")
-    with pytest.raises(ValueError, match="expected one of the lists "):
-        entries("algorithm")
+    refuses(lambda: describe("fedprx"), r"expected a name that fljax list prints .*, got 'fedprx' \(did you mean 'fed")
+    refuses(lambda: entries("algorithm"), "expected one of the lists ")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fljax.games import Utility
 from fljax.scenarios import ByReport, Strategy
 from tests.cli.test_worth import CONFIG, instead_of
 from tests.games.played import GAINS, unilateral
-from tests.toys.command import call
+from tests.toys.command import call, printed
 
 
 @pytest.fixture
@@ -25,14 +25,12 @@ def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
 
 
 def test_the_table_and_the_files(fake: dict[str, Any]) -> None:
-    code, out, _ = call("certify", "tiny.toml", "--out", "x", "--seeds", "5")
-    assert code == 0
+    out = printed("certify", "tiny.toml", "--out", "x", "--seeds", "5")
     words = ("fedavg: does it pay to deviate?", "lie", "INCONCLUSIVE at 0.01", "Results: x", "certificates.html")
     assert all(text in out for text in words), out
     first = "fedavg: 33.3 % of the clients have less than without joining"
     assert out.startswith(first)  # before anything else
-    assert fake["config"].seeds == (0, 1, 2, 3, 4)
-    assert fake["question"] == experiment.Question()
+    assert (fake["config"].seeds, fake["question"]) == ((0, 1, 2, 3, 4), experiment.Question())
     names = {path.name for path in pathlib.Path("x").iterdir()}
     assert names >= {"certificates.csv", "certificates.html", "certificate_fedavg.png"}
 
@@ -87,19 +85,16 @@ def test_json(fake: dict[str, Any]) -> None:
     algorithms = json.loads(out)["algorithms"]
     first = algorithms["fedavg"]
     assert next(iter(first)) == "irrational"
-    assert first["irrational"]["share"] == pytest.approx(1 / 3)
-    assert first["outside"] == "given"
+    assert (first["irrational"]["share"], first["outside"]) == (pytest.approx(1 / 3), "given")
     assert first["harmful"]["cell"] == 0
     assert (first["verdict"], first["seeds_needed"], algorithms["b"]["verdict"]) == ("INCONCLUSIVE", 51, "CERTIFIED")
     cell = first["cells"][0]
     assert (cell["client"], cell["deviation"], cell["verdict"]) == (0, "lie", "INCONCLUSIVE")
-    assert cell["gain"]["mean"] == pytest.approx(0.015)
-    assert cell["by_seed"] == pytest.approx(GAINS[:, 0].tolist())
+    assert (cell["gain"]["mean"], cell["by_seed"]) == (pytest.approx(0.015), pytest.approx(GAINS[:, 0].tolist()))
     assert cell["participation"]["mean"] == pytest.approx(1 / 15)  # with seed 1 it joins then
     assert "participation" not in algorithms["b"]["cells"][0]
     assert algorithms["b"]["irrational"] is None
-    assert algorithms["b"]["attack"]["strategy"] == {"own": 2.5}
-    assert algorithms["b"]["controls"][0]["name"] == "known"
+    assert (algorithms["b"]["attack"]["strategy"], algorithms["b"]["controls"][0]["name"]) == ({"own": 2.5}, "known")
 
 
 def test_few_seeds(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

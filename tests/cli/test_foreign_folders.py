@@ -167,9 +167,7 @@ def test_the_commands_work_on_usual_texts(place: pathlib.Path) -> None:
     st.lists(st.sampled_from(PLACES), min_size=1, unique=True).map(tuple) | st.just(PLACES),
     st.lists(st.sampled_from(READ), min_size=1, max_size=2, unique=True),
 )
-def test_no_text_drives_a_terminal_a_table_or_a_page(
-    place: pathlib.Path, words: str, where: tuple[str, ...], commands: list[tuple[str, ...]]
-) -> None:
+def test_no_text_drives_a_terminal_a_table_or_a_page(place, words, where, commands):
     write_folder(place / "run", words, where)
     check_commands(place / "run", commands)
     check_printed(repr(fljax.load(place / "run")))
@@ -262,9 +260,7 @@ def linked(
 
 
 @pytest.mark.thorough
-def test_no_command_follows_a_link_or_waits_for_a_pipe_in_a_folder(
-    trained: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_no_command_follows_a_link_or_waits_for_a_pipe_in_a_folder(trained, tmp_path):
     there = sorted(str(path.relative_to(trained)) for path in trained.rglob("*"))
     names = [name for name in there if name not in WRITTEN]
     pipes = {*AHEAD, *WRITTEN, *(name for name in there if not (trained / name).is_dir())}  # which nobody writes to
@@ -286,9 +282,7 @@ def test_no_command_follows_a_link_or_waits_for_a_pipe_in_a_folder(
     assert {"config.toml", "results.nc", "models", "models/fedavg.npz", "run.lock"} <= set(names)
 
 
-def test_a_run_that_goes_on_looks_into_no_pipe(
-    trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_goes_on_looks_into_no_pipe(trained, tmp_path, monkeypatch):
     home = tmp_path / "runs" / "tiny-20200101-000000"  # which ``--resume`` would choose by the name in its config
     home.mkdir(parents=True)
     os.mkfifo(home / "config.toml")
@@ -298,9 +292,7 @@ def test_a_run_that_goes_on_looks_into_no_pipe(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dangling", [False, True])
-def test_no_command_writes_through_a_link_in_a_folder(
-    trained: pathlib.Path, tmp_path: pathlib.Path, dangling: bool
-) -> None:
+def test_no_command_writes_through_a_link_in_a_folder(trained, tmp_path, dangling):
     folder = linked(trained, tmp_path, *WRITTEN, dangling=dangling)
     before = contents(tmp_path / "outside")
     for command in commands_on(folder):
@@ -325,9 +317,7 @@ def test_a_page_replaces_a_link_and_the_folder_may_be_one(trained: pathlib.Path,
 
 
 @pytest.mark.in_turn
-def test_models_of_a_changed_config_import_no_code(
-    trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_of_a_changed_config_import_no_code(trained, tmp_path, monkeypatch):
     """And with ``imports=False`` none of a config that is the one of the results."""
     (tmp_path / "foreign_code.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -154,11 +154,7 @@ def saved_in(folder: pathlib.Path) -> list[str]:
 
 @pytest.mark.parametrize(("seed", "kills"), [(0, 3), pytest.param(1, 20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(stage: Stage, seed: int, kills: int) -> None:
-    """After each kill the run goes on with --resume: what was saved is kept, and the end is that of no kill.
-
-    A moment is drawn as a number of events and a time after the last of them, so that the moments are spread over the
-    life of a process on machines of any speed.
-    """
+    """A moment is a number of events and a time after the last of them, to be spread over the life of any process."""
     draw = random.Random(seed)
     folder, kept, killed = stage.place / f"killed-{seed}", 0, 0
     while killed < kills:
@@ -205,8 +201,7 @@ ENTRY = "from fljax.__main__ import main; print('up', flush=True); main()"
     [(signal.SIGINT, 0.0), (signal.SIGINT, 0.2), (signal.SIGINT, 1.0), (signal.SIGTERM, 1.0)],
 )
 def test_a_signal_during_start_up_is_one_sentence(stage: Stage, number: int, delay: float) -> None:
-    process = stage.start("--out", f"early-{number}-{delay}", code=ENTRY)
-    assert process.stdout is not None
+    process: Any = stage.start("--out", f"early-{number}-{delay}", code=ENTRY)
     assert process.stdout.readline() == "up\n"
     time.sleep(delay)
     process.send_signal(number)
@@ -256,8 +251,7 @@ def test_a_signal_in_a_block_saves_and_stops(stage: Stage, number: int) -> None:
     print(code, err)
     assert code == 128 + number
     assert "stopping after these rounds, and saving; again: stopping at once" in err
-    found = re.search(r"interrupted; saved after round (\d+) of 20000; to go on: (.*)$", sentence(err))
-    assert found is not None
+    found: Any = re.search(r"interrupted; saved after round (\d+) of 20000; to go on: (.*)$", sentence(err))
     assert "rounds=20000" in found[2]
     assert found[2].endswith(f"--out {folder} --resume")
     again = stage.start("--out", str(folder), "--resume", *LONG)

@@ -18,7 +18,7 @@ from fljax.cli.commands.describe import WIDEST
 from fljax.experiments import run as experiment
 from fljax.report.exporting import escape
 from fljax.results import Results, folders
-from tests.toys.command import call
+from tests.toys.command import call, printed
 from tests.toys.configs import DIGITS, config_text
 
 CONFIG = config_text(DIGITS, head="rounds = 4", batch_size=8)
@@ -44,8 +44,7 @@ def saved(
 
 
 def test_show() -> None:
-    code, out, _ = call("show", "fedprox")
-    assert code == 0
+    out = printed("show", "fedprox")
     assert out.startswith("fedprox, an algorithm\nFedProx: FedAvg with a proximal term")
     assert "F_k(y) + mu/2 ||y - w||^2" in out
     assert "\n  mu  number; default 0.1; differentiable\n      weight of the proximal term; 0 is FedAvg." in out
@@ -63,8 +62,7 @@ def test_show_json() -> None:
     (found,) = json.loads(call("show", "dirichlet", "--json")[1])
     assert found["kind"] == "partition"
     parameters = {each["name"]: each for each in found["parameters"]}
-    assert parameters["beta"]["type"] == "number or none"
-    assert parameters["minimum"]["default"] == "10"
+    assert (parameters["beta"]["type"], parameters["minimum"]["default"]) == ("number or none", "10")
 
 
 def test_long_lines_of_a_list_are_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +123,7 @@ def run(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_export_latex(run: pathlib.Path) -> None:
-    code, out, _ = call("export", str(run), "--latex")
-    assert code == 0
+    out = printed("export", str(run), "--latex")
     head, begin, top, titles, middle, first, second, *rest, bottom, end = out.splitlines()
     assert head == (
         "% At the last evaluation, after round 4: mean and standard deviation over 2 seeds. "
@@ -209,8 +206,7 @@ def test_export_of_a_sweep(swept: pathlib.Path) -> None:
     assert list(found) == [("fedavg", "0.1"), ("incfl", "0.1"), ("fedavg", "0.2"), ("incfl", "0.2")]
     assert {line["metric"] for line in lines} == {"average_accuracy"}
     assert float(found["incfl", "0.1"]["mean"]) == pytest.approx((8 + 10) / 32)
-    assert found["incfl", "0.1"]["diverged"] == "1 of 2 seeds, round 3"
-    assert found["incfl", "0.2"]["diverged"] == ""
+    assert (found["incfl", "0.1"]["diverged"], found["incfl", "0.2"]["diverged"]) == ("1 of 2 seeds, round 3", "")
     assert call("export", str(swept), "--csv", "--metric", "average_accuracy")[1] == out
     code, _, err = call("export", str(swept), "--csv", "--metric", "loss")
     assert (code, "expected one of the metrics average_accuracy" in err) == (2, True)
@@ -226,8 +222,7 @@ def test_export_of_a_sweep(swept: pathlib.Path) -> None:
 
 @pytest.mark.in_turn
 def test_export_pictures(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    code, out, _ = call("export", str(run), "--pdf")
-    assert code == 0
+    out = printed("export", str(run), "--pdf")
     assert sorted(each.name for each in (run / "pictures").iterdir()) == [
         "average_accuracy.pdf",
         "average_accuracy.svg",
@@ -248,8 +243,7 @@ def plain(text: str) -> str:
 def test_compare(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     text = CONFIG.replace("learning_rate = 0.1", "learning_rate = 0.2").replace("steps = 2", "steps = 3")
     other = saved(tmp_path / "two", {"fedavg": [0.6, 0.95], ":smile:": [0.5, 0.5], "new": [0.5, 0.75]}, text)
-    code, out, _ = call("compare", str(run), str(other))
-    assert code == 0
+    out = printed("compare", str(run), str(other))
     assert " one/fedavg 0.625 ± 0.177 " in plain(out)
     assert " two/fedavg 0.775 ± 0.247 +0.150 ± 0.071 " in plain(out)
     assert " two/:smile: 0.500 ± 0.000 -0.250 ± 0.000 " in plain(out)
@@ -285,8 +279,7 @@ def test_compare_other_seeds_and_equal_names(tmp_path: pathlib.Path) -> None:
         (tmp_path / name).mkdir()
     first = saved(tmp_path / "a" / "run", {"fedavg": [0.5, 0.7]})
     second = saved(tmp_path / "b" / "run", {"fedavg": [0.9, 0.9, 0.9]}, seeds=(4, 5, 6))
-    code, out, _ = call("compare", str(first), str(second))
-    assert code == 0
+    out = printed("compare", str(first), str(second))
     assert "0.900 ± 0.000 +0.300 " in plain(out), "without a spread, since the seeds are different ones"
     assert f"{second} has the config of {first}." in out
 

@@ -103,12 +103,7 @@ def test_more_parts_than_cells(place: pathlib.Path, quick: list[pathlib.Path]) -
         ([*WHOLE, "--resume"], "expected --part I/2 or --join for the parts in 'out', got neither"),
     ],
 )
-def test_other_commands_in_the_folder_of_parts(
-    place: pathlib.Path,
-    quick: list[pathlib.Path],
-    arguments: list[str],
-    sentence: str,
-) -> None:
+def test_other_commands_in_the_folder_of_parts(place, quick, arguments, sentence):
     assert call(*PART, "1/2")[0] == 0
     code, out, err = call(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -161,9 +156,6 @@ def test_parts_that_are_not_ours(place: pathlib.Path, quick: list[pathlib.Path])
     code, _, err = call(*PART, "2/2")
     assert (code, "expected config.toml of the sweep beside its parts in 'out', got none" in err) == (2, True)
     assert (call("--join", "out")[0], len(quick)) == (2, 1)
-
-
-# --- Processes of their own ---------------------------------------------------------------------------------
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -224,9 +216,6 @@ def test_a_part_whose_time_is_up(place: pathlib.Path) -> None:
     log = (place / "out/parts/1-of-2/log.jsonl").read_text()
     assert "goes on after round" in log
     assert "the edge of the grid" not in log  # which a part does not know
-
-
-# --- The page ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turn

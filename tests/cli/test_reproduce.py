@@ -205,8 +205,7 @@ def test_all_claims_about_a_table_are_shown(tmp_path, table):
 
 
 def test_whether_data_are_here():
-    assert reproduce.missing_data("digits") == ""
-    assert reproduce.missing_data("synthetic") == ""
+    assert (reproduce.missing_data("digits"), reproduce.missing_data("synthetic")) == ("", "")
     assert reproduce.missing_data("tiny_imagenet") in ("", "fljax data prepare tiny_imagenet")
     assert reproduce.missing_data("mine.csv") == ""
 

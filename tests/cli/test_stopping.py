@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import pathlib
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -62,13 +61,7 @@ def in_an_import(number: int) -> None:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("where", [in_a_callback_of_the_garbage_collector, in_a_finalizer, in_an_import])
-def test_an_exception_that_would_be_lost_comes_later(
-    where: Callable[[int], None],
-    number: int,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_an_exception_that_would_be_lost_comes_later(where, number, tmp_path, monkeypatch, capfd):
     (tmp_path / f"stopped_by_{number}.py").write_text(f"import signal\nsignal.raise_signal({number})\n")
     monkeypatch.syspath_prepend(tmp_path)
     came_back = []

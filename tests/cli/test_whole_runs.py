@@ -7,7 +7,6 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -104,13 +103,7 @@ def check_retrained(algorithms: dict[str, Any]) -> None:
         ("certify", "certify/checkpoints/fedavg/deviations", check_certified, same_certificates),
     ],
 )
-def test_killed_and_resumed(
-    command: str,
-    blocks: str,
-    check: Callable[[dict[str, Any]], None],
-    same: Callable[[pathlib.Path, pathlib.Path], str],
-    tmp_path: pathlib.Path,
-) -> None:
+def test_killed_and_resumed(command, blocks, check, same, tmp_path):
     """The results are those of a run without an interruption."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     process = start(tmp_path, command, "--out", str(whole), "--json")

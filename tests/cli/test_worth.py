@@ -13,7 +13,7 @@ from fljax import games
 from fljax.experiments import worth as experiment
 from fljax.results.events import Event
 from tests.games.known import THREE_SEEDS, comparison_of, table_of
-from tests.toys.command import call
+from tests.toys.command import call, printed
 from tests.toys.configs import config_text
 
 CONFIG = config_text(
@@ -46,8 +46,7 @@ def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
 
 @pytest.mark.in_turn
 def test_the_table_and_the_files(fake: dict[str, Any]) -> None:
-    code, out, _ = call("worth", "tiny.toml", "--out", "x", "--seeds", "3")
-    assert code == 0
+    out = printed("worth", "tiny.toml", "--out", "x", "--seeds", "3")
     words = (
         "fedavg: what clients are worth",
         "Shapley",
@@ -94,12 +93,11 @@ def test_estimators(fake: dict[str, Any]) -> None:
     table = fake["tables"]["fedavg"]
     fake["estimators"]["fedavg"] = comparison_of(table, ipss=games.shapley(table))
     asked = ["--estimators", "ipss, digfl", "--no-report"]
-    code, out, _ = call("worth", "tiny.toml", "--out", "x", *asked)
-    assert code == 0
+    out = printed("worth", "tiny.toml", "--out", "x", *asked)
     assert fake["question"].estimators == ["ipss", "digfl"]
     assert "fedavg: estimators beside retraining" in out
     assert pathlib.Path("x", "estimators.csv").read_text().count("fedavg,ipss,") == 3
-    code, out, _ = call("worth", "tiny.toml", "--out", "y", "--estimators", "all", "--json", "--no-report")
+    out = printed("worth", "tiny.toml", "--out", "y", "--estimators", "all", "--json", "--no-report")
     assert fake["question"].estimators == "all"
     entry = json.loads(out)["algorithms"]["fedavg"]["estimators"]["ipss"]
     assert (entry["kendall"], entry["trainings"]) == ([1, 1, 1], 7)

@@ -93,10 +93,7 @@ def error(path, *overrides):
 
 def test_defaults(path):
     loaded = config.load(path)
-    assert loaded.name == "tiny"
-    assert loaded.seeds == (0,)
-    assert loaded.evaluate_every == 2
-    assert loaded.standalone.steps == 100
+    assert (loaded.name, loaded.seeds, loaded.evaluate_every, loaded.standalone.steps) == ("tiny", (0,), 2, 100)
     assert loaded.participation.clients_per_round == 4
     assert loaded.execution == config.Execution(clients="auto", seeds="auto")
     first, second = loaded.algorithms
@@ -115,8 +112,7 @@ def test_round_trip(path, tmp_path):
     loaded = config.load(path, [*overrides, "data.partition_options.groups=2", "algorithms.incfl.b.matrix={a.b=[1]}"])
     again = tmp_path / "again.toml"
     again.write_text(config.dumps(loaded), encoding="utf-8")
-    assert config.load(again) == loaded
-    assert config.dumps(config.load(again)) == config.dumps(loaded)
+    assert (config.load(again), config.dumps(config.load(again))) == (loaded, config.dumps(loaded))
 
 
 def test_debug_mode_has_a_short_form(path):
@@ -134,8 +130,7 @@ def test_overrides(path):
         "local.options.momentum=0.9",
     ]
     loaded = config.load(path, overrides)
-    assert loaded.seeds == (0, 1, 2)
-    assert loaded.data.test == "global"
+    assert (loaded.seeds, loaded.data.test) == ((0, 1, 2), "global")
     assert loaded.algorithms[1].options == {"surrogate": "relu", "server_lr": 2.0}
     assert loaded.local.options == {"momentum": 0.9}
 

@@ -25,10 +25,8 @@ RAW: dict[str, Any] = {
 
 
 def test_every_name_is_a_builder_with_arguments() -> None:
-    resolved = config.parse(RAW).resolved
-    assert resolved is not None
-    assert resolved.dataset == (data.SOURCES["digits"], {})
-    assert resolved.partition == (data.PARTITIONERS["iid"], {})
+    resolved: Any = config.parse(RAW).resolved
+    assert (resolved.dataset, resolved.partition) == ((data.SOURCES["digits"], {}), (data.PARTITIONERS["iid"], {}))
     assert resolved.model == (models.MODELS["mlp"], {"hidden": [8]})
     contribution = Measure("size")
     assert resolved.algorithms == (

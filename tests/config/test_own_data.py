@@ -48,8 +48,7 @@ def test_the_path_is_relative_to_the_config_and_clients_are_counted(config, monk
     assert found.data.dataset_options == {"label": "ill", "client": "hospital"}
     assert found.participation.clients_per_round == 4
     setup = resolve_setup(found)
-    assert setup.federation.names.clients == ("h0", "h1", "h2", "h3")
-    assert setup.federation.names.classes == ("no", "yes")
+    assert (setup.federation.names.clients, setup.federation.names.classes) == (("h0", "h1", "h2", "h3"), ("no", "yes"))
     assert setup.federation.moments is not None
     assert setup.federation.features == Features(("age", "income"))
 

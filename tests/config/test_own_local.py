@@ -45,9 +45,7 @@ def local_of(own: dict[str, Any], name: str = "fedavg") -> Local:
         ({"options": {}}, "sgd", (), 0.01),
     ],
 )
-def test_an_optimizer_brings_its_own_options(
-    own: dict[str, Any], optimizer: str, options: tuple[tuple[str, Any], ...], weight_decay: float
-) -> None:
+def test_an_optimizer_brings_its_own_options(own, optimizer, options, weight_decay):
     """Those of the experiment belong to the experiment's optimizer."""
     found = local_of(own)
     assert (found.optimizer, found.options, found.weight_decay) == (optimizer, options, weight_decay)

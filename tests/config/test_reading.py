@@ -64,8 +64,7 @@ def test_what_a_config_says_of_itself(tmp_path: pathlib.Path) -> None:
 
 def test_an_installed_package_has_them_inside(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_FOLDERS", (tmp_path / "fljax" / "configs", tmp_path / "configs"))
-    assert reading.shipped_configs() == {}
-    assert reading.find_config("quickstart") == pathlib.Path("quickstart")
+    assert (reading.shipped_configs(), reading.find_config("quickstart")) == ({}, pathlib.Path("quickstart"))
     (tmp_path / "fljax" / "configs").mkdir(parents=True)
     (tmp_path / "fljax" / "configs" / "quickstart.toml").write_text(TINY)
     assert reading.find_config("quickstart") == tmp_path / "fljax" / "configs" / "quickstart.toml"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import pathlib
 import tomllib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from fljax.config.reading import load_grid, parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.results.identity import flat
-from tests.toys.quick import quick_programs
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 BASE: dict[str, Any] = {
     "seeds": 2,
@@ -40,12 +40,6 @@ BASE: dict[str, Any] = {
     "algorithms": [{"name": "fedavg"}, {"name": "incfl"}, {"name": "mwfed"}],
     "scenarios": [{"name": "appeal_based", "after": 0, "empty_pool": "all", "judged": "global"}],
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_programs():
-        yield
 
 
 def parse(requirement: Any = None, **changes: Any) -> configuration.Config:
@@ -84,15 +78,13 @@ def test_the_file_is_relative_to_the_config(tmp_path):
     (tmp_path / "here").mkdir()
     path = tmp_path / "here" / "tiny.toml"
     path.write_text(configuration.dumps(parse()) + '\n[requirement]\nfile = "../losses.csv"\n')
-    loaded = configuration.load(path)
-    assert loaded.requirement is not None
+    loaded: Any = configuration.load(path)
     assert loaded.requirement.file == str(tmp_path / "losses.csv")
     assert "requirement.file" not in flat(configuration.dumps(loaded))  # may differ between processes
     with pytest.raises(ValueError, match=r"^requirement\.file '.*losses\.csv': expected a file that can be read, got"):
         resolve_setup(loaded)
     (tmp_path / "losses.csv").write_text("client,loss\n" + "".join(f"{each},{each + 1}\n" for each in range(5)))
-    found = resolve_setup(loaded).requirement
-    assert found is not None
+    found: Any = resolve_setup(loaded).requirement
     assert found.value == {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0, "4": 5.0}
 
 

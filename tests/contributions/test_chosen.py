@@ -136,9 +136,6 @@ def test_overrides_reach_into_the_table(tmp_path):
     assert found.algorithms[0].options["contribution"] == {"name": "size", "free_riders": [1], "level": 2.0}
 
 
-# --- In experiments -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def outcome():
     """One run with contributions of every kind."""

@@ -133,8 +133,7 @@ def test_fewer_coalitions_give_a_lower_bound():
 def test_seeds_one_client_and_diverged_coalitions():
     table = np.stack([games.THREE, 2 * games.THREE, np.full(8, np.nan), np.full(8, 0.25)])[:, None]
     found = least_core(table)
-    assert found.excess.shape == (4, 1)
-    assert found.payoff.shape == (4, 1, 3)
+    assert (found.excess.shape, found.payoff.shape) == ((4, 1), (4, 1, 3))
     assert found.slack.shape == found.tight.shape == (4, 1, 8)
     np.testing.assert_allclose(found.excess[:, 0], [0.11, 0.22, np.nan, 0], atol=1e-8)
     np.testing.assert_allclose(found.payoff[1, 0], (0.58, 0.78, 0.24), atol=1e-8)

@@ -143,8 +143,6 @@ def test_samples_of_an_additive_game_are_exact():
     assert (one.tolist(), none.tolist()) == ([2.0], [0.0])
 
 
-# --- The game of updates ------------------------------------------------------------------------------------
-
 MODEL = {"w": np.array([1.0, -1.0]), "b": np.array(0.5)}
 UPDATES = {"w": np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, 1.0]]), "b": np.array([0.5, 0.0, 1.0])}
 

@@ -63,8 +63,7 @@ def test_the_definitions(check, clients: int, seed: int) -> None:
     gaps = expected(values, check)
     violated = {key: gap for key, gap in gaps.items() if gap < -1e-9}
     found = check(values, listed=1000)
-    assert found.count == len(violated)
-    assert found.share == (len(violated) / len(gaps) if gaps else 0)
+    assert (found.count, found.share) == (len(violated), len(violated) / len(gaps) if gaps else 0)
     assert found.largest == -min([0.0, *violated.values()])
     assert {tuple(about): gap for about, gap in zip(found.where.tolist(), found.gap, strict=True)} == violated
     assert (np.diff(found.gap) >= 0).all()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fljax.core.files import is_locked, locked, read_npz, write_npz
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -28,8 +29,7 @@ def test_what_unpacks_is_what_the_file_says_and_fits(tmp_path: pathlib.Path, mon
     np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": (10**11,)})
     with zipfile.ZipFile(tmp_path / "y.npz", "w") as file:
         file.writestr("a.npy", head.getvalue())
-    with pytest.raises(ValueError, match=r"expected 400,000,000,000 bytes of a\.npy, got 128"):
-        read_npz(tmp_path / "y.npz", "models")
+    refuses(lambda: read_npz(tmp_path / "y.npz", "models"), r"expected 400,000,000,000 bytes of a\.npy, got 128")
     assert read_npz(tmp_path / "x.npz", "models")["a"].size == 10**6
     monkeypatch.setattr(os, "sysconf", lambda name: 1000)
     with pytest.raises(ValueError, match=r"fits into the memory \(1,000,000 bytes\), got 8,000,128 bytes unpacked"):
@@ -38,17 +38,14 @@ def test_what_unpacks_is_what_the_file_says_and_fits(tmp_path: pathlib.Path, mon
 
 def test_files_that_cannot_be_read_are_one_sentence(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.npz"
-    with pytest.raises(ValueError, match=r"expected models in '.*x\.npz', got none: No such file"):
-        read_npz(path, "models")
+    refuses(lambda: read_npz(path, "models"), r"expected models in '.*x\.npz', got none: No such file")
     write_npz(path, {"a": np.arange(1000)})
     whole = path.read_bytes()
     for content in (b"", whole[: len(whole) // 2], b"no zip file"):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"^expected whole models in '.*x\.npz', got a damaged file$"):
-            read_npz(path, "models")
+        refuses(lambda: read_npz(path, "models"), r"^expected whole models in '.*x\.npz', got a damaged file$")
     np.savez(path, a=np.asarray([{}], object))  # which would be unpickled
-    with pytest.raises(ValueError, match="damaged"):
-        read_npz(path, "models")
+    refuses(lambda: read_npz(path, "models"), "damaged")
 
 
 def test_one_process_holds_a_lock(tmp_path: pathlib.Path) -> None:
@@ -56,13 +53,11 @@ def test_one_process_holds_a_lock(tmp_path: pathlib.Path) -> None:
     assert not is_locked(lock)
     with locked(lock):
         assert is_locked(lock)
-        with pytest.raises(ValueError, match=r"expected a folder that no other process writes to, got '.*new'"):
-            locked(lock).__enter__()
+        refuses(lambda: locked(lock).__enter__(), r"expected a folder that no other process writes to, got '.*new'")
     assert not is_locked(lock)
     assert lock.is_file()  # two processes could hold it if it were removed
 
 
 def test_a_folder_that_cannot_be_made_has_no_lock(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"expected a folder to write in, got '.*file'"):
-        locked(tmp_path / "file" / "run.lock").__enter__()
+    refuses(lambda: locked(tmp_path / "file" / "run.lock").__enter__(), r"expected a folder to write in, got '.*file'")

@@ -25,6 +25,7 @@ from fljax.games.strategic.utilities import check_utility
 from fljax.metrics.registry import of_gains
 from fljax.training import Local
 from tests.laws.cases import TASK, federation
+from tests.refusals import refuses
 
 NUMBERS = [0.5, 0.25, 1.0, 0.0, 0.75]
 LABELLED = [
@@ -71,23 +72,19 @@ def test_arguments_of_runs_are_by_place(value: Any) -> None:
     with pytest.raises(ValueError, match="expected threshold to be without labels"):
         partition_plan(plan._replace(arguments={**plan.arguments, "threshold": value}), clients)
     by_seed = plan._replace(arguments={"task": TASK, "local": local}, by_seed={"threshold": frame})
-    with pytest.raises(ValueError, match="expected arguments by seed to be without labels"):
-        partition_plan(by_seed, clients)
+    refuses(lambda: partition_plan(by_seed, clients), "expected arguments by seed to be without labels")
     with pytest.raises(ValueError, match="expected cost to be without labels"):
         check_utility(Utility(cost=value), algorithms.fedavg(TASK, local), clients)
-    with pytest.raises(ValueError, match="expected opt_out_threshold to be without labels"):
-        of_gains(np.ones((1, 5)), value, unseen=False)
+    refuses(lambda: of_gains(np.ones((1, 5)), value, unseen=False), "expected opt_out_threshold to be without labels")
     measures: list[Any] = [
         lambda: contributions.free_riders(value, [1]),
         lambda: contributions.contribution_at(0.5, value, [1]),
         lambda: contributions.coalition_value(np.ones((5, 2)), np.ones(2), jnp.sum, value),
     ]
     for call in measures:
-        with pytest.raises(ValueError, match=r"expected (values|weights) to be without labels"):
-            call()
+        refuses(call, r"expected (values|weights) to be without labels")
     alone = results.Reference(np.ones((2, 5)), np.ones((2, 5)), None)
-    with pytest.raises(ValueError, match="expected threshold to be without labels"):
-        results.with_threshold(alone, value)
+    refuses(lambda: results.with_threshold(alone, value), "expected threshold to be without labels")
     with pytest.raises(ValueError, match="expected reference to be without labels"):
         check_rows([0, 1], partition_plan(plan, clients)[1], alone._replace(threshold=frame))
 
@@ -153,5 +150,4 @@ def test_records_of_arrays_take_none_by_name() -> None:
         lambda: checked_outside(labelled, 4, 1, games.Utility()),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=r"expected values to be without labels"):
-            call()
+        refuses(call, r"expected values to be without labels")

@@ -25,12 +25,10 @@ def equal(a, b):
 
 
 def test_size_and_bytes(tree):
-    assert trees.size(tree) == 12 + 2 + 2
-    assert trees.bytes_of(tree) == 4 * 16
+    assert (trees.size(tree), trees.bytes_of(tree)) == (12 + 2 + 2, 4 * 16)
     assert trees.bytes_of({"a": np.zeros(3, np.uint8)}) == 3
     shapes = jax.eval_shape(lambda: tree)
-    assert trees.size(shapes) == 16
-    assert trees.bytes_of(shapes) == 64
+    assert (trees.size(shapes), trees.bytes_of(shapes)) == (16, 64)
     assert trees.size(()) == trees.bytes_of(()) == 0
     assert trees.size({"a": 1.0}) == 1
 
@@ -86,8 +84,7 @@ def test_adding_a_step_keeps_the_dtype_and_is_computed_in_the_wider_one():
 
 def test_wide_is_floating_and_at_least_single_precision():
     for given, expected in ((jnp.bfloat16, "float32"), (jnp.float16, "float32"), (jnp.float32, "float32")):
-        assert trees.wide(jnp.ones(2, given)).dtype == expected
-        assert trees.floating(jnp.ones(2, given)).dtype == given
+        assert (trees.wide(jnp.ones(2, given)).dtype, trees.floating(jnp.ones(2, given)).dtype) == (expected, given)
     assert trees.wide(jnp.ones(2, jnp.int32)).dtype == trees.wide(True).dtype == jnp.result_type(float)
 
 
@@ -198,8 +195,7 @@ def test_split_and_merge() -> None:
     tree = {"a": {"b": jnp.ones(2)}, "c": jnp.zeros(3), "d": (jnp.ones(1), jnp.zeros(1))}
     chosen = [True, False, False, True]
     first, second = trees.split(tree, chosen)
-    assert trees.paths_of(first) == ["a/b", "d/1"]
-    assert trees.paths_of(second) == ["c", "d/0"]
+    assert (trees.paths_of(first), trees.paths_of(second)) == (["a/b", "d/1"], ["c", "d/0"])
     for merged in (trees.merge(first, second), trees.merge(second, first)):
         assert jax.tree.structure(merged) == jax.tree.structure(tree)
         assert trees.paths_of(merged) == ["a/b", "c", "d/0", "d/1"]

@@ -53,7 +53,6 @@ class Told(NamedTuple):
 
 Reader = Callable[[Told, pathlib.Path], Dataset]
 WHO: dict[str, Any] = {"label": "y", "client": "who"}
-WITHOUT_VALIDATION = ("train", "test")
 
 
 def save(frame: pd.DataFrame, path: pathlib.Path) -> None:

@@ -1,7 +1,4 @@
-"""The data front door: what users hand in is stored as it is, or refused in one sentence.
-
-``number_labels`` makes numbers of classes of labels of any dtype.
-"""
+"""The data front door: what users hand in is stored as it is, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -174,8 +171,7 @@ def same_or_refused(make, x, y):
         assert told.startswith("expected ")
         assert "\n" not in told
         return
-    assert made.examples.x.shape == x.shape
-    assert made.examples.y.shape == y.shape
+    assert (made.examples.x.shape, made.examples.y.shape) == (x.shape, y.shape)
     np.testing.assert_allclose(np.asarray(made.examples.x, np.float64), x.astype(np.float64), rtol=1e-6, atol=1e-37)
     y = y if made.names.classes is None else np.searchsorted(made.names.classes, y)
     np.testing.assert_allclose(np.asarray(made.examples.y, np.float64), y.astype(np.float64), rtol=1e-6, atol=1e-37)
@@ -240,8 +236,7 @@ def test_signed_and_unsigned_labels_stay_whole_numbers():
 )
 def test_labels_become_numbers_and_are_kept(labels, numbers, names):
     made = number_labels(labels)
-    assert made.y.tolist() == numbers
-    assert made.y.dtype == np.int32
+    assert (made.y.tolist(), made.y.dtype) == (numbers, np.int32)
     assert made.names is not None
     assert names is None or made.names == names
     assert made.classes == len(made.names)

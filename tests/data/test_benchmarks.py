@@ -20,6 +20,7 @@ from fljax.data.own.benchmarks import is_pfllib
 from fljax.data.registry import own_source
 from fljax.experiments.inputs.setup import build_world
 from tests.data.written import leaf, write
+from tests.refusals import refuses
 from tests.toys.command import run
 from tests.toys.configs import config_text
 
@@ -77,12 +78,8 @@ def test_names_of_images_become_images(celeba):
 
 def test_images_that_are_not_there_are_named(celeba):
     (celeba / "raw").rename(celeba / "pictures")
-    with pytest.raises(
-        ValueError, match=r"expected images=, .* names of files such as '000001.jpg', got no such folder"
-    ):
-        load(f"{celeba}/")
-    with pytest.raises(ValueError, match=r"expected images=, .*, got no folder 'nowhere'"):
-        load(f"{celeba}/", images="nowhere")
+    refuses(lambda: load(f"{celeba}/"), r"expected images=, .* names of files such as '000001.jpg', got no such folder")
+    refuses(lambda: load(f"{celeba}/", images="nowhere"), r"expected images=, .*, got no folder 'nowhere'")
     (celeba / "pictures" / "img_align_celeba" / "000002.JPG").unlink()
     with pytest.raises(ValueError, match=r"expected an image, got .*000002\.JPG. \(No such file or directory\)$"):
         load(f"{celeba}/", images="pictures/img_align_celeba")
@@ -145,8 +142,7 @@ def test_files_are_clients_by_number(tmp_path):
 def test_channels_come_last(tmp_path, shape, options, stored):
     write_pfllib(tmp_path / "a", clients=2, shape=shape)
     made = load(f"{tmp_path}/a/", **options)
-    assert made.x.shape[1:] == stored
-    assert made.standardise == (len(shape) == 1)
+    assert (made.x.shape[1:], made.standardise) == (stored, len(shape) == 1)
 
 
 def test_values_stay_when_channels_move(tmp_path):
@@ -176,8 +172,7 @@ class Command:
 def test_a_pickle_that_runs_code_is_refused(tmp_path):
     trace = tmp_path / "ran"
     save(tmp_path, "train", 0, Command(f"touch {trace}"), np.array([0, 1]))
-    with pytest.raises(ValueError, match=r"without running code, got a pickle that asks for .*system"):
-        load(f"{tmp_path}/")
+    refuses(lambda: load(f"{tmp_path}/"), r"without running code, got a pickle that asks for .*system")
     assert not trace.exists()
     pickle.loads(pickle.dumps(Command(f"touch {trace}")))
     assert trace.exists(), "the command would have run"
@@ -212,9 +207,7 @@ def test_damaged_files_are_a_sentence(tmp_path, cut):
     content[cut : cut + 12] = b"\x8c\x04spam\x94\x00\xff((."
     file.write_bytes(content)
     assert is_pfllib(tmp_path) or cut == -30
-    with pytest.raises(ValueError, match="expected ") as error:
-        load(f"{tmp_path}/")
-    assert "\n" not in str(error.value)
+    assert "\n" not in refuses(lambda: load(f"{tmp_path}/"), "expected ")
 
 
 def test_nested_content_is_not_shown(tmp_path):
@@ -226,8 +219,7 @@ def test_nested_content_is_not_shown(tmp_path):
     (tmp_path / "train").mkdir()
     with zipfile.ZipFile(tmp_path / "train" / "0.npz", "w") as file:
         file.writestr("data.npy", header.getvalue() + pickled)
-    with pytest.raises(ValueError, match=r"expected an array of numbers as 'y' of train/0\.npz, got a list$"):
-        load(f"{tmp_path}/")
+    refuses(lambda: load(f"{tmp_path}/"), r"expected an array of numbers as 'y' of train/0\.npz, got a list$")
 
 
 def test_damaged_headers_and_locked_files_are_a_sentence(tmp_path):
@@ -247,8 +239,7 @@ def test_damaged_headers_and_locked_files_are_a_sentence(tmp_path):
     locked[6] |= 1
     locked[locked.index(b"PK\x01\x02") + 8] |= 1
     file.write_bytes(locked)
-    with pytest.raises(ValueError, match=r"in train/0\.npz, got .* is encrypted"):
-        load(f"{tmp_path}/")
+    refuses(lambda: load(f"{tmp_path}/"), r"in train/0\.npz, got .* is encrypted")
 
 
 @pytest.mark.in_turn
@@ -271,8 +262,7 @@ def test_files_that_would_not_be_read_are_named_of_pfllib(tmp_path, other):
     write_pfllib(tmp_path, clients=2)
     (tmp_path / other).parent.mkdir(exist_ok=True)
     (tmp_path / other).write_bytes((tmp_path / "train" / "0.npz").read_bytes())
-    with pytest.raises(ValueError, match=r"expected one file for each number in the folders train and test, .*, got "):
-        load(f"{tmp_path}/")
+    refuses(lambda: load(f"{tmp_path}/"), r"expected one file for each number in the folders train and test, .*, got ")
 
 
 def test_endings_in_capitals_are_read_and_hidden_files_are_not(tmp_path):

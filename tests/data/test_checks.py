@@ -70,9 +70,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "words"), CHANGES)
-def test_each_kind_of_change_is_a_sentence(
-    tmp_path: pathlib.Path, change: Callable[[pathlib.Path], None], words: str
-) -> None:
+def test_each_kind_of_change_is_a_sentence(tmp_path, change, words):
     path = saved(tmp_path)
     array = np.load(path, mmap_mode="r")
     check_unchanged(array)
@@ -175,9 +173,7 @@ def test_every_reader_of_rows_compares(tmp_path: pathlib.Path, name: str) -> Non
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize(("change", "words"), CHANGES[:2])
-def test_a_run_whose_file_changes_between_two_blocks_ends_and_goes_on_when_it_is_restored(
-    tmp_path: pathlib.Path, change: Callable[[pathlib.Path], None], words: str
-) -> None:
+def test_a_run_whose_file_changes_between_two_blocks_ends_and_goes_on_when_it_is_restored(tmp_path, change, words):
     path = saved(tmp_path)
     whole = path.read_bytes()
     options: dict[str, Any] = {"rounds": 4, "evaluate_every": 1}

@@ -24,8 +24,7 @@ def rows_of(federation, part, client):
 def test_every_key_is_a_client_with_its_rows():
     given = {"zoe": examples(10, 1), "adam": examples(5, 2)}
     made = data.from_clients(given, train_fraction=0.8)
-    assert made.names == Names(("no", "yes"), ("zoe", "adam"))
-    assert made.clients.train.size.tolist() == [8, 4]
+    assert (made.names, made.clients.train.size.tolist()) == (Names(("no", "yes"), ("zoe", "adam")), [8, 4])
     assert made.clients.test.size.tolist() == [2, 1]
     assert made.names.classes is not None
     for client, (x, y) in enumerate(given.values()):
@@ -58,9 +57,7 @@ def test_the_server_may_keep_rows_of_parts():
 
 def test_a_global_test_set():
     made = data.from_clients({"a": examples(5)}, test_data=examples(4, 1), test="global")
-    assert made.held["test"].size == 4
-    assert made.clients.test.size.tolist() == [4]
-    assert made.names.clients == ("a",)
+    assert (made.held["test"].size, made.clients.test.size.tolist(), made.names.clients) == (4, [4], ("a",))
 
 
 def test_regression_keeps_numbers():
@@ -109,8 +106,7 @@ def test_labels_of_training_rows_by_client():
 def test_unseen_clients_come_last_and_numbers_stand_for_names():
     made = federate(load("blobs", samples=60, classes=4), "iid", clients=3, unseen=2)
     found = count_clients(made, 4)
-    assert found.clients == (0, 1, 2, 0, 1)
-    assert found.unseen.tolist() == [False] * 3 + [True] * 2
+    assert (found.clients, found.unseen.tolist()) == ((0, 1, 2, 0, 1), [False] * 3 + [True] * 2)
     assert found.classes == (0, 1, 2, 3)
     assert found.labels is not None
     np.testing.assert_array_equal(found.labels.sum(axis=1), found.train)

@@ -35,9 +35,8 @@ def test_moments_are_of_training_rows_of_clients_that_train():
     made = data.dataset_from_frame(FRAME, standardise=True, **OPTIONS)
     assert (made.mean, made.std, made.standardise) == (0.0, 1.0, True)
     for seed in range(3):
-        found = data.federate(made, "natural", seed=seed, unseen=1, train_fraction=0.6, valid_fraction=0.2)
+        found: Any = data.federate(made, "natural", seed=seed, unseen=1, train_fraction=0.6, valid_fraction=0.2)
         rows = FRAME[FEATURES].to_numpy()[training_rows(found)]
-        assert found.moments is not None
         np.testing.assert_allclose(found.moments.mean, rows.mean(axis=0), rtol=1e-6)
         np.testing.assert_allclose(found.moments.std, [*rows.std(axis=0)[:2], 1], rtol=1e-6)
         assert np.array_equal(found.examples.x, FRAME[FEATURES].to_numpy(np.float32))  # as they were
@@ -47,14 +46,12 @@ def test_moments_are_of_training_rows_of_clients_that_train():
 def test_stacked_federations_share_examples_and_have_moments_of_their_own():
     made = data.dataset_from_frame(FRAME, standardise=True, **OPTIONS)
     apart = data.federations(made, "natural", seeds=3, unseen=1)
-    found = data.stack(apart)
+    found: Any = data.stack(apart)
     assert found.examples.x is apart[0].examples.x
-    assert found.moments is not None
     assert found.moments.mean.shape == found.moments.std.shape == (3, 3)
     assert len(np.unique(found.moments.mean[:, 0])) == 3
     assert found.features == Features(("age", "cells", "same"))
-    mixed = data.stack([apart[0], data.federate(made._replace(standardise=False), "natural", unseen=1)])
-    assert mixed.moments is not None
+    mixed: Any = data.stack([apart[0], data.federate(made._replace(standardise=False), "natural", unseen=1)])
     np.testing.assert_array_equal(mixed.moments.mean[1], 0)
     np.testing.assert_array_equal(mixed.moments.std[1], 1)
 
@@ -92,8 +89,7 @@ def test_differences_of_large_numbers_are_kept(tmp_path, start, form):
         x = frame[["time", "age"]].to_numpy(np.float64)
         np.savez(tmp_path / "f.npz", x=x, y=frame["ill"], site=frame["site"].to_numpy(str))
         made = data.load(str(tmp_path / "f.npz"), client="site")
-    found = data.federate(made, "natural")
-    assert found.moments is not None
+    found: Any = data.federate(made, "natural")
     assert isinstance(found.features, Features)
     assert found.features.shift is not None
     assert found.features.shift[1] == 0

@@ -32,8 +32,7 @@ def test_rows_are_dealt_to_the_client_and_to_places(as_lists: bool) -> None:
     for part in ("train", "valid"):
         before, after = rows_of(federation, part), rows_of(split, part)
         own = before[order[client]]
-        assert after[0] == before[order[0]]
-        assert after[2] == before[order[2]]
+        assert (after[0], after[2]) == (before[order[0]], before[order[2]])
         pieces = [after[1], after[3], after[4]]
         assert [list(map(int, rows)) for rows in np.array_split(own, 3)] == pieces
     before, after = rows_of(federation, "test"), rows_of(split, "test")

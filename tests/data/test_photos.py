@@ -1,7 +1,4 @@
-"""Colour images in upstream's formats, written here: CIFAR byte by byte, SVHN by SciPy, Tiny ImageNet by Pillow.
-
-And files that are damaged.
-"""
+"""Colour images in upstream's formats, written here, whole and damaged: CIFAR, SVHN and Tiny ImageNet."""
 
 from __future__ import annotations
 
@@ -16,169 +13,115 @@ from fljax.data import load, status
 from tests.data.remote import damaged, pretend, refused
 from tests.data.written import write
 
-CIFAR_NAMES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+# The folder, the images of each file, and how many labels there are of each kind; the last kind is read.
+CIFAR = {
+    10: ("cifar-10-batches-bin", {**{f"data_batch_{i}": 3 for i in range(1, 6)}, "test_batch": 2}, [10]),
+    100: ("cifar-100-binary", {"train": 7, "test": 4}, [20, 100]),
+}
+
+
+@pytest.fixture(params=CIFAR)
+def number(request):
+    return request.param
 
 
 @pytest.fixture
-def batches():
-    """Images ``[n, 32, 32, 3]`` and labels of each file, three in a batch and two in the test batch."""
-    rng = np.random.default_rng(0)
-    sizes = [3, 3, 3, 3, 3, 2]
+def batches(number):
+    """Images ``[n, 32, 32, 3]`` and labels ``[n, kinds]`` of each file."""
+    rng, (_, sizes, kinds) = np.random.default_rng(0), CIFAR[number]
     return {
-        name: (rng.integers(0, 256, (n, 32, 32, 3), np.uint8), rng.integers(0, 10, n))
-        for name, n in zip(CIFAR_NAMES, sizes, strict=True)
-    }
-
-
-def planes(x):
-    """Upstream's order: all of red, all of green, all of blue."""
-    return b"".join(image[:, :, channel].tobytes() for image in x for channel in range(3))
-
-
-def binary(x, y):
-    return b"".join(bytes([label]) + planes(image[None]) for image, label in zip(x, y, strict=True))
-
-
-def write_archive(folder, name, files, packed):
-    folder.mkdir(parents=True, exist_ok=True)
-    if not packed:
-        write(folder, files)
-        return
-    with tarfile.open(folder / name, "w:gz") as archive:
-        for path, content in files.items():
-            member = tarfile.TarInfo(path)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-
-def write_cifar(folder, batches, packed=False):
-    """Upstream's archive, or the folder that it unpacks to, in ``folder``."""
-    files = {f"cifar-10-batches-bin/{name}.bin": binary(*batch) for name, batch in batches.items()}
-    files["cifar-10-batches-bin/readme.html"] = b"<html>"
-    write_archive(folder, "cifar-10-binary.tar.gz", files, packed)
-    return folder / ("cifar-10-binary.tar.gz" if packed else "cifar-10-batches-bin")
-
-
-def check_cifar(made, batches):
-    assert made.x.shape == (17, 32, 32, 3)
-    assert made.x.dtype == np.uint8
-    assert made.x.flags.c_contiguous
-    assert (made.classes, made.train_size) == (10, 15)
-    np.testing.assert_array_equal(made.x, np.concatenate([batches[name][0] for name in CIFAR_NAMES]))
-    np.testing.assert_array_equal(made.y, np.concatenate([batches[name][1] for name in CIFAR_NAMES]))
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_upstreams_format_is_read(tmp_path, batches, packed):
-    written = write_cifar(tmp_path / "files", batches, packed)
-    check_cifar(load("cifar10", folder=tmp_path / "files"), batches)
-    if not packed:
-        check_cifar(load("cifar10", folder=written), batches)
-    assert not (tmp_path / "cache").exists()
-
-
-def test_damaged_binary_files_are_named_in_one_sentence(tmp_path, batches):
-    folder = write_cifar(tmp_path, batches)
-    path = folder / "data_batch_4.bin"
-    whole = path.read_bytes()
-    for content, match in [
-        (whole[:-1], "data_batch_4"),
-        (b"", "data_batch_4"),
-        (whole[: 2 * 3073], r"one length, got lengths \[3, 3, 3, 2, 3\]"),
-        (b"\x0a" + whole[1:], r"labels in 0\.\.9, got 10 in .*data_batch_4"),
-    ]:
-        path.write_bytes(content)
-        refused(match, "cifar10", folder=tmp_path)
-    path.unlink()
-    refused(r"the file data_batch_4\.bin", "cifar10", folder=tmp_path)
-
-
-def test_the_archive_that_is_read_is_named(tmp_path, batches):
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"another format")
-    for number in (10, 100):
-        words = rf"cifar-{number}-binary\.tar\.gz .*'CIFAR-{number} binary version'.* {tmp_path}, got neither it nor"
-        refused(words, f"cifar{number}", folder=tmp_path)
-
-
-def test_damaged_archives_are_named_in_one_sentence(tmp_path, batches):
-    path = write_cifar(tmp_path, batches, packed=True)
-    for content in damaged(path.read_bytes()):
-        path.write_bytes(content)
-        refused("damaged one in .*cifar-10-binary", "cifar10", folder=tmp_path)
-    del batches["test_batch"]
-    write_cifar(tmp_path, batches, packed=True)
-    refused(r"the file test_batch\.bin in the archive", "cifar10", folder=tmp_path)
-
-
-def test_a_download_is_parsed_and_cached(tmp_path, monkeypatch, batches):
-    write_cifar(tmp_path / "remote", batches, packed=True)
-    pretend(monkeypatch, tmp_path / "remote")
-    assert status()["cifar10"].startswith("not here")
-    first = load("cifar10")
-    check_cifar(first, batches)
-    assert "cached in" in status()["cifar10"]
-    pretend(monkeypatch, tmp_path / "nowhere")
-    second = load("cifar10")
-    check_cifar(second, batches)
-    assert (first.mean, first.std) == (second.mean, second.std)
-
-
-# --- CIFAR-100 ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hundred():
-    """Images, coarse and fine labels of each file."""
-    rng = np.random.default_rng(1)
-    sizes = {"train": 7, "test": 4}
-    return {
-        name: (rng.integers(0, 256, (n, 32, 32, 3), np.uint8), rng.integers(0, 20, n), rng.integers(0, 100, n))
+        name: (rng.integers(0, 256, (n, 32, 32, 3), np.uint8), rng.integers(0, kinds, (n, len(kinds))))
         for name, n in sizes.items()
     }
 
 
-def write_hundred(folder, hundred, packed=False):
-    files = {"cifar-100-binary/file.txt~": b""}
-    for name, (x, coarse, fine) in hundred.items():
-        records = zip(x, coarse, fine, strict=True)
-        content = b"".join(bytes([c, f]) + planes(image[None]) for image, c, f in records)
-        files[f"cifar-100-binary/{name}.bin"] = content
-    write_archive(folder, "cifar-100-binary.tar.gz", files, packed)
-    return folder if packed else folder / "cifar-100-binary"
+def binary(x, y):
+    """Upstream's order: labels, all of red, all of green, all of blue."""
+    return b"".join(bytes(own.tolist()) + image.transpose(2, 0, 1).tobytes() for image, own in zip(x, y, strict=True))
 
 
-def check_hundred(made, hundred):
-    assert (made.x.shape, made.x.dtype) == ((11, 32, 32, 3), np.uint8)
-    assert (made.classes, made.train_size) == (100, 7)
-    np.testing.assert_array_equal(made.x, np.concatenate([hundred[name][0] for name in ("train", "test")]))
-    np.testing.assert_array_equal(made.y, np.concatenate([hundred[name][2] for name in ("train", "test")]))
+def write_cifar(folder, number, batches, packed=False):
+    """Upstream's archive, or the folder that it unpacks to, in ``folder``."""
+    inside = CIFAR[number][0]
+    files = {f"{inside}/{name}.bin": binary(*batch) for name, batch in batches.items()}
+    files[f"{inside}/readme.html"] = b"<html>"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not packed:
+        write(folder, files)
+        return folder / inside
+    with tarfile.open(folder / f"cifar-{number}-binary.tar.gz", "w:gz") as archive:
+        for path, content in files.items():
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return folder / f"cifar-{number}-binary.tar.gz"
+
+
+def check_cifar(made, number, batches):
+    x, y = map(np.concatenate, zip(*batches.values(), strict=True))
+    np.testing.assert_array_equal(made.x, x, strict=True)
+    np.testing.assert_array_equal(made.y, y[:, -1])
+    assert (made.x.flags.c_contiguous, made.classes, made.train_size) == (True, number, {10: 15, 100: 7}[number])
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_fine_labels_of_cifar_100(tmp_path, hundred, packed):
-    written = write_hundred(tmp_path / "files", hundred, packed)
-    check_hundred(load("cifar100", folder=tmp_path / "files"), hundred)
-    check_hundred(load("cifar100", folder=written), hundred)
+def test_upstreams_format_is_read(tmp_path, number, batches, packed):
+    written = write_cifar(tmp_path / "files", number, batches, packed)
+    for folder in (tmp_path / "files", tmp_path / "files" if packed else written):
+        check_cifar(load(f"cifar{number}", folder=folder), number, batches)
+    assert not (tmp_path / "cache").exists()
 
 
-def test_damaged_files_of_cifar_100_are_named_in_one_sentence(tmp_path, hundred):
-    path = write_hundred(tmp_path, hundred) / "test.bin"
+@pytest.mark.parametrize(
+    ("number", "name", "damage", "match"),
+    [
+        (10, "data_batch_4", lambda whole: whole[:-1], "data_batch_4"),
+        (10, "data_batch_4", lambda whole: b"", "data_batch_4"),
+        (10, "data_batch_4", lambda whole: whole[: 2 * 3073], r"one length, got lengths \[3, 3, 3, 2, 3\]"),
+        (10, "data_batch_4", lambda whole: b"\x0a" + whole[1:], r"labels in 0\.\.9, got 10 in .*data_batch_4"),
+        (10, "data_batch_4", None, r"the file data_batch_4\.bin"),
+        (100, "test", lambda whole: whole[:-1], r"records of 3074 bytes, got 12295 bytes in .*test\.bin"),
+        (100, "test", lambda whole: b"\x00\x64" + whole[2:], r"labels in 0\.\.99, got 100 in .*test\.bin"),
+    ],
+)
+def test_damaged_binary_files_are_named_in_one_sentence(tmp_path, number, batches, name, damage, match):
+    path = write_cifar(tmp_path, number, batches) / f"{name}.bin"
     whole = path.read_bytes()
-    for content, match in [
-        (whole[:-1], r"records of 3074 bytes, got 12295 bytes in .*test\.bin"),
-        (b"\x00\x64" + whole[2:], r"labels in 0\.\.99, got 100 in .*test\.bin"),
-    ]:
+    path.unlink()
+    if damage is not None:
+        path.write_bytes(damage(whole))
+    refused(match, f"cifar{number}", folder=tmp_path)
+
+
+def test_the_archive_that_is_read_is_named(tmp_path, number):
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"another format")
+    words = rf"cifar-{number}-binary\.tar\.gz .*'CIFAR-{number} binary version'.* {tmp_path}, got neither it nor"
+    refused(words, f"cifar{number}", folder=tmp_path)
+
+
+@pytest.mark.parametrize("number", [10])
+def test_damaged_archives_are_named_in_one_sentence(tmp_path, number, batches):
+    path = write_cifar(tmp_path, number, batches, packed=True)
+    for content in damaged(path.read_bytes()):
         path.write_bytes(content)
-        refused(match, "cifar100", folder=tmp_path)
+        refused("damaged one in .*cifar-10-binary", "cifar10", folder=tmp_path)
+    del batches["test_batch"]
+    write_cifar(tmp_path, number, batches, packed=True)
+    refused(r"the file test_batch\.bin in the archive", "cifar10", folder=tmp_path)
 
 
-def test_cifar_100_is_cached_apart_from_cifar_10(tmp_path, monkeypatch, hundred):
-    pretend(monkeypatch, write_hundred(tmp_path / "remote", hundred, packed=True))
-    check_hundred(load("cifar100"), hundred)
-    assert "cached in" in status()["cifar100"]
-    assert status()["cifar10"].startswith("not here")
+def test_a_download_is_parsed_and_cached_apart_from_the_other_one(tmp_path, monkeypatch, number, batches):
+    write_cifar(tmp_path / "remote", number, batches, packed=True)
+    pretend(monkeypatch, tmp_path / "remote")
+    assert status()[f"cifar{number}"].startswith("not here")
+    first = load(f"cifar{number}")
+    check_cifar(first, number, batches)
+    assert "cached in" in status()[f"cifar{number}"]
+    assert status()[f"cifar{110 - number}"].startswith("not here")
     pretend(monkeypatch, tmp_path / "nowhere")
-    check_hundred(load("cifar100"), hundred)
+    second = load(f"cifar{number}")
+    check_cifar(second, number, batches)
+    assert (first.mean, first.std) == (second.mean, second.std)
 
 
 def write_svhn(folder, **changes):

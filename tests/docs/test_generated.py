@@ -151,8 +151,7 @@ def test_public_names_are_in_the_reference(pages: dict[str, str]) -> None:
 
 
 def test_texts_become_markdown() -> None:
-    assert markdown.table(("a",), [("x | y",)]).splitlines()[-1] == r"| x \| y |"
-    assert markdown.paragraph("one") == "one"
+    assert (markdown.table(("a",), [("x | y",)]).splitlines()[-1], markdown.paragraph("one")) == (r"| x \| y |", "one")
     assert markdown.paragraph("one:\n    x = y") == "one:\n\n```text\n    x = y\n```"
     assert markdown.paragraph("\n  a     b c\n  d     e f") == "| a | b c |\n| --- | --- |\n| d | e f |"
     assert markdown.prose("one\ntwo\n\n- three\n- four") == "one two\n\n- three\n- four"

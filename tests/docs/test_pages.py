@@ -69,9 +69,7 @@ def write_patients(folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("path", with_blocks("python"))
-def test_python_runs(
-    path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, modules: dict[str, types.ModuleType]
-) -> None:
+def test_python_runs(path, tmp_path, monkeypatch, modules):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fljax.use_cores", lambda count=None: 2, raising=False)  # JAX has started in tests
     names = run(path)

@@ -28,9 +28,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return settings
 
 
-def test_one_call_keeps_programs_and_prints_their_place(
-    changed: dict[str, Any], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_call_keeps_programs_and_prints_their_place(changed, tmp_path, capsys):
     assert fljax.use_cache(tmp_path / "programs") == tmp_path / "programs"
     assert capsys.readouterr().out == f"compiled programs are kept in {tmp_path / 'programs'}\n"
     assert changed["jax_compilation_cache_dir"] == str(tmp_path / "programs")
@@ -38,12 +36,7 @@ def test_one_call_keeps_programs_and_prints_their_place(
     assert changed["jax_enable_compilation_cache"] is True
 
 
-def test_the_environment_chooses_the_folder(
-    changed: dict[str, Any],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_environment_chooses_the_folder(changed, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert fljax.use_cache() == tmp_path / ".cache" / "fljax" / "xla"
@@ -75,9 +68,7 @@ def test_a_file_is_refused(changed: dict[str, Any], tmp_path: pathlib.Path) -> N
     assert not changed
 
 
-def test_a_folder_that_cannot_be_made_is_said(
-    changed: dict[str, Any], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_made_is_said(changed, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert fljax.use_cache(tmp_path / "file" / "programs") is None
     assert capsys.readouterr().out.startswith("compiled programs are not kept: [Errno")

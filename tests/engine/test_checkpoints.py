@@ -21,6 +21,7 @@ from fljax.engine.loop.checkpointing import check_identity, function_name
 from fljax.protocol import Federation
 from fljax.results.non_finite import NotFinite
 from fljax.training import Local
+from tests.toys.not_finite import breaks, sends_nan
 from tests.toys.runs import Killed, assert_same_results, kill_at
 from tests.toys.task import logistic_regression
 
@@ -97,13 +98,7 @@ def test_a_run_that_a_callback_has_stopped_stays_stopped(federation: Federation,
 @pytest.mark.in_turn
 def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.Path) -> None:
     def build(task: Any, local: Any, broken: Any) -> Any:
-        inner = fedavg(task, local, clients_per_round=3)
-
-        def aggregate(server: Any, up: Any, round: Any) -> Any:
-            server, info = inner.aggregate(server, up, round)
-            return jax.tree.map(lambda leaf: jnp.where(round.number == broken, jnp.nan, leaf), server), info
-
-        return inner._replace(aggregate=aggregate)
+        return breaks(fedavg(task, local, clients_per_round=3), broken)
 
     plan = engine.Plan(build, {"task": TASK, "local": LOCAL}, {"broken": jnp.asarray([1, -1])})
     expected = _simulate(federation, plan)
@@ -174,9 +169,7 @@ def test_functions_of_fljax_may_move_between_versions(
         ({"federation": None}, "the data differ"),
     ],
 )
-def test_another_run_is_refused_with_what_differs(
-    federation: Federation, tmp_path: pathlib.Path, changes: dict[str, Any], words: str
-) -> None:
+def test_another_run_is_refused_with_what_differs(federation, tmp_path, changes, words):
     _simulate(federation, checkpoint=tmp_path)
     before = sorted(path.name for path in tmp_path.rglob("*"))
     if "federation" in changes:
@@ -220,9 +213,7 @@ def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path:
 
 
 @pytest.mark.in_turn
-def test_the_execution_of_a_trial_is_kept(
-    federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_execution_of_a_trial_is_kept(federation, tmp_path, monkeypatch):
     """The same question gets the stored answer, so that results stay the same bits."""
     trial = engine.Execution(clients="trial")
     settings = Checkpoint(tmp_path, every=0)
@@ -254,9 +245,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation
 @pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["records", "evaluations", "rounds"])
 @pytest.mark.parametrize("how", ["file", "missing"])
-def test_files_in_place_of_folders_are_damage(
-    federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
-) -> None:
+def test_files_in_place_of_folders_are_damage(federation, tmp_path, monkeypatch, name, how):
     monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 1)
     with pytest.raises(Killed):
         _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(7)])
@@ -283,13 +272,7 @@ def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_pat
     """The same sentence again, without computing anything again."""
 
     def build(task: Any, local: Any) -> Any:
-        inner = fedavg(task, local, clients_per_round=3)
-
-        def train(key: Any, seat: Any, *rest: Any) -> Any:
-            up, client = inner.train(key, seat, *rest)
-            return jax.tree.map(lambda leaf: jnp.where(seat.round == 3, leaf * jnp.nan, leaf), up), client
-
-        return inner._replace(train=train)
+        return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == 3)
 
     plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
     said = set()
@@ -327,9 +310,7 @@ def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: path
 
 
 @pytest.mark.in_turn
-def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(
-    federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(federation, tmp_path, monkeypatch):
     """Other numbers of rounds make arrays of other lengths, which are no damage."""
     monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 16)
     with pytest.raises(Killed):
@@ -392,17 +373,9 @@ def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pa
 
 
 @pytest.mark.in_turn
-def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(
-    federation: Federation, tmp_path: pathlib.Path
-) -> None:
+def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(federation, tmp_path):
     def build(task: Any, local: Any) -> Any:
-        inner = fedavg(task, local, clients_per_round=3)
-
-        def train(key: Any, seat: Any, *rest: Any) -> Any:
-            up, client = inner.train(key, seat, *rest)
-            return jax.tree.map(lambda leaf: jnp.where(seat.round == 1, leaf * jnp.nan, leaf), up), client
-
-        return inner._replace(train=train)
+        return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == 1)
 
     plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
     with pytest.raises(NotFinite) as whole:

@@ -85,8 +85,7 @@ def test_results_are_labelled_by_cluster_and_distribution():
         fedem(TASK, LOCAL, clusters=3), federation(), rounds=2, seeds=(0, 1), execution=Execution(devices=1)
     )
     accuracy = result.metrics["cluster_accuracy"]
-    assert accuracy.dims == ("seed", "evaluated_round", "cluster", "distribution")
-    assert accuracy.shape == (2, 3, 3, 2)
+    assert (accuracy.dims, accuracy.shape) == (("seed", "evaluated_round", "cluster", "distribution"), (2, 3, 3, 2))
     for seed in range(2):
         models = jax.tree.map(lambda leaf, i=seed: leaf[i], result.state.server.models)
         np.testing.assert_allclose(accuracy[seed, -1], by_hand(models, federation()), rtol=1e-6)

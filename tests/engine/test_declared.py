@@ -52,8 +52,7 @@ def test_plans_that_run_together_share_the_federation() -> None:
         program.partition_plan(plans[1], tiny_federation()),
     )
     assert parts[0][1].federation is parts[1][1].federation
-    assert parts[1][0] == alone[0]
-    assert parts[1][1].traced == alone[1].traced
+    assert (parts[1][0], parts[1][1].traced) == (alone[0], alone[1].traced)
 
 
 def test_whole_numbers_stay_static() -> None:

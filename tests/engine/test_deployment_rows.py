@@ -93,8 +93,7 @@ def test_they_are_moved_from_the_host_for_evaluations() -> None:
         Plan(_builder, {"task": logistic_regression(), "local": LOCAL}), by_id(_changed(tiny_federation()))
     )
     reads = splits_read_by(spec, inputs, measure(spec, inputs, 1).state)
-    assert reads.train == ("train",)
-    assert reads.poll == ("train", "valid")
+    assert (reads.train, reads.poll) == (("train",), ("train", "valid"))
     assert reads.judge_seen == ("train", "valid", "test", "deployment")
     assert reads.judge_unseen == ("train", "test", "deployment")
     data = HostData.of(inputs.federation)
@@ -106,16 +105,13 @@ def test_they_are_moved_from_the_host_for_evaluations() -> None:
 
 
 def test_a_federation_without_rows_keeps_their_numbers(tmp_path: pathlib.Path) -> None:
-    made = federate(load("digits"), "mixture", clients=6, complement=True, valid_fraction=0.3, drift_fraction=0.4)
-    blank = without_rows(made)
-    assert made.clients.deployment is not None
-    assert blank.clients.deployment is not None
+    made: Any = federate(load("digits"), "mixture", clients=6, complement=True, valid_fraction=0.3, drift_fraction=0.4)
+    blank: Any = without_rows(made)
     np.testing.assert_array_equal(blank.clients.deployment.size, made.clients.deployment.size)
     assert not np.asarray(blank.clients.deployment.index.start).any()
     saved = outlines.contents(made, load("digits"), [made.names])
     outlines.save(tmp_path, saved, checksum=1)
-    found = outlines.load(tmp_path)
-    assert found is not None
+    found: Any = outlines.load(tmp_path)
     assert jax.tree.structure(found.federation.clients) == jax.tree.structure(blank.clients)
     for part, rows in made.clients.parts.items():
         np.testing.assert_array_equal(found.federation.clients.parts[part].size, rows.size)

@@ -27,7 +27,7 @@ from fljax.engine.programs.program import Plan, partition_plan
 from fljax.engine.programs.shapes import Execution, measure, resolve, state_bytes
 from fljax.protocol import Exchanged, PerClient, Rows, Seat, WithPeers, rows_of, seen_from, with_rows
 from fljax.training import Local
-from tests.laws.compare import assert_close
+from tests.laws.compare import assert_close, assert_same
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -80,8 +80,7 @@ def test_what_a_client_sees_of_its_peers() -> None:
     unknown = Seat(zero, jnp.int32(-1), zero, known=False)
     nobody = seen_from(server, unknown, jnp.zeros(0, jnp.int32))[0]
     assert_close(nobody.own, trees.zeros_like(take(table, 0)))
-    assert nobody.peers["a"].shape == (0, 2)
-    assert nobody.id.shape == (0,)
+    assert (nobody.peers["a"].shape, nobody.id.shape) == ((0, 2), (0,))
 
 
 def _federation() -> fljax.Federation:
@@ -95,17 +94,14 @@ def _federation() -> fljax.Federation:
 def test_rounds_in_several_short_programs_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits, and the records of all rounds."""
     whole, short = (_five_rounds(monkeypatch, longest) for longest in (31, 2))
-    for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(short.state), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(whole.state, short.state)
     assert whole.records.sizes["round"] == short.records.sizes["round"] == 5
     assert whole.records.equals(short.records)
 
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize(("devices", "expected"), [(2, 1), (1, 5)])
-def test_programs_of_slow_rounds_end_early_on_several_cores(
-    monkeypatch: pytest.MonkeyPatch, devices: int, expected: int
-) -> None:
+def test_programs_of_slow_rounds_end_early_on_several_cores(monkeypatch, devices, expected):
     """31 slow rounds are many minutes, in which the heap would grow by gigabytes."""
     counts: list[int] = []
     rounds = Programs.rounds
@@ -215,9 +211,7 @@ def test_rows_come_block_by_block(count: int, lanes: int, ordered: bool, monkeyp
 @pytest.mark.thorough
 @pytest.mark.parametrize("width", [2, 3])  # devices divide rows of 2, and hold rows of 3 whole
 @pytest.mark.parametrize(("count", "lanes", "ordered"), [(4, 1, False), (5, 2, False), (5, 2, True), (12, 2, True)])
-def test_rows_are_picked_where_they_are_used(
-    count: int, lanes: int, ordered: bool, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_picked_where_they_are_used(count, lanes, ordered, width, monkeypatch):
     monkeypatch.setattr(mapping, "BLOCK", 24)
     random = np.random.default_rng(count)
     table = random.normal(size=(7, width)).astype(np.float32)
@@ -266,7 +260,7 @@ from tests.engine.test_devices import _federation, TASK, LOCAL, _wide
 from fljax import engine
 from fljax.algorithms import ditto, fedavg, fedfomo, iafl, rank
 from fljax.engine.programs.shapes import Execution
-from tests.laws.compare import assert_close
+from tests.laws.compare import assert_close, assert_same
 for build in (iafl, rank, ditto, fedavg, fedfomo):
     runs = [
         engine.simulate(_wide(build), _federation(), rounds=2, execution=Execution(1, devices=devices)).state

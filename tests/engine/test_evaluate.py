@@ -30,8 +30,7 @@ LANES = Layout(2, 1, 2)
 
 
 def _common(seed: int = 0) -> Federation:
-    """Everybody is tested on the server's test rows: client 1 has no training rows, client 3 no test rows; padding
-    differs between clients."""
+    """All are tested on the server's rows; client 1 has no training rows, client 3 no test rows; padding differs."""
     data = by_id(tiny_federation(seed))
     rows, size = np.asarray(data.held["test"].index), int(data.held["test"].size)
 

@@ -78,9 +78,8 @@ SERVER = {"another": MODEL, "model": MODEL, "row": PerClient(jax.ShapeDtypeStruc
 
 
 def test_the_model_is_a_part_of_the_server() -> None:
-    found = global_model_of(TASK, served(), SERVER, MODEL, unseen=True)
+    found: Any = global_model_of(TASK, served(), SERVER, MODEL, unseen=True)
     count = len(jax.tree.leaves(MODEL))
-    assert found is not None
     assert found == GlobalModel(jax.tree.structure(MODEL), tuple(range(count, 2 * count)), False)
     model = TASK.init(jax.random.key(0))
     assert all(map(operator.is_, found.of({**SERVER, "model": model}), model))

@@ -15,7 +15,7 @@ from fljax.data import from_arrays
 from fljax.engine import Plan, simulate, standalone, sweep
 from fljax.metrics.registry import ON_REQUEST, needs_of
 from fljax.training import Local
-from tests.oracles.logistic_regression import Params, gradient, loss_and_accuracy
+from tests.oracles.numpy_round import Params, gradient, loss
 from tests.toys.federation import client_rows, tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
@@ -45,7 +45,7 @@ def result(reference: Any) -> Any:
 
 
 def global_model(result: Any) -> Params:
-    return tuple(np.asarray(leaf, float) for leaf in result.deployed(0))  # type: ignore[return-value]
+    return {name: np.asarray(leaf, float) for name, leaf in zip("wb", result.deployed(0), strict=True)}
 
 
 @pytest.mark.in_turn
@@ -53,15 +53,15 @@ def test_the_objective_and_its_gradient(result: Any, reference: Any) -> None:
     params, last = global_model(result), result.metrics.isel(seed=0, evaluated_round=-1)
     rho = np.asarray(reference.threshold[0], float)
     rows = [client_rows(DATA, client) for client in range(5)]
-    loss = np.array([loss_and_accuracy(params, *of_client)[0] for of_client in rows])
-    np.testing.assert_allclose(last["global_train_loss"], loss, rtol=1e-5)
-    share = 1 / (1 + np.exp(rho - loss))
+    losses = np.array([loss(params, *of_client) for of_client in rows])
+    np.testing.assert_allclose(last["global_train_loss"], losses, rtol=1e-5)
+    share = 1 / (1 + np.exp(rho - losses))
     np.testing.assert_allclose(last["objective"], share.mean(), rtol=1e-5)
     slopes = [gradient(params, *of_client) for of_client in rows]
-    total = [sum(q * slope[leaf] for q, slope in zip(share * (1 - share), slopes, strict=True)) / 5 for leaf in (0, 1)]
+    total = [sum(q * slope[leaf] for q, slope in zip(share * (1 - share), slopes, strict=True)) / 5 for leaf in params]
     norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in total))
     np.testing.assert_allclose(last["objective_gradient_norm"], norm, rtol=1e-5)
-    weights = np.asarray(aggregators.incfl_weights(jnp.asarray(loss - rho, jnp.float32)))
+    weights = np.asarray(aggregators.incfl_weights(jnp.asarray(losses - rho, jnp.float32)))
     np.testing.assert_allclose(weights, share * (1 - share), rtol=1e-5)
 
 
@@ -69,7 +69,7 @@ def test_the_objective_and_its_gradient(result: Any, reference: Any) -> None:
 def test_validation_rows(result: Any, reference: Any) -> None:
     last = result.metrics.isel(seed=0, evaluated_round=-1)
     params = global_model(result)
-    valid = np.array([loss_and_accuracy(params, *client_rows(DATA, client, "valid"))[0] for client in range(5)])
+    valid = np.array([loss(params, *client_rows(DATA, client, "valid")) for client in range(5)])
     np.testing.assert_allclose(last["global_valid_loss"], valid, rtol=1e-5)
     np.testing.assert_allclose(last["standalone_valid_loss"], reference.valid_loss[0])
     prefer = (valid < np.asarray(reference.valid_loss[0])).mean()

@@ -109,9 +109,7 @@ def test_the_platform_has_its_own_branch() -> None:
         )
 
     found = {name: bytes_of(jax.vmap(function, (0, None)), X, KERNEL, platform=name) for name in ("cpu", "gpu", "tpu")}
-    assert found["tpu"] == 2 * MATRIX
-    assert found["gpu"] == 3 * MATRIX
-    assert found["cpu"] == 8 * MATRIX
+    assert (found["tpu"], found["gpu"], found["cpu"]) == (2 * MATRIX, 3 * MATRIX, 8 * MATRIX)
 
 
 def test_of_other_conditions_the_branch_that_moves_the_most_counts() -> None:

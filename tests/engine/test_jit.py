@@ -117,9 +117,7 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("as_users_compile")
 @pytest.mark.parametrize("layout", [ONE, TWO])
-def test_programs_of_a_cpu_have_fewer_optimisations_unless_somebody_chose_a_level(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_of_a_cpu_have_fewer_optimisations_unless_somebody_chose_a_level(layout, monkeypatch):
     """They compile in half the time. A GPU's programs have all optimisations."""
     options = {"xla_backend_optimization_level": 0}
     asks = jit.Program(lambda layout, x: x, static_argnames=("layout",), compiler_options=options)

@@ -12,6 +12,7 @@ from fljax import Execution, algorithms, data, engine
 from fljax.engine.programs import program
 from fljax.testing.federation import logistic_regression, tiny_federation, with_lists
 from fljax.training import Local
+from tests.laws.compare import assert_close, assert_same
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -26,8 +27,7 @@ BUILDERS: dict[str, Any] = {
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same(one, other)
 
 
 @pytest.mark.thorough
@@ -81,8 +81,7 @@ def test_clients_with_equally_many_rows_take_a_fixed_number_of_steps(monkeypatch
     monkeypatch.setattr(program, "with_least", lambda federation: federation)
     jax.clear_caches()
     counted = run()
-    for a, b in zip(jax.tree.leaves(fixed.state), jax.tree.leaves(counted.state), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert_close(fixed.state, counted.state)
 
 
 @pytest.mark.in_turn

@@ -59,8 +59,7 @@ def _of(place: int, tree: Any) -> Any:
 @pytest.mark.in_turn
 def test_who_made_a_seed_diverge_is_named(federation: Federation) -> None:
     result = _simulate(federation)
-    assert result.diverged == ((9, 2),)
-    assert result.divergences == (Divergence(9, 2, (3,)),)
+    assert (result.diverged, result.divergences) == (((9, 2),), (Divergence(9, 2, (3,)),))
     words = "diverged in round 2 of seed 9, in which client 3 sent values that are not finite"
     assert str(result.divergences[0]) == words
     marks = result.metrics["diverged_by"]
@@ -105,8 +104,7 @@ def test_dropped_messages_are_counted(federation: Federation) -> None:
     assert result.diverged == result.divergences == ()
     assert_finite(result.state)
     records = result.records
-    assert records["dropped"].dims == ("seed", "round", "row")
-    assert records["dropped"].dtype == bool
+    assert (records["dropped"].dims, records["dropped"].dtype) == (("seed", "round", "row"), bool)
     seed, round, row = np.nonzero(records["dropped"].values)
     assert (seed.tolist(), round.tolist()) == ([1], [2])
     assert records["cohort_id"].values[1, 2, row[0]] == 3
@@ -114,8 +112,7 @@ def test_dropped_messages_are_counted(federation: Federation) -> None:
     assert np.argwhere(records["dropped_by_client"].values).tolist() == [[1, 2, 3]]
     assert records["dropped_messages"].values.tolist() == [[0, 0, 0, 0], [0, 0, 1, 0]]
     # It trained, sent its message and has no weight.
-    assert records["participation"].values[1, 2, 3] == 1
-    assert records["client_weight"].values[1, 2, 3] == 0
+    assert (records["participation"].values[1, 2, 3], records["client_weight"].values[1, 2, 3]) == (1, 0)
     assert (records["bytes_up"].values == records["bytes_up"].values[0, 0]).all()
     assert result.metrics["dropped_messages"].dims == ("seed", "evaluated_round")
     assert result.metrics["dropped_messages"].values.tolist() == [[0, 0, 0], [0, 0, 1]]
@@ -195,8 +192,7 @@ def test_reports_may_be_infinite_but_not_nan(federation: Federation) -> None:
         return up._replace(report=up.report._replace(loss=loss)), client
 
     lost = engine.simulate(infinite._replace(train=train), federation, rounds=2, evaluate_every=2, non_finite="drop")
-    assert lost.records["dropped_by_client"].values[0].tolist() == [[0, 0, 0, 1, 0]] * 2
-    assert lost.diverged == ()
+    assert (lost.records["dropped_by_client"].values[0].tolist(), lost.diverged) == ([[0, 0, 0, 1, 0]] * 2, ())
 
 
 # --- Stop ---------------------------------------------------------------------------------------------------
@@ -224,9 +220,7 @@ def test_a_run_stops_after_the_block_and_says_who(stopped: tuple[NotFinite, list
 
 
 @pytest.mark.in_turn
-def test_what_was_computed_before_a_stop_is_there(
-    stopped: tuple[NotFinite, list[engine.Block]], federation: Federation
-) -> None:
+def test_what_was_computed_before_a_stop_is_there(stopped, federation):
     (result,) = stopped[0].results
     assert result.metrics["evaluated_round"].values.tolist() == [0, 2, 4]
     assert result.divergences == (Divergence(5, 3, (3,)), Divergence(9, 2, (3,)))

@@ -117,9 +117,7 @@ def test_a_block_has_the_rows_of_its_clients_and_no_others() -> None:
 def test_only_the_parts_that_are_read_are_moved(name: str, train: tuple[str, ...], judge: tuple[str, ...]) -> None:
     spec, inputs = partition_plan(bench(name).plan, by_id(federation()))
     reads = splits_read_by(spec._replace(valid=False), inputs, measure(spec, inputs, 1).state)
-    assert reads.train == train
-    assert reads.judge_seen == judge
-    assert reads.begin == ()
+    assert (reads.train, reads.judge_seen, reads.begin) == (train, judge, ())
 
 
 @pytest.mark.thorough

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import jax
@@ -44,9 +43,7 @@ ALL = engine.Execution(clients="vmap", seeds="vmap", evaluation="vmap", devices=
 @pytest.mark.parametrize(
     ("name", "most", "widths"), [("run_rounds", 1, [3, 1, 1, 1]), ("evaluate", 2, [5, 2, 2, 2, 2])]
 )
-def test_a_run_goes_on_with_fewer_side_by_side(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch, name: str, most: int, widths: list[int]
-) -> None:
+def test_a_run_goes_on_with_fewer_side_by_side(federation, monkeypatch, name, most, widths):
     expected = _simulate(federation, execution=ALL)
     asked = _full(monkeypatch, name, most)
     with pytest.warns(RuntimeWarning, match=r"memory did not suffice; the run goes on after round 0 with fewer"):
@@ -59,9 +56,7 @@ def test_a_run_goes_on_with_fewer_side_by_side(
 
 
 @pytest.mark.in_turn
-def test_with_checkpoints_it_goes_on_after_the_newest(
-    federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_checkpoints_it_goes_on_after_the_newest(federation, tmp_path, monkeypatch):
     """Memory that others take meanwhile; the same bits come out if nothing is side by side anyway."""
     asked = _full(monkeypatch, "run_rounds", 1, after=4)
     notes: list[str] = []

@@ -20,7 +20,7 @@ from fljax.engine.rounds.round import RoundOptions
 from fljax.engine.rounds.states import Purpose, by_id, census, client_key, initial_state, local_data, round_key
 from fljax.protocol import Federation
 from fljax.training import Local
-from tests.laws.compare import assert_same
+from tests.laws.compare import assert_close, assert_same
 from tests.toys.clusters import clusters
 from tests.toys.federation import STORED, TRAIN, UNSEEN_TRAIN, VALID, tiny_federation
 from tests.toys.quick import QUICK
@@ -90,7 +90,6 @@ def test_only_the_available_who_have_data_sit() -> None:
     assert int(state.round) == 5
 
 
-@pytest.mark.in_turn
 def test_who_is_not_available_keeps_its_last_ballot() -> None:
     algorithm = clusters(TASK, LOCAL)
     data = by_id(tiny_federation())
@@ -112,7 +111,7 @@ def test_who_is_not_available_keeps_its_last_ballot() -> None:
 def test_standalone_equals_training_each_client_by_a_loop() -> None:
     data, seeds = tiny_federation(), (3, 8)
     local = Local(0.3, batch_size=4, epochs=2)
-    found = engine.standalone(TASK, data, local, seeds=seeds, keep_models=True)
+    found: Any = engine.standalone(TASK, data, local, seeds=seeds, keep_models=True)
     ordered = by_id(data)
 
     @functools.partial(jax.jit, compiler_options=QUICK)
@@ -125,9 +124,7 @@ def test_standalone_equals_training_each_client_by_a_loop() -> None:
         return judge(own.train)[0], *judge(own.test), model
 
     assert found.unseen_test_loss is not None
-    assert found.unseen_threshold is not None
-    assert found.threshold.shape == (2, len(TRAIN))
-    assert found.unseen_threshold.shape == (2, len(UNSEEN_TRAIN))
+    assert (found.threshold.shape, found.unseen_threshold.shape) == ((2, len(TRAIN)), (2, len(UNSEEN_TRAIN)))
     seen = (ordered.clients, Purpose.STANDALONE, (found.threshold, found.test_loss, found.test_accuracy, found.params))
     unseen_found = (found.unseen_threshold, found.unseen_test_loss, found.unseen_test_accuracy)
     unseen = (ordered.unseen, Purpose.UNSEEN_STANDALONE, unseen_found)
@@ -139,8 +136,7 @@ def test_standalone_equals_training_each_client_by_a_loop() -> None:
                     jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], clients), jnp.uint32(seed), int(purpose)
                 )
                 got = jax.tree.map(lambda leaf, p=position, i=i: leaf[p, i], results)
-                for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected[: len(results)]), strict=True):
-                    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+                assert_close(got, expected[: len(results)])
 
 
 @pytest.mark.in_turn

@@ -98,9 +98,6 @@ def test_losses_and_scores_are_one_number_per_sample(change: Any, message: str) 
         simulate(fedavg(task, LOCAL), tiny_federation(), rounds=1)
 
 
-# --- Labels that the model has no class for -----------------------------------------------------------------
-
-
 def with_label(data: Federation, row: int, label: Any) -> Federation:
     y = np.array(data.examples.y)
     y[row] = label
@@ -110,8 +107,7 @@ def with_label(data: Federation, row: int, label: Any) -> Federation:
 def owned_row(data: Federation, whose: str) -> int:
     if whose == "held":
         return int(np.asarray(data.held["test"].index)[0])
-    population = data.unseen if whose == "unseen" else data.clients
-    assert population is not None
+    population: Any = data.unseen if whose == "unseen" else data.clients
     return int(np.asarray(population.test.index)[1, 0])
 
 
@@ -139,9 +135,6 @@ def test_labels_of_nobody_do_not_matter() -> None:
     np.testing.assert_array_equal(result.metrics["test_loss"], expected.metrics["test_loss"])
 
 
-# --- Losses that are infinite while parameters are not ------------------------------------------------------
-
-
 def bounded(limit: float) -> Task:
     """A loss that leaves the range of floats while parameters are small: infinite as soon as logits pass a limit."""
 
@@ -157,8 +150,7 @@ def test_an_infinite_loss_is_reported_with_seed_round_and_clients() -> None:
     result = simulate(algorithm, tiny_federation(), rounds=2, evaluate_every=2, seeds=[4])
     assert result.diverged == ()
     (found,) = result.infinite
-    assert found.run == {"seed": 4}
-    assert found.metric == "test_loss"
+    assert (found.run, found.metric) == ({"seed": 4}, "test_loss")
     losses = result.metrics["test_loss"].sel(seed=4)
     first = next(at for at in (0, 2) if np.isinf(losses.sel(evaluated_round=at)).any())
     assert found.round == first == 2

@@ -28,8 +28,7 @@ def judged():
 @pytest.mark.in_turn
 def test_losses_are_those_of_the_models_on_validation_rows(judged):
     rows = data.row_numbers(FEDERATION, "valid")
-    assert judged.valid_loss.shape == (2, 5)
-    assert judged.unseen_valid_loss.shape == (2, 2)
+    assert (judged.valid_loss.shape, judged.unseen_valid_loss.shape) == ((2, 5), (2, 2))
     for seed, client in np.ndindex(2, 5):
         model = jax.tree.map(lambda leaf, at=(seed, client): leaf[at], judged.params)
         x, y = (jnp.asarray(each)[rows[client]] for each in FEDERATION.examples[:2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from fljax.protocol import Algorithm, Federation
 from fljax.training import Local
 from tests.laws.compare import assert_close, assert_same
 from tests.toys.federation import tiny_federation
+from tests.toys.not_finite import breaks
 from tests.toys.task import logistic_regression
 
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
@@ -109,13 +109,7 @@ def test_arrays_may_vary_and_state_can_be_taken_up() -> None:
 def _build(task: Any, local: Local, broken: Any, traces: Any) -> Algorithm:
     """FedAvg whose server turns to NaN in round ``broken``."""
     traces()
-    inner = fedavg(task, local, clients_per_round=3)
-
-    def aggregate(server: Any, up: Any, round: Any) -> Any:
-        server, info = inner.aggregate(server, up, round)
-        return jax.tree.map(lambda leaf: jnp.where(round.number == broken, jnp.nan, leaf), server), info
-
-    return inner._replace(aggregate=aggregate)
+    return breaks(fedavg(task, local, clients_per_round=3), broken)
 
 
 @pytest.mark.thorough
@@ -138,8 +132,7 @@ def test_one_compilation_and_only_the_broken_run_is_frozen() -> None:
     found = sweep(3, 0.1, callbacks=[blocks.append])
     several = len(traces)
     assert [result.diverged for result in found] == [(), ((9, 3),), ()]
-    assert blocks[-1].diverged == ((9, 3),)
-    assert blocks[-1].metrics["test_loss"].shape == (6, 5)
+    assert (blocks[-1].diverged, blocks[-1].metrics["test_loss"].shape) == (((9, 3),), (6, 5))
     for result in found:
         assert np.isfinite(result.metrics["test_loss"].values).all()
         assert np.asarray(result.state.round).tolist() == [5, 5]

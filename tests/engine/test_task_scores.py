@@ -135,10 +135,7 @@ def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatc
 
 @pytest.mark.in_turn
 def test_blocks_on_the_host_predict_what_all_clients_together_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made-up states, in which every client has a model of its own; two clients are moved at a time.
-
-    Evaluations read no rows here, as where all clients have the same test rows.
-    """
+    """Made-up states with a model per client, two clients at a time; evaluations read no rows here."""
     monkeypatch.setattr(offload, "splits_read_by", lambda *_: SplitsRead((), (), ("train",), (), ()))
     plan = engine.Plan(standalone, {"task": TASK, "local": LOCAL})
     spec, inputs = partition_plan(plan, FEDERATION)

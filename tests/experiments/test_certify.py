@@ -21,6 +21,7 @@ from fljax.results.folders import CERTIFICATES, claim, save
 from fljax.results.identity import begin_checkpoints
 from fljax.scenarios import ByReport, Strategy
 from tests.games.played import GAINS, unilateral
+from tests.refusals import refuses
 from tests.toys.configs import THREE_CLIENTS, results
 
 LABELS = ["fedavg", "fedprox"]
@@ -124,25 +125,18 @@ def test_finished_algorithms_are_not_repeated(played: list[dict[str, Any]], tmp_
         (Question(confidence=0.9), "the confidence of the certificates in .* got 0.9 in place of 0.95"),
     ],
 )
-def test_another_question_is_refused(
-    played: list[dict[str, Any]], tmp_path: pathlib.Path, question: Question, words: str
-) -> None:
+def test_another_question_is_refused(played, tmp_path, question, words):
     certify.run(config(), directory=tmp_path)
-    with pytest.raises(ValueError, match=words):
-        certify.run(config(), question, directory=tmp_path, resume=True)
-    with pytest.raises(ValueError, match="expected a folder without results, or --resume"):
-        certify.run(config(), directory=tmp_path)
-    with pytest.raises(ValueError, match=r"got a changed one: rounds is"):
-        certify.run(config(rounds=9), directory=tmp_path, resume=True)
+    refuses(lambda: certify.run(config(), question, directory=tmp_path, resume=True), words)
+    refuses(lambda: certify.run(config(), directory=tmp_path), "expected a folder without results, or --resume")
+    refuses(lambda: certify.run(config(rounds=9), directory=tmp_path, resume=True), r"got a changed one: rounds is")
     with pytest.raises(ValueError, match=r"which holds certificates\.nc"), claim(tmp_path, dumps(config(rounds=9))):
         pass
     certify.run(config(), directory=tmp_path, resume=True)  # what was refused changed nothing in the folder
 
 
 @pytest.mark.in_turn
-def test_other_data_are_refused_where_certificates_are_missing(
-    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_data_are_refused_where_certificates_are_missing(played, tmp_path, monkeypatch):
     certify.run(config(), directory=tmp_path, question=Question(control=False))
     saved = games.load_certificates(tmp_path / CERTIFICATES)
     monkeypatch.setattr(whole_runs, "checksum_of", lambda _: int(saved.data) + 1)
@@ -151,9 +145,7 @@ def test_other_data_are_refused_where_certificates_are_missing(
     certify.run(config(), Question(control=False), directory=tmp_path, resume=True)
 
 
-def test_what_is_refused_leaves_a_run_as_it_was(
-    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_leaves_a_run_as_it_was(played, tmp_path, monkeypatch):
     one, two = (config(algorithms=[{"name": label} for label in labels]) for labels in (LABELS[:1], LABELS))
     with claim(tmp_path, dumps(one)):
         save(tmp_path, Results(*results("fedavg")), dumps(one))
@@ -165,8 +157,7 @@ def test_what_is_refused_leaves_a_run_as_it_was(
     with monkeypatch.context() as others:
         others.setattr(whole_runs, "checksum_of", lambda _: 1)
         others.setattr(whole_runs, "check_data", refuse)
-        with pytest.raises(ValueError, match="other data"):
-            certify.run(two, directory=tmp_path, resume=True)
+        refuses(lambda: certify.run(two, directory=tmp_path, resume=True), "other data")
     assert contents() == before
     with pytest.raises(ValueError, match="in what the algorithms read, got 'loss times 2'"):
         certify.run(two, Question(deviations=("loss times 2",)), directory=tmp_path, resume=True)
@@ -194,8 +185,7 @@ def test_blocks_of_another_question_are_refused(played: list[dict[str, Any]], tm
 def test_blocks_of_another_config_are_refused(played: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     with claim(tmp_path, dumps(config())):
         begin_checkpoints(tmp_path / "certify", dumps(config()), None)
-    with pytest.raises(ValueError, match=r"or --resume, got .* which holds certify/checkpoints"):
-        certify.run(config(), directory=tmp_path)
+    refuses(lambda: certify.run(config(), directory=tmp_path), r"or --resume, got .* which holds certify/checkpoints")
     with pytest.raises(ValueError, match=r"the config of the checkpoints in .* got a changed one: rounds is"):
         certify.run(config(rounds=9), directory=tmp_path, resume=True)
     certify.run(config(), directory=tmp_path, resume=True)
@@ -204,8 +194,7 @@ def test_blocks_of_another_config_are_refused(played: list[dict[str, Any]], tmp_
 
 
 def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> None:
-    with pytest.raises(ValueError, match="seeds: expected at least 5 for a certificate, got 4"):
-        certify.run(config(seeds=4))
+    refuses(lambda: certify.run(config(seeds=4)), "seeds: expected at least 5 for a certificate, got 4")
     with pytest.raises(ValueError, match=r"expected at most 7 runs, got [0-9,]+ runs, .*; max_runs allows more"):
         certify.run(config(), Question(max_runs=7))
     with pytest.raises(ValueError, match="an algorithm whose server keeps tokens for a price of tokens, got none"):
@@ -214,15 +203,13 @@ def test_what_is_refused_before_anything_runs(played: list[dict[str, Any]]) -> N
     with pytest.raises(ValueError, match=words.format("loss times 2") + "; valid names are no effort, "):
         certify.run(config(), Question(deviations=("zero rider", "loss times 2")))
     lies = {"lie": Strategy(factor=ByReport(loss=2.0)), "double": Strategy(own=2.0)}
-    with pytest.raises(ValueError, match=words.format("lie") + "$"):
-        certify.run(config(), Question(deviations=lies))
+    refuses(lambda: certify.run(config(), Question(deviations=lies)), words.format("lie") + "$")
     with pytest.raises(ValueError, match="got 'lie', which is honest"):
         certify.run(config(), Question(deviations=lies | {"lie": Strategy(own=1.0)}))
     with pytest.raises(ValueError, match="other names of deviations than that of splits, got 'split in 2'"):
         certify.run(config(), Question(identities=2, deviations={"split in 2": Strategy(own=2.0)}))
     pooled = config(algorithms=[{"name": "fedavg", "pooled": True}])
-    with pytest.raises(ValueError, match="whose clients train for certificates, got fedavg with pooled = true"):
-        certify.run(pooled)
+    refuses(lambda: certify.run(pooled), "whose clients train for certificates, got fedavg with pooled = true")
     assert not played
 
 
@@ -230,9 +217,7 @@ LIES = {"inflated": Strategy(factor=ByReport(size=3.0)), "double": Strategy(own=
 
 
 @pytest.mark.parametrize("deviations", [("size times 10", "zero rider"), LIES])
-def test_deviations_are_tried_where_they_are_read(
-    played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, deviations: Any
-) -> None:
+def test_deviations_are_tried_where_they_are_read(played, monkeypatch, tmp_path, deviations):
     """What is left out is told, saved, and remembered at another tolerance."""
     monkeypatch.setattr(certify, "messages_of", reading(fedprox=()))
     events: list[Event] = []
@@ -248,9 +233,7 @@ def test_deviations_are_tried_where_they_are_read(
     assert again["fedprox"].left_out == saved["fedprox"].left_out == ((first, why),)
 
 
-def test_an_algorithm_that_reads_no_deviation_has_no_certificate(
-    played: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_an_algorithm_that_reads_no_deviation_has_no_certificate(played, monkeypatch, tmp_path):
     monkeypatch.setattr(certify, "messages_of", reading(fedprox=()))
     events: list[Event] = []
     asked = Question(deviations=("size times 10",), control=False)
@@ -320,9 +303,7 @@ def reading(**reports: tuple[str, ...]) -> Any:
 
 
 @pytest.mark.in_turn
-def test_a_price_is_no_fault_where_the_algorithm_with_tokens_is_finished(
-    played: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_price_is_no_fault_where_the_algorithm_with_tokens_is_finished(played, tmp_path, monkeypatch):
     """Of two algorithms, of which the second one keeps no tokens, a process was killed after the first."""
 
     def messages(plan: Any, _: Any) -> Messages:

@@ -12,11 +12,12 @@ import pytest
 import xarray as xr
 
 import fljax
-from fljax import cli, games
+from fljax import games
 from fljax.core import version
 from fljax.experiments import certify, run, sweep, worth
 from fljax.experiments.load import Run
 from tests.fixtures import write
+from tests.toys.command import printed
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -69,8 +70,7 @@ def same_runs(found: Run, expected: Any) -> None:
 def test_numbers_are_read(unpacked: Any, name: str) -> None:
     labels, rounds, losses = FOLDERS[name]
     folder = fljax.load(unpacked(name))
-    assert folder.labels == labels
-    assert folder.metrics["rounds_done"].values.tolist() == rounds
+    assert (folder.labels, folder.metrics["rounds_done"].values.tolist()) == (labels, rounds)
     np.testing.assert_allclose(folder.last["average_loss"].values.ravel(), losses, rtol=1e-6)
     if name == "long_records":
         assert folder.records["stored_apart"].values.tolist() == [1]
@@ -120,25 +120,18 @@ def test_worth_and_certificates_are_read(unpacked: Any) -> None:
 
 
 @pytest.mark.in_turn
-def test_commands_read_them(unpacked: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    def call(*arguments: str) -> str:
-        with pytest.raises(SystemExit) as stopped:
-            cli.main(arguments)
-        written = capsys.readouterr()
-        assert stopped.value.code == 0, written.err
-        return written.out
-
+def test_commands_read_them(unpacked: Any) -> None:
     places = {name: str(unpacked(name)) for name in write.FOLDERS}
-    assert "a:b/c" in call("compare", places["finished"], places["compared"])
-    assert "fedavg" in call("export", places["finished"], "--csv")
+    assert "a:b/c" in printed("compare", places["finished"], places["compared"])
+    assert "fedavg" in printed("export", places["finished"], "--csv")
     for name in ("finished", "going_on", "all_models", "long_records", "swept", "compared"):
-        call("report", places[name])
+        printed("report", places[name])
         assert "a:b/c" in (pathlib.Path(places[name]) / "report.html").read_text() or name in (
             "all_models",
             "long_records",
         )
     again = ("--out", places["valued"], "--resume", "--baseline", "chance")
-    assert "fedprox" in call("worth", f"{places['valued']}/config.toml", *again)
+    assert "fedprox" in printed("worth", f"{places['valued']}/config.toml", *again)
 
 
 @pytest.mark.in_turn

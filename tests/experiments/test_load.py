@@ -46,8 +46,7 @@ def test_what_it_gives_back(finished: tuple[Any, pathlib.Path]) -> None:
     assert run.labels == ("fedavg", "mine")
     assert run.last.drop_vars("evaluated_round").equals(run.metrics.isel(evaluated_round=-1, drop=True))
     assert run.metrics.identical(outcome.metrics)
-    assert run.records.sizes == outcome.records.sizes
-    assert run.config.rounds == 4
+    assert (run.records.sizes, run.config.rounds) == (outcome.records.sizes, 4)
     assert repr(run) == f"<run {str(folder)!r}: fedavg, mine; 2 seeds, 4 rounds, models: all>"
     with quick_programs():
         result = outcome.models["mine"]

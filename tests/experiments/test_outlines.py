@@ -16,12 +16,12 @@ import pandas
 import pytest
 
 import fljax
-from fljax import cli
 from fljax import config as configuration
 from fljax.experiments import outlines
 from fljax.experiments import run as experiment
 from fljax.experiments.inputs.setup import build_world, resolve_setup
 from fljax.protocol import AbsentRows, Names, RowsAbsent
+from tests.toys import command
 from tests.toys.quick import quick_programs
 
 TEXT = """
@@ -107,9 +107,7 @@ def test_models_predict_with_the_data(finished: tuple[Any, pathlib.Path], label:
 
 
 @pytest.mark.in_turn
-def test_models_predict_without_the_data(
-    finished: tuple[Any, pathlib.Path], copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_predict_without_the_data(finished, copied, monkeypatch):
     (copied / "patients.csv").unlink()
     run = load(copied, monkeypatch)
     names = [run.names_of(seed) for seed in range(2)]
@@ -126,9 +124,7 @@ def test_models_predict_without_the_data(
 
 
 @pytest.mark.in_turn
-def test_a_changed_file_changes_no_prediction(
-    finished: tuple[Any, pathlib.Path], copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_file_changes_no_prediction(finished, copied, monkeypatch):
     changed = frame()[["pressure", "age", "time", "state", "site"]].replace("ill", "zill")
     changed["age"] += 100
     changed.to_csv(copied / "patients.csv", index=False)
@@ -180,9 +176,7 @@ def test_no_file_and_no_pickle_has_rows(finished: tuple[Any, pathlib.Path]) -> N
 
 
 @pytest.mark.in_turn
-def test_a_folder_without_an_outline_has_another_scale(
-    finished: tuple[Any, pathlib.Path], copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_an_outline_has_another_scale(finished, copied, monkeypatch):
     """An older version saved it, whose models saw features with moments of all rows."""
     (copied / "run" / outlines.FILE).unlink()
     run = load(copied, monkeypatch)
@@ -190,8 +184,7 @@ def test_a_folder_without_an_outline_has_another_scale(
         ValueError, match=r"expected data\.npz with the scale of the features .*, got none: an older fljax"
     ):
         run.predict("fedavg", 0, frame()[COLUMNS])
-    assert run.names.classes == ("ill", "well")
-    assert run.names_of(1) == load(finished[1], monkeypatch).names_of(1)
+    assert (run.names.classes, run.names_of(1)) == (("ill", "well"), load(finished[1], monkeypatch).names_of(1))
 
 
 @pytest.mark.in_turn
@@ -204,51 +197,46 @@ def test_a_damaged_outline_is_one_sentence(copied: pathlib.Path, monkeypatch: py
             _ = load(copied, monkeypatch).names
 
 
+def call(folder: pathlib.Path, *arguments: str) -> tuple[int, str]:
+    words = ("run", folder / "mine.toml", "--out", folder / "run", "--no-report", "--quiet", *arguments)
+    with quick_programs():
+        code, _, err = command.call(*words)
+    return code, err
+
+
 @pytest.mark.in_turn
-def test_a_run_does_not_go_on_with_other_data(
-    finished: tuple[Any, pathlib.Path], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_does_not_go_on_with_other_data(tmp_path: pathlib.Path) -> None:
     frame().to_csv(tmp_path / "patients.csv", index=False)
     config = tmp_path / "mine.toml"
     config.write_text(TEXT + '[[algorithms]]\nname = "fedavg"\n')
 
-    def call(*arguments: str) -> tuple[Any, str]:
-        with pytest.raises(SystemExit) as stopped, quick_programs():
-            cli.main(["run", str(config), "--out", str(tmp_path / "run"), "--no-report", "--quiet", *arguments])
-        return stopped.value.code, capsys.readouterr().err
-
-    assert call() == (0, "")
+    assert call(tmp_path) == (0, "")
     (tmp_path / "run" / "results.nc").unlink()
     frame().assign(age=0.5).to_csv(tmp_path / "patients.csv", index=False)
-    code, words = call("--resume")
+    code, words = call(tmp_path, "--resume")
     assert code != 0
     assert "whose models were trained on them, got data that have changed; take a new folder" in words
     (tmp_path / "patients.csv").unlink()
-    code, words = call("--resume")
+    code, words = call(tmp_path, "--resume")
     assert code != 0
     assert "expected the path of a file" in words
     assert len(words.strip().splitlines()) == 1
 
 
 @pytest.mark.in_turn
-def test_a_run_that_failed_does_not_bind_its_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_failed_does_not_bind_its_folder(tmp_path: pathlib.Path) -> None:
     frame().to_csv(tmp_path / "patients.csv", index=False)
     config = tmp_path / "mine.toml"
     text = TEXT.replace("held_fraction = 0.1", "") + '[[algorithms]]\nname = "rank"\nrank_on = "validation"\n'
     config.write_text(text)
 
-    def call(*arguments: str) -> tuple[Any, str]:
-        with pytest.raises(SystemExit) as stopped, quick_programs():
-            cli.main(["run", str(config), "--out", str(tmp_path / "run"), "--no-report", "--quiet", *arguments])
-        return stopped.value.code, capsys.readouterr().err
-
-    assert call()[0] == 2
+    assert call(tmp_path)[0] == 2
     assert (tmp_path / "run" / outlines.FILE).is_file()
     config.write_text(text.replace('"rank"\nrank_on = "validation"', '"fedavg"').replace("seeds = 2", "seeds = 1"))
-    assert call() == (0, "")
+    assert call(tmp_path) == (0, "")
     (tmp_path / "run" / outlines.FILE).unlink()
     (tmp_path / "run" / "results.nc").unlink()
-    code, words = call("--resume")
+    code, words = call(tmp_path, "--resume")
     assert code == 2
     assert "beside the models in" in words
     assert not (tmp_path / "run" / outlines.FILE).exists()
@@ -259,8 +247,7 @@ def test_names_come_back(tmp_path: pathlib.Path) -> None:
     names = Names((np.int64(3), None, "x", ("a", 1.5), datetime.date(2020, 1, 2)), ("c",) * 4)
     numbers = dataset._replace(classes=np.int64(3), vocabulary=None)
     outlines.save(tmp_path, outlines.contents(federation, numbers, [names]), 7)
-    found = outlines.load(tmp_path)
-    assert found is not None
+    found: Any = outlines.load(tmp_path)
     assert found.names == (Names((3, None, "x", ("a", 1.5), "2020-01-02"), ("c",) * 4),)
     assert (found.dataset.classes, found.checksum) == (3, 7)
 

@@ -131,9 +131,6 @@ def test_its_memory_is_estimated() -> None:
         estimate_standalone(models.start_from(TASK, TASK.init(jax.random.key(0))), FEDERATION, LOCAL, initial="own")
 
 
-# --- What is refused ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.unchecked
 @pytest.mark.parametrize("initial", ["mine", "", None])
 def test_unknown_names_are_refused(initial: Any) -> None:
@@ -169,9 +166,6 @@ def test_given_parameters_are_refused() -> None:
         compare("own", models.start_from(TASK, params))
 
 
-# --- Comparisons and configs --------------------------------------------------------------------------------
-
-
 def compare(initial: Any, task: Any = TASK) -> fljax.Comparison:
     how: dict[str, Any] = {"rounds": 1, "seeds": SEEDS, "progress": False, "standalone_initial": initial}
     return fljax.compare(["fedavg"], FEDERATION, task, LOCAL, standalone=LOCAL, **how)
@@ -197,8 +191,7 @@ def test_a_key_of_a_config() -> None:
     assert written().standalone.initial == "shared"
     assert 'initial = "shared"' in config.dumps(written())
     setup = resolve_setup(written(standalone={"steps": 3, "initial": "own"}))
-    assert setup.standalone_initial == "own"
-    assert setup.standalone == resolve_setup(written()).standalone
+    assert (setup.standalone_initial, setup.standalone) == ("own", resolve_setup(written()).standalone)
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,7 @@ def test_losses_by_name_belong_to_clients_of_each_seed():
 def test_a_file_is_as_losses_by_name(tmp_path):
     path = tmp_path / "losses.csv"
     path.write_text("client,loss,note\n north ,1,a\nwest,2.0,b\n7,3e0,c\nsouth,4,d\n")
-    found = requirement_of(Requirement(file=path))
-    assert found is not None
+    found: Any = requirement_of(Requirement(file=path))
     assert found.value == LOSSES
     assert found.file is None
 

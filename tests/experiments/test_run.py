@@ -20,6 +20,7 @@ from fljax.experiments.inputs.setup import build_federation
 from fljax.results import folders, read_lines
 from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite, diverged_seeds
+from tests.refusals import refuses
 from tests.toys.configs import BASE, build
 from tests.toys.not_finite import sends_nan
 
@@ -39,8 +40,7 @@ def test_every_algorithm_stands_on_the_same_split_with_every_metric(finished):
     outcome, events, _ = finished
     metrics = outcome.metrics
     assert list(metrics["algorithm"].values) == ["fedavg", "incfl"]
-    assert metrics.sizes["client"] == 6
-    assert metrics.sizes["unseen"] == 2
+    assert (metrics.sizes["client"], metrics.sizes["unseen"]) == (6, 2)
     assert list(metrics["evaluated_round"].values) == [0, 2, 4]
     first = metrics["test_loss"].sel(evaluated_round=0)
     np.testing.assert_array_equal(first.sel(algorithm="fedavg"), first.sel(algorithm="incfl"))
@@ -141,8 +141,7 @@ def test_resume_refuses_another_config(finished, tmp_path):
 def test_a_run_never_writes_over_results(finished):
     _, _, folder = finished
     before = (folder / "results.nc").read_bytes()
-    with pytest.raises(ValueError, match="expected a folder without results"):
-        run.run(build(rounds=6), directory=folder)
+    refuses(lambda: run.run(build(rounds=6), directory=folder), "expected a folder without results")
     with (
         folders.claim(folder, configuration.dumps(build()), resume=True),
         pytest.raises(ValueError, match="expected a folder that no other process writes to"),
@@ -363,8 +362,7 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
 )
 def test_builders_say_what_is_wrong_before_anything_is_trained(changes, sentence):
     events: list[Event] = []
-    with pytest.raises(ValueError, match=sentence):
-        run.run(build(**changes), on_event=events.append)
+    refuses(lambda: run.run(build(**changes), on_event=events.append), sentence)
     assert {event.stage for event in events} == {"data"}
 
 
@@ -386,10 +384,8 @@ def test_a_model_of_texts_learns_the_vocabulary_from_the_data():
     assert params["body"]["embedding"]["embedding"].shape == (9, 4)
     with pytest.raises(ValueError, match=r"models bilstm, text_cnn, got 'mlp' for the texts of"):
         build_federation(build(seeds=1, data=data, model={"name": "mlp"}))
-    with pytest.raises(ValueError, match="expected texts for bilstm"):
-        build_federation(build(seeds=1, model={"name": "bilstm"}))
-    with pytest.raises(ValueError, match="vocabulary"):
-        build(model={"name": "bilstm", "vocabulary": 9})
+    refuses(lambda: build_federation(build(seeds=1, model={"name": "bilstm"})), "expected texts for bilstm")
+    refuses(lambda: build(model={"name": "bilstm", "vocabulary": 9}), "vocabulary")
 
 
 @pytest.mark.thorough
@@ -451,8 +447,7 @@ def test_an_error_of_the_next_programs_does_not_stop_a_run(faulty, monkeypatch, 
 
     monkeypatch.setattr(programs, "compile_ahead", fails)
     if faulty == "fedavg":
-        with pytest.raises(ValueError, match="expected a program, got none"):
-            run.run(build(), directory=tmp_path)
+        refuses(lambda: run.run(build(), directory=tmp_path), "expected a program, got none")
     else:
         assert list(run.run(build(), directory=tmp_path).metrics["algorithm"].values) == ["fedavg", "incfl"]
     assert raised == [faulty]

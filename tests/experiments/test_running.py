@@ -142,9 +142,6 @@ def test_all_callbacks_are_called_even_if_one_stops_the_run():
     assert seen == [("a", 4), ("a", 4)]
 
 
-# --- Stopped before an algorithm is finished ---------------------------------------------------------------
-
-
 def assert_same(one: pathlib.Path, other: pathlib.Path) -> None:
     for found, expected in zip(folders.load(one), folders.load(other), strict=True):
         times = [name for name in expected if str(name).startswith("seconds_")]

@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from fljax import cli
 from fljax import config as configuration
 from fljax.experiments import run, saved_models
+from tests.refusals import refuses
+from tests.toys import command
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.thorough
@@ -80,52 +81,46 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(finished, tmp_path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(OSError, match="No space"):
-        saved_models.save(tmp_path, "iafl", plan, result)
+    refuses(lambda: saved_models.save(tmp_path, "iafl", plan, result), "No space", OSError)
     assert path.read_bytes() == before
     assert list((tmp_path / "models").iterdir()) == [path]
 
 
 def test_what_is_wrong_is_one_sentence(finished, tmp_path):
     _, folder = finished
-    with pytest.raises(ValueError, match=r"expected a run folder with config\.toml"):
-        saved_models.load(tmp_path, "iafl")
-    with pytest.raises(ValueError, match="expected one of the labels a:b/c, iafl"):
-        saved_models.load(folder, "iaffl")
+    refuses(lambda: saved_models.load(tmp_path, "iafl"), r"expected a run folder with config\.toml")
+    refuses(lambda: saved_models.load(folder, "iaffl"), "expected one of the labels a:b/c, iafl")
     (tmp_path / "config.toml").write_text((folder / "config.toml").read_text())
-    with pytest.raises(ValueError, match="which fljax run --save-models last writes, got no such file"):
-        saved_models.load(tmp_path, "iafl")
+    refuses(lambda: saved_models.load(tmp_path, "iafl"), "which fljax run --save-models last writes, got no such file")
     (tmp_path / "models").mkdir()
     whole = (folder / "models" / "iafl.npz").read_bytes()
     damaged = tmp_path / "models" / "iafl.npz"
     for content in (b"", whole[: len(whole) // 2], b"\x80\x04K\x01."):
         damaged.write_bytes(content)
-        with pytest.raises(ValueError, match=r"expected whole models in .*, got a damaged file"):
-            saved_models.load(tmp_path, "iafl")
+        refuses(lambda: saved_models.load(tmp_path, "iafl"), r"expected whole models in .*, got a damaged file")
     damaged.write_bytes((folder / "models" / "a%3Ab%2Fc.npz").read_bytes())
-    with pytest.raises(ValueError, match="got those of another algorithm"):
-        saved_models.load(tmp_path, "iafl")
+    refuses(lambda: saved_models.load(tmp_path, "iafl"), "got those of another algorithm")
 
 
-def test_the_command(finished, tmp_path, monkeypatch, capsys):
+def call(*arguments: str) -> tuple[int, str]:
+    with quick_programs():
+        code, out, err = command.call("run", "tiny.toml", "--no-report", "--json", "--quiet", *arguments)
+    assert not out or json.loads(out)
+    return code, err
+
+
+def test_the_command(finished, tmp_path, monkeypatch):
     """What is finished already has no models any more: that is said, and nothing is lost."""
     monkeypatch.chdir(tmp_path)
     config = configuration.parse(BASE | {"seeds": 1, "rounds": 1, "algorithms": [{"name": "fedavg"}]}, name="tiny")
     (tmp_path / "tiny.toml").write_text(configuration.dumps(config))
 
-    def call(*arguments: str) -> tuple[Any, str]:
-        with pytest.raises(SystemExit) as stopped, quick_programs():
-            cli.main(["run", "tiny.toml", "--out", "x", "--no-report", "--json", "--quiet", *arguments])
-        written = capsys.readouterr()
-        assert not written.out or json.loads(written.out)
-        return stopped.value.code, written.err
-
-    assert call() == (0, "")
-    code, words = call("--save-models", "last", "--resume")
+    assert call("--out", "x") == (0, "")
+    code, words = call("--out", "x", "--save-models", "last", "--resume")
     assert code == 1
     assert "expected models of all algorithms, got none of fedavg, which were finished before models were" in words
     (tmp_path / "x" / "results.nc").unlink()
-    assert call("--save-models", "last", "--resume") == (0, "")
+    assert call("--out", "x", "--save-models", "last", "--resume") == (0, "")
     with quick_programs():
         assert saved_models.load("x", "fedavg").predict(0, np.zeros((1, 4), np.float32)).shape[0] == 1
 
@@ -139,17 +134,12 @@ def test_every_label_has_a_file_of_its_own_that_file_systems_take(tmp_path: path
     assert len({name.lower() for name in names}) == len(names)
 
 
-def test_best_and_all(tmp_path, monkeypatch, capsys):
+def test_best_and_all(tmp_path, monkeypatch):
     """The files, and that a killed and resumed run has the same ones."""
     monkeypatch.chdir(tmp_path)
     raw = BASE | {"rounds": 5, "evaluate_every": 2, "save_models": "all", "algorithms": [{"name": "fedavg"}]}
     raw["data"] = BASE["data"] | {"valid_fraction": 0.3}
     (tmp_path / "tiny.toml").write_text(configuration.dumps(configuration.parse(raw, name="tiny")))
-
-    def call(*arguments: str) -> tuple[Any, str]:
-        with pytest.raises(SystemExit) as stopped, quick_programs():
-            cli.main(["run", "tiny.toml", "--no-report", "--quiet", *arguments])
-        return stopped.value.code, capsys.readouterr().err
 
     assert call("--out", "x") == (0, "")
     files = sorted(path.relative_to("x/models").as_posix() for path in pathlib.Path("x/models").rglob("*.npz"))
@@ -171,8 +161,7 @@ def test_best_and_all(tmp_path, monkeypatch, capsys):
     assert (
         pathlib.Path("y/models/best/fedavg.npz").read_bytes() == pathlib.Path("x/models/best/fedavg.npz").read_bytes()
     )
-    with pytest.raises(ValueError, match=r"--save-models last writes, got models of best only"):
-        saved_models.load("y", "fedavg")
+    refuses(lambda: saved_models.load("y", "fedavg"), r"--save-models last writes, got models of best only")
     code, words = call("--out", "z", "--save-models", "best", "--set", "data.valid_fraction=0")
     assert code == 2
     assert "save_models: expected data.valid_fraction to be positive for 'best', got 0" in words
@@ -180,7 +169,6 @@ def test_best_and_all(tmp_path, monkeypatch, capsys):
     assert code == 2
     assert "save_models" in words
     assert "expected one of the values none, last, best, all, got 'first'" in words
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["sweep", "tiny.toml", "--grid", "local.learning_rate=0.1,0.2"])
-    assert stopped.value.code == 2
-    assert "save_models: expected 'none' in a sweep" in capsys.readouterr().err
+    code, _, words = command.call("sweep", "tiny.toml", "--grid", "local.learning_rate=0.1,0.2")
+    assert code == 2
+    assert "save_models: expected 'none' in a sweep" in words

@@ -295,8 +295,7 @@ def test_gridded() -> None:
     assert found["x"].dims == ("a", "b", "seed", "row")
     np.testing.assert_array_equal(found["x"].isel(seed=0, row=0), [[0, 1], [2, 3]])
     assert np.isnan(found["x"].isel(b=0, row=1)).all()  # shorter cells are filled up
-    assert found["a_recorded"].shape == (2, 2)
-    assert found["b"].values.tolist() == ["true", "[3]"]
+    assert (found["a_recorded"].shape, found["b"].values.tolist()) == ((2, 2), ["true", "[3]"])
 
 
 # --- Pictures -----------------------------------------------------------------------------------------------

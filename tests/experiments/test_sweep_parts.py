@@ -126,9 +126,7 @@ def test_a_part_without_cells_may_be_the_first(tmp_path: pathlib.Path, monkeypat
 
 
 def test_ranges() -> None:
-    assert sweep.ranges([2, 5, 6, 7]) == "2,5-7"
-    assert sweep.ranges([1, 2, 9]) == "1-2,9"
-    assert sweep.ranges([]) == ""
+    assert (sweep.ranges([2, 5, 6, 7]), sweep.ranges([1, 2, 9]), sweep.ranges([])) == ("2,5-7", "1-2,9", "")
 
 
 def test_environments_of_parts(tmp_path: pathlib.Path) -> None:

@@ -22,6 +22,7 @@ from fljax.results.folders import claim
 from fljax.results.identity import begin_checkpoints
 from tests.contributions.games import THREE
 from tests.games.known import among, table_of
+from tests.refusals import refuses
 from tests.toys.configs import THREE_CLIENTS
 
 
@@ -86,19 +87,13 @@ def test_finished_algorithms_are_not_repeated(retrained: list[dict[str, Any]], t
         (Question(among=[{0}]), "expected the coalitions of the tables in .* got 1 others in place of 8"),
     ],
 )
-def test_another_question_is_refused(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, question: Question, words: str
-) -> None:
+def test_another_question_is_refused(retrained, tmp_path, question, words):
     worth.run(config(), directory=tmp_path)
-    with pytest.raises(ValueError, match=words):
-        worth.run(config(), question, directory=tmp_path, resume=True)
-    with pytest.raises(ValueError, match="expected a folder without results, or --resume"):
-        worth.run(config(), directory=tmp_path)
-    with pytest.raises(ValueError, match=r"got a changed one: rounds is"):
-        worth.run(config(rounds=9), directory=tmp_path, resume=True)
+    refuses(lambda: worth.run(config(), question, directory=tmp_path, resume=True), words)
+    refuses(lambda: worth.run(config(), directory=tmp_path), "expected a folder without results, or --resume")
+    refuses(lambda: worth.run(config(rounds=9), directory=tmp_path, resume=True), r"got a changed one: rounds is")
     more = config(algorithms=[*THREE_CLIENTS["algorithms"], {"name": "fedavg", "label": "again"}])
-    with pytest.raises(ValueError, match=r"got a changed one: algorithms\.2"):
-        worth.run(more, directory=tmp_path, resume=True)
+    refuses(lambda: worth.run(more, directory=tmp_path, resume=True), r"got a changed one: algorithms\.2")
     with pytest.raises(ValueError, match=r"which holds worth\.nc"), claim(tmp_path, dumps(config(rounds=9))):
         pass
     worth.run(config(), directory=tmp_path, resume=True)  # what was refused changed nothing in the folder
@@ -110,9 +105,7 @@ def value(algorithm: Any, state: Any, scores: Any) -> Any:
 
 
 @pytest.mark.in_turn
-def test_functions_of_one_name_are_different_values(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_of_one_name_are_different_values(retrained, tmp_path, monkeypatch):
     monkeypatch.setattr(worth, "check_value", lambda *_: None)
 
     def elsewhere(algorithm: Any, state: Any, scores: Any) -> Any:
@@ -129,9 +122,7 @@ def test_functions_of_one_name_are_different_values(
 
 
 @pytest.mark.in_turn
-def test_a_changed_function_is_another_value(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_function_is_another_value(retrained, tmp_path, monkeypatch):
     monkeypatch.setattr(worth, "check_value", lambda *_: None)
     asked = Question(value=value)
     worth.run(config(), asked, directory=tmp_path)
@@ -148,9 +139,7 @@ def test_a_changed_function_is_another_value(
 
 
 @pytest.mark.in_turn
-def test_other_data_are_refused_where_tables_are_missing(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_data_are_refused_where_tables_are_missing(retrained, tmp_path, monkeypatch):
     """As of ``fljax run --resume``, which does not read the data if nothing is missing."""
     tables = worth.run(config(), directory=tmp_path).tables
     saved = games.load(tmp_path / TABLES)
@@ -163,14 +152,11 @@ def test_other_data_are_refused_where_tables_are_missing(
     worth.run(config(), directory=tmp_path, resume=True)
 
 
-def test_a_run_in_the_same_folder_keeps_its_checkpoints(
-    retrained: list[dict[str, Any]], tmp_path: pathlib.Path
-) -> None:
+def test_a_run_in_the_same_folder_keeps_its_checkpoints(retrained, tmp_path):
     with claim(tmp_path, dumps(config())):
         begin_checkpoints(tmp_path, dumps(config()), None)
     (tmp_path / "checkpoints" / "fedavg").mkdir()
-    with pytest.raises(ValueError, match="which holds checkpoints"):
-        worth.run(config(), directory=tmp_path)
+    refuses(lambda: worth.run(config(), directory=tmp_path), "which holds checkpoints")
     worth.run(config(), directory=tmp_path, resume=True)
     assert (tmp_path / "checkpoints" / "fedavg").is_dir()
     places = {pathlib.Path(call["checkpoint"].folder) for call in retrained}
@@ -181,8 +167,7 @@ def test_a_run_in_the_same_folder_keeps_its_checkpoints(
 def test_blocks_of_another_config_are_refused(retrained: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     with claim(tmp_path, dumps(config())):
         begin_checkpoints(tmp_path / "worth", dumps(config()), None)
-    with pytest.raises(ValueError, match=r"or --resume, got .* which holds worth/checkpoints"):
-        worth.run(config(), directory=tmp_path)
+    refuses(lambda: worth.run(config(), directory=tmp_path), r"or --resume, got .* which holds worth/checkpoints")
     with pytest.raises(ValueError, match=r"the config of the checkpoints in .* got a changed one: rounds is"):
         worth.run(config(rounds=9), directory=tmp_path, resume=True)
     worth.run(config(), directory=tmp_path, resume=True)
@@ -190,16 +175,13 @@ def test_blocks_of_another_config_are_refused(retrained: list[dict[str, Any]], t
 
 def test_a_pooled_algorithm_has_no_coalitions(retrained: list[dict[str, Any]]) -> None:
     pooled = config(algorithms=[{"name": "fedavg", "pooled": True}])
-    with pytest.raises(ValueError, match="whose clients train for coalitions, got fedavg with pooled = true"):
-        worth.run(pooled)
+    refuses(lambda: worth.run(pooled), "whose clients train for coalitions, got fedavg with pooled = true")
     assert not retrained
 
 
 def test_what_is_refused_before_anything_runs(retrained: list[dict[str, Any]]) -> None:
-    with pytest.raises(ValueError, match="expected at most 7 runs, got 8 runs"):
-        worth.run(config(), Question(max_runs=7))
-    with pytest.raises(ValueError, match="expected one of the values"):
-        worth.run(config(), Question(value="accuracy"))
+    refuses(lambda: worth.run(config(), Question(max_runs=7)), "expected at most 7 runs, got 8 runs")
+    refuses(lambda: worth.run(config(), Question(value="accuracy")), "expected one of the values")
     assert not retrained
 
 

@@ -19,10 +19,7 @@ GAINS = np.array(
 
 
 def unilateral(gains: np.ndarray, *, outside: float | None = 0.4) -> PayoffTable:
-    """A table ``[R, 1 + N, N]`` in which client k gains ``gains[:, k]`` by "lie", and each other one loses 0.1 of it.
-
-    Honest payoffs differ between seeds, which pairing removes.
-    """
+    """A table ``[R, 1 + N, N]`` in which client k gains ``gains[:, k]`` by "lie", and each other loses 0.1 of it."""
     seeds, clients = gains.shape
     honest = 0.5 + 0.03 * np.arange(seeds)[:, None] + 0.01 * np.arange(clients)[None]
     payoffs = np.repeat(honest[:, None], clients + 1, axis=1)

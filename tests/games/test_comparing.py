@@ -65,9 +65,6 @@ def test_deviations_have_the_total_of_the_truth() -> None:
     np.testing.assert_allclose(deviation, expected, atol=1e-12)
 
 
-# --- Algorithms beside each other ------------------------------------------------------------------------------------
-
-
 def of_worths(*rows: Any) -> games.CoalitionTable:
     """A table of additive games: what a client is worth is its number."""
     return table_of(np.array(rows, float) @ members_of(len(rows[0])).T)

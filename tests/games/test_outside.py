@@ -29,7 +29,6 @@ EFFORTS: dict[str, tuple[Strategy, float]] = {
     "no effort": (Strategy(effort=0.0), 1),  # on one row, in as many steps
 }
 LIES = {name: strategy for name, (strategy, _) in EFFORTS.items()}
-SPENT = np.array([1.0, *(effort for _, effort in EFFORTS.values())])
 
 
 def played(cost: Any = 0.0, plan: Plan = PLAN, data: Any = None, **changes: Any) -> games.PayoffTable:

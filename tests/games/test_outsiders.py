@@ -97,9 +97,7 @@ def losses(federation: Federation, plan: fljax.Plan = PLAN, seeds: Any = SEEDS) 
 )
 @settings(phases=[Phase.generate])
 @given(scale=scales, rows=other_rows, labels=st.integers(0, 2**ROWS - 1))
-def test_other_rows_change_no_bit(
-    tmp_path_factory: Any, reader: str, scale: tuple[float, float], rows: np.ndarray, labels: int
-) -> None:
+def test_other_rows_change_no_bit(tmp_path_factory, reader, scale, rows, labels):
     offset, size = scale
     x, y, folder = (STANDARD + offset) * size, KIND.copy(), tmp_path_factory.mktemp("rows")
     changed, kinds = x.copy(), y.copy()

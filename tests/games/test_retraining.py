@@ -35,9 +35,6 @@ def few(clients: int) -> Federation:
     return whole._replace(clients=fljax.trees.take(whole.clients, order), unseen=None)
 
 
-# --- Which coalitions --------------------------------------------------------------------------------------------
-
-
 def test_all_coalitions_and_those_of_leave_one_out() -> None:
     np.testing.assert_array_equal(chosen_members(None, 3), members_of(3))
     rows = chosen_members("leave_one_out", 20)
@@ -75,9 +72,6 @@ def test_other_coalitions_are_refused(among: Any, words: str) -> None:
 def test_many_clients_have_a_number_that_can_be_read() -> None:
     with pytest.raises(ValueError, match=r"got 100 clients, which have 2\^100 coalitions"):
         chosen_members(None, 100)
-
-
-# --- What they cost ----------------------------------------------------------------------------------------------
 
 
 def test_client_steps() -> None:
@@ -135,9 +129,6 @@ def test_too_many_runs_are_refused_with_the_numbers() -> None:
 def test_bad_questions_are_refused_before_anything_runs(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         games.coalitions(plan(), few(2), rounds=ROUNDS, **changes)
-
-
-# --- The table ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

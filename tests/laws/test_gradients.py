@@ -1,8 +1,4 @@
-"""Law 17: what reverse mode says of two rounds is what finite differences say, for every float of every algorithm.
-
-In double precision reverse mode is compared with central differences. In single precision, whose differences are
-inexact, it is compared with forward mode, and with reverse mode in double precision.
-"""
+"""Law 17: reverse mode of two rounds is finite differences; in single precision, forward mode and double's."""
 
 from __future__ import annotations
 

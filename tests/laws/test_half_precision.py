@@ -1,8 +1,4 @@
-"""Half precision: whatever is added up, counted and judged is that of float32.
-
-Features, initial models and steps are fractions with few digits, so that logits are exact in every dtype: runs differ
-where something else than a gradient is in half precision.
-"""
+"""Half precision: logits are exact in every dtype here, and what is added up, counted and judged is float32's."""
 
 from __future__ import annotations
 

@@ -23,10 +23,8 @@ def test_strictness_and_ties():
     # One better, one tied, one worse; the client without test samples does not count.
     assert m.incentivised(LOSS, ALONE).tolist() == [True, False, False, False]
     assert m.incentivised_participation_rate(LOSS, ALONE) == pytest.approx(1 / 3)
-    assert m.global_model_appeal(LOSS, ALONE) == pytest.approx(1 / 3)
-    assert m.ipr_loss(LOSS, ALONE) == pytest.approx(2 / 3)
-    assert m.ipr_accuracy(LOSS, ALONE) == pytest.approx(2 / 3)
-    assert m.ipr_accuracy(-LOSS, -ALONE) == pytest.approx(2 / 3)
+    assert (m.global_model_appeal(LOSS, ALONE), m.ipr_loss(LOSS, ALONE)) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert (m.ipr_accuracy(LOSS, ALONE), m.ipr_accuracy(-LOSS, -ALONE)) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
 
 
 @pytest.mark.unchecked
@@ -46,8 +44,7 @@ def test_preferred_model():
 
 def test_accuracies():
     accuracy = np.array([0.5, 0.75, NAN])
-    assert m.average_accuracy(accuracy) == 0.625
-    assert m.maximum_accuracy(accuracy) == 0.75
+    assert (m.average_accuracy(accuracy), m.maximum_accuracy(accuracy)) == (0.625, 0.75)
     assert m.accuracy_increase(accuracy, np.array([0.25, 0.75, 0.5])) == 0.125
     gain = m.personalised_model_accuracy_gain(accuracy, np.array([0.25, 0.875, 0.5]))
     np.testing.assert_array_equal(gain, [0.25, -0.125, NAN])
@@ -55,8 +52,7 @@ def test_accuracies():
 
 def test_opt_outs():
     gain = np.array([-0.5, 0.0, 0.25, NAN])
-    assert m.opt_outs(gain) == 1
-    assert m.opt_outs(gain, threshold=0.1) == 2
+    assert (m.opt_outs(gain), m.opt_outs(gain, threshold=0.1)) == (1, 2)
     assert m.opt_outs(gain, threshold=np.array([-0.75, 0.0, 0.5, 0.0])) == 1
     assert m.participation_rate(gain) == pytest.approx(2 / 3)
     assert m.participation_rate(gain, threshold=0.25) == pytest.approx(1 / 3)
@@ -67,8 +63,7 @@ def test_who_gains_what_is_asked_for_stays_whatever_the_rounding(dtype):
     """0.32 - 0.3 is below 0.02 in both precisions, as are 0.1 + 0.2 - 0.3 and 0 apart."""
     gain = np.array([0.32, 0.52, 0.3], dtype) - np.array([0.3, 0.5, 0.3], dtype)
     assert (gain < dtype(0.02)).any()
-    assert m.opt_outs(gain, threshold=0.02) == 1
-    assert m.participation_rate(gain, threshold=0.02) == pytest.approx(2 / 3)
+    assert (m.opt_outs(gain, threshold=0.02), m.participation_rate(gain, threshold=0.02)) == (1, pytest.approx(2 / 3))
     assert m.opt_outs(-np.finfo(dtype).eps * np.ones(2, dtype)) == 0
     # One row of a million is more than rounding.
     assert m.opt_outs(gain - dtype(1e-6), threshold=0.02) == 3
@@ -91,10 +86,8 @@ def test_gini_coefficient():
     values = np.array([3.0, 0.0, 7.0, 1.0, NAN])
     pairs = np.abs(values[:4, None] - values[:4]).sum()
     assert m.gini_coefficient(values) == pytest.approx(pairs / (2 * 16 * values[:4].mean()))
-    assert m.gini_coefficient(np.full(7, 0.1)) == pytest.approx(0, abs=1e-15)
-    assert m.gini_coefficient(np.zeros(3)) == 0
-    assert m.gini_coefficient(np.array([0.0, 0.0, 0.0, 9.0])) == 0.75
-    assert m.gini_coefficient(np.array([5.0, NAN])) == 0
+    assert (m.gini_coefficient(np.full(7, 0.1)), m.gini_coefficient(np.zeros(3))) == (pytest.approx(0, abs=1e-15), 0)
+    assert (m.gini_coefficient(np.array([0.0, 0.0, 0.0, 9.0])), m.gini_coefficient(np.array([5.0, NAN]))) == (0.75, 0)
     assert np.isnan(m.gini_coefficient(np.array([NAN, NAN])))
     tokens = np.array([[500, 500], [0, 1000]])
     np.testing.assert_array_equal(m.gini_coefficient(tokens), [0, 0.5])
@@ -141,8 +134,7 @@ def test_batches_jax_and_nobody(metric, count):
     arrays[0][0, 0, 1] = NAN
     out = metric(*arrays)
     assert isinstance(out, np.ndarray)
-    assert out.shape == (2, 3)
-    assert out.dtype == np.float32
+    assert (out.shape, out.dtype) == ((2, 3), np.float32)
     assert np.isnan(out[1, 2])
     assert np.isnan(out).sum() == 1
     np.testing.assert_allclose(out[0, 1], metric(*(a[0, 1] for a in arrays)), rtol=1e-6)

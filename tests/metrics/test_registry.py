@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from fljax.config.reading import load_grid
 from fljax.experiments import run, sweep
 from fljax.metrics import registry
 from fljax.results import sweeps
-from tests.toys.quick import quick_programs
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_programs")]
 
 BASE = {
     "seeds": 2,
@@ -45,12 +43,6 @@ ALGORITHMS = [
     {"name": "iafl"},
     {"name": "fedavg", "label": "tuned", "scenarios": [{"name": "finetuned", "steps": 2}]},
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_programs():
-        yield
 
 
 @pytest.fixture(scope="module")

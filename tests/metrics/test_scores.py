@@ -146,8 +146,7 @@ def test_outputs_of_a_task_without_classes_reach_a_function_as_they_are() -> Non
     outputs, labels = np.array([[[1.0], [2.5], [9.0]]]), np.array([[1.0, 2.0, 0.0]])
     predicted = Predicted(outputs, labels, np.array([2]), np.array([True]))
     found = scores_of_clients(scores_of([_mae]), predicted, classes=False)
-    assert found["score__mae"].tolist() == [0.25]
-    assert found["pooled_score__mae"] == 0.25
+    assert (found["score__mae"].tolist(), found["pooled_score__mae"]) == ([0.25], 0.25)
 
 
 @pytest.mark.unchecked

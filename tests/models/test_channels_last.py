@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fljax import models
 from fljax.models import channels_last
 from tests import drawn
+from tests.laws.compare import assert_close
 from tests.platforms import forms_of
 from tests.precision import enable_x64
 
@@ -30,8 +31,7 @@ def _assert_equal(height: int, width: int, size: tuple[int, int], padding: Any, 
         x, kernel = generator.normal(size=(2, height, width, 3)), generator.normal(size=(*size, 3, 4))
         found = _slopes(lambda x, k: channels_last.convolve_by_tiles(x, k, padding, side), x, kernel)
         expected = _slopes(lambda x, k: channels_last.convolve(x, k, (1, 1), padding), x, kernel)
-        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+        assert_close(found, expected, 1e-10)
 
 
 @pytest.mark.thorough
@@ -50,16 +50,13 @@ def test_tiles_convolve(padding: Any, side: int) -> None:
     st.sampled_from(channels_last.SIDES),
 )
 @pytest.mark.thorough
-def test_tiles_convolve_images_and_kernels_of_all_sizes(
-    more_rows: int, more_columns: int, size: tuple[int, int], padding: str, side: int
-) -> None:
+def test_tiles_convolve_images_and_kernels_of_all_sizes(more_rows, more_columns, size, padding, side):
     _assert_equal(size[0] + more_rows - 1, size[1] + more_columns - 1, size, padding, side)
 
 
 def test_the_side_is_the_measured_one_for_lenet() -> None:
     # LeNet's sides are those that were measured on an H100 (benchmarks/results, 2026-11-26).
-    assert channels_last.tile_side((5, 5, 3, 6), 28, 28) == 4
-    assert channels_last.tile_side((5, 5, 6, 16), 10, 10) == 2
+    assert (channels_last.tile_side((5, 5, 3, 6), 28, 28), channels_last.tile_side((5, 5, 6, 16), 10, 10)) == (4, 2)
     assert channels_last.tile_side((3, 3, 512, 512), 4, 4) == 1  # the product takes longer than the memory
     assert channels_last.tile_side((1, 1, 64, 128), 16, 16) == 1
 

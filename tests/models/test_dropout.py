@@ -13,6 +13,7 @@ from flax import nnx
 
 from fljax.models import task_from_module
 from fljax.models.modules import EVALUATING, TRAINING
+from tests.refusals import refuses
 
 X = jnp.ones((4, 5))
 
@@ -111,8 +112,7 @@ class Attending(nn.Module):
     [(Mixed(), "Dropout"), (MixedNnx, "second"), (Attending(reached=False), "MultiHeadDotProductAttention")],
 )
 def test_one_layer_that_stays_off_is_enough(module, layer):
-    with pytest.raises(ValueError, match=rf"expected dropout to be on in training, got {layer} in "):
-        task_from_module(module, X)
+    refuses(lambda: task_from_module(module, X), rf"expected dropout to be on in training, got {layer} in ")
 
 
 @pytest.mark.thorough
@@ -135,10 +135,8 @@ def test_modules_that_cannot_be_called_are_refused():
         def __call__(self, x):
             return nn.Dense(3)(nn.Dropout(0.5, deterministic=False)(x))
 
-    with pytest.raises(ValueError, match=r"expected Needs to be called with examples.*also needs 'mode'"):
-        task_from_module(Needs(), X)
-    with pytest.raises(ValueError, match=r"expected Always to draw random numbers in training only"):
-        task_from_module(Always(), X)
+    refuses(lambda: task_from_module(Needs(), X), r"expected Needs to be called with examples.*also needs 'mode'")
+    refuses(lambda: task_from_module(Always(), X), r"expected Always to draw random numbers in training only")
 
 
 def test_dropout_behind_a_flag_is_looked_at_in_training():
@@ -147,8 +145,7 @@ def test_dropout_behind_a_flag_is_looked_at_in_training():
         def __call__(self, x, train: bool = False):
             return nn.Dropout(0.5, deterministic=True)(x) if train else nn.Dense(2)(x)
 
-    with pytest.raises(ValueError, match="expected dropout to be on in training"):
-        task_from_module(Net(), X)
+    refuses(lambda: task_from_module(Net(), X), "expected dropout to be on in training")
 
 
 @pytest.mark.in_turn
@@ -166,5 +163,4 @@ def test_dropout_beside_batch_statistics():
     x = jnp.arange(X.size, dtype=X.dtype).reshape(X.shape) % 7
     one, other = (task.logits(params, x, jax.random.key(seed)) for seed in (0, 1))
     assert not np.allclose(one, other)
-    with pytest.raises(ValueError, match="expected dropout to be on in training"):
-        task_from_module(Net(off=True), X)
+    refuses(lambda: task_from_module(Net(off=True), X), "expected dropout to be on in training")

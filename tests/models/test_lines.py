@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 from fljax.models import convolution, lines, planes
+from tests.laws.compare import assert_close
 from tests.models.test_planes import normal
 
 pytestmark = pytest.mark.usefixtures("strict_float64")
@@ -51,8 +52,7 @@ def test_equals_lax(image, batch, kernel, padding, small_cache):
         return f(x, w, padding), jax.grad(lambda x, w: jnp.sum(jnp.sin(f(x, w, padding))), (0, 1))(x, w)
 
     ours, theirs = jax.jit(lambda: (outputs(by_lines), outputs(by_xla)))()
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+    assert_close(ours, theirs, 1e-10)
 
 
 def test_what_is_left_to_planes():

@@ -1,7 +1,4 @@
-"""Initial parameters as PyTorch draws them: bounds and moments of each layer; the default changes no bit.
-
-Numbers that no model can be built from are refused before anything is traced.
-"""
+"""Initial parameters as PyTorch draws them: bounds and moments of each layer; numbers that no model has."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 from fljax.models import convolution, planes
+from tests.laws.compare import assert_close
 
 pytestmark = pytest.mark.usefixtures("strict_float64")
 
@@ -46,8 +47,7 @@ def test_equals_lax_on_drawn_shapes(seed, monkeypatch):
         return apply(x, w), jax.grad(lambda x, w: jnp.sum(jnp.sin(apply(x, w))), (0, 1))(x, w)
 
     ours, theirs = jax.jit(lambda: (outputs(convolution), outputs(lax.conv_general_dilated)))()
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+    assert_close(ours, theirs, 1e-10)
 
 
 def test_drawn_shapes_cover_the_cases():

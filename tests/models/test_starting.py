@@ -1,7 +1,4 @@
-"""Warm starts: ``models.start_from``, parameters from files, ``simulate(initial_model=...)`` and configs.
-
-Frozen leaves are held once, never trained, stacked or sent.
-"""
+"""Warm starts of every kind; frozen leaves are held once, never trained, stacked or sent."""
 
 from __future__ import annotations
 
@@ -27,11 +24,13 @@ from fljax.experiments.inputs import setup
 from fljax.models import freeze, task_from_module
 from fljax.protocol import roles
 from fljax.training import Local
+from tests.laws.compare import assert_close, assert_same
+from tests.refusals import refuses
 from tests.toys.quick import quick_programs
 
-STARTING_FEDERATION = data.federate(data.load("blobs"), "iid", clients=4)
-STARTING_X = STARTING_FEDERATION.examples.x
-STARTING_LOCAL = Local(0.1, 8, steps=2)
+FEDERATION = data.federate(data.load("blobs"), "iid", clients=4)
+X = FEDERATION.examples.x
+LOCAL = Local(0.1, 8, steps=2)
 
 
 class Net_starting(nn.Module):
@@ -41,47 +40,38 @@ class Net_starting(nn.Module):
         return nn.Dense(3)(x)
 
 
-NET = models.task_from_module(Net_starting(), STARTING_X[:1], classes=3)
-TASK = models.logistic_regression(STARTING_X.shape[1:], 3)
+NET = models.task_from_module(Net_starting(), X[:1], classes=3)
+TASK = models.logistic_regression(X.shape[1:], 3)
 STARTING_PARAMS = jax.jit(TASK.init)(jax.random.key(7))
 
 
-def _plan_starting(task: Any = TASK) -> engine.Plan:
-    return engine.Plan(fedavg, {"task": task, "local": STARTING_LOCAL, "clients_per_round": None})
+def _plan(task: Any = TASK, build: Any = fedavg) -> engine.Plan:
+    return engine.Plan(build, {"task": task, "local": LOCAL, "clients_per_round": None})
 
 
 def _simulate(plan: Any, **arguments: Any) -> Any:
     given: dict[str, Any] = {"rounds": 0, "seeds": 2} | arguments
-    return engine.simulate(plan, STARTING_FEDERATION, **given)
-
-
-def _assert_same(found: Any, expected: Any) -> None:
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    return engine.simulate(plan, FEDERATION, **given)
 
 
 @pytest.mark.in_turn
 def test_every_seed_starts_from_the_parameters() -> None:
-    result = _simulate(_plan_starting(), initial_model=STARTING_PARAMS)
+    result = _simulate(_plan(), initial_model=STARTING_PARAMS)
     for seed in (0, 1):
-        _assert_same(result.deployed(2, seed=seed), STARTING_PARAMS)
-    _assert_same(
+        assert_same(result.deployed(2, seed=seed), STARTING_PARAMS)
+    assert_same(
         engine.common_models(result.deployed), jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), STARTING_PARAMS)
     )
     same = models.start_from(TASK, STARTING_PARAMS)
-    _assert_same(_simulate(fedavg(same, STARTING_LOCAL, clients_per_round=None)).deployed(1), STARTING_PARAMS)
-    alone = engine.standalone(
-        same, STARTING_FEDERATION, STARTING_LOCAL._replace(learning_rate=1e-30), seeds=2, keep_models=True
-    )
+    assert_same(_simulate(fedavg(same, LOCAL, clients_per_round=None)).deployed(1), STARTING_PARAMS)
+    alone = engine.standalone(same, FEDERATION, LOCAL._replace(learning_rate=1e-30), seeds=2, keep_models=True)
     first = jax.tree.map(lambda leaf: leaf[1, 3], alone.params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-20), first, STARTING_PARAMS)
 
 
 def test_other_parameters_do_not_recompile() -> None:
     other = jax.tree.map(lambda leaf: leaf + 1, STARTING_PARAMS)
-    specs = [
-        partition_plan(_plan_starting(models.start_from(TASK, each)), STARTING_FEDERATION)
-        for each in (STARTING_PARAMS, other)
-    ]
+    specs = [partition_plan(_plan(models.start_from(TASK, each)), FEDERATION) for each in (STARTING_PARAMS, other)]
     assert specs[0][0] == specs[1][0]
     assert trees.size(specs[0][1].traced) >= trees.size(STARTING_PARAMS)
 
@@ -94,15 +84,13 @@ def test_what_does_not_fit_is_one_sentence() -> None:
     with pytest.raises(ValueError, match=rf"like those of the task, {path} as float32\[.*\], got float32\[.*, 1\]"):
         models.start_from(TASK, wrong)
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), STARTING_PARAMS)
-    with pytest.raises(ValueError, match=rf"{path} as float32\[.*\], got bfloat16"):
-        _simulate(_plan_starting(), initial_model=half)
-    with pytest.raises(ValueError, match=rf"{path} as float32\[.*\], got no such leaf"):
-        models.start_from(TASK, {})
+    refuses(lambda: _simulate(_plan(), initial_model=half), rf"{path} as float32\[.*\], got bfloat16")
+    refuses(lambda: models.start_from(TASK, {}), rf"{path} as float32\[.*\], got no such leaf")
     with pytest.raises(ValueError, match=r"got an Algorithm.*; build it of fljax\.models\.start_from\(task, params\)"):
-        _simulate(fedavg(TASK, STARTING_LOCAL, clients_per_round=None), initial_model=STARTING_PARAMS)
-    state = _simulate(_plan_starting()).state
+        _simulate(fedavg(TASK, LOCAL, clients_per_round=None), initial_model=STARTING_PARAMS)
+    state = _simulate(_plan()).state
     with pytest.raises(ValueError, match=r"expected at most one of initial, .*, and initial_model, got both"):
-        _simulate(_plan_starting(), initial_model=STARTING_PARAMS, initial=state)
+        _simulate(_plan(), initial_model=STARTING_PARAMS, initial=state)
 
 
 @pytest.mark.in_turn
@@ -117,23 +105,20 @@ def test_files_of_parameters(task: Any, tmp_path: pathlib.Path) -> None:
     with orbax.checkpoint.StandardCheckpointer() as other:
         other.save(tmp_path / "standard", {"params": params})
     for name in ("a.npz", "b.msgpack", "c.msgpack", "orbax", "standard"):
-        _assert_same(models.load_params(tmp_path / name, task), params)
+        assert_same(models.load_params(tmp_path / name, task), params)
     first, *_ = arrays
     np.savez(tmp_path / "less.npz", **{name: each for name, each in arrays.items() if name != first})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=f"expected '{first}' among the arrays of"):
-        models.load_params(tmp_path / "less.npz", task)
+    refuses(lambda: models.load_params(tmp_path / "less.npz", task), f"expected '{first}' among the arrays of")
     np.savez(tmp_path / "more.npz", **arrays, further=np.zeros(1))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"expected no arrays in .* but .*, got 'further'"):
-        models.load_params(tmp_path / "more.npz", task)
+    refuses(lambda: models.load_params(tmp_path / "more.npz", task), r"expected no arrays in .* but .*, got 'further'")
     (tmp_path / "bad.npz").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"of parameters, got .*bad\.npz', which cannot be read"):
         models.load_params(tmp_path / "bad.npz", task)
-    with pytest.raises(ValueError, match="which does not exist"):
-        models.load_params(tmp_path / "none.npz", task)
+    refuses(lambda: models.load_params(tmp_path / "none.npz", task), "which does not exist")
 
 
 def test_collections_of_flax(tmp_path: pathlib.Path) -> None:
-    variables = Net_starting().init(jax.random.key(0), STARTING_X[:1])
+    variables = Net_starting().init(jax.random.key(0), X[:1])
     (tmp_path / "a.msgpack").write_bytes(serialization.to_bytes(variables))
     found = models.load_params(tmp_path / "a.msgpack", NET)
     np.testing.assert_array_equal(found["BatchNorm_0"]["mean"], variables["batch_stats"]["BatchNorm_0"]["mean"])
@@ -183,11 +168,6 @@ def test_configs(tmp_path: pathlib.Path) -> None:
             setup.with_initial(task, initial, seed)
 
 
-FROZEN_FEDERATION = data.federate(data.load("blobs"), "iid", clients=4)
-FROZEN_X = FROZEN_FEDERATION.examples.x
-FROZEN_LOCAL = Local(0.1, 8, steps=2)
-
-
 class Net_frozen(nn.Module):
     def setup(self) -> None:
         self.backbone, self.norm, self.head = nn.Dense(16), nn.BatchNorm(), nn.Dense(3)
@@ -202,7 +182,7 @@ class Net_frozen(nn.Module):
 
 
 WHOLE = task_from_module(
-    Net_frozen(), FROZEN_X[:1], classes=3, statistics="frozen", head=lambda path: path.startswith("head/")
+    Net_frozen(), X[:1], classes=3, statistics="frozen", head=lambda path: path.startswith("head/")
 )
 FROZEN_PARAMS = WHOLE.init(jax.random.key(5))
 
@@ -211,17 +191,12 @@ def _backbone(path: str) -> bool:
     return path.startswith(("backbone/", "norm/"))
 
 
-def _plan_frozen(task: Any, build: Any = fedavg) -> engine.Plan:
-    return engine.Plan(build, {"task": task, "local": FROZEN_LOCAL, "clients_per_round": None})
-
-
 @pytest.mark.in_turn
 def test_params_are_the_trained_leaves() -> None:
-    task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
+    task: Any = freeze(WHOLE, FROZEN_PARAMS, _backbone)
     params = task.init(jax.random.key(5))
     assert [each.shape for each in jax.tree.leaves(params)] == [(16,), (16, 16), (3,), (16, 3)]
-    np.testing.assert_allclose(task.logits(params, FROZEN_X[:5]), WHOLE.logits(FROZEN_PARAMS, FROZEN_X[:5]), rtol=1e-6)
-    assert task.roles is not None
+    np.testing.assert_allclose(task.logits(params, X[:5]), WHOLE.logits(FROZEN_PARAMS, X[:5]), rtol=1e-6)
     assert task.roles(params)["head"] == {"kernel": "head", "bias": "head"}
     # Drawn anew for each seed, or as given.
     assert not np.allclose(task.init(jax.random.key(6))["head"]["kernel"], FROZEN_PARAMS["head"]["kernel"])
@@ -232,7 +207,7 @@ def test_params_are_the_trained_leaves() -> None:
 @pytest.mark.thorough
 def test_training_equals_training_of_the_whole_model_whose_backbone_has_no_gradient() -> None:
     task = freeze(WHOLE, FROZEN_PARAMS, _backbone, draw=False)
-    result = engine.simulate(_plan_frozen(task), FROZEN_FEDERATION, rounds=2)
+    result = engine.simulate(_plan(task), FEDERATION, rounds=2)
 
     def logits(params: Any, x: Any, key: Any = None) -> Any:
         return WHOLE.logits(
@@ -242,18 +217,15 @@ def test_training_equals_training_of_the_whole_model_whose_backbone_has_no_gradi
         )
 
     still = WHOLE._replace(logits=logits, init=lambda key: FROZEN_PARAMS)
-    expected = engine.simulate(_plan_frozen(still), FROZEN_FEDERATION, rounds=2)
+    expected = engine.simulate(_plan(still), FEDERATION, rounds=2)
     np.testing.assert_allclose(result.metrics.test_loss, expected.metrics.test_loss, rtol=1e-5)
     for name in ("adapter", "head"):
-        for one, other in zip(
-            jax.tree.leaves(result.deployed(0)[name]), jax.tree.leaves(expected.deployed(0)[name]), strict=True
-        ):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        assert_close(result.deployed(0)[name], expected.deployed(0)[name])
 
 
 @pytest.mark.in_turn
 def test_frozen_leaves_are_neither_stacked_nor_sent() -> None:
-    spec, inputs = partition_plan(_plan_frozen(freeze(WHOLE, FROZEN_PARAMS, _backbone), scaffold), FROZEN_FEDERATION)
+    spec, inputs = partition_plan(_plan(freeze(WHOLE, FROZEN_PARAMS, _backbone), scaffold), FEDERATION)
     trained = trees.bytes_of(freeze(WHOLE, FROZEN_PARAMS, _backbone).init(jax.random.key(0)))
     shapes = measure(spec, inputs, 1)
     assert shapes.model == trained
@@ -274,37 +246,33 @@ def test_init_may_be_traced_again_and_again() -> None:
 @pytest.mark.in_turn
 def test_backbones_of_equal_shapes_share_a_program() -> None:
     first, second = (freeze(WHOLE, WHOLE.init(jax.random.key(seed)), _backbone) for seed in (1, 2))
-    specs = [partition_plan(_plan_frozen(task), FROZEN_FEDERATION)[0] for task in (first, second)]
+    specs = [partition_plan(_plan(task), FEDERATION)[0] for task in (first, second)]
     assert specs[0] == specs[1]
-    losses = [
-        engine.simulate(_plan_frozen(task), FROZEN_FEDERATION, rounds=1).metrics.test_loss for task in (first, second)
-    ]
+    losses = [engine.simulate(_plan(task), FEDERATION, rounds=1).metrics.test_loss for task in (first, second)]
     assert not np.allclose(losses[0], losses[1])
 
 
 @pytest.mark.in_turn
 def test_an_algorithm_without_a_plan() -> None:
     task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
-    found = engine.simulate(fedavg(task, FROZEN_LOCAL, clients_per_round=None), FROZEN_FEDERATION, rounds=1)
+    found = engine.simulate(fedavg(task, LOCAL, clients_per_round=None), FEDERATION, rounds=1)
     np.testing.assert_allclose(
         found.metrics.test_loss,
-        engine.simulate(_plan_frozen(task), FROZEN_FEDERATION, rounds=1).metrics.test_loss,
+        engine.simulate(_plan(task), FEDERATION, rounds=1).metrics.test_loss,
         rtol=1e-5,
     )
 
 
 def test_errors() -> None:
     task = freeze(WHOLE, FROZEN_PARAMS, _backbone)
-    with pytest.raises(ValueError, match="choose all leaves at once"):
-        freeze(task, FROZEN_PARAMS, _backbone)
+    refuses(lambda: freeze(task, FROZEN_PARAMS, _backbone), "choose all leaves at once")
     with pytest.raises(ValueError, match=r"not all, got 10 of 10; valid names are adapter/bias"):
         freeze(WHOLE, FROZEN_PARAMS, lambda path: True)
-    moving = task_from_module(Net_frozen(), FROZEN_X[:1], classes=3)
+    moving = task_from_module(Net_frozen(), X[:1], classes=3)
     with pytest.raises(ValueError, match=r"got 'norm/mean'; make the task with .*statistics='frozen'"):
         freeze(moving, FROZEN_PARAMS, _backbone)
-    with pytest.raises(ValueError, match="got 0 of 10"):
-        freeze(moving, FROZEN_PARAMS, lambda path: False)
+    refuses(lambda: freeze(moving, FROZEN_PARAMS, lambda path: False), "got 0 of 10")
     with pytest.raises(ValueError, match="expected params like those of the task"):
         freeze(WHOLE, {**FROZEN_PARAMS, "head": {"kernel": jnp.zeros((16, 4)), "bias": jnp.zeros(4)}}, _backbone)
     with pytest.raises(ValueError, match="expected own to be layers, statistics or names of leaves, got 'x'"):
-        fedbn(WHOLE, FROZEN_LOCAL, own=("x",))
+        fedbn(WHOLE, LOCAL, own=("x",))

@@ -15,6 +15,7 @@ from fljax import training
 from fljax.models import task_from_module
 from fljax.protocol import Examples, Rows, Subset, TrainingBatch, roles
 from fljax.training import Local
+from tests.laws.compare import assert_close
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(2, 3, size=(7, 4, 4, 2)).astype(np.float32)
@@ -55,10 +56,9 @@ def _mean_loss(task: Any, x: Any, real: Any) -> Any:
 @pytest.mark.in_turn
 @MODULES
 def test_roles(module: Any) -> None:
-    task = task_from_module(module, X)
+    task: Any = task_from_module(module, X)
     params = task.init(jax.random.key(0))
     assert params["norm"].keys() == {"scale", "bias", "mean", "var"}
-    assert task.roles is not None
     found = task.roles(params)["norm"]
     assert found == {"scale": "trained", "bias": "trained", "mean": "statistic", "var": "statistic"}
     assert roles.roles_of(task_from_module(module, X, statistics="frozen"), params).count("frozen") == 2
@@ -74,8 +74,7 @@ def test_running_averages_of_real_rows(module: Any) -> None:
     spoilt = jnp.asarray(X).at[5:].set(1e6)
     slope = jax.jit(jax.grad(_mean_loss(task, spoilt, real)))(params)
     alone = jax.jit(jax.grad(_mean_loss(task, X[:5], real[:5])))(params)
-    for one, other in zip(jax.tree.leaves(slope), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_close(slope, alone, 1e-4)
 
     kernel = next(each for name, each in params.items() if name.lower().startswith("conv"))
     maps = jax.lax.conv_general_dilated(
@@ -162,8 +161,7 @@ def test_parts_without_rows_have_no_gradient(module: Any) -> None:
         rows = Rows(index, jnp.asarray(size))
         return jax.jit(lambda key: training.full_gradient(task, params, Subset(examples, rows), key))(jax.random.key(0))
 
-    for one, other in zip(jax.tree.leaves(slope(300, 100)), jax.tree.leaves(slope(128, 100)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_close(slope(300, 100), slope(128, 100), 1e-4)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(slope(300, 0)))
 
 
@@ -225,8 +223,7 @@ def test_masks_of_a_module_are_kept_within_the_real_rows() -> None:
     spoilt = jnp.asarray(X).at[5:].set(1e6)
     slope = jax.grad(_mean_loss(task, spoilt, real))(params)
     alone = jax.grad(_mean_loss(task, X[:5], real[:5]))(params)
-    for one, other in zip(jax.tree.leaves(slope), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_close(slope, alone, 1e-4)
 
 
 @pytest.mark.unchecked

@@ -48,8 +48,7 @@ def test_contract(name):
         return task.logits(params, TOKENS), features(params, TOKENS), jax.grad(loss)(params)
 
     logits, z, gradient = both(params)
-    assert logits.shape == (4, 3)
-    assert logits.dtype == jnp.float32
+    assert (logits.shape, logits.dtype) == ((4, 3), jnp.float32)
     np.testing.assert_allclose(
         z @ params["head"]["kernel"] + params["head"]["bias"][None], logits, rtol=1e-4, atol=1e-6
     )

@@ -12,6 +12,7 @@ import pytest
 from fljax import models
 from fljax.core import gpu_rules, platforms
 from fljax.models import channels_last, planes
+from tests.laws.compare import assert_close
 from tests.platforms import forms_of
 from tests.precision import enable_x64
 
@@ -41,18 +42,29 @@ def _value_and_gradient(platform: str, name: str, shape: tuple[int, ...], option
 
 
 @pytest.mark.in_turn
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
 @pytest.mark.parametrize(
-    "name", [*(pytest.param(each, marks=[pytest.mark.thorough] * (each in LONG)) for each in NETWORKS), "normalised"]
+    ("name", "platform", "rule"),
+    [
+        *(
+            pytest.param(name, platform, None, marks=[pytest.mark.thorough] * (name in LONG))
+            for name in (*NETWORKS, "normalised")
+            for platform in ("cuda", "tpu")
+        ),
+        pytest.param("cnn_a", "cuda", "patches", marks=pytest.mark.thorough),
+        pytest.param("resnet18", "cuda", "patches", marks=pytest.mark.thorough),
+        ("normalised", "cuda", "patches"),
+        ("normalised", "cuda", "tiles"),
+    ],
 )
-def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
+def test_networks_are_the_same_in_every_form_and_by_every_rule_for_gpus(name, platform, rule, monkeypatch):
     shape, options = NETWORKS.get(name, ((8, 8, 1), NORMALISED))
     with enable_x64(True):
         arguments = (name if name in NETWORKS else "cnn", shape, options)
         expected = _value_and_gradient("cpu", *arguments)
+        if rule is not None:
+            monkeypatch.setattr(gpu_rules, "read", lambda: gpu_rules.GpuRules("a test", 1, rule, rule, "windows"))
         found = _value_and_gradient(platform, *arguments)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+    assert_close(found, expected, 1e-9)
 
 
 @pytest.mark.skipif(not platforms.is_supported(), reason="this JAX has no contexts that are part of a trace")
@@ -72,28 +84,6 @@ def test_a_gradient_for_one_platform_has_no_other_form(name: str) -> None:
     assert "platform_index" in str(jax.make_jaxpr(slope)(params, x))
 
 
-@pytest.mark.in_turn
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        pytest.param("cnn_a", "patches", marks=pytest.mark.thorough),
-        pytest.param("resnet18", "patches", marks=pytest.mark.thorough),
-        ("normalised", "patches"),
-        ("normalised", "tiles"),
-    ],
-)
-def test_networks_are_the_same_by_every_rule_for_gpus(name: str, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape, options = NETWORKS.get(name, ((8, 8, 1), NORMALISED))
-    arguments = (name if name in NETWORKS else "cnn", shape, options)
-    with enable_x64(True):
-        expected = _value_and_gradient("cpu", *arguments)
-        rules = gpu_rules.GpuRules("a test", 1, form, form, "windows")
-        monkeypatch.setattr(gpu_rules, "read", lambda: rules)
-        found = _value_and_gradient("cuda", *arguments)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("padding", ["VALID", "SAME", ((1, 0), (0, 2))])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1), (2, 3)])
@@ -105,8 +95,7 @@ def test_patches_convolve(padding: Any, strides: tuple[int, int]) -> None:
         return jax.value_and_grad(lambda x, k: jnp.sum(jnp.sin(convolve(x, k, strides, padding))), (0, 1))(x, kernel)
 
     found, expected = slopes(channels_last.convolve_patches), slopes(channels_last.convolve)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert_close(found, expected, 1e-4)
 
 
 @pytest.mark.in_turn

@@ -41,10 +41,7 @@ def rounds(
     server_lr: float = 1.0,
     **local: Any,
 ) -> tuple[Params, list[Params]]:
-    """The shared model and the clients' models after ``count`` rounds in which all clients with rows take part.
-
-    Statistics that are shared are averaged, whatever ``server_lr`` is.
-    """
+    """Shared and clients' models after ``count`` rounds; shared statistics are averaged at any ``server_lr``."""
     shared = {name: leaf.copy() for name, leaf in start.items()}
     own = [{name: start[name].copy() for name in private} for _ in clients]
     for _ in range(count):

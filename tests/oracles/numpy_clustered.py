@@ -31,9 +31,6 @@ def row_losses(params: Params, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return -np.log(probabilities(params, x)[np.arange(len(y)), y])
 
 
-# --- IFCA ---------------------------------------------------------------------------------------------------
-
-
 def nearest(models: Sequence[Params], client: Client) -> int:
     """``argmin_c F_k(w_c)``, the first one of equal ones."""
     return int(np.argmin([row_losses(model, client.x, client.y).mean() for model in models]))
@@ -66,9 +63,6 @@ def ifca_round(
             combined([model, *moves], [1, *(server_lr * share[id] for id in members)]) if members else dict(model)
         )
     return after, choice, share
-
-
-# --- FedSoft ------------------------------------------------------------------------------------------------
 
 
 def importance(models: Sequence[Params], client: Client, smoother: float) -> list[float]:
@@ -109,9 +103,6 @@ def fedsoft_round(
         weights = [each / sum(mass) for each in mass]
         after.append(combined([new[id] for id in members], weights) if members else dict(model))
     return after, new
-
-
-# --- FedEM --------------------------------------------------------------------------------------------------
 
 
 def expectation(

@@ -17,8 +17,6 @@ import numpy as np
 from tests.oracles.numpy_baselines import Clients, mixed, plus, square
 from tests.oracles.numpy_round import Client, Params, fedavg_round, gradient, local_sgd, loss
 
-# --- Ditto --------------------------------------------------------------------------------------------------
-
 
 def ditto_round(
     model: Params,
@@ -45,9 +43,6 @@ def ditto_round(
     return fedavg_round(model, list(clients.values()), rate, by_size=by_size), kept
 
 
-# --- FedALA -------------------------------------------------------------------------------------------------
-
-
 class Ala(NamedTuple):
     """A client's local model, its weights for the top tensors by name, and whether it has learned them before."""
 
@@ -65,10 +60,7 @@ def ala_start(received: Params, own: Ala) -> Params:
 def ala_learned(
     received: Params, own: Ala, client: Client, epochs: Iterable[Sequence[Sequence[int]]], rate: float
 ) -> tuple[Ala, int]:
-    """W after learning, and how many epochs it took.
-
-    ``epochs`` gives the batches of each epoch; it ends where an epoch too many would begin.
-    """
+    """W after learning and the epochs that it took, of ``epochs``, which end where an epoch too many would begin."""
     if all((received[name] == own.model[name]).all() for name in received):
         return own, 0
     losses = []
@@ -108,9 +100,6 @@ def fedala_round(
     return mixed(list(ends.values()), list(sizes / sizes.sum())), after, taken
 
 
-# --- FedFomo ------------------------------------------------------------------------------------------------
-
-
 class Fomo(NamedTuple):
     """Every client's last model, the affinity, who has uploaded a model, and where everybody's last training began."""
 
@@ -145,10 +134,7 @@ def fomo_start(
 def fedfomo_round(
     state: Fomo, clients: Clients, valid: Mapping[int, tuple[np.ndarray, np.ndarray]], rate: float, most: int
 ) -> tuple[Fomo, dict[int, dict[int, float]]]:
-    """One round; also the weights that each client gave, by the id of the candidate.
-
-    Candidates are the models that a client is sent, and its own trained model wherever it has one.
-    """
+    """One round, and each client's weights by candidate: the models sent, and its own trained one if it has one."""
     models, affinity, uploaded = list(state.models), state.affinity.copy(), list(state.uploaded)
     before, given = list(state.before), {}
     for id, client in clients.items():
@@ -165,9 +151,6 @@ def fedfomo_round(
             affinity[id, other] += weight
         models[id], uploaded[id], before[id] = local_sgd(start, client, rate), True, start
     return Fomo(models, affinity, uploaded, before), given
-
-
-# --- FedProto -----------------------------------------------------------------------------------------------
 
 
 def representation(params: Params, x: np.ndarray) -> np.ndarray:

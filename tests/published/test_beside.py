@@ -78,8 +78,7 @@ def test_numbers_of_diverged_seeds_are_marked():
     )
     rows = published_tables.select(["incfl_table1_unseen"], "FMNIST")
     found = {c.published.algorithm: c.diverged for c in beside.beside(metrics, rows) if c.published.metric == "IPR"}
-    assert found["FedAvg"] == ""
-    assert found["INCFL"] == "2 of 2 seeds, from round 3"
+    assert (found["FedAvg"], found["INCFL"]) == ("", "2 of 2 seeds, from round 3")
 
 
 def test_a_partition_is_found_by_its_whole_name_first():
@@ -107,8 +106,7 @@ def test_iafl_prints_standard_errors_and_so_do_we():
     rows = published_tables.select(["iafl_table1_IPR_accu", "iafl_table6_avg_acc_increase"], "MNIST", "Dir(0.5)")
     found = {(c.published.algorithm, c.published.metric): c for c in beside.beside(metrics, rows)}
     ours = found["IAFL", "IPR_accu"]
-    assert ours.mean == pytest.approx(0.6)
-    assert ours.spread == pytest.approx(np.std([0.5, 0.7], ddof=1) / np.sqrt(2))
+    assert (ours.mean, ours.spread) == (pytest.approx(0.6), pytest.approx(np.std([0.5, 0.7], ddof=1) / np.sqrt(2)))
     assert found["IAFL", "avg_acc_increase_pct"].spread == pytest.approx(100 * ours.spread)
     assert found["FedAvg-finetune", "IPR_accu"].mean == pytest.approx(0.1)
     assert math.isnan(found["FedAvg-finetune", "IPR_accu"].spread)  # one finite seed
@@ -211,8 +209,7 @@ def test_numbers_as_they_are_printed():
     assert beside.number(63.7, math.nan, "cluster_model_acc_pct[c0]") == "63.7"
     assert beside.number(0.5549, 0.005, "IPR") == "0.55 ± 0.01"
     assert beside.number(70.86, 2.18, "avg_test_acc_pct") == "70.9 ± 2.2"
-    assert beside.number(0.5, math.nan, "IPR") == "0.50"
-    assert beside.number(math.nan, math.nan, "IPR") == "–"
+    assert (beside.number(0.5, math.nan, "IPR"), beside.number(math.nan, math.nan, "IPR")) == ("0.50", "–")
 
 
 def test_published_files_parse_and_hold_nothing_but_values():

@@ -19,6 +19,7 @@ from fljax.published.tables import (
     save_cells,
 )
 from fljax.published.verdicts import read_claims
+from tests.refusals import refuses
 
 RESULTS = pathlib.Path(__file__).parent.parent.parent / "benchmarks" / "results"
 PLACE = Cell("INCFL", "Table1", "FMNIST", "p, with a comma", "unseen", "q-FFL(q=1)", "IPR")
@@ -36,8 +37,7 @@ def test_cells_are_written_and_read_again(tmp_path):
     assert path.read_text().splitlines()[0] == ",".join(COLUMNS)
     assert len(read_folder(path.parent)) == 2
     save_cells(path.with_name("more.csv"), [ONE])
-    with pytest.raises(ValueError, match=r"expected every cell once in .*new', got INCFL, Table1"):
-        read_folder(path.parent)
+    refuses(lambda: read_folder(path.parent), r"expected every cell once in .*new', got INCFL, Table1")
 
 
 def test_the_same_place_is_replaced(tmp_path):
@@ -64,26 +64,20 @@ def test_the_same_place_is_replaced(tmp_path):
 def test_bad_files(tmp_path, line, message):
     path = tmp_path / "cells.csv"
     path.write_text(f"{','.join(COLUMNS)}\n{line}\n")
-    with pytest.raises(ValueError, match=message):
-        read_cells(path)
+    refuses(lambda: read_cells(path), message)
 
 
 def test_files_that_are_no_cells(tmp_path):
     path = tmp_path / "cells.csv"
-    with pytest.raises(ValueError, match=r"expected a CSV file of measured cells, got '.*' \(No such file"):
-        read_cells(path)
+    refuses(lambda: read_cells(path), r"expected a CSV file of measured cells, got '.*' \(No such file")
     path.write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"expected a CSV file of measured cells, got '.*' \(not UTF-8\)"):
-        read_cells(path)
+    refuses(lambda: read_cells(path), r"expected a CSV file of measured cells, got '.*' \(not UTF-8\)")
     path.write_text("")
-    with pytest.raises(ValueError, match=r"expected the columns paper,table,.*, got an empty file"):
-        read_cells(path)
+    refuses(lambda: read_cells(path), r"expected the columns paper,table,.*, got an empty file")
     path.write_text("a,b\n")
-    with pytest.raises(ValueError, match=r"expected the columns paper,table,.*, got 'a,b'"):
-        save_cells(path, [ONE])
+    refuses(lambda: save_cells(path, [ONE]), r"expected the columns paper,table,.*, got 'a,b'")
     assert path.read_text() == "a,b\n"
-    with pytest.raises(ValueError, match="expected a place for measured cells, got "):
-        save_cells(path / "below" / "cells.csv", [ONE])
+    refuses(lambda: save_cells(path / "below" / "cells.csv", [ONE]), "expected a place for measured cells, got ")
 
 
 @pytest.mark.parametrize("path", sorted((RESULTS / "cells").glob("*.csv")), ids=lambda path: path.stem)

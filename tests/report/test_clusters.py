@@ -211,8 +211,6 @@ def test_many_clusters_have_colours_of_their_own():
     assert len(colours) == 13
 
 
-# --- The cluster of each client ------------------------------------------------------------------------------
-
 SEEDS, ROUNDS, ROWS, CLIENTS, CLUSTERS = 2, 4, 3, 5, 3
 
 

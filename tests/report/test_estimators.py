@@ -16,10 +16,8 @@ def test_the_best_order_comes_first_and_unknown_numbers_are_dashes() -> None:
     head, *rows = estimator_rows(compared)
     assert head == ["estimator", *HEADINGS.values()]
     assert [row[0] for row in rows] == ["truth", "wrong", "constant"]
-    assert rows[0][1:6] == ["1.00", "1.00", "0.00", "1.00", "1.00"]
-    assert rows[1][1:4] == ["-1.00", "-1.00", "-"]
-    assert rows[2][1:4] == ["-", "-", "-"]
-    assert rows[0][7:] == ["3 of 3", "7", "8", "0", "0.25"]
+    assert (rows[0][1:6], rows[1][1:4]) == (["1.00", "1.00", "0.00", "1.00", "1.00"], ["-1.00", "-1.00", "-"])
+    assert (rows[2][1:4], rows[0][7:]) == (["-", "-", "-"], ["3 of 3", "7", "8", "0", "0.25"])
     assert estimator_sentences(compared)[1].startswith("stability: tau-b between seeds; of the Shapley values it is ")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -18,8 +18,7 @@ from tests.results.test_clients import made_up, made_up_sweep
 
 
 def test_few_clients_have_a_line_each_by_name_in_the_order_of_their_gain() -> None:
-    figure = gains_picture(with_names(made_up(), [Names(clients=("Elm", "Ivy"))] * 2))
-    assert figure is not None
+    figure: Any = gains_picture(with_names(made_up(), [Names(clients=("Elm", "Ivy"))] * 2))
     (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Ivy", "Elm"]
     marks = [np.asarray(cast(ErrorbarContainer, box).lines[0].get_xdata(), float) for box in axes.containers]
@@ -28,8 +27,7 @@ def test_few_clients_have_a_line_each_by_name_in_the_order_of_their_gain() -> No
 
 def test_long_names_that_differ_at_their_end_stay_different() -> None:
     names = ("Hospital of the northern district 1", "Hospital of the northern district 2")
-    figure = gains_picture(with_names(made_up(), [Names(clients=names)] * 2))
-    assert figure is not None
+    figure: Any = gains_picture(with_names(made_up(), [Names(clients=names)] * 2))
     ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert [tick[:10] + tick[-10:] for tick in ticks] == [name[:10] + name[-10:] for name in names[::-1]]
     assert [len(tick) for tick in ticks] == [24, 24]
@@ -51,16 +49,14 @@ def test_many_clients_are_curves_and_no_gains_no_picture() -> None:
     }
     variables["test_loss"] = (axes, accuracy)
     metrics = xr.Dataset(variables, {"algorithm": ["fedavg"], "seed": [0], "evaluated_round": [1]})
-    figure = gains_picture(metrics.assign_coords(client=np.arange(count)))
-    assert figure is not None
+    figure: Any = gains_picture(metrics.assign_coords(client=np.arange(count)))
     assert "order of their gain" in figure.axes[0].get_xlabel()
     assert gains_table(metrics.assign_coords(client=np.arange(count))).startswith("<details>")
     assert gains_picture(made_up().drop_vars(["standalone_test_loss", "standalone_test_accuracy"])) is None
 
 
 def test_a_sweep_has_gains_in_the_best_cells_and_shares_of_all_cells() -> None:
-    figure = gains_picture(made_up_sweep())
-    assert figure is not None
+    figure: Any = gains_picture(made_up_sweep())
     marks = [[cast(ErrorbarContainer, box).lines[0].get_xdata() for box in axes.containers] for axes in figure.axes]
     np.testing.assert_allclose(np.array(marks[0], float), [[0.15, 0.0], [0.45, 0.0]], atol=1e-9)
     np.testing.assert_allclose(np.array(marks[1], float), [[0.5, 0.25], [1.0, 0.25]])

@@ -135,9 +135,7 @@ def test_export(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
         (("--pdf", "--target", "a=1"), "expected --target with --latex or --csv"),
     ],
 )
-def test_refused_by_the_command(
-    run: pathlib.Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
-) -> None:
+def test_refused_by_the_command(run, capsys, arguments, sentence):
     code, _, err = called(capsys, "export", str(run), *arguments)
     assert code == 2
     assert sentence in " ".join(err.split())

@@ -91,8 +91,7 @@ def test_the_picture_of_few_coalitions() -> None:
     table = among(table_of(THREE), [3, 5, 6, 7])._replace(metric="-average_loss", payoff="-test_loss")
     figure = worth_picture({"x": games.to_dataset(table)}, {"x": games.worth(table)})
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles[0] == "leave one out values of clients"
-    assert titles[2] == "Minus test loss of clients\nall together"
+    assert (titles[0], titles[2]) == ("leave one out values of clients", "Minus test loss of clients\nall together")
     assert not figure.legends
     figure.draw_without_rendering()
 

@@ -91,14 +91,11 @@ def test_gains_by_hand(measure: str) -> None:
     first, second, third, _ = found
     assert first.measure == measure
     assert not first.unseen
-    assert first.gain == pytest.approx(0.15)
-    assert first.std == pytest.approx(0.05 * math.sqrt(2))
+    assert (first.gain, first.std) == (pytest.approx(0.15), pytest.approx(0.05 * math.sqrt(2)))
     assert (first.seeds, first.prefers) == (2, 1.0)
-    assert second.prefers == 0.5
-    assert second.gain == pytest.approx(0.0)
+    assert (second.prefers, second.gain) == (0.5, pytest.approx(0.0))
     assert third.over_baseline == pytest.approx(0.1)
-    assert first.over_baseline == 0
-    assert first.value == pytest.approx(0.6 if measure == "accuracy" else 0.4)
+    assert (first.over_baseline, first.value) == (0, pytest.approx(0.6 if measure == "accuracy" else 0.4))
     assert list(gains_frame(made_up(measure)).columns) == list(first._fields)
 
 

@@ -129,8 +129,6 @@ def test_held_baselines_of_a_sweep():
     np.testing.assert_allclose(gain.transpose("rate", "evaluated_round"), [[0.4, 0.3, 0.3], [0.4, 0.3, 0.2]])
 
 
-# --- Whole experiments --------------------------------------------------------------------------------------
-
 SLOWLY: dict[str, Any] = {"rounds": 8, "evaluate_every": 2, "seeds": 2}
 STOP = {"metric": "average_loss", "patience": 1, "minimum_change": 0.5}
 

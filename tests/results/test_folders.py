@@ -19,6 +19,7 @@ from fljax.cli import running
 from fljax.results import Results, folders, join
 from fljax.results.events import Event, EventLog
 from fljax.results.identity import difference
+from tests.refusals import refuses
 from tests.toys.configs import build, results, text
 
 
@@ -80,8 +81,7 @@ def test_results_are_never_overwritten(folder: pathlib.Path) -> None:
         folders.claim(folder, text()).__enter__()
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
     (folder / "results.nc").unlink()
-    with pytest.raises(ValueError, match=r"which holds metrics\.csv"):
-        folders.claim(folder, text()).__enter__()
+    refuses(lambda: folders.claim(folder, text()).__enter__(), r"which holds metrics\.csv")
 
 
 def test_a_run_that_died_before_its_first_result_may_begin_anew(tmp_path: pathlib.Path) -> None:
@@ -115,12 +115,10 @@ def test_results_of_another_config_are_never_adopted(folder: pathlib.Path, writt
     else:
         (folder / "config.toml").write_text(texts[written])
     before = (folder / "results.nc").read_bytes()
-    with pytest.raises(ValueError, match=r"expected the config of the results in .* rounds is 4 there and 6 here"):
-        resume(folder, other)
+    refuses(lambda: resume(folder, other), r"expected the config of the results in .* rounds is 4 there and 6 here")
     assert (folder / "results.nc").read_bytes() == before
     if written == "another":
-        with pytest.raises(ValueError, match=r"of one run, got another config\.toml: rounds is 4 there and 6 here"):
-            resume(folder)
+        refuses(lambda: resume(folder), r"of one run, got another config\.toml: rounds is 4 there and 6 here")
     else:
         assert list(resume(folder).finished) == ["fedavg"]
         assert (folder / "config.toml").read_text() == texts["same"]
@@ -129,8 +127,7 @@ def test_results_of_another_config_are_never_adopted(folder: pathlib.Path, writt
 def test_a_run_does_not_go_on_in_a_folder_of_parts(tmp_path: pathlib.Path) -> None:
     (tmp_path / folders.PARTS).mkdir()
     (tmp_path / folders.CONFIG).write_text(text())
-    with pytest.raises(ValueError, match=r"expected the folder of a run, got .*, which has the parts of a sweep"):
-        resume(tmp_path)
+    refuses(lambda: resume(tmp_path), r"expected the folder of a run, got .*, which has the parts of a sweep")
     with (
         pytest.raises(ValueError, match=r"expected a folder without results, or --resume, got .*, which holds parts"),
         folders.claim(tmp_path, text()),
@@ -165,8 +162,7 @@ def test_results_that_do_not_say_where_they_are_from_are_never_adopted(folder: p
     metrics, records = results("fedavg")
     metrics.to_netcdf(folder / "results.nc", engine="h5netcdf")
     records.to_netcdf(folder / "results.nc", engine="h5netcdf", group="records", mode="a")
-    with pytest.raises(ValueError, match="that name their config, got those of an older fljax"):
-        resume(folder)
+    refuses(lambda: resume(folder), "that name their config, got those of an older fljax")
     assert folders.load(folder)[0].equals(metrics)  # still to be read
 
 
@@ -186,8 +182,7 @@ def test_a_damaged_config_is_written_again(folder: pathlib.Path, text: str | Non
 def test_a_changed_config_without_results_is_refused_with_a_way_out(tmp_path: pathlib.Path) -> None:
     with folders.claim(tmp_path, text()):
         pass
-    with pytest.raises(ValueError, match=r"got a changed one: rounds is 4 there .* anew without --resume"):
-        resume(tmp_path, build(rounds=6))
+    refuses(lambda: resume(tmp_path, build(rounds=6)), r"got a changed one: rounds is 4 there .* anew without --resume")
 
 
 def test_what_differs() -> None:
@@ -235,8 +230,7 @@ def test_reading_what_is_finished_changes_nothing(folder: pathlib.Path) -> None:
     assert found.keys() == resume(folder).finished.keys() == {"fedavg"}
     with folders.claim(folder, text(), True):  # results are replaced as a whole, so that they can be read meanwhile
         assert folders.read_finished(folder, text()).keys() == {"fedavg"}
-    with pytest.raises(ValueError, match="expected the config of the results"):
-        folders.read_finished(folder, text(build(rounds=6)))
+    refuses(lambda: folders.read_finished(folder, text(build(rounds=6))), "expected the config of the results")
 
 
 # --- Files that are whole, or not there ---------------------------------------------------------------------
@@ -252,8 +246,7 @@ def test_truncated_results_are_one_sentence(folder: pathlib.Path) -> None:
             with pytest.raises(ValueError, match=r"results\.nc' to be a whole file, got a damaged one: .* remove it"):
                 read(folder)
     path.write_bytes(b"\x00" * len(whole))
-    with pytest.raises(ValueError, match="got a damaged one"):
-        folders.load(folder)
+    refuses(lambda: folders.load(folder), "got a damaged one")
     # The way out that the sentence names.
     path.unlink()
     assert resume(folder).finished == {}

@@ -24,8 +24,7 @@ def block(rounds, start=0) -> dict[str, Any]:
 
 def test_records():
     found = dataset([0, 1], 10, [block(2), block(3, 50)], Wire(2**33, 2**33, 10, 3), 70)
-    assert found["round"].values.tolist() == [10, 11, 12, 13, 14]
-    assert found["weight"].dims == ("seed", "round", "row")
+    assert (found["round"].values.tolist(), found["weight"].dims) == ([10, 11, 12, 13, 14], ("seed", "round", "row"))
     assert found["polled"].dims == ("seed", "round")
     assert found["tokens"].dims == ("seed", "round", "tokens_axis_0", "tokens_axis_1")
     np.testing.assert_array_equal(found["cohort_id"].sel(seed=1, round=12), block(3, 50)["cohort_id"].values[1, 0])

@@ -26,6 +26,7 @@ from fljax.protocol import Federation
 from fljax.results import folders, records, stores
 from fljax.training import Local
 from tests.experiments.test_load import RAW
+from tests.refusals import refuses
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -110,9 +111,7 @@ def test_a_sweep_keeps_them_in_memory(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.in_turn
 @pytest.mark.usefixtures("long")
-def test_large_tables_over_clients_are_left_out_of_a_run_and_not_of_a_block(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_tables_over_clients_are_left_out_of_a_run_and_not_of_a_block(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "LARGEST_TABLE", 50)
     found = simulate(checkpoint=Checkpoint(tmp_path / "at", every=0))
     assert "participation" not in found.records
@@ -152,14 +151,12 @@ def test_a_store_that_was_removed_or_replaced_is_not_read(tmp_path: pathlib.Path
     assert first.gap.values.tolist() == [[0, 1, 2, 3]]
     first = stores.load(path)
     stores.save(path, [results_of(5)])
-    with pytest.raises(OSError, match="got none there, or those of another run"):
-        _ = first.gap.values
+    refuses(lambda: first.gap.values, "got none there, or those of another run", OSError)
     second = pickle.loads(pickle.dumps(stores.load(path)))
     assert second.gap.isel(round=1).values.tolist() == [6]
     second = stores.load(path)
     shutil.rmtree(path)
-    with pytest.raises(OSError, match="got none there, or those of another run"):
-        _ = second.gap.values
+    refuses(lambda: second.gap.values, "got none there, or those of another run", OSError)
 
 
 def test_a_missing_chunk_is_noticed(tmp_path: pathlib.Path) -> None:
@@ -167,8 +164,7 @@ def test_a_missing_chunk_is_noticed(tmp_path: pathlib.Path) -> None:
     zeros = results_of(0) * 0
     assert stores.save(path, [zeros]).gap.values.tolist() == [[0, 0]]
     (path / "gap/c/0/0").unlink()
-    with pytest.raises(ValueError, match=r"expected .* to be a whole zarr store, got a damaged one"):
-        stores.load(path)
+    refuses(lambda: stores.load(path), r"expected .* to be a whole zarr store, got a damaged one")
 
 
 def test_records_of_every_label_have_a_place(tmp_path: pathlib.Path) -> None:
@@ -196,8 +192,7 @@ def test_names_of_records_are_names_of_files() -> None:
 def test_a_damaged_store_is_one_sentence(tmp_path: pathlib.Path) -> None:
     stores.save(tmp_path / "records", [results_of(0)])
     (tmp_path / "records/gap/zarr.json").write_text("{")
-    with pytest.raises(ValueError, match=r"expected .* to be a whole zarr store, got a damaged one"):
-        stores.load(tmp_path / "records")
+    refuses(lambda: stores.load(tmp_path / "records"), r"expected .* to be a whole zarr store, got a damaged one")
 
 
 @pytest.mark.thorough
@@ -226,19 +221,14 @@ def test_run_folders(tmp_path: pathlib.Path) -> None:
     for label in run.labels:
         xr.testing.assert_identical(run.records_of(label).load(), expected.models[label].records)
     assert sorted(each.name for each in (folder / "records").iterdir()) == ["fedavg", "mine"]
-    with pytest.raises(ValueError, match="expected one of the labels fedavg, mine, got 'mime'"):
-        run.records_of("mime")
-    with pytest.raises(ValueError, match="expected a folder without results, or --resume"):
-        experiment.run(config, directory=folder)
+    refuses(lambda: run.records_of("mime"), "expected one of the labels fedavg, mine, got 'mime'")
+    refuses(lambda: experiment.run(config, directory=folder), "expected a folder without results, or --resume")
     shutil.rmtree(folder / "records/mine")
-    with pytest.raises(ValueError, match="to be a whole zarr store, got a damaged one"):
-        run.records_of("mine")
+    refuses(lambda: run.records_of("mine"), "to be a whole zarr store, got a damaged one")
 
 
 @pytest.mark.thorough
-def test_short_records_replace_long_ones_of_an_earlier_process(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_records_replace_long_ones_of_an_earlier_process(tmp_path, monkeypatch):
     """The store is whole when its process dies; the next one keeps the records in memory."""
     config = configuration.parse(RAW | {"save_models": "none"}, name="tiny")
     folder = tmp_path / "run"

@@ -70,10 +70,8 @@ def reference(unseen=True):
 def test_dimensions_and_coordinates():
     rounds = evaluated()
     found = dataset([3, 8], rounds, None)
-    assert found["seed"].values.tolist() == [3, 8]
-    assert found["evaluated_round"].values.tolist() == [0, 5, 7]
-    assert found["client"].values.tolist() == [0, 1, 2, 3]
-    assert found["unseen"].values.tolist() == [0, 1, 2]
+    assert (found["seed"].values.tolist(), found["evaluated_round"].values.tolist()) == ([3, 8], [0, 5, 7])
+    assert (found["client"].values.tolist(), found["unseen"].values.tolist()) == ([0, 1, 2, 3], [0, 1, 2])
     assert found["test_loss"].dims == ("seed", "evaluated_round", "client")
     assert found["unseen_test_loss"].dims == ("seed", "evaluated_round", "unseen")
     np.testing.assert_array_equal(found["test_accuracy"].sel(evaluated_round=5), rounds[1][1]["test_accuracy"])
@@ -268,8 +266,7 @@ def test_cluster_models():
     rounds = with_clusters()
     found = dataset([3, 8], rounds, None)
     assert found["cluster_loss"].dims == ("seed", "evaluated_round", "cluster", "distribution")
-    assert found["cluster"].values.tolist() == [0, 1, 2]
-    assert found["distribution"].values.tolist() == [0, 1]
+    assert (found["cluster"].values.tolist(), found["distribution"].values.tolist()) == ([0, 1, 2], [0, 1])
     np.testing.assert_array_equal(
         found["cluster_accuracy"].sel(evaluated_round=5, seed=8), rounds[1][1]["cluster_accuracy"][1]
     )

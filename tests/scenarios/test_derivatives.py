@@ -101,9 +101,6 @@ def test_derivatives_are_differences(name: str, seed: int, update: int, loss: fl
         check_slopes(PROGRAMS[name], values, flat=flat, others=("update", "loss"))
 
 
-# --- Through rounds ----------------------------------------------------------------------------------------------
-
-
 class Point(nn.Module):
     """A model of one number."""
 

@@ -39,8 +39,7 @@ def _read(data: Any, round: int, id: int, at: Any, known: bool = True) -> tuple[
     def ask(key: Any, seat: Seat, down: Any, client: Any, data: Any) -> Any:
         return data.train.rows, data.valid.rows
 
-    algorithm = drift(fedavg(TASK, LOCAL)._replace(poll=Poll(ask)), at=at)
-    assert algorithm.poll is not None
+    algorithm: Any = drift(fedavg(TASK, LOCAL)._replace(poll=Poll(ask)), at=at)
     seat = Seat(jnp.int32(round), jnp.int32(id), jnp.int32(0), known)
     train, valid = algorithm.poll.ask(jax.random.key(0), seat, (), (), data)
     lists = [np.asarray(rows.index)[: int(rows.size)].tolist() for rows in (train, valid)]

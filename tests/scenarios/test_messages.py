@@ -1,5 +1,4 @@
-"""Scenarios that touch what clients send: Byzantine clients, and clipped and noisy updates,
-and free riders."""
+"""Scenarios that touch what clients send: Byzantine clients, clipped and noisy updates, and free riders."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from fljax.engine.rounds.round import one_round
 from fljax.engine.rounds.states import by_id, initial_state
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.training import Local
+from tests.laws.compare import assert_close
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -262,8 +262,7 @@ def test_who_rides_and_when_is_data(federation):
             alone = alone._replace(round=jnp.int32(round), server=model)
             alone = one_round(free_riding(inner, ids=row.tolist()), data, Layout(5, 1, 5), alone)[0]
             model = state.server
-            for a, b in zip(jax.tree.leaves(model), jax.tree.leaves(alone.server), strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+            assert_close(model, alone.server, 1e-6)
         programs.append(len(traces))
     assert programs[0] == programs[1]
 

@@ -12,6 +12,7 @@ from fljax.engine import simulate
 from fljax.engine.rounds.states import by_id
 from fljax.scenarios import appeal_based, opting_out
 from fljax.training import Local
+from tests.laws.compare import assert_same
 from tests.scenarios.tools import LOCAL, TASK, run
 from tests.toys.federation import tiny_federation
 
@@ -64,8 +65,7 @@ def test_nobody_leaves_a_model_that_is_better(federation):
     states, records = run(opting_out(fedavg(TASK, LOCAL), baseline=0.0, every=1), federation, 4)
     plain, _ = run(fedavg(TASK, LOCAL), federation, 4)
     assert not any(record["opted_out"].any() for record in records)
-    for one, other in zip(jax.tree.leaves(states[-1].server.inner), jax.tree.leaves(plain[-1].server), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(states[-1].server.inner, plain[-1].server)
 
 
 @pytest.mark.in_turn
@@ -73,10 +73,7 @@ def test_when_all_have_left_nothing_moves(federation):
     states, records = run(opting_out(fedavg(TASK, LOCAL), baseline=2.0, every=2), federation, 5)
     assert records[1]["cohort_present"].any()
     assert not records[2]["cohort_present"].any()
-    for one, other in zip(
-        jax.tree.leaves(states[2].server.inner), jax.tree.leaves(states[5].server.inner), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+    assert_same(states[2].server.inner, states[5].server.inner)
 
 
 @pytest.mark.thorough
@@ -88,9 +85,6 @@ def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
         assert not record["bid"][record["opted_out"]].any()
         assert not record["membership"][record["opted_out"]].any()
         assert record["tokens"].sum() + record["pool"].sum() == 100
-
-
-# --- A baseline that changes from round to round -------------------------------------------------------------
 
 
 SLOW = fedavg(TASK, Local(0.05, 4, steps=2), clients_per_round=3)

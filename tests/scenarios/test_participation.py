@@ -23,8 +23,6 @@ from tests.toys.federation import client_rows
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-# --- Appeal-based participation -----------------------------------------------------------------------------
-
 THRESHOLD = np.array([0.55, 0.35, 0.55, 0.4, 0.5])
 
 
@@ -105,9 +103,6 @@ def test_the_split_that_is_asked(federation):
     x, y = client_rows(federation, 3, "test")
     expected = TASK.loss(TASK.logits(model, jnp.asarray(x)), jnp.asarray(y)).mean()
     np.testing.assert_allclose(records[0]["polled_loss"][3], expected, rtol=1e-5)
-
-
-# --- Absence ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -201,9 +196,6 @@ def test_rates_and_traces_by_round_are_data(federation):
 
     for place, record in enumerate(cohorts(table, table)):
         assert taking_part(jax.tree.map(np.asarray, record)) == set(np.flatnonzero(table[place // 2 % 2]))
-
-
-# --- Newcomers, and rates from a file ------------------------------------------------------------------------
 
 
 def _cohort(algorithm: Any, round: int) -> set[int]:

@@ -132,9 +132,6 @@ def test_false_reports() -> None:
     assert (other.loss, other.size, other.contribution, other.bid.tolist()) == (4.0, 5, 1.5, [1.0, 2.0])
 
 
-# --- As other scenarios ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("client", range(CLIENTS))
 def test_the_same_as_free_riding_misreporting_and_effort(client: int) -> None:
     who, size = np.array([False, True]), reports(size=np.array([7, 5], np.int32))
@@ -182,9 +179,6 @@ def test_honest_runs_equal_runs_without_the_scenario() -> None:
         assert not np.allclose(jax.tree.leaves(false)[0], jax.tree.leaves(plain)[0])
 
 
-# --- Flipped labels ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.in_turn
 def test_flipped_labels() -> None:
     """``classes - 1 - y`` in a share of the rows, which a larger share has as well; the number of a row counts."""
@@ -219,9 +213,6 @@ def test_the_same_labels_are_flipped_where_examples_are_on_the_host() -> None:
     ]
     losses = [run.metrics["test_loss"].values for run in found]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
-
-
-# --- Oracles of single rounds ------------------------------------------------------------------------------------
 
 
 def test_incfl_weighs_by_reports() -> None:
@@ -262,10 +253,9 @@ def test_fedavg_weighs_by_the_size_that_a_client_claims() -> None:
 def test_iafl_rewards_by_contributions_that_clients_claim(ceiling: Any, claim: float, expected: Any) -> None:
     """``|S_k| - 1 = ceil(gamma_k (N - 1))`` of p = (1, 2, 4): who claims 8 also takes from the others."""
     inner = algorithms.iafl(TASK, LOCAL, contribution=(1.0, 2.0, 4.0), ceiling=ceiling)
-    lying = strategic(inner, strategy=Strategy(factor=ByReport(contribution=[claim, 1.0, 1.0])))
+    lying: Any = strategic(inner, strategy=Strategy(factor=ByReport(contribution=[claim, 1.0, 1.0])))
     size = jnp.full(3, 5, jnp.int32)
     server = lying.init_server(jax.random.key(0), Census(size, size))
-    assert lying.poll is not None
     client = StrategicClient(())
     ballots = [
         lying.poll.ask(jax.random.key(1), Seat(jnp.int32(0), jnp.int32(id), jnp.int32(0)), (), client, DATA)
@@ -275,9 +265,6 @@ def test_iafl_rewards_by_contributions_that_clients_claim(ceiling: Any, claim: f
     _, _, info = lying.select(jax.random.key(2), jnp.int32(0), server, stacked, Available(3))
     rate: Any = info["rate"]
     np.testing.assert_array_equal(np.ceil(np.asarray(rate.values) * 2), expected)
-
-
-# --- Bad input ---------------------------------------------------------------------------------------------------
 
 
 def test_the_received_model_and_the_updates_of_a_message() -> None:

@@ -43,9 +43,6 @@ def least(x64):
     return np.asarray(w), float(loss(w))
 
 
-# --- Theorem 3: convex losses, decreasing rates ---------------------------------------------------------------
-
-
 def test_rates():
     np.testing.assert_allclose(theory.decaying_rates(0.5, 1.0, 4), [0.5, 0.25, 0.5 / 3, 0.125], rtol=1e-6)
     np.testing.assert_allclose(theory.decaying_rates(0.5, 0.0, 3), 0.5)
@@ -93,9 +90,6 @@ def test_descent_on_convex_losses(power, least):
     np.testing.assert_allclose(bound, distance**2 / (2 * np.cumsum(rates)), rtol=1e-12)
     assert np.all(found[1:] - lowest <= bound + 1e-15)
     assert np.all(theory.descent_bound(distance, rates, 2.1)[:1] == np.inf)  # a first step longer than 1 / L
-
-
-# --- Theorem 6: weighted means of local steps, with noise -------------------------------------------------------
 
 
 def runs(rates: Any, noise: float, count: int = 30) -> np.ndarray:
@@ -172,8 +166,6 @@ def test_a_client_may_lose(least):
     assert np.any(np.diff(each, axis=0) > 1e-3)
     assert np.all(np.diff(each @ SHARES) <= 1e-15)
 
-
-# --- Theorem 4: importance -----------------------------------------------------------------------------------
 
 CLUSTERS, ROWS, WIDTH, RIDGE = 2, 40, 3, 0.1
 

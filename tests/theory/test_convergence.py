@@ -41,9 +41,6 @@ def plain_sums(rates: np.ndarray, q: float, reference: np.ndarray | None) -> np.
     return total
 
 
-# --- Terms and bounds ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.in_turn
 def test_terms_are_the_papers_sums(x64):
     rates, reference = induced(7), np.linspace(0.5, 1, 7)
@@ -123,9 +120,6 @@ def test_recovery_bound(x64):
     pushed = eta**2 * (big_q + common + own[:, 0])
     keep = 1 - 2 * mu * eta * tau
     assert bound[1, 0] == pytest.approx(float(keep[0] * keep[1] * 2.0 + pushed[0] * keep[1] + pushed[1]), rel=1e-12)
-
-
-# --- IAFL on quadratics -------------------------------------------------------------------------------------
 
 
 def errors(rates: Any, *, recovery: float = 0.0, rounds: int = 300, seed: int = 0, **options: Any) -> theory.Errors:

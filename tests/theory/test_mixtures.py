@@ -55,8 +55,7 @@ def test_simulation(sizes, client):
     found = theory.simulate_mixture(jax.random.key(3), sizes, GROUPS, client=client, runs=RUNS, **SETTING)
     expected = theory.mixture_errors(sizes, GROUPS, **SETTING)
     for simulated, exact in zip(found, expected, strict=True):
-        assert simulated.shape == (RUNS,)
-        assert simulated.mean() == pytest.approx(exact[client], rel=0.02)
+        assert (simulated.shape, simulated.mean()) == ((RUNS,), pytest.approx(exact[client], rel=0.02))
     if sizes != RAGGED:
         own = GROUPS.count(GROUPS[client])
         closed = theory.equal_mixture_errors(own, len(GROUPS) - own, 8, **SETTING)
@@ -137,9 +136,6 @@ def test_wrong_arguments(change, words):
     given = {"sizes": [3, 4, 5], "membership": [0, 1, 0], **SETTING, "client": 0, "runs": 2} | change
     with pytest.raises(ValueError, match=words):
         theory.simulate_mixture(jax.random.key(0), **given)
-
-
-# --- Regrouping ---------------------------------------------------------------------------------------------
 
 
 def test_reassignment_by_hand():

@@ -32,9 +32,6 @@ def _double_precision(x64):
     """The closed forms deserve it; single precision has its own test."""
 
 
-# --- Utilities and responses --------------------------------------------------------------------------------
-
-
 @pytest.mark.in_turn
 def test_utilities():
     game = with_ceiling(2.0, 0.5, cost=0.3)
@@ -114,8 +111,6 @@ def test_individual_rationality():
     assert theory.rewards(RELATIVE, p)[0] == theory.saturating(0.0)  # a rate of 0 adds nothing
 
 
-# --- Proposition 1 ------------------------------------------------------------------------------------------
-
 INCREASING = {
     "relative": iafl_rates,
     "ceiling": partial(iafl_rates, ceiling=4.0),
@@ -146,9 +141,6 @@ def test_proposition_1_needs_a_reward_that_is_no_larger_than_everything():
     p = jnp.full(3, 0.2)
     responses = jax.jit(lambda p: theory.best_responses(generous, p))(p)
     assert np.all(responses < ALONE - 2 * 0.2 - 0.1)
-
-
-# --- Proposition 3 and equilibria ---------------------------------------------------------------------------
 
 
 @pytest.mark.thorough

@@ -44,8 +44,7 @@ def test_bounds():
 
 def test_the_average_is_a_minimum_up_to_the_separation_point():
     point = theory.separation_point()
-    assert point == pytest.approx(1.0215806, abs=1e-7)
-    assert point == pytest.approx(oracle.threshold(), abs=1e-14)
+    assert (point, point) == (pytest.approx(1.0215806, abs=1e-7), pytest.approx(oracle.threshold(), abs=1e-14))
     np.testing.assert_array_equal(theory.average_is_minimum([0, 1.02, point, 1.022, 5]), [1, 1, 1, 0, 0])
     minimum = theory.local_minimum(np.array([0, 0.7, 1.02]))
     assert minimum.is_average.all()
@@ -61,8 +60,7 @@ def test_local_minimum():
     np.testing.assert_allclose(far.distance[0], 5.6e-15, rtol=2e-2)
     assert -28 < far.log_distance[1] / np.log(10) < -26
     # Below the smallest float: x / 4 = 2 half exp(-4 half^2).
-    assert far.distance[2] == 0
-    assert far.log_distance[2] == pytest.approx(np.log(320) - 6400, rel=1e-12)
+    assert (far.distance[2], far.log_distance[2]) == (0, pytest.approx(np.log(320) - 6400, rel=1e-12))
 
 
 def test_local_minimum_agrees_with_bisection():
@@ -181,8 +179,7 @@ def test_minima_by_brute_force(seed):
 @pytest.mark.parametrize("means", [[0, 0, 0], [5.0], [0.1 + 0.2, 0.3]])
 def test_equal_local_means(means):
     minima = theory.local_minima(means)
-    assert minima.w.tolist() == [pytest.approx(means[0], abs=1e-15)]
-    assert minima.side.tolist() == [0]
+    assert (minima.w.tolist(), minima.side.tolist()) == ([pytest.approx(means[0], abs=1e-15)], [0])
     assert minima.objective.tolist() == [0.5]
 
 

@@ -19,6 +19,13 @@ def call(*arguments: Any) -> tuple[int, str, str]:
     return int(end.value.code or 0), out.getvalue(), err.getvalue()
 
 
+def printed(*arguments: Any) -> str:
+    """What a command that ends well prints on stdout."""
+    code, out, err = call(*arguments)
+    assert code == 0, err
+    return out
+
+
 def refused(*arguments: Any) -> str:
     """The one sentence of a command that is refused before it does or prints anything."""
     code, out, err = call(*arguments)

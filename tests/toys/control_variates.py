@@ -1,7 +1,4 @@
-"""A toy whose clients keep a control variate that corrects their gradients: the shape of SCAFFOLD.
-
-Source: none; it exists to test the protocol.
-"""
+"""A toy of the shape of SCAFFOLD: clients keep a control variate that corrects their gradients."""
 
 from __future__ import annotations
 
@@ -36,14 +33,7 @@ class Up(NamedTuple):
 def control_variates(
     task: Task, local: Local, *, server_lr: float = 1.0, clients_per_round: int | None = None
 ) -> Algorithm:
-    """``y <- y - lr (g(y) - c_k + c)``, ``c_k <- c_k - c + (w - y) / (steps lr)``; the server adds the means.
-
-    Args:
-      task: model and loss.
-      local: how clients train: SGD, with steps.
-      server_lr: factor of the mean update.
-      clients_per_round: who trains in a round; None: all.
-    """
+    """``y <- y - lr (g(y) - c_k + c)``, ``c_k <- c_k - c + (w - y) / (steps lr)``; the server adds the means."""
 
     def init_server(key: Any, census: Any) -> Server:
         model = task.init(key)

@@ -1,7 +1,4 @@
-"""A toy with one model per client at the server, and a reference model for strangers: the shape of IAFL.
-
-Source: none; it exists to test the protocol.
-"""
+"""A toy of the shape of IAFL: one model per client at the server, and a reference model for strangers."""
 
 from __future__ import annotations
 

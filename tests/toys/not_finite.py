@@ -23,10 +23,7 @@ def spoil(tree: Any, wrong: Any, value: float = jnp.nan) -> Any:
 
 
 def sends_nan(algorithm: Algorithm, who: Any, rounds: Any = None, value: float = jnp.nan) -> Algorithm:
-    """What the clients ``who [N]`` send, and their new states, are not finite.
-
-    ``rounds [rounds]`` says in which rounds; None: in all.
-    """
+    """What the clients ``who [N]`` send, and their new states, are not finite in ``rounds [rounds]``; None: in all."""
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
         up, new = algorithm.train(key, seat, down, client, data)
@@ -35,6 +32,16 @@ def sends_nan(algorithm: Algorithm, who: Any, rounds: Any = None, value: float =
         return spoil(up, wrong, value), spoil(new, wrong, value)
 
     return algorithm._replace(train=train)
+
+
+def breaks(algorithm: Algorithm, broken: Any) -> Algorithm:
+    """The server's floats turn to NaN in round ``broken``."""
+
+    def aggregate(server: Any, up: Any, round: Any) -> Any:
+        server, info = algorithm.aggregate(server, up, round)
+        return spoil(server, round.number == broken), info
+
+    return algorithm._replace(aggregate=aggregate)
 
 
 def leaves_out(algorithm: Algorithm, who: Any) -> Algorithm:

@@ -1,7 +1,4 @@
-"""A toy that records the contributions that it is given, and a measure of one's own, both found by import path.
-
-Source: none; they exist to test how experiments hand contributions on.
-"""
+"""A toy that records the contributions that it is given, and a measure of one's own, found by import path."""
 
 from __future__ import annotations
 

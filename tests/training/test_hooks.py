@@ -35,8 +35,6 @@ from tests.platforms import forms_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-# --- Hooks --------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.in_turn
 def test_proximal_closed_form():
@@ -107,9 +105,6 @@ def test_descend_counts_and_keys():
     same(last, jax.random.key_data(jax.random.fold_in(KEY, 3)))
     (count, _), taken = training.descend(step, zero, batches._replace(steps=jnp.int32(2)), KEY)
     assert int(count) == int(taken) == 2
-
-
-# --- Reading examples ---------------------------------------------------------------------------------------
 
 
 def test_fetch_prepares_and_stays_within_the_rows():
@@ -194,9 +189,6 @@ def test_a_key_means_training_mode():
     trained(own, Local(0.1, 3, steps=1), task=task)
     assert keys
     assert all(key is not None for key in keys)
-
-
-# --- Evaluation ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turn

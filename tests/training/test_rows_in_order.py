@@ -53,9 +53,6 @@ def in_order(size: int, how: Local) -> list[list[int]]:
     return found
 
 
-# --- Batches ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", [IN_STEPS, IN_EPOCHS, IN_EPOCHS._replace(epochs=1)], ids=["steps", "epochs", "epoch"])
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 11, 12])
 def test_batches_are_consecutive_rows(size: int, how: Local) -> None:
@@ -82,9 +79,6 @@ def test_fewer_steps_are_a_prefix(how: Local) -> None:
 def test_what_is_no_bool_is_refused() -> None:
     with pytest.raises(ValueError, match="expected shuffle to be True or False, got 'no'"):
         batches(5, CAPACITY, STEPS._replace(shuffle="no"))
-
-
-# --- Algorithms, against NumPy ------------------------------------------------------------------------------
 
 
 def rate_of(how: Local, t: int) -> float:
@@ -164,18 +158,14 @@ def test_the_samples_of_mwfed_are_rows_in_order() -> None:
         close(models[t + 1], expected, 1e-5)
 
 
-# --- The engine ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.in_turn
 @pytest.mark.parametrize("how", RAGGED, ids=["steps", "epochs"])
 def test_standalone_models_and_fine_tuning(how: Local) -> None:
     start = TASK.init(KEY)
     algorithm = finetuned(fedavg(TASK, how), learning_rate=0.2, batch_size=2, steps=3, shuffle=False)
     with quick_programs():
-        alone = standalone(TASK, federation(), how, seeds=[SEED], keep_models=True)
+        alone: Any = standalone(TASK, federation(), how, seeds=[SEED], keep_models=True)
         result = simulate(algorithm, federation(), rounds=0, seeds=[SEED])
-    assert alone.params is not None
     for id in IDS:
         trained = numpy_round.local_sgd(double(start), client(id, in_order(size_of(id), how)), 0.3)
         close({name: leaf[0, id] for name, leaf in alone.params.items()}, trained, 1e-5)
@@ -225,9 +215,6 @@ def test_every_algorithm_takes_rows_in_their_order(name: str, monkeypatch: pytes
     local = Local(0.1, 2, epochs=2, shuffle=False)
     rehearse(Plan(entry.build, {"task": TINY, "local": local} | entry.example), tiny_federation())
     assert asked
-
-
-# --- Configs ------------------------------------------------------------------------------------------------
 
 
 def setup_of(**changes: Any) -> Any:

@@ -38,10 +38,7 @@ def as_shares(angle, seen):
     ],
 )
 def test_the_cosine_with_a_sum_that_cancels_is_0(estimator, expected, how, dtype):
-    """Rows of whole numbers times odd ones: clients alone, in opposite pairs, beside empty updates; cohorts of 1 to 5.
-
-    Products with weights are rounded, so what is left of a sum of 0 has a direction of its own.
-    """
+    """Whole numbers times odd ones: products with weights are rounded, so a rest of a sum of 0 has a direction."""
     random = np.random.default_rng(0)
     rows = random.integers(-9, 10, (60, 5, 40)).astype(float)
     rows[:20, 1] = -rows[:20, 0]

@@ -146,8 +146,6 @@ def test_rounds_may_fade_out_or_be_of_equal_weight():
     np.testing.assert_allclose(np.abs(equal.sum(axis=1)), 1, rtol=1e-12)
 
 
-# --- Completed values ---------------------------------------------------------------------------------------
-
 COHORTS = np.array([[True, True, True], [True, True, False], [False, True, True]])
 
 

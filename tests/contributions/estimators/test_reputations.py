@@ -45,8 +45,7 @@ def test_cffl_judges_the_model_with_one_update():
     result = found(rule, record)
     np.testing.assert_allclose(result.by_round[0], (0.505784, 0.372572, 0.121643), atol=6e-7)
     np.testing.assert_allclose(result.worth, (0.619644, 0.315286, 0), atol=6e-7)
-    assert result.details["members"].tolist() == [True, True, False]
-    assert result.cost.evaluations == 6
+    assert (result.details["members"].tolist(), result.cost.evaluations) == ([True, True, False], 6)
     present = jnp.asarray([[True, True, True], [True, False, False]])
     part = found(rule, record._replace(present=present))
     first = np.sinh(5 * 0.2 * np.array([0.8, 0.6, 0.2]) / 1.6)

@@ -180,8 +180,6 @@ def test_a_diverged_coalition_is_seen():
     assert np.isnan(msr_banzhaf(CachedGame.of_table(values), samples=None).worth).all()
 
 
-# --- Laws of all that retrain, under a budget ------------------------------------------------------------------------
-
 UNBIASED = ("permutation_shapley", "stratified_shapley", "owen_shapley")
 
 

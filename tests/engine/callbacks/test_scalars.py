@@ -10,8 +10,7 @@ from tests.engine.callbacks.blocks import block
 
 def test_one_number_for_each_run():
     found = scalars_of(block({"average_accuracy": [0.1, np.nan], "average_loss": [np.inf, 2.0]}, seeds=(3, 5)))
-    assert found.seeds == (3, 5)
-    assert found.values == {"average_accuracy": [0.1, None], "average_loss": [None, 2.0]}
+    assert (found.seeds, found.values) == ((3, 5), {"average_accuracy": [0.1, None], "average_loss": [None, 2.0]})
 
 
 def test_float32_is_written_with_seven_digits():
@@ -42,5 +41,4 @@ def test_cells_of_a_sweep():
     scalars = scalars_of(block({"ipr_loss": [0.0, 1.0, 0.2, 0.4]}, seeds=(0, 1, 0, 1)))
     assert scalars.cells == 2
     named = {whose: value for whose, _, value in scalars.named("a", cells=(4, 9))}
-    assert named["a/cell_4/mean"] == 0.5
-    assert named["a/cell_9/seed_1"] == 0.4
+    assert (named["a/cell_4/mean"], named["a/cell_9/seed_1"]) == (0.5, 0.4)

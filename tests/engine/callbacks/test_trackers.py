@@ -140,9 +140,7 @@ def test_a_run_that_goes_on_hides_what_it_repeats(tmp_path: pathlib.Path):
     assert [(event.step, event.session_log.status) for event in begun] == [(4, 1), (4, 1)]
 
 
-def test_without_tensorboardx_one_sentence_says_what_to_install(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_tensorboardx_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ValueError, match=r"expected the package tensorboardX, .*pip install 'fljax\[tensorboard\]'"):
         write_events(tmp_path)

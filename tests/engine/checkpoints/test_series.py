@@ -42,9 +42,7 @@ def assert_rows(found: Any, rows: int) -> None:
     chunk=st.integers(1, 5),
     lost=st.lists(st.integers(1, 6), max_size=3),
 )
-def test_rows_survive_any_checkpoints(
-    tmp_path_factory: pytest.TempPathFactory, blocks: list[tuple[int, bool]], chunk: int, lost: list[int]
-) -> None:
+def test_rows_survive_any_checkpoints(tmp_path_factory, blocks, chunk, lost):
     """Blocks of any length, written or not; after a checkpoint rows are lost and come again, whatever was written."""
     folder = tmp_path_factory.mktemp("series") / "rows"
     rows = sum(count for count, _ in blocks)

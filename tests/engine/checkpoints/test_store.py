@@ -165,9 +165,7 @@ def test_a_number_is_given_once(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path / "at", notes).about == {"which": "first"}
 
 
-def test_threads_of_a_failed_write_report_nothing_later(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_a_failed_write_report_nothing_later(tmp_path, monkeypatch):
     """After a failure they may come at any time; after none, nothing of ours is left."""
     told: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))

@@ -75,9 +75,7 @@ def expected(first: np.ndarray, second: np.ndarray) -> tuple[set[Any], bool]:
     scale=st.sampled_from([1.0, 1e-6, 1e6]),
     shift=st.sampled_from([0.0, 1.0, -1e3]),
 )
-def test_all_are_found_and_nothing_else(
-    kind: str, seed: int, size: tuple[int, int], scale: float, shift: float
-) -> None:
+def test_all_are_found_and_nothing_else(kind, seed, size, scale, shift):
     """Also of payoffs that are scaled by other numbers, and moved: ties stay ties."""
     first, second = KINDS[kind](np.random.default_rng(seed), (2, *size))
     x, y, degenerate = extreme_equilibria(scale * (first + shift), second - shift, precision=1e-14)

@@ -41,8 +41,7 @@ def test_labelled_certificates(certificates: dict[str, games.Certificate]) -> No
     for entry in certificates.values():
         assert_equal(games.certificate_of(games.certificate_dataset(entry)), entry)
     dataset = games.certificate_dataset(certificates["a/b µ"])
-    assert dataset["deviator"].values.tolist() == [0, 1, 2]
-    assert dataset["deviation"].values.tolist() == ["lie"] * 3
+    assert (dataset["deviator"].values.tolist(), dataset["deviation"].values.tolist()) == ([0, 1, 2], ["lie"] * 3)
     np.testing.assert_allclose(dataset["gain"].sel(seed=2), GAINS[2], atol=1e-15)
     np.testing.assert_allclose(dataset["surplus"], 0.5 + 0.06 + 0.01 * np.arange(3) - 0.4)
     assert (float(dataset["irrational"]), int(dataset["diverged"].sum())) == (0, 1)

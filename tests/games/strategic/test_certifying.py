@@ -42,21 +42,18 @@ def certificate(told: list[RunsDone], tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.in_turn
 def test_the_certificate_of_mean_estimation(certificate: games.Certificate, told: list[RunsDone]) -> None:
     """Client 2 gains 63/32 by doubling its update, and more by a larger factor, which the attack finds."""
-    assert certificate.verdict == "VIOLATED"
-    assert certificate.worst == 2
+    assert (certificate.verdict, certificate.worst) == ("VIOLATED", 2)
     np.testing.assert_allclose(certificate.bounds.mean[2], KNOWN_GAIN, atol=1e-4)
     assert certificate.rationality is not None
     assert certificate.rationality.share == pytest.approx(1)  # alone, each client has its own mean
     assert all(control.passed for control in certificate.controls)
     assert certificate.controls[-1].name == FEE
-    attack = certificate.attack
-    assert attack is not None
+    attack: Any = certificate.attack
     assert (attack.client, attack.candidates) == (2, 6)
     ((field, factor),) = attack.strategy
     assert field == "own"
     reached = -((5 - (1 + 5 * factor) / (2 + factor)) ** 2) / 2 + 4.5
-    assert attack.mean == pytest.approx(reached, abs=2e-2)
-    assert attack.searched == pytest.approx(attack.mean, abs=1e-6)
+    assert (attack.mean, attack.searched) == (pytest.approx(reached, abs=2e-2), pytest.approx(attack.mean, abs=1e-6))
     assert attack.mean > KNOWN_GAIN
     assert (told[-1].done, told[-1].runs) == (5 * (1 + 3 + 1) + 5 * (1 + 6), 60)
     assert_equal(games.certificate_of(games.certificate_dataset(certificate)), certificate)
@@ -100,9 +97,8 @@ def test_an_honest_run_that_diverged_counts_the_same_in_the_attack(monkeypatch: 
     tables = [games.PayoffTable(payoffs, choices, ("honest", name), tuple(range(5))) for name in (*LIES, "candidate 0")]
     tables[0] = tables[0]._replace(payoffs=np.where(np.arange(10).reshape(5, 2, 1) == 1, [-10.0, 0, 0], payoffs))
     monkeypatch.setattr(certificates, "payoffs", lambda *_, **__: tables.pop(0))
-    found = certify(candidates=1, controls=False)
+    found: Any = certify(candidates=1, controls=False)
     assert found.gains.gains[4].tolist() == [10]
-    assert found.attack is not None
     assert found.attack.mean == pytest.approx(10 / 3)  # with the last three seeds
 
 
@@ -121,8 +117,7 @@ def test_the_stages_have_checkpoints_and_counts_of_their_own() -> None:
     told: list[RunsDone] = []
     stages = Stages({"checkpoint": Checkpoint("folder", 3.0), "on_block": told.append, "block": 7}, 70)
     arguments = stages.arguments("attack", 35)
-    assert arguments["checkpoint"] == Checkpoint(pathlib.Path("folder/attack"), 3.0)
-    assert arguments["block"] == 7
+    assert (arguments["checkpoint"], arguments["block"]) == (Checkpoint(pathlib.Path("folder/attack"), 3.0), 7)
     arguments["on_block"](RunsDone(5, 35, 1.0, 5))
     assert told == [RunsDone(40, 70, 1.0, 5)]
     assert Stages({"checkpoint": "folder"}, 1).arguments("a", 0)["checkpoint"] == pathlib.Path("folder/a")

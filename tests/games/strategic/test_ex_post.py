@@ -19,8 +19,7 @@ def test_quantiles_are_gains_that_occurred() -> None:
     )
     np.testing.assert_allclose(result.largest, [0.015, 0.03, 0.03], atol=1e-14)  # with seed 2 that of cell 2
     np.testing.assert_allclose(result.above, [3 / 5, 0, 0])
-    assert result.violated == 3 / 5
-    assert result.levels == (0.5, 0.9, 1.0)
+    assert (result.violated, result.levels) == (3 / 5, (0.5, 0.9, 1.0))
 
 
 def test_the_share_of_violated_seeds() -> None:

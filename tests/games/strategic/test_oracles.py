@@ -1,7 +1,4 @@
-"""Simulated payoffs beside theory, in expectation over draws of data, within simultaneous bounds of all payoffs.
-
-Who joins a federation of Donahue and Kleinberg; mean estimation from samples; and IAFL's contribution game.
-"""
+"""Simulated payoffs beside theory, in expectation over draws of data, within simultaneous bounds of all payoffs."""
 
 from __future__ import annotations
 
@@ -28,10 +25,7 @@ SEEDS, ROUNDS = 300, 60
 
 
 def federation_of(samples: np.ndarray, true: np.ndarray, sizes: np.ndarray) -> Federation:
-    """Of each seed, clients that train on their samples ``[seeds, N, n]`` and are judged by their true means.
-
-    With fewer samples than its size, a client has them again and again.
-    """
+    """Clients of each seed train on their samples ``[seeds, N, n]``, repeated up to its size, and have true means."""
     seeds, clients, count = samples.shape
     most = int(sizes.max())
     values = np.concatenate([samples, np.broadcast_to(true, (seeds, clients))[:, :, None]], axis=2)
@@ -48,10 +42,7 @@ def federation_of(samples: np.ndarray, true: np.ndarray, sizes: np.ndarray) -> F
 
 
 def drawn(seeds: int) -> Federation:
-    """Of each seed, three true means ``N(0, 1)`` and the means of 5, 5 and 25 samples with the variance 10.
-
-    A client trains on its sample mean, which it has as often as it has samples.
-    """
+    """Three true means ``N(0, 1)`` of each seed, and the means of 5, 5 and 25 samples with the variance 10."""
     random, clients = np.random.default_rng(0), len(SIZES)
     true = random.normal(0, np.sqrt(SPREAD), (seeds, clients))
     local = true + random.normal(size=true.shape) * np.sqrt(NOISE / SIZES)

@@ -29,9 +29,6 @@ ROUNDS = 300
 CLIENTS = len(TARGETS)
 
 
-# --- Which profiles ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", ["unilateral", "pairs", "join", "symmetric", "full"])
 def test_profiles(shape: Any) -> None:
     """Their number, each once, and everybody honest in the first."""
@@ -49,9 +46,6 @@ def test_two_clients_play_the_same_strategy() -> None:
 
 def test_deviators_are_some_clients() -> None:
     assert profiles("unilateral", 3, 3, (2,)).tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
-
-
-# --- Mean estimation ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +143,6 @@ def test_all_default_deviations_are_runs_of_one_program(tmp_path: pathlib.Path) 
     assert before < len(deviations), programs
 
 
-# --- Bad input ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.in_turn
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
@@ -228,9 +219,7 @@ def test_a_deviation_with_an_infinite_loss_has_diverged() -> None:
 
 
 @pytest.mark.in_turn
-def test_saved_runs_of_another_body_of_the_utility_are_refused(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_saved_runs_of_another_body_of_the_utility_are_refused(tmp_path):
     """An edited function has the same name, and the runs that are saved have the older utilities."""
     play = functools.partial(games.payoffs, PLAN, estimation(), rounds=1, deviations={"double": LIES["double"]})
     play(utility=squared, checkpoint=tmp_path, outside=False)

@@ -43,8 +43,7 @@ def test_prices_without_an_equilibrium() -> None:
     table = unilateral(GAINS)
     by_deviation = games.prices_of(table, np.zeros(4, bool), certificate=games.certificate(table, tolerance=0.05))
     honest = table.payoffs[:, 0].sum(axis=1).mean()
-    assert by_deviation.gaming == pytest.approx(-0.8 * 0.015 / honest)
-    assert by_deviation.gaming_of == "client 0: lie"
+    assert (by_deviation.gaming, by_deviation.gaming_of) == (pytest.approx(-0.8 * 0.015 / honest), "client 0: lie")
 
 
 def test_when_prices_say_nothing() -> None:
@@ -54,8 +53,7 @@ def test_when_prices_say_nothing() -> None:
         assert np.isnan(price(total, np.zeros(3, bool)))
         assert np.isnan(price(total - 1.5, equilibria))
     assert np.isnan(games.price_of_anarchy(total - 1, equilibria))  # the worst equilibrium has nothing
-    assert games.price_of_stability(total - 1, equilibria) == 3.0
-    assert games.price_of_gaming(2.0, 1.5) == 0.25
+    assert (games.price_of_stability(total - 1, equilibria), games.price_of_gaming(2.0, 1.5)) == (3.0, 0.25)
     assert games.price_of_gaming(2.0, 3.0) == -0.5
     assert np.isnan(games.price_of_gaming(0.0, -1.0))
     with pytest.raises(ValueError, match=r"expected equilibria by profile, 8 of them, got shape \(2,\)"):

@@ -26,9 +26,6 @@ def words_of(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-# --- Curves -------------------------------------------------------------------------------------------------
-
-
 def test_curves_are_means_over_seeds_of_the_chosen_clients() -> None:
     results = small()
     figure = report.client_curves(results, [3, 0])
@@ -107,9 +104,6 @@ def test_results_of_one_algorithm_have_no_label() -> None:
     assert report.contribution_accuracy(one).axes[0].get_title().startswith("result\nrho = ")
 
 
-# --- Contribution against accuracy ---------------------------------------------------------------------------
-
-
 def points_of(figure: Figure, panel: int = 0) -> np.ndarray:
     scatter: Any = figure.axes[panel].collections[0]
     return np.asarray(scatter.get_offsets().filled(np.nan))
@@ -163,9 +157,6 @@ def test_a_figure_without_its_data_is_not_drawn() -> None:
             draw(Results(few, records))
 
 
-# --- Spread over clients -------------------------------------------------------------------------------------
-
-
 def test_boxes_have_the_quantiles_over_clients_and_seeds() -> None:
     results = small()
     figure = report.client_spread(results)
@@ -194,9 +185,6 @@ def test_whiskers_and_medians_of_boxes() -> None:
     assert sorted(ends[:, 0, 0]) == pytest.approx([low, high])
     assert median[0, 0, 0] == pytest.approx(middle)
     assert len(figure.axes[0].collections) == 6  # no points: there are too many clients
-
-
-# --- Confusion ----------------------------------------------------------------------------------------------
 
 
 def test_confusion_of_the_worst_the_median_and_the_best_client() -> None:

@@ -23,9 +23,6 @@ def words_of(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-# --- Metric against metric -----------------------------------------------------------------------------------
-
-
 def test_points_are_means_over_seeds_with_bars() -> None:
     results = small()
     figure = report.metric_pairs(results)
@@ -69,9 +66,6 @@ def test_the_appeal_of_the_global_model_is_drawn_where_there_is_one() -> None:
     assert axes[0].get_ylabel() == "Average accuracy of the global model"
 
 
-# --- Losses --------------------------------------------------------------------------------------------------
-
-
 def test_losses_of_all_clients_and_of_those_that_train() -> None:
     results = small()
     figure = report.polled_loss(results)
@@ -101,9 +95,6 @@ def test_losses_of_polled_clients_come_first() -> None:
     assert report.polled_loss(Results(few, records)).axes[0].get_ylabel() == "mean loss of the deployed model"
     with pytest.raises(MissingError, match="a record polled_loss or loss for the figure polled_loss"):
         report.polled_loss(Results(metrics, records.drop_vars(["loss", "polled_loss"])))
-
-
-# --- Weights on the surrogate --------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turn
