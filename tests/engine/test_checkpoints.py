@@ -138,7 +138,7 @@ def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path)
     ("there", "here", "same"),
     [
         (
-            "fljax.scenarios.behaviour.with_behaviour.<locals>.send",
+            "fljax.scenarios.common.with_behaviour.<locals>.send",
             "fljax.scenarios.common.with_behaviour.<locals>.send",
             True,
         ),
@@ -150,9 +150,9 @@ def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path)
 def test_functions_of_fljax_may_move_between_versions(
     there: str, here: str, same: bool, tmp_path: pathlib.Path
 ) -> None:
-    identities = ({"fljax": "0.2.0", "algorithm": text} for text in (there, here))
     with contextlib.nullcontext() if same else pytest.raises(ValueError, match="algorithm is"):
-        check_identity(*identities, tmp_path, print, False)
+        before, now = ({"fljax": "0.2.0", "algorithm": text} for text in (there, here))
+        check_identity(before, now, tmp_path, print, False)
 
 
 @pytest.mark.in_turn
