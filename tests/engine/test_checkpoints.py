@@ -138,7 +138,7 @@ def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path)
     ("there", "here", "same"),
     [
         (
-            "fljax.scenarios.common.with_behaviour.<locals>.send",
+            "fljax.scenarios.older.with_behaviour.<locals>.send",
             "fljax.scenarios.common.with_behaviour.<locals>.send",
             True,
         ),
