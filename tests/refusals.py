@@ -14,7 +14,11 @@ def refusals(*rows: tuple[Any, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("call", "words"), cases)
 
 
-def refuses(call: Callable[[], object], words: str | Iterable[str], error: type[Exception] = ValueError) -> str:
+def refuses(
+    call: Callable[[], object],
+    words: str | Iterable[str],
+    error: type[Exception] | tuple[type[Exception], ...] = ValueError,
+) -> str:
     """The sentence with which the call is refused: a regular expression is found in it, or it has all words."""
     with pytest.raises(error, match=words if isinstance(words, str) else None) as caught:
         call()
