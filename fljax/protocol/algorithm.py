@@ -132,7 +132,7 @@ def along(*dimensions: str, **values: Any) -> dict[str, Labelled]:
     return {name: Labelled(entry, dimensions) for name, entry in values.items()}
 
 
-def unlabelled(info: Info) -> dict[str, Any]:
+def unlabelled(info: Mapping[str, Any]) -> dict[str, Any]:
     """The values of Info alone, by name."""
     return {name: entry.values if isinstance(entry, Labelled) else entry for name, entry in info.items()}
 

@@ -1,4 +1,7 @@
-"""A toy of the shape of IP-FL: cluster models, ballots, tokens, a client that trains two models in a round."""
+"""A toy with cluster models, ballots, tokens, and a client that trains two models in a round: the shape of IP-FL.
+
+Source: none; it exists to test the protocol.
+"""
 
 from __future__ import annotations
 

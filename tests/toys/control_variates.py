@@ -1,4 +1,7 @@
-"""A toy of the shape of SCAFFOLD: clients keep a control variate that corrects their gradients."""
+"""A toy whose clients keep a control variate that corrects their gradients: the shape of SCAFFOLD.
+
+Source: none; it exists to test the protocol.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,14 @@ class Up(NamedTuple):
 def control_variates(
     task: Task, local: Local, *, server_lr: float = 1.0, clients_per_round: int | None = None
 ) -> Algorithm:
-    """``y <- y - lr (g(y) - c_k + c)``, ``c_k <- c_k - c + (w - y) / (steps lr)``; the server adds the means."""
+    """``y <- y - lr (g(y) - c_k + c)``, ``c_k <- c_k - c + (w - y) / (steps lr)``; the server adds the means.
+
+    Args:
+      task: model and loss.
+      local: how clients train: SGD, with steps.
+      server_lr: factor of the mean update.
+      clients_per_round: who trains in a round; None: all.
+    """
 
     def init_server(key: Any, census: Any) -> Server:
         model = task.init(key)

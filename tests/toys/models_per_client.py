@@ -1,4 +1,7 @@
-"""A toy of the shape of IAFL: one model per client at the server, and a reference model for strangers."""
+"""A toy with one model per client at the server, and a reference model for strangers: the shape of IAFL.
+
+Source: none; it exists to test the protocol.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A toy that records the contributions that it is given, and a measure of one's own, found by import path."""
+"""A toy that records the contributions that it is given, and a measure of one's own, both found by import path.
+
+Source: none; they exist to test how experiments hand contributions on.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,10 @@ class Watched(NamedTuple):
 
 
 def watched_regression(dtype: Any = jnp.float32, *, centred: bool = False) -> Task:
-    """The toy regression with statistics that nothing reads, or, ``centred``, are subtracted from the inputs."""
+    """The toy regression with statistics that nothing reads, or, if ``centred``, are subtracted from the inputs.
+
+    In training a centred model subtracts the mean of the batch, as BatchNorm does.
+    """
     plain = logistic_regression(dtype)
 
     def init(key: Any) -> Watched:
