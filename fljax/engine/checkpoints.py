@@ -322,9 +322,6 @@ def _reason(error: BaseException) -> str:
     return " ".join(words.split())[:200] or type(error).__name__
 
 
-# Chunks have a running checksum, since zarr reads a missing one as zeros.
-
-
 # Bytes of one chunk of the largest array. The rows after the last whole chunk are part of every checkpoint.
 CHUNK = 2**20
 # More rows than this in a chunk save no files and make checkpoints larger.

@@ -88,7 +88,7 @@ def save(
 
 
 def _shared(result: Result | BestModels) -> dict[str, np.ndarray]:
-    """The seeds, and the common model of each, from which a config may start (``inputs.initial_models``)."""
+    """The seeds, and the common model of each, from which a config may start (``inputs.setup``)."""
     common = common_models(result.deployed)  # type: ignore[arg-type]
     leaves = jax.tree_util.tree_leaves_with_path(common)
     arrays = {COMMON + path_of_leaf(path): np.asarray(leaf) for path, leaf in leaves}

@@ -262,10 +262,10 @@ def _results(part: Part, directory: pathlib.Path) -> Parts:
 
 
 def _same_record(parts: Sequence[pathlib.Path], force: bool) -> tuple[str, str]:
-    """The record that the results of parts have in common, and what differs, which needs ``force``, as a sentence."""
-    first, *others = [folders.record_in(part) for part in parts]
+    """The record that the results of parts have in common, and a sentence of what differs; a version needs no force."""
+    (first, version), *others = [folders.record_in(part) for part in parts]
     changed: dict[str, None] = {}
-    for part, record in zip(parts[1:], others, strict=True):
+    for part, (record, _) in zip(parts[1:], others, strict=True):
         found = compared(json.loads(first or "{}"), json.loads(record or "{}")).changed if first and record else ()
         if found and not force:
             raise ValueError(
@@ -273,7 +273,9 @@ def _same_record(parts: Sequence[pathlib.Path], force: bool) -> tuple[str, str]:
                 f"{' and '.join(found)} (--force joins them, and the results say so)"
             )
         changed |= dict.fromkeys(found)
-    return first, Differences(tuple(changed)).sentence
+    versions = sorted({version, *(version for _, version in others)})
+    words = f"fljax {' and '.join(versions)} wrote the parts" if len(versions) > 1 else ""
+    return first, "; ".join(filter(None, [Differences(tuple(changed)).sentence, words]))
 
 
 class Joined(NamedTuple):

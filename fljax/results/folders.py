@@ -268,10 +268,10 @@ def _text_of(directory: pathlib.Path, name: str) -> str | None:
     return None
 
 
-def record_in(directory: pathlib.Path) -> str:
-    """The record of a folder's results, as JSON; "" if there is none."""
+def record_in(directory: pathlib.Path) -> tuple[str, str]:
+    """The record of a folder's results, as JSON ("" if there is none), and the version of fljax that wrote them."""
     origin = _read(directory)[1]
-    return "" if origin is None else origin.record
+    return ("", "") if origin is None else (origin.record, origin.fljax)
 
 
 def save(directory: pathlib.Path, results: Results, text: str, record: str | None = None) -> None:

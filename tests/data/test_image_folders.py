@@ -30,6 +30,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
         load(f"{tmp_path}/")
 
 
+@pytest.mark.unchecked  # a number of NumPy
 def test_images_of_several_sizes(tmp_path):
     write(tmp_path, {"a/0.png": 1, "b/0.png": 2})
     save_image(tmp_path / "b" / "0.png", 2, (8, 8))

@@ -142,8 +142,10 @@ def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path)
             "fljax.scenarios.common.with_behaviour.<locals>.send",
             True,
         ),
-        ("fljax.a.b.build, fljax.a.Kind.call.<locals>.f", "fljax.c.build, fljax.d.e.Kind.call.<locals>.f", True),
+        ("fljax.a.b.build, fljax.a.d.Kind.call.<locals>.f", "fljax.a.c.build, fljax.a.d.e.Kind.call.<locals>.f", True),
         ("fljax.a.b.build", "fljax.a.b.built", False),
+        ("fljax.a.b.build", "fljax.c.b.build", False),
+        ("fljax.a.b.Kind.call", "fljax.a.b.Other.call", False),
         ("mine.a.build", "mine.b.build", False),
     ],
 )

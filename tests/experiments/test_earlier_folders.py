@@ -177,6 +177,7 @@ def test_parts_of_a_sweep_are_joined(unpacked: Any) -> None:
     outcome, unfinished, _ = sweep.join_parts(grid, folder, 2)
     assert unfinished == ()
     assert outcome is not None
+    assert outcome.metrics.attrs["forced"] == "fljax 0.2.0 and 0.3.0 wrote the parts"
     close(fljax.load(folder).metrics, fljax.load(unpacked("swept")).metrics)
 
 

@@ -133,7 +133,7 @@ def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str,
     if there is None:
         return {}
     changes = {name: differences(there, text, (*WITHOUT_EFFECT, "name")) for name, text in others if text is not None}
-    first, *records = [json.loads(folders.record_in(folder) or "{}") for folder in runs.values()]
+    first, *records = [json.loads(folders.record_in(folder)[0] or "{}") for folder in runs.values()]
     for (name, _), record in zip(others, records, strict=True):
         both = {key: (first[key], record[key]) for key in first if key in record}  # an older fljax has none
         changes.get(name, {}).update({key: pair for key, pair in both.items() if pair[0] != pair[1]})

@@ -11,7 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def leaf(
     *,
     shape: Sequence[int] | None = None,
     images: str | Path | None = None,
-    size: Sequence[SupportsIndex] | None = None,
+    size: Sequence[int] | None = None,
     **options: Unpack[LabelKeywords],
 ) -> Dataset:
     """Data in LEAF's JSON format: a file, a folder of files, or a folder with the folders ``train`` and ``test``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class TableOptions(NamedTuple):
     test_file: str | None = None
     images: str | None = None
     image_folder: str | None = None
-    size: Sequence[SupportsIndex] | None = None
+    size: Sequence[int] | None = None
 
 
 class FolderKeywords(TokenKeywords, total=False):
@@ -85,7 +85,7 @@ class FolderKeywords(TokenKeywords, total=False):
     decimal: str
     images: str | None
     image_folder: str | None
-    size: Sequence[SupportsIndex] | None
+    size: Sequence[int] | None
 
 
 class TableKeywords(FolderKeywords, total=False):

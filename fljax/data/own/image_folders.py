@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ _WITH_CLIENT = 3
 
 
 def image_folder(
-    path: str | Path, *, size: Sequence[SupportsIndex] | None = None, client: bool = False, classes: int | None = None
+    path: str | Path, *, size: Sequence[int] | None = None, client: bool = False, classes: int | None = None
 ) -> Dataset:
     """Images in ``folder/class/*.png`` (or .jpg and others): uint8 ``[n, height, width, channels]``.
 
@@ -166,7 +166,7 @@ def check_size(size: Any) -> None:
         raise ValueError(f"expected size as [height, width], two whole numbers from 1, got {shown(lengths)}")
 
 
-def read_images(paths: Sequence[Path], size: Sequence[SupportsIndex] | None) -> np.ndarray:
+def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
     """The images of some files: uint8 ``[n, height, width, channels]``, with one channel if all are grey."""
     try:
         from PIL import Image

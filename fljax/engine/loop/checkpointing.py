@@ -40,8 +40,8 @@ PIECE = 5.0
 # A run waits for its checkpoints at most one part in so many of its time.
 SHARE = 40
 _STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
-# The module in ``fljax.room.module.function`` or ``fljax.room.module.function.<locals>.inner``.
-_HOME = re.compile(r"\bfljax\.(?:\w+\.)+(?=\w+(?:\.<locals>|[^\w.]|$))")
+# The modules in ``fljax.room.module.function``, ``....Class.method`` or ``....function.<locals>.inner``.
+_HOME = re.compile(r"\b(fljax\.[a-z]+\.)(?:[a-z_]\w*\.)+(?=(?:[A-Z]\w*\.)*\w+(?:\.<locals>|[^\w.]|$))")
 # What a state and a history are made for: nobody goes on with others, by force either.
 _EVALUATIONS = ("evaluate_every", "evaluate_at", "keep_best", "extra metrics", "scores", "score_every")
 _RUNS = ("fljax", "rounds", "seeds", "checksum of initial states", "runs", "measure", "checksum of members", "moments")
@@ -294,8 +294,8 @@ def _refused(there: Mapping[str, Any], here: Mapping[str, Any], force: bool) -> 
 
 
 def _without_homes(value: Any) -> Any:
-    """A text without the modules of fljax's functions, which move between versions."""
-    return _HOME.sub("fljax.", value) if isinstance(value, str) else value
+    """A text without the modules of fljax's functions, which move inside their rooms between versions."""
+    return _HOME.sub(r"\1", value) if isinstance(value, str) else value
 
 
 def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:

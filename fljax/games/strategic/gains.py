@@ -9,8 +9,9 @@ every profile of strategies that was played.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real
@@ -492,16 +493,17 @@ def seeds_that_decide(
 _LEAST = {"tolerance": 0, "identities": 1, "candidates": 0, "max_runs": 1}
 
 
-def check_settings(prefix: str = "", **settings: float) -> None:
+def check_settings(prefix: str = "", **settings: Any) -> None:
     """Raises a ValueError for a setting of certificates that is out of range; in a command ``prefix`` begins names."""
     for name, value in settings.items():
         shown = f"{prefix}{name.replace('_', '-')}" if prefix else name
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if name == "confidence":
-            if not 0 < value < 1:
-                raise ValueError(f"expected {shown} to be between 0 and 1, got {value}")
-        elif not _LEAST[name] <= value < np.inf or (name != "tolerance" and not is_whole(value)):
+            if not (real and 0 < value < 1):
+                raise ValueError(f"expected {shown} to be between 0 and 1, got {value!r}")
+        elif not (real and _LEAST[name] <= value < np.inf) or (name != "tolerance" and not is_whole(value)):
             number = "" if name == "tolerance" else "a whole number of "
-            raise ValueError(f"expected {shown} to be {number}at least {_LEAST[name]}, got {value}")
+            raise ValueError(f"expected {shown} to be {number}at least {_LEAST[name]}, got {value!r}")
 
 
 def with_rounding(tolerance: float, gains: Gains) -> float:
