@@ -258,10 +258,13 @@ NONE: Callable[..., Any] = lambda *_, **__: None  # noqa: E731
         (lambda: compare(("fedavg", {}, [NONE])), "expected the scenario <lambda> to return an Algorithm, got None"),
         (lambda: simulate(fljax.Plan(NONE)), "expected the builder <lambda> to return an Algorithm, got None"),
         (lambda: track(logging.getLogger()), r"expected the tracker's log to take \(values, step=\), got \(level"),
-        (lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": deviating}), "deviating raised Key"),
+        (
+            lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": deviating}),
+            "the deviation deviating raised KeyError",
+        ),
         (
             lambda: games.payoffs(PLAN, FEDERATION, rounds=1, deviations={"mine": cast(Any, task)}),
-            "deviation task .*knowledge",
+            r"expected the deviation task to take \(message, knowledge\), got",
         ),
     ],
 )
@@ -330,8 +333,14 @@ FRAME = {"a": [39, 40, 50], "b": [1, 2, 3], "who": ["u", "v", "u"], "y": [0, 1, 
         (lambda: data.dataset(iter(X), Y), "got an iterator"),
         (lambda: data.dataset(X, [[0], [1, 2]]), "expected labels to be an array"),
         (lambda: data.from_arrays(X, 500 * np.arange(60), OWNERS), r"\(a regression\) as floats, or classes=29501"),
-        (lambda: data.dataset_from_frame({**FRAME, "a": [39, "?", 50]}, label="y"), "'a', .* in row 1, counted"),
-        (lambda: data.dataset_from_frame({**FRAME, "b": ["7", "2.5", "n/a"]}, label="y", client="who"), "'n/a' .* 2"),
+        (
+            lambda: data.dataset_from_frame({**FRAME, "a": [39, "?", 50]}, label="y"),
+            r"text in 'a', '\?' in row 1, counted",
+        ),
+        (
+            lambda: data.dataset_from_frame({**FRAME, "b": ["7", "2.5", "n/a"]}, label="y", client="who"),
+            "'n/a' in row 2",
+        ),
         (lambda: models.task_from_module(nn.Dense(2), (X[:1], X[:1])), "got a tuple of 2; a module of several inputs"),
         (lambda: models.task_from_module(nn.Dense(2), X[:1], example_y=[0]), "example_y to be an array .*, got a list"),
         (lambda: games_key("0"), "expected key to be one key of jax.random, such as .*, or a seed, got '0'"),

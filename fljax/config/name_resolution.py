@@ -1,7 +1,5 @@
 """The names of a config, looked up once: each becomes a builder with its arguments, and wrong ones become errors.
 
-The builders that a config names: found by name, their options checked and made arguments.
-
 A builder makes an algorithm, a scenario, a model, a data set, a partition, a contribution or a callback. Its signature
 has its options; parameters that an experiment gives (``OFFERS``) are none. The forms that TOML has for values end here:
 tables become NamedTuples.

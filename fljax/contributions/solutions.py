@@ -1,15 +1,13 @@
-"""Coalitions of clients by code, ``sum_{i in S} 2^i`` for S, and the values of a function for many coalitions.
+"""Solutions of a table of the values of all coalitions: Shapley values, other semivalues, least core and nucleolus.
 
-A value table ``[..., 2^N]`` has the values by code, the empty coalition first and all clients last.
+A coalition S has the code ``sum_{i in S} 2^i``. A value table ``[..., 2^N]`` has the values by code, the empty
+coalition first and all clients last.
 
-What clients are worth in a table of the values of all coalitions: Shapley values and other semivalues.
+Semivalues are ``phi_i = sum_{S without i} p_|S| (v(S + i) - v(S))`` with one number ``p_s`` for each size. NumPy arrays
+give NumPy results in double precision; JAX arrays give JAX results, also under ``jit`` and ``grad``. A NaN (a diverged
+run) makes all numbers NaN that use it with a weight other than 0.
 
-All are ``phi_i = sum_{S without i} p_|S| (v(S + i) - v(S))`` with one number ``p_s`` for each size, of a table
-``[..., 2^N]`` by code. NumPy arrays give NumPy results in double precision; JAX arrays give JAX results, also under
-``jit`` and ``grad``. A NaN (a diverged run) makes all numbers NaN that use it with a weight other than 0.
-
-Payoffs that no coalition has a reason to leave: least core and nucleolus, by scipy's linear programs (HiGHS).
-
+Least core and nucleolus are payoffs that no coalition has a reason to leave, by scipy's linear programs (HiGHS).
 With ``v0(S) = v(S) - v(empty)``, a payoff ``x`` shares ``v0(all)``, and the excess of a coalition is ``v0(S) - x(S)``:
 the model before training may have a value. Nothing here works under ``jit``.
 """

@@ -1,8 +1,7 @@
 """Tables of contributions with named dimensions, since a plain one does not say whether rows are rounds or seeds.
 
-Error bars over seeds of one number, or of K numbers at once, and how often one client is worth more than another.
-
-What seeds redraw (the partition, initial weights, the noise of training) decides what a bar is about. Say it beside it.
+Error bars are over seeds, of one number or of K numbers at once. What seeds redraw (the partition, initial weights, the
+noise of training) decides what a bar is about. Say it beside it.
 """
 
 from __future__ import annotations

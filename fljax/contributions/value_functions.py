@@ -5,9 +5,8 @@ Algorithm 1 (without its truncation, which is biased); Castro et al., "Polynomia
 on sampling" (2009) for the standard error; Mitchell et al., "Sampling permutations for Shapley value estimation" (JMLR
 2022), section 2, for pairs of opposite orders.
 
-How well contributions agree with the truth, and how stable they are: Kendall's tau-b, with ties, and Spearman's rho.
-
-A row that is constant, or has one client only, has no ranks: the result is NaN, never 0.
+Kendall's tau-b, with ties, and Spearman's rho say how well contributions agree with the truth. A row that is constant,
+or has one client only, has no ranks: the result is NaN, never 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Names that users write, looked up or refused with a suggestion, and short texts about values.
 
-Labels of values: those of pandas and xarray, columns by name. What takes values by place takes none with labels.
+Values may have labels, those of pandas and xarray. Code that takes values by place refuses labels.
 """
 
 from __future__ import annotations

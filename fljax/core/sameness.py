@@ -1,5 +1,6 @@
-"""The code of one's own functions as a checksum: those that are neither of fljax, nor of Python, nor installed.
+"""The record of what decides a run's numbers, which is compared wherever something goes on with results.
 
+It has the code of a user's own functions as checksums: those that are neither of fljax, nor of Python, nor installed.
 Code is bytecode: comments, docstrings, names and places do not count, functions of one's own that it calls and
 constants that it reads do. Checksums name the version of Python: those of two versions cannot be compared.
 

@@ -1,7 +1,4 @@
-"""Checkpoints in a folder: what a caller says of them, and how they are written and read.
-
-Arrays that grow round by round, in memory or on the disk.
-"""
+"""Checkpoints in a folder: what a caller says of them, how they are written and read, and arrays that grow."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 A run (``run_setup``, also of ``fljax.compare``) has one cell and a sweep has many; each says how an algorithm runs in
 its cells, and all that comes before, between and after algorithms is here, once.
 
-Output of a running experiment: evaluations to its callbacks, and unfinished work to its folder.
-
-In the run folder, while an algorithm is unfinished (``contribution_correlation`` needs records, so no block has it):
+Evaluations go to callbacks (without ``contribution_correlation``, which needs records), and unfinished work to the
+folder. It has, while an algorithm is unfinished:
 
 checkpoints/origin.json       the config and fljax's version
 checkpoints/standalone.npz    scores of the standalone models, which are trained once

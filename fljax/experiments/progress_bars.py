@@ -1,6 +1,6 @@
 """Progress of experiments on stderr: bars, and messages above them.
 
-The one console of tables and progress: it prints texts literally, and none of them drives the terminal.
+Tables and progress share one console. It prints texts literally, so that none of them drives the terminal.
 """
 
 from __future__ import annotations

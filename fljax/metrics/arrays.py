@@ -1,8 +1,7 @@
 """What formulas of metrics share: arrays of NumPy or JAX with the same number of axes, and means over known clients.
 
-Ranks of methods over blocks (partitions, data sets), and whether their differences are more than chance.
-
-Source: Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7 (2006), 1-30.
+Ranks of methods over blocks (partitions, data sets) say whether their differences are more than chance. Source: Demsar,
+"Statistical comparisons of classifiers over multiple data sets", JMLR 7 (2006), 1-30.
 """
 
 from __future__ import annotations

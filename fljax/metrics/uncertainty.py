@@ -1,6 +1,6 @@
 """How sure a client's gain is: standard errors by its number of test rows, and decisions that noise may have made.
 
-What tables and pictures show of metrics, with NumPy alone, since ``fljax watch`` and tables do without JAX.
+Tables and pictures show means and spreads over seeds, computed with NumPy.
 """
 
 from __future__ import annotations

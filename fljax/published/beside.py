@@ -4,7 +4,7 @@
 For a split "best-distribution", both numbers are on the distribution where the cluster's model is best: the split names
 the paper's; ours may be another one.
 
-The runs behind a published table: shipped configs, with what they cost (``fljax/published/runs.toml``).
+The runs behind a table are shipped configs, with what they cost (``fljax/published/runs.toml``).
 """
 
 from __future__ import annotations

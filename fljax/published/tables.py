@@ -2,7 +2,8 @@
 
 A cell is one number of one algorithm, in the paper's units. Ours are committed, as whole results are too large.
 
-When numbers are told apart: by two standard errors of both sides; undecided below, and without a standard error.
+Two numbers differ if they are two standard errors of both sides apart. Below, or without a standard error, the verdict
+is undecided.
 """
 
 from __future__ import annotations

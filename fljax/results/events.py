@@ -3,10 +3,9 @@
 A line of the metrics is one evaluation of all seeds (in a sweep, of all cells that run together), with null for NaN and
 infinities; readers of events need not parse these long lines. A resumed run appends: later lines replace earlier ones.
 
-Metrics and records of algorithms, and the last evaluation of every run, after any number of rounds.
-
-Joined results have NaN after the end of a run that stopped early. A value may be NaN for other reasons, so
-``rounds_done`` says where the end is. A baseline that ended earlier is held at its last evaluation.
+Metrics and records of several algorithms are joined here, after any number of rounds. Joined results have NaN after the
+end of a run that stopped early. A value may be NaN for other reasons, so ``rounds_done`` says where the end is. A
+baseline that ended earlier is held at its last evaluation.
 """
 
 from __future__ import annotations

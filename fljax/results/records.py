@@ -1,6 +1,6 @@
 """Records of rounds as labelled arrays, with what they say by client and the bytes on the wire.
 
-Scores of the task in results (``fljax.metrics.scores``): their direction, and clients that have none.
+Scores of the task (``fljax.metrics.scores``) have a direction, and some clients have none.
 """
 
 from __future__ import annotations

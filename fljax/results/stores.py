@@ -1,11 +1,8 @@
-"""Records that are too many for the memory: a zarr store, written block by block and read where it is asked for.
+"""Results on the disk: labelled arrays as the bytes of a netCDF file, and a zarr store of records beyond the memory.
 
-The store must stay where it is while it is read. One that was removed or replaced, or that lacks a chunk, is refused;
-zarr alone would read zeros. Sweeps join cells, so theirs are read into memory.
-
-Labelled arrays as the bytes of a netCDF file, in groups.
-
-Both ways go through memory, since HDF5 ends the process if the disk is full.
+A netCDF file is made and read in memory, since HDF5 ends the process if the disk is full. A zarr store is written block
+by block and read where it is asked for. It must stay where it is while it is read. One that was removed or replaced, or
+that lacks a chunk, is refused; zarr alone would read zeros. Sweeps join cells, so theirs are read into memory.
 """
 
 from __future__ import annotations

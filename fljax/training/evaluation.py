@@ -1,6 +1,6 @@
 """Judging one client: loss and accuracy over all rows of a subset, and checks of the task.
 
-Counts what one client computes: programs traced inside ``counting`` report every gradient and every pass.
+Programs traced inside ``counting`` report every gradient and every pass that one client computes.
 """
 
 from __future__ import annotations

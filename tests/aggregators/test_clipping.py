@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -131,3 +133,13 @@ def test_without_updates_the_bound_has_no_derivative() -> None:
     slope = jax.grad(lambda times: jnp.sum(clip_to_median(rows, present=nobody, times=times)))(1.0)
     assert slope == 0
     assert clip_to_median(jnp.zeros((0, 6))).shape == (0, 6)
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("clipped", [clip_to_median, functools.partial(clip, bound=1.5)])
+def test_a_row_of_zeros_has_finite_gradients(clipped: Callable[[Any], Any]) -> None:
+    """Beside rows that are shortened; it is not, so its gradient is that of what is summed."""
+    rows = jnp.asarray(RANDOM.normal(size=(5, 6)) * [[1], [2], [3], [50], [0]])
+    slope = jax.grad(lambda rows: jnp.sum(clipped(rows)))(rows)
+    assert np.isfinite(slope).all()
+    np.testing.assert_array_equal(slope[4], 1)

@@ -156,9 +156,11 @@ POSITIVE: dict[str, Any] = {
 @pytest.mark.unchecked
 @pytest.mark.parametrize("name", POSITIVE)
 def test_numbers_above_0(name):
+    at_all = "positive" if name == "ceiling" else "above 0"
     for number in (0, -1.0, float("inf"), float("nan"), np.float64(-2)):
         if (name, number) != ("ceiling", float("inf")):
-            refuses(lambda number=number: POSITIVE[name](number), [f"expected {name.strip()} to be", str(number)])
+            words = [f"expected {name.strip()} to be", at_all, f"got {number}"]
+            refuses(lambda number=number: POSITIVE[name](number), words)
 
 
 def test_of_several_bounds_each_is_above_0() -> None:

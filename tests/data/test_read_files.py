@@ -85,7 +85,9 @@ def test_rows_in_each_format_are_the_same_rows(reader: str, drawn: Any) -> None:
 
 
 def read(made: Dataset, name: str) -> Any:
-    """``x`` is the first number of each row, ``names`` those of features; else a field, or the shape of images."""
+    """``rows`` are whole rows, flat; ``x`` is the first number of each, ``names`` those of features; else a field."""
+    if name == "rows":
+        return np.asarray(made.x).reshape(len(made.y), -1).tolist()
     if name == "x":
         return np.asarray(made.x).reshape(len(made.y), -1)[:, 0].tolist()
     if name == "names":
@@ -231,17 +233,17 @@ IMAGES: list[Row] = [
       "standardise": False, "names": None, "mean": 0.5, "std": 0.5}),
     ("train.csv", SHORT, {**ILL, "images": "file", "image_folder": "images", "size": [2, 3]}, {"shape": (4, 2, 3, 1)}),
     ("train.csv", COLOURS, {**TESTED, "images": "file"},
-     {"shape": (5, 4, 5, 3), "train_size": 4, "x": [3, 2, 1, 0, 9]}),
+     {"shape": (5, 4, 5, 3), "train_size": 4, "rows": [[value] * 60 for value in (3, 2, 1, 0, 9)]}),
     ("train.csv", COLOURS, {**TESTED, "images": "file", "image_folder": "."}, {"shape": (5, 4, 5, 3)}),
     (M, {"u\u0308.png": 0, M: "file,ill\nu\u0308.png,0\n"}, {**ILL, "images": "file"}, {"shape": (1, 4, 5, 1)}),
     ("", {"dog/0.png": 0, "cat/1.png": 10, "cat/2.png": 20, "cat/notes.txt": "-", "empty": None}, {},
      {"shape": (3, 4, 5, 1), "dtype": np.uint8, "y": [0, 0, 1], "class_names": ("cat", "dog"), "x": [10, 20, 0]}),
     ("", {"train/a/0.png": 1, "train/b/0.png": (2, 2, 2), "test/b/0.png": 3}, {},
-     {"shape": (3, 4, 5, 3), "train_size": 2, "y": [0, 1, 1], "x": [1, 2, 3]}),
+     {"shape": (3, 4, 5, 3), "train_size": 2, "y": [0, 1, 1], "rows": [[value] * 60 for value in (1, 2, 3)]}),
     ("", {"train/a/0.png": 0, "train/b/0.png": 1, "Valid/a/0.png": 2, "test/b/0.png": 3}, {},
      {"x": [0, 1, 2, 3], "train_size": 3, "y": [0, 1, 0, 1], "part": [0, 0, 1, 2]}),
     # Hidden files and those of archives are no images.
-    ("", {"train/cat/1.png": 1, "test/cat/2.png": 2, "__MACOSX/train/cat/1.png": b"", "train/cat/._1.png": b"",
+    ("", {"train/cat/1.png": 1, "test/cat/2.jfif": 2, "__MACOSX/train/cat/1.png": b"", "train/cat/._1.png": b"",
           "train/.thumbnails/1.png": b""}, {}, {"y": [0, 0], "train_size": 1, "class_names": ("cat",)}),
 ]  # fmt: skip
 
@@ -253,7 +255,8 @@ LEAF: list[Row] = [
      {"shape": (4, 2, 2, 1), "owner_names": ("u", "v")}),
     # Characters become tokens.
     ("d.json", {"d.json": leaf(PLAY)}, {},
-     {"x": [2, 3, 4], "vocabulary": 5, "class_names": ("a", "d"), "y": [1, 0, 1], "shape": (3, 3)}),
+     {"rows": [[2, 3, 4], [3, 4, 1], [4, 2, 0]], "vocabulary": 5, "class_names": ("a", "d"), "y": [1, 0, 1],
+      "shape": (3, 3)}),
     ("d.json", {"d.json": leaf({"u": {"x": ["look at cat.png", "my dog.png"], "y": [0, 1]}})}, {}, {"classes": 2}),
     ("", {"train/C.JSON": leaf(USER), "train/._a.json": b"\x00of a Mac"}, {}, {"owner_names": ("u",)}),
     ("", {"train/a.json": leaf(USER), "about.json": '{"source": "a study"}'}, {}, {"owner_names": ("u",)}),

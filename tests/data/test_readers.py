@@ -83,10 +83,6 @@ def test_arrays_say_which_rows() -> None:
     assert targets.classes is None
 
 
-def _as_bytes(values: list[Any]) -> list[Any]:
-    return [value.encode() for value in values]
-
-
 @pytest.mark.unchecked  # labels and clients by bytes, which are no text
 @pytest.mark.parametrize("kind", ["S", object])
 def test_bytes_are_text(kind: Any, tmp_path: pathlib.Path) -> None:

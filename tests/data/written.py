@@ -34,11 +34,11 @@ def write(folder: pathlib.Path, files: Mapping[str, Any]) -> pathlib.Path:
 
 
 def save_image(path: pathlib.Path, value: int | tuple[int, int, int], size: tuple[int, int] = (4, 5)) -> None:
-    """An image [height, width] that has one value all over: grey of a number, colours of three."""
+    """An image [height, width] that has one value all over: grey of a number, colours of three; JPEG in .jfif."""
     from PIL import Image  # an extra
 
     shape = size if isinstance(value, int) else (*size, 3)
-    Image.fromarray(np.full(shape, value, np.uint8)).save(path, "PNG")
+    Image.fromarray(np.full(shape, value, np.uint8)).save(path, "JPEG" if path.suffix == ".jfif" else "PNG")
 
 
 def leaf(rows_of: Mapping[str, Mapping[str, Sequence[Any]]], **changes: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def _simulate(federation: Federation, plan: Any = None, **arguments: Any) -> Any
 
 @pytest.mark.in_turn
 def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pathlib.Path) -> None:
-    """Killed after every evaluation; the checkpoints in between are after every round. Law 23 has other algorithms."""
+    """Killed after every evaluation; the checkpoints in between are after every round. Law 24 has other algorithms."""
     plan, notes = _plan(scaffold), list[str]()
     expected = _simulate(federation, plan)
     settings = Checkpoint(tmp_path / "at", every=0, note=notes.append)

@@ -257,9 +257,11 @@ def _runs(execution: Execution, local: Local, rows: int) -> Any:
 
 
 @pytest.mark.thorough
-def test_every_strategy_gives_the_same_after_epochs_of_ragged_clients() -> None:
-    """A cohort of five does not divide by two devices, nor by chunks of two. Law 23 has steps."""
-    local, rows = LOCAL._replace(steps=None, epochs=2), 5
+@pytest.mark.parametrize(
+    ("local", "rows"), [(LOCAL, 3), (LOCAL._replace(steps=None, epochs=2), 5)], ids=["steps", "epochs of ragged"]
+)
+def test_every_strategy_gives_the_same(local: Local, rows: int) -> None:
+    """Cohorts of three and five do not divide by two devices, nor by chunks of two."""
     expected = _runs(Execution("vmap", devices=1), local, rows).state
     strategies: list[tuple[Any, Any]] = [("scan", 1), (2, 2), ("vmap", 2), ("auto", "all")]
     for clients, devices in strategies:
@@ -268,7 +270,7 @@ def test_every_strategy_gives_the_same_after_epochs_of_ragged_clients() -> None:
 
 @pytest.mark.thorough
 def test_the_same_layout_gives_the_same_bits() -> None:
-    """Other numbers of devices or lanes add up in another order: see law 23."""
+    """Other numbers of devices or lanes add up in another order: see law 24."""
     for execution in (Execution("scan", devices=2), Execution(2, devices=1)):
         one, two = (_runs(execution, LOCAL, 5).state for _ in range(2))
         assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))

@@ -1,4 +1,4 @@
-"""Examples and states of clients on the host: only the cohort is moved; law 23 has the results of all algorithms."""
+"""Examples and states of clients on the host: only the cohort is moved; law 24 has the results of all algorithms."""
 
 from __future__ import annotations
 

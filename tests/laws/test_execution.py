@@ -1,4 +1,4 @@
-"""Law 23: how a run is executed does not matter.
+"""Law 24: how a run is executed does not matter.
 
 An algorithm gives the same state, metrics and records, whether clients are computed at once or one by one, on two
 devices, with data on the host, or in a run that is killed and resumed, and the same losses as one of many whole runs.
@@ -53,8 +53,10 @@ WAYS = {
     "killed on two devices": Way(Execution(2, devices=2, evaluation=2), PLAIN),
 }
 NAMES = (*REGISTRY, *TOYS, *VARIANTS)
-# In thorough tests all algorithms of the registry have their data on the host, and these five take every way.
+# In thorough tests all algorithms of the registry have their data on the host, and these five take every way; two that
+# permute or sort rows are on two devices.
 BROAD = ("on the host",)
+SPREAD = [(name, "two devices") for name in ("iafl", "rank")]
 DEEP = ("incfl", "scaffold", "ipfl", "ditto", "fedfomo")
 # Ten algorithms are whole runs in thorough tests, the others in slow ones.
 WHOLE = ("fedavg", "incfl", "scaffold", "ipfl", "ditto", "iafl", "cgsv", "fedbn", "ifca", "fedem")
@@ -63,6 +65,7 @@ WHOLE = ("fedavg", "incfl", "scaffold", "ipfl", "ditto", "iafl", "cgsv", "fedbn"
 def _cases() -> list[Any]:
     every = [(name, way) for name in NAMES for way in WAYS]
     taken = {(name, way) for name, way in every if name in DEEP or (name in REGISTRY and way in BROAD)}
+    taken |= set(SPREAD)
     marks = {case: () if case in taken else pytest.mark.slow for case in every}
     return [pytest.param(*case, marks=mark, id=f"{case[0]}-{case[1]}") for case, mark in marks.items()]
 
@@ -81,14 +84,17 @@ def killed(name: str, way: Way) -> Result:
     assert way.after is not None
 
     with tempfile.TemporaryDirectory() as folder:
-        settings = Checkpoint(pathlib.Path(folder), every=0)
+        notes: list[str] = []
+        settings = Checkpoint(pathlib.Path(folder), every=0, note=notes.append)
         with pytest.raises(Killed):
             run(name, way.before, checkpoint=settings, callbacks=[kill_at(ROUNDS + 1)])
-        return run(name, way.after, checkpoint=settings)
+        found = run(name, way.after, checkpoint=settings)
+    assert f"goes on after round {ROUNDS} of {HOW['rounds']}, from a checkpoint" in notes
+    return found
 
 
 @pytest.mark.parametrize(("name", "way"), _cases())
-def test_law_23_the_way_of_execution_does_not_matter(name: str, way: str) -> None:
+def test_law_24_the_way_of_execution_does_not_matter(name: str, way: str) -> None:
     how = WAYS[way]
     expected = plainly(name, PLAIN if how.like is None else how.like)
     found = run(name, how.before) if how.after is None else killed(name, how)
@@ -102,7 +108,7 @@ def test_law_23_the_way_of_execution_does_not_matter(name: str, way: str) -> Non
 
 
 @pytest.mark.parametrize("name", chosen(NAMES, NAMES, set(NAMES) - set(WHOLE)))
-def test_law_23_whole_runs_are_those_of_simulate(name: str) -> None:
+def test_law_24_whole_runs_are_those_of_simulate(name: str) -> None:
     expected = plainly(name, PLAIN).metrics.isel(evaluated_round=-1)
     found = runs(bench(name).plan, federation(), Over(), rounds=HOW["rounds"], seeds=HOW["seeds"])
     for measure in ("test_loss", "test_accuracy", "unseen_test_loss"):

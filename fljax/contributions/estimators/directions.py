@@ -1,6 +1,7 @@
-"""Estimators from gradients and from the directions of updates: no model of a coalition is evaluated.
+"""Estimators from gradients and from the directions of updates, and reputations that rounds update.
 
-``L`` is a loss on validation rows, ``a_i`` a client's share of the round's weights; a cosine with zero is 0.
+No model of a coalition is evaluated. Some reputations shut clients out. ``L`` is a loss on validation rows, ``a_i`` a
+client's share of the round's weights; a cosine with zero is 0.
 
 Estimators that are reputations: numbers of clients that the rounds update, and some of which shut clients out.
 """

@@ -1,6 +1,6 @@
 """Finished blocks of whole runs in a folder: each is written when it ends, and the same call goes on without them.
 
-Measures of whole runs on the host: their names, shapes and dimensions, and the labelled table of all runs.
+The measures of all runs are one labelled table on the host.
 """
 
 from __future__ import annotations

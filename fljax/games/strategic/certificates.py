@@ -1,6 +1,6 @@
-"""Certificates as labelled arrays and on the disk, and graphs of best responses as labelled arrays.
+"""The certificate of a mechanism: every client deviates in turn, one attacks, and controls show that lies are seen.
 
-The certificate of a mechanism: every client deviates in turn, one attacks, and controls show that lies are seen.
+Certificates and graphs of best responses become labelled arrays, which are written and read.
 
 The draws of the search depend only on its seed. It changes fields of tried deviations, so the algorithm reads them, and
 the runs have a program of the same form.

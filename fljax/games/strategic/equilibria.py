@@ -4,9 +4,7 @@ Payoffs are means over seeds; a diverged run counts as the worst utility (``repl
 times the precision of the largest payoff are rounding. Where payoffs are off by up to h, a true equilibrium is a
 2h-equilibrium of the means, and a gamma-equilibrium of the means is a true (gamma + 2h)-equilibrium.
 
-Cycles of directed graphs.
-
-Equilibria of two payoff matrices, by the vertices of the polytopes of best responses.
+Mixed equilibria of two clients are found by the vertices of the polytopes of best responses.
 """
 
 from __future__ import annotations

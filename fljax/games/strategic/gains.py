@@ -497,7 +497,7 @@ def check_settings(prefix: str = "", **settings: Any) -> None:
     """Raises a ValueError for a setting of certificates that is out of range; in a command ``prefix`` begins names."""
     for name, value in settings.items():
         shown = f"{prefix}{name.replace('_', '-')}" if prefix else name
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        real = issubclass(type(value), numbers.Real) and not isinstance(value, bool)
         if name == "confidence":
             if not (real and 0 < value < 1):
                 raise ValueError(f"expected {shown} to be between 0 and 1, got {value!r}")

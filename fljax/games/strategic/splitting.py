@@ -1,8 +1,9 @@
-"""Whether it pays to join as several identities (false names): one client deals its rows to places after the others.
+"""Lies with a program of their own: joining as several identities (false names), and lies whose gain is known.
 
-Honest runs and runs of single clients have the same places, empty and no members: all runs share one program.
+A client that joins as several identities deals its rows to places after the others. Honest runs and runs of single
+clients have the same places, empty and no members: all runs share one program.
 
-Positive controls: results of the functions of a certificate if the gain of a lie is known.
+Lies whose gain is known are the positive controls of a certificate:
 
 - Mean estimation: client i has ``F_i(w) = (w - c_i)^2 / 2``, and uniform FedAvg ends at ``w* = sum_i s_i c_i / sum_i
   s_i`` if clients multiply their updates by ``s_i``. With c = (0, 1, 5) the last client gains 63/32 by s = 2, which
