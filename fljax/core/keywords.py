@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import typing
@@ -32,8 +33,15 @@ def shows(
         ]
         place = 1 + [parameter.name for parameter in own].index(after) if after is not None else len(own)
         parameters = [*own[:place], *shared, *own[place:]]
-        shown: Any = function
-        shown.__signature__ = signature.replace(parameters=parameters)
+        signature = signature.replace(parameters=parameters)
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> Returned:
+            signature.bind(*args, **kwargs)  # ``Keywords`` may have names that this function does not show
+            return function(*args, **kwargs)
+
+        shown: Any = checked
+        shown.__signature__ = signature
         types = {parameter.name: parameter.annotation for parameter in parameters}
         shown.__annotations__ = types | {"return": signature.return_annotation}
         if function.__doc__:  # there are none under ``python -OO``
@@ -41,7 +49,7 @@ def shows(
             entries, end = _entries(of_source), _entries(lines)[own[place - 1].name].stop
             said = [line for parameter in shared for line in of_source[entries[parameter.name]]]
             shown.__doc__ = "\n".join([*lines[:end], *said, *lines[end:]])
-        return function
+        return checked
 
     return show
 
