@@ -1,4 +1,4 @@
-"""The keys of a config, their types and defaults, as frozen values; ``resolved`` checks names and options.
+"""The keys of a config, their types and defaults, as frozen values; ``name_resolution`` checks names and options.
 
 Errors of a config are one sentence each: the key, the expected value, the value found.
 """

@@ -14,25 +14,12 @@ from fljax.config.reading import load_grid
 from fljax.experiments import run, sweep
 from fljax.metrics import registry
 from fljax.results import sweeps
+from tests.toys import configs
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_programs")]
 
-BASE = {
-    "seeds": 2,
-    "rounds": 4,
-    "evaluate_every": 2,
-    "data": {
-        "dataset": "blobs",
-        "partition": "cluster_labels",
-        "clients": 6,
-        "unseen": 4,
-        "valid_fraction": 0.2,
-        "partition_options": {"groups": 2, "minimum": 2},
-    },
-    "model": {"name": "logistic_regression"},
-    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
-    "standalone": {"steps": 3},
-    "participation": {"clients_per_round": 3},
+BASE = configs.BASE | {
+    "data": configs.BASE["data"] | {"unseen": 4, "valid_fraction": 0.2},
     "metrics": {"opt_out_threshold": 0.03, "extra": list(registry.ON_REQUEST)},
 }
 THRESHOLD = 0.9
