@@ -19,7 +19,7 @@ import numpy as np
 from fljax.core.files import check_unpacked
 from fljax.core.keywords import shows
 from fljax.core.names import shown, unknown
-from fljax.data.arrays import check_unchanged, existing_file, is_file, is_folder, one_line, with_home
+from fljax.data.arrays import check_unchanged, existing_file, is_file, is_folder, members_of_zip, one_line, with_home
 from fljax.data.datasets import PARTS, Dataset, Piece, TokenKeywords, assemble, check_owners
 from fljax.data.own.frames import FolderKeywords, TableKeywords, TableOptions
 from fljax.data.own.table_files import ENDINGS, TableFile, check_images, ending, naming, numbers_or_text, read_files
@@ -279,11 +279,7 @@ def medmnist(path: str | Path, *, classes: int | None = None) -> Dataset:
 
 def is_medmnist(place: Path) -> bool:
     """Whether a file has the six arrays of MedMNIST."""
-    try:
-        with zipfile.ZipFile(place) as file:
-            return {f"{name}.npy" for name in _MEDMNIST_NAMES} <= set(file.namelist())
-    except (zipfile.BadZipFile, OSError):
-        return False
+    return {f"{name}.npy" for name in _MEDMNIST_NAMES} <= set(members_of_zip(place))
 
 
 def _medmnist_piece(file: Mapping[str, np.ndarray], part: str) -> Piece:

@@ -63,11 +63,8 @@ def rows_by_owner(owner: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> tu
 def begin(
     labels: np.ndarray, clients: int, unseen: int, seed: int, minimum: int = 1
 ) -> tuple[np.ndarray, int, np.random.Generator]:
-    """Checks common arguments of partitioners; returns the labels, the number of all clients, a generator."""
-    labels = np.asarray(labels)
-    everybody = check_count("clients", clients) + check_count("unseen", unseen, 0)
-    check_count("minimum", minimum)
-    check_count("seed", seed, 0)
+    """The labels, the number of all clients, a generator; raises a ValueError if there are too few rows."""
+    labels, everybody = np.asarray(labels), clients + unseen
     if everybody * minimum > len(labels):
         raise ValueError(
             f"expected at least {minimum} samples for each of {everybody} clients, got {len(labels)} in all"
@@ -78,7 +75,7 @@ def begin(
 def count_classes(labels: np.ndarray, classes: int | None) -> int:
     """Returns ``classes``, or the largest label plus one if ``classes`` is None."""
     check_class_labels(labels)
-    return int(labels.max()) + 1 if classes is None else check_count("classes", classes)
+    return int(labels.max()) + 1 if classes is None else classes
 
 
 def check_class_labels(labels: np.ndarray) -> None:

@@ -7,6 +7,7 @@ for the length of each axis, and the values in C order. Source: the page of the 
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -248,9 +249,7 @@ def parse_idx(content: bytes, path: str | Path) -> np.ndarray:
     if len(content) < start:
         raise ValueError(f"expected an IDX header of {start} bytes, got {len(content)} bytes in {path}")
     shape = tuple(int(length) for length in np.frombuffer(content[4:start], ">u4"))
-    expected = kind.itemsize
-    for length in shape:
-        expected *= length
+    expected = kind.itemsize * math.prod(shape)
     if len(content) - start != expected:
         raise ValueError(f"expected {expected} bytes for shape {shape}, got {len(content) - start} bytes in {path}")
     values = np.frombuffer(content, kind, offset=start).reshape(shape)

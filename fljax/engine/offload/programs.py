@@ -171,8 +171,8 @@ def train_block(
     def part(leaf: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(leaf, first, count)
 
-    rows_of_block = jax.tree.map(part, (chosen.cohort, chosen.row, chosen.trains, chosen.cost))
-    chosen_rows = Chosen(chosen.server, *rows_of_block, {})
+    cohort, row, trains, cost = jax.tree.map(part, (chosen.cohort, chosen.row, chosen.trains, chosen.cost))
+    chosen_rows = Chosen(chosen.server, cohort, row, trains, cost, {})
     place = jnp.arange(count, dtype=jnp.int32)
     rows, options = CohortClients(place, client_states), RoundOptions(skip=True, non_finite=spec.non_finite)
     trained = train(algorithm, data, layout, state.seed, state.round, chosen_rows, rows, options)
