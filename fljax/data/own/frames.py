@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.core.names import check_same_labels, nearest, shown, unknown, with_article
+from fljax.core.names import check_same_labels, did_you_mean, shown, unknown, with_article
 from fljax.data.arrays import Labels, as_array, as_text, check_known, is_missing, number_labels, plain_labels, text_of
 from fljax.data.datasets import (
     PARTS,
@@ -192,9 +192,8 @@ def read_columns(
     for column in apart:
         if rows is None or column != options.client:
             check_column(table, column)
-    chosen = (
-        [name for name in table.columns if name not in apart] if options.features is None else list(options.features)
-    )
+    others = [name for name in table.columns if name not in apart]
+    chosen = others if options.features is None else list(options.features)
     twice = [name for name in chosen if name in apart]
     if twice:
         raise ValueError(f"expected features without the columns of label, client and part, got {shown(twice[0])}")
@@ -315,8 +314,7 @@ def check_column(table: Any, column: Any) -> None:
     if column in table.columns:
         return
     names = [str(name) for name in table.columns]
-    close = nearest(str(column), names)
-    question = "" if close is None else f" (did you mean {close!r}?)"
+    question = did_you_mean(str(column), names)
     question += "; frame.reset_index() makes columns of the index" if column in table.index.names else ""
     raise ValueError(f"expected a column of the table ({_listed(names)}), got {shown(column)}{question}")
 

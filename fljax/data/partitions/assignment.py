@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from fljax.core.names import nearest, shown
+from fljax.core.names import did_you_mean, shown
 from fljax.core.values import is_whole
 from fljax.data.arrays import check_count, text_of
 from fljax.data.datasets import Dataset, training_owners
@@ -311,8 +311,7 @@ def _number(name: Any, names: dict[Any, int], texts: dict[str, int]) -> int:
     if number is not None:
         return number
     listed = ", ".join(list(texts)[:_NAMED]) + (f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else "")
-    close = nearest(str(name), texts)
-    question = "" if close is None else f" (did you mean {close!r}?)"
+    question = did_you_mean(str(name), texts)
     raise ValueError(f"expected one of the owners {listed} as an unseen client, got {shown(name)}{question}")
 
 
