@@ -450,10 +450,4 @@ def gtg_shapley(
             row = row * trees.ratio(whole - empty, jnp.sum(jnp.maximum(row, 0)))
         return memory + k, row, Cost(evaluations=2 + jnp.sum(known))
 
-    def start(model: PyTree, clients: int, rounds: int) -> Array:
-        return jnp.zeros((), int)
-
-    def details(memory: Any) -> dict[str, Any]:
-        return {"orders": memory}
-
-    return Estimator(start, observe, details=details)
+    return Estimator(lambda *_: jnp.zeros((), int), observe, details=lambda memory: {"orders": memory})

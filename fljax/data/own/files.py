@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -434,7 +434,10 @@ def client_files(place: Path, endings: Sequence[str]) -> list[TableFile]:
             got = " and ".join(_below(path, place) for path in (other, file))
             raise ValueError(f"expected one file for each client, got {got}")
     _check_names([file for file, _ in listed], place)
-    names = _client_names([_stem(file) for file, _ in listed])
+    import pandas
+
+    # Whole numbers if all names of files are.
+    names = numbers_or_text(pandas.Series([_stem(file) for file, _ in listed], dtype=object), "id").tolist()
     return [TableFile(file, of_test, name) for (file, of_test), name in zip(listed, names, strict=True)]
 
 
@@ -482,13 +485,6 @@ def _check_names(files: Sequence[Path], place: Path) -> None:
                 f"expected one name for each client, got {got}; put training and test rows of a client into files of "
                 "one name in the folders train and test"
             )
-
-
-def _client_names(stems: Sequence[str]) -> list[Any]:
-    """The names of files as names of clients: whole numbers if all of them are."""
-    import pandas
-
-    return numbers_or_text(pandas.Series(stems, dtype=object), "id").tolist()
 
 
 def _stem(file: Path) -> str:

@@ -138,12 +138,8 @@ def _as_array(value: Any) -> np.ndarray | None:
 def share_partials(tree: Any) -> Any:
     """``tree`` with each ``functools.partial`` replaced by the first equal partial so far, also inside tasks."""
     # Python and JAX compare partials by identity, so equal partials would be separate programs.
-    if isinstance(tree, Task):
-        return Task(*map(_first, tree))
     return jax.tree.map(
-        lambda node: share_partials(node) if isinstance(node, Task) else _first(node),
-        tree,
-        is_leaf=lambda node: isinstance(node, Task),
+        lambda node: Task(*map(_first, node)) if isinstance(node, Task) else _first(node), tree, is_leaf=_is_task
     )
 
 
