@@ -377,12 +377,9 @@ def natural(
     chosen = rng.permutation(names)[:everybody]
     others = chosen[clients:] if unseen_owners is None else unseen_owners
     ordered = np.concatenate([np.sort(chosen[:clients]), np.sort(others)])
-    lists: list[tuple[np.ndarray, ...] | None] = []
-    for which in range(3):
-        by_owner = rows_by_owner(owner, np.flatnonzero(part == which), ordered)
-        lists.append(by_owner if which == 0 or any(map(len, by_owner)) else None)
-    assert lists[0] is not None
-    return Partition(lists[0], lists[2], valid=lists[1], owner=ordered.astype(np.int32))
+    train, *own = (rows_by_owner(owner, np.flatnonzero(part == which), ordered) for which in range(3))
+    valid, test = (rows if any(map(len, rows)) else None for rows in own)
+    return Partition(train, test, valid=valid, owner=ordered.astype(np.int32))
 
 
 _PATTERNS = ("10:90", "30:70", "40:60", "linear", "random")

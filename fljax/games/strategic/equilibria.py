@@ -258,30 +258,20 @@ def best_response_graph(table: PayoffTable, *, margin: float = 0.0) -> BestRespo
     rounding, count = grid.rounding, len(grid.order)
     place = np.empty(count, int)
     place[grid.order] = np.arange(count)
-    source, target, client, gain = [], [], [], []
+    edges: list[tuple[np.ndarray, ...]] = []
     for player in range(grid.clients):
         gains = _gains(grid, player)
         best = gains.max(axis=1, keepdims=True)
         moves, strategy = np.nonzero((gains >= best - rounding) & (best > margin + rounding))
         step = grid.strategies ** (grid.clients - 1 - player)
         before = moves // step % grid.strategies
-        source.append(place[moves])
-        target.append(place[moves + (strategy - before) * step])
-        client.append(np.full(len(moves), player))
-        gain.append(gains[moves, strategy])
-    begin, end = np.concatenate(source), np.concatenate(target)
+        target = place[moves + (strategy - before) * step]
+        edges.append((place[moves], target, np.full(len(moves), player), gains[moves, strategy]))
+    begin, end, client, gain = map(np.concatenate, zip(*edges, strict=True))
     sinks = np.ones(count, bool)
     sinks[begin] = False
-    return BestResponseGraph(
-        begin,
-        end,
-        np.concatenate(client),
-        np.concatenate(gain),
-        sinks,
-        cycles_of(begin, end, count),
-        table.choices,
-        table.strategies,
-    )
+    cycles = cycles_of(begin, end, count)
+    return BestResponseGraph(begin, end, client, gain, sinks, cycles, table.choices, table.strategies)
 
 
 def exact_potential(table: PayoffTable) -> Potential:

@@ -470,10 +470,9 @@ def profiles(
     if shape in ("unilateral", "pairs"):
         ids = range(clients) if deviators is None else deviators
         groups = itertools.combinations(ids, 1 if shape == "unilateral" else 2)
-        rows = [np.zeros(clients, int)]
-        for group, strategy in itertools.product(groups, range(1, strategies)):
-            rows.append(np.where(np.isin(np.arange(clients), group), strategy, 0))
-        return np.array(rows)
+        played = itertools.product(groups, range(1, strategies))
+        rows = [np.where(np.isin(np.arange(clients), group), strategy, 0) for group, strategy in played]
+        return np.array([np.zeros(clients, int), *rows])
     if shape == "symmetric":
         return np.array(list(itertools.combinations_with_replacement(range(strategies), clients)))
     return np.array(list(itertools.product(range(strategies), repeat=clients)))
