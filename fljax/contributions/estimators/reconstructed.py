@@ -215,11 +215,7 @@ def completed_shapley(
 
     def details(memory: Any) -> dict[str, Any]:
         found = completed(memory)  # one compiled program computes it once
-        return {
-            "unobserved": ~jnp.any(memory[1], axis=0),
-            "objective": found.objective,
-            "converged": found.converged,
-        }
+        return {"unobserved": ~jnp.any(memory[1], axis=0), "objective": found.objective, "converged": found.converged}
 
     return Estimator(start, observe, worth, details=details)
 

@@ -221,12 +221,7 @@ _RAW = "rawdata"
 
 
 @shows(assemble)
-def pfllib(
-    path: str | Path,
-    *,
-    move_channels: bool = True,
-    **options: Unpack[TokenKeywords],
-) -> Dataset:
+def pfllib(path: str | Path, *, move_channels: bool = True, **options: Unpack[TokenKeywords]) -> Dataset:
     """A folder that PFLlib generated: ``train/0.npz``, ``test/0.npz``, ``train/1.npz`` and so on, as it is.
 
     In a config::

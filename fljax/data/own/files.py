@@ -119,11 +119,7 @@ def arrays(
 
 @shows(assemble)
 def mapped(
-    path: str | Path,
-    *,
-    label: str = "y.npy",
-    client: str | None = None,
-    **options: Unpack[TokenKeywords],
+    path: str | Path, *, label: str = "y.npy", client: str | None = None, **options: Unpack[TokenKeywords]
 ) -> Dataset:
     """Features in an ``.npy`` file that is mapped, not read, so that it may be larger than the memory.
 
@@ -346,11 +342,7 @@ def table_folder(path: str | Path, *, label: str | Sequence[str], **options: Unp
 
 @shows(assemble)
 def array_folder(
-    path: str | Path,
-    *,
-    features: str = "x",
-    label: str = "y",
-    **options: Unpack[TokenKeywords],
+    path: str | Path, *, features: str = "x", label: str = "y", **options: Unpack[TokenKeywords]
 ) -> Dataset:
     """A folder with one ``.npz`` file for each client, with the arrays ``x`` and ``y``.
 

@@ -112,12 +112,7 @@ def largest_remainders(shares: Sequence[float] | NumpyArray, total: int) -> np.n
 
 
 def draw_groups(
-    shares: Sequence[float],
-    sizes: Sequence[int],
-    clients: int,
-    unseen: int,
-    minimum: int,
-    rng: np.random.Generator,
+    shares: Sequence[float], sizes: Sequence[int], clients: int, unseen: int, minimum: int, rng: np.random.Generator
 ) -> np.ndarray:
     """The group of each client, where groups of ``sizes`` rows have their ``shares`` of seen and of unseen clients."""
     _check_shares(shares, len(sizes))
@@ -188,12 +183,7 @@ def split_rows(rows: Row, train_fraction: float, valid_fraction: float, rng: np.
 
 
 def split_client(
-    made: Partition,
-    client: int,
-    train_fraction: float,
-    valid_fraction: float,
-    test: str,
-    rng: np.random.Generator,
+    made: Partition, client: int, train_fraction: float, valid_fraction: float, test: str, rng: np.random.Generator
 ) -> Split:
     """The rows of a client, by the arguments of ``federate``; the partition's own validation and test rows stay."""
     if made.test is None and test == "own":

@@ -94,10 +94,7 @@ def mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) 
 def _parse_mnist(folder: Path) -> Dataset:
     images, labels = [], []
     for part in _PARTS:
-        image_file, label_file = (
-            _find(folder, f"{part}-images", "idx3"),
-            _find(folder, f"{part}-labels", "idx1"),
-        )
+        image_file, label_file = (_find(folder, f"{part}-images", "idx3"), _find(folder, f"{part}-labels", "idx1"))
         x, y = read_idx(image_file), read_idx(label_file)
         check_pair(x, y, image_file, label_file, range(10))
         if images and x.shape[1:] != images[0].shape[1:]:

@@ -65,10 +65,7 @@ def map_all(function: Callable[[Any], Any], xs: PyTree) -> PyTree:
 
 
 def fold_rows(
-    function: Callable[[Any], tuple[Any, Any]],
-    add_up: Callable[[Any, Any], Any],
-    xs: PyTree,
-    cost: Array | None,
+    function: Callable[[Any], tuple[Any, Any]], add_up: Callable[[Any, Any], Any], xs: PyTree, cost: Array | None
 ) -> tuple[PyTree, PyTree]:
     """As ``fold_lanes``: the sums over all rows, and the kept results, stacked; rows of cost 0 are zeros."""
     # If all rows have cost 0, the first one is computed: nothing else has the shapes of the results.
@@ -98,10 +95,7 @@ def rounds(
         state, info = step(state, first + turn)
         records.append(info)
     free = capacity - len(records)
-    return state, jax.tree.map(
-        lambda leaf: jnp.pad(leaf, ((0, free), *[(0, 0)] * (leaf.ndim - 1))),
-        stacked(records),
-    )
+    return state, jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, free), *[(0, 0)] * (leaf.ndim - 1))), stacked(records))
 
 
 def shapes_of(function: Callable[[], PyTree]) -> PyTree:

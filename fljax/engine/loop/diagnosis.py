@@ -30,13 +30,7 @@ from fljax.results.non_finite import Divergence, NonFinite, NotFinite
 
 
 def divergences(
-    spec: Spec,
-    inputs: Inputs,
-    layout: Layout,
-    shapes: Shapes,
-    state: State,
-    seeds: Sequence[int],
-    records: xr.Dataset,
+    spec: Spec, inputs: Inputs, layout: Layout, shapes: Shapes, state: State, seeds: Sequence[int], records: xr.Dataset
 ) -> tuple[Divergence, ...]:
     """The frozen seeds of one plan, with the clients that were not finite, by records or a round computed again."""
     # With "freeze" no round looks for them. The state of a frozen seed is that before the round in which it diverged.

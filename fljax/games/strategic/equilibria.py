@@ -187,11 +187,7 @@ class MixedEquilibria(NamedTuple):
 
 
 def pure_equilibria(
-    table: PayoffTable,
-    *,
-    tolerance: float = 0.0,
-    half_width: float | None = None,
-    confidence: float = 0.95,
+    table: PayoffTable, *, tolerance: float = 0.0, half_width: float | None = None, confidence: float = 0.95
 ) -> PureEquilibria:
     """Profiles a with ``max_i max_{b != a_i} u_i(b, a_-i) - u_i(a) <= tolerance``, certain and possible ones.
 

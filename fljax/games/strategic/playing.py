@@ -488,13 +488,7 @@ def checked_messages(plan: Plan, federation: Federation, utility: Utility | Util
 
 
 def check_profiles(
-    shape: Shape,
-    clients: int,
-    strategies: int,
-    deviators: Sequence[int] | None,
-    alone: int,
-    seeds: int,
-    most: int,
+    shape: Shape, clients: int, strategies: int, deviators: Sequence[int] | None, alone: int, seeds: int, most: int
 ) -> None:
     """Raises a ValueError for another shape or deviator, or too many runs, of which ``alone`` are outside options."""
     if shape not in _SHAPES:
