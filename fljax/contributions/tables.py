@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Real
 
 from fljax.contributions.solutions import Numbers
-from fljax.core.names import is_labelled, nearest, plain, shown, unknown
+from fljax.core.names import did_you_mean, is_labelled, plain, shown, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -413,8 +413,7 @@ def _places_of_clients(
     if None in ids:
         label = labels[ids.index(None)]
         valid = f"ids from 0 to {population - 1}" + (f" or names ({_some(list(by_name))})" if by_name else "")
-        close = nearest(str(label), by_name)
-        question = "" if close is None else f" (did you mean {close!r}?)"
+        question = did_you_mean(str(label), by_name)
         raise ValueError(f"expected the labels of clients to be {valid}, got {shown(label)}{question}")
     places = {id: place for place, id in enumerate(ids) if id != _UNSEEN}
     for id in range(population):

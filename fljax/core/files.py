@@ -86,6 +86,15 @@ def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *, compresse
     write(path, buffer.getvalue())
 
 
+def npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """The shape and the dtype of an array of ``numpy.save``, whose numbers come next in the file."""
+    named = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if (version := np.lib.format.read_magic(file)) not in named:
+        raise ValueError(f"version {version} of numpy's format")
+    shape, _, dtype = named[version](file)
+    return shape, dtype
+
+
 def check_unpacked(path: pathlib.Path) -> None:
     """Raises a ValueError if arrays of an ``.npz`` say more bytes than it has, or all need more than the memory."""
     total = 0
@@ -93,9 +102,7 @@ def check_unpacked(path: pathlib.Path) -> None:
         for entry in file.infolist():
             total += entry.file_size
             with file.open(entry) as opened, contextlib.suppress(ValueError):  # of another kind: NumPy will tell
-                version = np.lib.format.read_magic(opened)
-                named = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-                shape, _, dtype = named[version](opened) if version in named else ((), True, np.dtype(np.uint8))
+                shape, dtype = npy_header(opened)
                 needed = math.prod(shape) * dtype.itemsize
                 if dtype.kind != "O" and needed > entry.file_size:
                     raise OSError(f"expected {needed:,} bytes of {entry.filename}, got {entry.file_size:,}")

@@ -115,11 +115,10 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
         )
 
     run.defvjp(forward, backward, symbolic_zeros=True)
-    constants: dict[bool, list[Array]] = {entry: [] for entry in (False, True)}
-    for constant, entry in zip(closed.consts, real, strict=True):
-        constants[entry].append(constant)
+    pairs = list(zip(closed.consts, real, strict=True))
+    smooth, fixed = ([constant for constant, entry in pairs if entry == kind] for kind in (True, False))
     turns = jnp.clip(count, 0, most).astype(jnp.int32)
-    return jax.tree.unflatten(structure, run(turns, constants[False], constants[True], leaves))
+    return jax.tree.unflatten(structure, run(turns, fixed, smooth, leaves))
 
 
 def _loop_in_python(count: int, body: Body, carry: tuple[Array, PyTree], most: int) -> tuple[Array, PyTree]:

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import AbstractArray, Array, Float
 
-from fljax.core.names import check_unlabelled, nearest, plain, shown, unknown, with_article
+from fljax.core.names import check_unlabelled, did_you_mean, plain, shown, unknown, with_article
 
 # --- Parameters ----------------------------------------------------------------------------------------------
 
@@ -437,8 +437,7 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
     if isinstance(value, str):
         if value in allowed.names or str in allowed.others:
             return value
-        close = nearest(value, allowed.names)
-        raise _refused(name, value, allowed, f" (did you mean {close!r}?)" if close is not None else "")
+        raise _refused(name, value, allowed, did_you_mean(value, allowed.names))
     if isinstance(value, bool | np.bool_):
         if allowed.truth:
             return bool(value)
@@ -479,13 +478,10 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
         raise _refused(name, value, allowed)
     if array.dtype == object and array.ndim and all(as_number(entry) is not None for entry in array.flat):
         array = value = np.asarray(array.tolist())
-    kind = array.dtype.kind
-    if kind not in "biuf" or not _fits(array.ndim, allowed):
-        raise _refused(name, value, allowed)
-    whole = allowed.whole_entries if array.ndim else allowed.number == "whole"
-    if (whole and kind not in "iu" and array.size) or (array.ndim == 0 and kind == "b"):
-        raise _refused(name, value, allowed)
-    if not allowed.bounds.allows(array.astype(float) if kind in "bf" else array):
+    kind, whole = array.dtype.kind, allowed.whole_entries if array.ndim else allowed.number == "whole"
+    wrong = kind not in "biuf" or not _fits(array.ndim, allowed) or (array.ndim == 0 and kind == "b")
+    wrong = wrong or (whole and kind not in "iu" and array.size)
+    if wrong or not allowed.bounds.allows(array.astype(float) if kind in "bf" else array):
         raise _refused(name, value, allowed)
     if kind == "f" and jax.dtypes.canonicalize_dtype(float) == np.float32 and not _is_single(array):
         raise _refused(name, value, allowed, f" (single precision has numbers from {_LEAST:.2g} to {_MOST:.2g}, and 0)")

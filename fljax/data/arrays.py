@@ -8,6 +8,7 @@ read after a comparison. A change between the comparison and the read remains un
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +54,15 @@ def is_file(place: Path) -> bool:
         return place.is_file()
     except (OSError, ValueError):
         return False
+
+
+def members_of_zip(place: Path) -> list[str]:
+    """The names of an archive's files; none of a file of another kind."""
+    try:
+        with zipfile.ZipFile(place) as file:
+            return file.namelist()
+    except (zipfile.BadZipFile, OSError):
+        return []
 
 
 def is_hidden(below: Path) -> bool:

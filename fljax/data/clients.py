@@ -12,6 +12,7 @@ from fljax.core.names import check_same_labels, labels_along, names_of_columns, 
 from fljax.data.arrays import as_array, check_finite, check_known, join_labels, number_labels, plain_labels, text_of
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.federation import federate
+from fljax.data.tables import ROW_PARTS
 from fljax.protocol import ClientData, Features, Federation
 from fljax.protocol.data import RowLists
 
@@ -222,11 +223,7 @@ def count_clients(federation: Federation, classes: int | None) -> ClientCounts:
     return ClientCounts(
         clients=tuple(names),
         unseen=np.repeat([False, True][: len(groups)], [len(order) for order in orders]),
-        train=sizes("train"),
-        valid=sizes("valid"),
-        test=sizes("test"),
-        deployment=sizes("deployment"),
-        later=sizes("later"),
+        **{part: sizes(part) for part in ROW_PARTS},
         labels=labels,
         classes=tuple(_names(federation.names.classes, classes or 0)) if labels is not None else (),
         targets=targets,

@@ -61,7 +61,6 @@ from fljax.protocol.data import Seeds, seeds_of
 
 Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")
-_OFFERED = ("classes", "owner", "part", "test_fraction", "deployment_fraction", "unseen_owners")
 # Kinds of integer dtypes that labels and test labels may mix: signed and unsigned.
 _ALIKE = {"i": "u", "u": "i"}
 
@@ -362,7 +361,7 @@ def _deal(
             f"expected a partition that keeps each client's own training, validation and test rows, such as natural, "
             f"got {name}"
         )
-    offered = arguments_for(function, {key: facts[key] for key in _OFFERED}, parameters)
+    offered = arguments_for(function, facts, parameters)
     how: dict[str, Any] = {"clients": clients, "unseen": unseen, "seed": seed, **offered}
     made = users.call("the partition", f"(labels, *, {', '.join(how)})", function, labels, **how)
     if not isinstance(made, Partition):

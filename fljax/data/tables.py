@@ -15,7 +15,7 @@ from fljax.data.arrays import check_unchanged
 from fljax.protocol import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
 from fljax.protocol.data import RowLists
 
-_PARTS = ("train", "valid", "test", "deployment", "later")
+ROW_PARTS = ("train", "valid", "test", "deployment", "later")
 
 
 def held_rows(rows: np.ndarray) -> Rows:
@@ -96,8 +96,8 @@ def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = F
       ValueError: if there is no such part, clients have none, or there is no client that never trains.
     """
     clients = federation.unseen if unseen else federation.clients
-    if part not in _PARTS:
-        raise ValueError(unknown("part", part, _PARTS))
+    if part not in ROW_PARTS:
+        raise ValueError(unknown("part", part, ROW_PARTS))
     if clients is None:
         raise ValueError("expected a federation with unseen clients, got one without")
     if part not in clients.parts:
@@ -192,12 +192,7 @@ def shared_names(names: Sequence[Names]) -> Names:
     def shared(values: list[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
         return values[0] if all(value == values[0] for value in values) else None
 
-    return Names(
-        *(
-            shared([getattr(of_federation, field) for of_federation in names])
-            for field in ("classes", "clients", "unseen")
-        )
-    )
+    return Names(*(shared([getattr(each, field) for each in names]) for field in ("classes", "clients", "unseen")))
 
 
 def census(federation: Federation) -> Census:

@@ -516,17 +516,8 @@ def _method(run: Any) -> tuple[str, Callable[..., Any]]:
     raise ValueError(f"expected a run of a tracker, with {valid}, got {type(run).__name__}")
 
 
-class Formats(NamedTuple):
-    """The classes of tensorboardX that event files are made of."""
-
-    writer: Any  # writes records with checksums
-    event: Any
-    session: Any
-    summary: Any
-
-
-def formats() -> Formats:
-    """The classes of tensorboardX, imported at the first use."""
+def formats() -> tuple[Any, Any, Any]:
+    """What tensorboardX writes records with checksums by, and its modules of events and summaries."""
     try:
         from tensorboardX import RecordWriter
         from tensorboardX.proto import event_pb2, summary_pb2
@@ -535,9 +526,7 @@ def formats() -> Formats:
             "expected the package tensorboardX, which writes the files of TensorBoard, got none; "
             "pip install 'fljax[tensorboard]' installs it"
         ) from None
-    events: Any = event_pb2  # its classes are made when it is imported, and so unknown to type checkers
-    summaries: Any = summary_pb2
-    return Formats(RecordWriter, events.Event, events.SessionLog, summaries.Summary)
+    return RecordWriter, event_pb2, summary_pb2
 
 
 def write_events(
@@ -561,7 +550,8 @@ def write_events(
 
     If a file cannot be written, there is one RuntimeWarning, and the run goes on.
     """
-    classes, home = formats(), pathlib.Path(folder)
+    formats()  # raises an error where they are not there
+    home = pathlib.Path(folder)
     files: dict[str, _EventFile] = {}
 
     def write(block: Block) -> None:
@@ -572,7 +562,7 @@ def write_events(
         for whose, numbers in values.items():
             if whose not in files:
                 check_links(home, whose.split("/")[:1])
-                files[whose] = _EventFile(classes, home / whose, block.round)
+                files[whose] = _EventFile(home / whose, block.round)
             files[whose].add(block.round, numbers)
 
     return going_on(f"event files in {str(home)!r}", write, at_start=True, may_end=False)
@@ -583,25 +573,26 @@ class _EventFile:
 
     # tensorboardX's own SummaryWriter hands events to a thread, and those in its queue are lost with the process.
 
-    def __init__(self, classes: Formats, folder: pathlib.Path, step: int) -> None:
-        self._formats = classes
+    def __init__(self, folder: pathlib.Path, step: int) -> None:
+        writer, self._events, self._summaries = formats()
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time_ns()  # a run that goes on soon after another must not write over its file
         name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{os.getpid()}.{now % 10**9}"
-        self._writer = classes.writer(str(folder / name))
+        self._writer = writer(str(folder / name))
         weakref.finalize(self, self._writer.close)  # with the callback, or when the process ends
         self._write(file_version="brain.Event:2")
         # It hides this step and later ones.
-        self._write(step=step, session_log=classes.session(status=classes.session.START))
+        session = self._events.SessionLog
+        self._write(step=step, session_log=session(status=session.START))
 
     def add(self, step: int, values: Iterable[tuple[str, float]]) -> None:
-        summary = self._formats.summary
+        summary = self._summaries.Summary
         tagged = [summary.Value(tag=name, simple_value=value) for name, value in values]
         self._write(step=step, summary=summary(value=tagged))
         self._writer.flush()
 
     def _write(self, **content: Any) -> None:
-        self._writer.write(self._formats.event(wall_time=time.time(), **content).SerializeToString())
+        self._writer.write(self._events.Event(wall_time=time.time(), **content).SerializeToString())
 
 
 TENSORBOARD = "tensorboard"  # the folder of event files in a run folder

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ from fljax.contributions.solutions import LARGEST, members_of
 from fljax.core import trees
 from fljax.core.names import unknown
 from fljax.core.sameness import code_of
-from fljax.core.values import is_whole, parameters_of
+from fljax.core.values import arguments_for, is_whole
 from fljax.engine import Over, Plan, is_stacked, plan_of, rollout, runs
 from fljax.engine.rounds.states import Seeds, by_id, local_data, seeds_of, with_shared, without_shared
 from fljax.games.solutions import shapley
@@ -215,11 +215,10 @@ def _table(
 
 def _alone(members: Bool[np.ndarray, "M N"], scores: Float[np.ndarray, "seeds M N"]) -> Float[np.ndarray, "seeds N"]:
     """What each client reaches in the coalition of itself; NaN where there is no such coalition."""
-    single = members.sum(axis=1) == 1
+    single = np.flatnonzero(members.sum(axis=1) == 1)
+    clients = members[single].argmax(axis=1)
     reached = np.full((len(scores), members.shape[1]), np.nan)
-    for place in np.flatnonzero(single):
-        client = int(np.argmax(members[place]))
-        reached[:, client] = scores[:, place, client]
+    reached[:, clients] = scores[:, single, clients]
     return reached
 
 
@@ -284,22 +283,21 @@ def compare_estimators(
         raise ValueError(f"expected the federation of the table, of {clients} clients, got one of {here}")
     asked = Asked(chosen, federation, table.metric, rows, settings, budget)
     names, left_out = asked.split(estimators)
-    look, gain = None, None
+    judge, record, gain = _Judge(algorithm, federation, rows, asked.by_accuracy), None, None
     if any(not ESTIMATORS[name].on_host for name in names):
         record = record_runs(chosen, federation, rounds=rounds, seeds=table.seeds, server_rate=server_rate)
-        judge = _Judge(algorithm, federation, rows, asked.by_accuracy)
-        look, gain = _look(judge, record), _gains(judge, record)
+        gain = _gains(judge, record)
     estimates: dict[str, list[Estimate]] = {}
     seconds: dict[str, float] = {}
     for name in names:
         began = time.perf_counter()
-        if look is None or ESTIMATORS[name].on_host:
+        if record is None or ESTIMATORS[name].on_host:
             estimates[name] = [
                 _by_values(name, values, asked.trainings, seed, settings.get(name, {}))
                 for seed, values in zip(table.seeds, by_code(table), strict=True)
             ]
         else:
-            estimates[name] = look(name, settings.get(name, {}), clients, table.seeds)
+            estimates[name] = _by_rounds(judge, record, name, settings.get(name, {}), clients, table.seeds)
         seconds[name] = (time.perf_counter() - began) / len(table.seeds)
     found = _dataset(estimates, seconds, truth, table).assign_attrs(left_out=left_out)
     return found if gain is None else found.assign(gain=("seed", gain))
@@ -564,35 +562,30 @@ class _Judge(NamedTuple):
         return jax.lax.map(one, (models, ids))
 
 
-def _look(judge: _Judge, record: RunRecord) -> Callable[..., list[Estimate]]:
-    """``(name, options, clients, seeds) -> estimates`` of estimators that look at rounds, one program for all seeds."""
-    stored = by_id(judge.federation)
+def _by_rounds(
+    judge: _Judge, record: RunRecord, name: str, options: Mapping[str, Any], clients: int, seeds: Sequence[int]
+) -> list[Estimate]:
+    """The estimates of an estimator that looks at rounds, one program for all seeds."""
+    stored, entry = by_id(judge.federation), ESTIMATORS[name]
 
-    def look(name: str, options: Mapping[str, Any], clients: int, seeds: Sequence[int]) -> list[Estimate]:
-        needs = ESTIMATORS[name].needs
+    def one(row: tuple[RunRecord, Any, Any]) -> Estimate:
+        seen, number, place = row
+        data = of_seed(stored, place)
+        if {"gradient", "next gradient"} & set(entry.needs):
+            seen = contributions.validation_gradients(seen, lambda model: judge.scores(model, data)[0])
+        offered = {
+            "utility": functools.partial(judge.utility, data=data),
+            "head": functools.partial(head_rows, judge.algorithm.task),
+            "client_metric": functools.partial(judge.of_clients, data=data),
+        }
+        more = arguments_for(entry.function, offered, options)
+        estimate = contributions.estimate(name, seen, clients=clients, key=jax.random.key(number), **more)
+        told = {name: estimate.details[name] for name in _TOLD if name in estimate.details}
+        return Estimate(estimate.worth, cost=estimate.cost, details=told)
 
-        def one(row: tuple[RunRecord, Any, Any]) -> Estimate:
-            seen, number, place = row
-            data = of_seed(stored, place)
-            if {"gradient", "next gradient"} & set(needs):
-                seen = contributions.validation_gradients(seen, lambda model: judge.scores(model, data)[0])
-            offered = {
-                "utility": functools.partial(judge.utility, data=data),
-                "head": functools.partial(head_rows, judge.algorithm.task),
-                "client_metric": functools.partial(judge.of_clients, data=data),
-            }
-            asked = parameters_of(ESTIMATORS[name].function)
-            more = {key: value for key, value in offered.items() if key in asked} | dict(options)
-            key = jax.random.key(number)
-            estimate = contributions.estimate(name, seen, clients=clients, key=key, **more)
-            told = {name: estimate.details[name] for name in _TOLD if name in estimate.details}
-            return Estimate(estimate.worth, cost=estimate.cost, details=told)
-
-        numbers = jnp.asarray(seeds, jnp.uint32), jnp.arange(len(seeds))
-        every = jax.jit(lambda *arguments: jax.lax.map(one, arguments))(record, *numbers)
-        return [jax.tree.map(lambda leaf, place=place: np.asarray(leaf[place]), every) for place in range(len(seeds))]
-
-    return look
+    numbers = jnp.asarray(seeds, jnp.uint32), jnp.arange(len(seeds))
+    every = jax.jit(lambda *arguments: jax.lax.map(one, arguments))(record, *numbers)
+    return [jax.tree.map(lambda leaf, place=place: np.asarray(leaf[place]), every) for place in range(len(seeds))]
 
 
 def _gains(judge: _Judge, record: RunRecord) -> Float[np.ndarray, " seeds"]:

@@ -301,22 +301,27 @@ def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
     Raises:
       ValueError: if ``level`` is not between 0 and 1.
     """
-    cores = _cores(table)
-    rows, shape = _measures(table, cores), (len(table.seeds), table.members.shape[1])
-    by_seed = np.array([row.by_seed for row in rows.values()], float).reshape(-1, *shape)
+    rows, core = dict[str, np.ndarray](), {"excess": np.nan, "stable": np.nan}
+    complete, shape = is_complete(table), (len(table.seeds), table.members.shape[1])
+    if complete:
+        rows = {"shapley": shapley(table), "banzhaf": banzhaf(table), "beta_shapley": beta_shapley(table)}
+    if _all_but_one(table) is not None:
+        rows["leave_one_out"] = leave_one_out(table)
+    of_mean, of_seeds = (least_core(table), contributions.least_core(by_code(table))) if complete else (None, None)
+    if of_mean is not None and of_seeds is not None:
+        rows["least_core"], core = of_seeds.payoff, _excess(table, of_mean, of_seeds)
+    by_seed = np.array(list(rows.values()), float).reshape(-1, *shape)
     bars = contributions.error_bars(np.swapaxes(by_seed, 0, 1), level)
-    fixed = np.array([row.mean is not None for row in rows.values()], bool)[:, None]
-    means = [mean if row.mean is None else row.mean for row, mean in zip(rows.values(), bars.mean, strict=True)]
-    variables = {
-        "worth": (("measure", "seed", "client"), by_seed),
-        "mean": (("measure", "client"), np.array(means, float).reshape(-1, shape[1])),
-        "low": (("measure", "client"), np.where(fixed, np.nan, bars.low)),
-        "high": (("measure", "client"), np.where(fixed, np.nan, bars.high)),
-    }
-    core = _excess(table, cores)
+    if of_mean is not None:
+        bars.mean[-1], bars.low[-1], bars.high[-1] = of_mean.payoff, np.nan, np.nan
+    measures = {"mean": bars.mean, "low": bars.low, "high": bars.high}
     ends = {name: _end(table, everybody) for name, everybody in (("everybody", True), ("nobody", False))}
     dataset = xr.Dataset(
-        {**variables, **{name: ((), number) for name, number in {**core, **ends}.items()}},
+        {
+            "worth": (("measure", "seed", "client"), by_seed),
+            **{name: (("measure", "client"), numbers) for name, numbers in measures.items()},
+            **{name: ((), number) for name, number in {**core, **ends}.items()},
+        },
         {
             "measure": np.array(list(rows), dtype=str),
             "seed": list(table.seeds),
@@ -325,7 +330,7 @@ def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
         },
         {"level": level, "metric": table.metric},
     )
-    if not is_complete(table):
+    if not complete:
         return dataset
     laws = {"superadditivity": superadditivity, "monotonicity": monotonicity, "convexity": convexity}
     broken = [law(table, level=level) for law in laws.values()]
@@ -337,47 +342,13 @@ def worth(table: CoalitionTable, *, level: float = 0.95) -> xr.Dataset:
     )
 
 
-class _Row(NamedTuple):
-    """A measure ``[R, N]``; ``mean`` is its value over all seeds, None: the mean."""
-
-    by_seed: np.ndarray
-    mean: np.ndarray | None = None
-
-
-class _Cores(NamedTuple):
-    """Least cores of the mean table, and of each seed."""
-
-    mean: LeastCore
-    by_seed: LeastCore
-
-
-def _cores(table: CoalitionTable) -> _Cores | None:
-    """None if the table lacks a coalition."""
-    return _Cores(least_core(table), contributions.least_core(by_code(table))) if is_complete(table) else None
-
-
-def _measures(table: CoalitionTable, cores: _Cores | None) -> dict[str, _Row]:
-    """Each measure for which the table has the coalitions, by name."""
-    rows: dict[str, _Row] = {}
-    if is_complete(table):
-        rows = {"shapley": _Row(shapley(table)), "banzhaf": _Row(banzhaf(table))}
-        rows["beta_shapley"] = _Row(beta_shapley(table))
-    if _all_but_one(table) is not None:
-        rows["leave_one_out"] = _Row(leave_one_out(table))
-    if cores is not None:
-        rows["least_core"] = _Row(cores.by_seed.payoff, cores.mean.payoff)
-    return rows
-
-
-def _excess(table: CoalitionTable, cores: _Cores | None) -> dict[str, float]:
+def _excess(table: CoalitionTable, of_mean: LeastCore, of_seeds: LeastCore) -> dict[str, float]:
     """The excess of the mean table, and the share of the seeds, of those that are known, whose core is not empty."""
-    if cores is None:
-        return {"excess": np.nan, "stable": np.nan}
-    values, by_seed = by_code(table), cores.by_seed.excess
+    values, by_seed = by_code(table), of_seeds.excess
     size = np.abs(values - values[:, :1]).max(axis=1)
     stable = np.where(np.isnan(by_seed), np.nan, by_seed <= _ROUNDING * np.maximum(size, 1))
     known = stable[~np.isnan(stable)]
-    return {"excess": float(cores.mean.excess), "stable": float(known.mean()) if len(known) else np.nan}
+    return {"excess": float(of_mean.excess), "stable": float(known.mean()) if len(known) else np.nan}
 
 
 def _end(table: CoalitionTable, everybody: bool) -> float:

@@ -114,13 +114,10 @@ def shapfed(*, head: Callable[[PyTree], Any], momentum: Share = 0.9) -> Estimato
         gamma = trees.set_rows(gamma, seen.ids, seen.present, new)
         return (gamma, trees.set_rows(known, seen.ids, seen.present, True)), now, Cost()
 
-    def worth(memory: Any, total: Array) -> Array:
-        return memory[0]
-
     def details(memory: Any) -> dict[str, Any]:
         return {"weights": trees.ratio(memory[0], jnp.sum(memory[0]))}
 
-    return Estimator(start, observe, worth, details=details)
+    return Estimator(start, observe, _first, details=details)
 
 
 _LEAST = 1e-3  # FedCE's shares are at least this
@@ -176,14 +173,11 @@ def fedce(*, client_metric: Callable[..., Any], combined: Literal["times", "plus
         memory = angle, metric, count, share, last
         return memory, share[ids], Cost(evaluations=jnp.sum(known))
 
-    def worth(memory: Any, total: Array) -> Array:
-        return memory[3]
-
     def details(memory: Any) -> dict[str, Any]:
         first, second = _fedce_shares(*memory[:3])
         return {"gradient_share": first, "error_share": second}
 
-    return Estimator(start, observe, worth, details=details)
+    return Estimator(start, observe, lambda memory, total: memory[3], details=details)
 
 
 def _along(values: Array, leaf: Any) -> Array:

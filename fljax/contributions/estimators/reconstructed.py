@@ -215,11 +215,7 @@ def completed_shapley(
 
     def details(memory: Any) -> dict[str, Any]:
         found = completed(memory)  # one compiled program computes it once
-        return {
-            "unobserved": ~jnp.any(memory[1], axis=0),
-            "objective": found.objective,
-            "converged": found.converged,
-        }
+        return {"unobserved": ~jnp.any(memory[1], axis=0), "objective": found.objective, "converged": found.converged}
 
     return Estimator(start, observe, worth, details=details)
 
@@ -450,10 +446,4 @@ def gtg_shapley(
             row = row * trees.ratio(whole - empty, jnp.sum(jnp.maximum(row, 0)))
         return memory + k, row, Cost(evaluations=2 + jnp.sum(known))
 
-    def start(model: PyTree, clients: int, rounds: int) -> Array:
-        return jnp.zeros((), int)
-
-    def details(memory: Any) -> dict[str, Any]:
-        return {"orders": memory}
-
-    return Estimator(start, observe, details=details)
+    return Estimator(lambda *_: jnp.zeros((), int), observe, details=lambda memory: {"orders": memory})

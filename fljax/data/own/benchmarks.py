@@ -15,9 +15,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from fljax.core.files import npy_header
 from fljax.core.keywords import shows
 from fljax.core.names import shown
-from fljax.data.arrays import existing_file, is_hidden
+from fljax.data.arrays import existing_file, is_hidden, members_of_zip
 from fljax.data.datasets import Dataset, LabelKeywords, Piece, TokenKeywords, assemble
 from fljax.data.own.image_folders import ENDINGS, read_images
 from fljax.data.own.pickled_arrays import ArrayOfObjects, array_of, read_pickle
@@ -220,12 +221,7 @@ _RAW = "rawdata"
 
 
 @shows(assemble)
-def pfllib(
-    path: str | Path,
-    *,
-    move_channels: bool = True,
-    **options: Unpack[TokenKeywords],
-) -> Dataset:
+def pfllib(path: str | Path, *, move_channels: bool = True, **options: Unpack[TokenKeywords]) -> Dataset:
     """A folder that PFLlib generated: ``train/0.npz``, ``test/0.npz``, ``train/1.npz`` and so on, as it is.
 
     In a config::
@@ -265,14 +261,8 @@ def pfllib(
 
 def is_pfllib(place: Path) -> bool:
     """Whether a folder has the files of PFLlib: their names are numbers, and their only array is ``data``."""
-    files = _numbered_files(place / "train")
-    if not files:
-        return False
-    try:
-        with zipfile.ZipFile(next(iter(files.values()))) as file:
-            return file.namelist() == ["data.npy"]
-    except (zipfile.BadZipFile, OSError):
-        return False
+    first = next(iter(_numbered_files(place / "train").values()), None)
+    return first is not None and members_of_zip(first) == ["data.npy"]
 
 
 def _numbered_files(folder: Path) -> dict[int, Path]:
@@ -332,12 +322,7 @@ def _content(file: Path, name: str) -> Any:
     expected = f"expected a pickled dictionary of arrays in {name}"
     try:
         with zipfile.ZipFile(existing_file(file)) as archive, archive.open("data.npy") as stream:
-            version = np.lib.format.read_magic(stream)
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"version {version} of numpy's format")
-            one = version == (1, 0)
-            read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(stream)
+            shape, dtype = npy_header(stream)
             if dtype.kind != "O":
                 raise ValueError(f"an array of {dtype}")
             content = array_of(read_pickle(stream.read()))

@@ -12,14 +12,14 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from fljax.core.files import check_unpacked
 from fljax.core.keywords import shows
 from fljax.core.names import shown, unknown
-from fljax.data.arrays import check_unchanged, existing_file, is_file, is_folder, one_line, with_home
+from fljax.data.arrays import check_unchanged, existing_file, is_file, is_folder, members_of_zip, one_line, with_home
 from fljax.data.datasets import PARTS, Dataset, Piece, TokenKeywords, assemble, check_owners
 from fljax.data.own.frames import FolderKeywords, TableKeywords, TableOptions
 from fljax.data.own.table_files import ENDINGS, TableFile, check_images, ending, naming, numbers_or_text, read_files
@@ -119,11 +119,7 @@ def arrays(
 
 @shows(assemble)
 def mapped(
-    path: str | Path,
-    *,
-    label: str = "y.npy",
-    client: str | None = None,
-    **options: Unpack[TokenKeywords],
+    path: str | Path, *, label: str = "y.npy", client: str | None = None, **options: Unpack[TokenKeywords]
 ) -> Dataset:
     """Features in an ``.npy`` file that is mapped, not read, so that it may be larger than the memory.
 
@@ -279,11 +275,7 @@ def medmnist(path: str | Path, *, classes: int | None = None) -> Dataset:
 
 def is_medmnist(place: Path) -> bool:
     """Whether a file has the six arrays of MedMNIST."""
-    try:
-        with zipfile.ZipFile(place) as file:
-            return {f"{name}.npy" for name in _MEDMNIST_NAMES} <= set(file.namelist())
-    except (zipfile.BadZipFile, OSError):
-        return False
+    return {f"{name}.npy" for name in _MEDMNIST_NAMES} <= set(members_of_zip(place))
 
 
 def _medmnist_piece(file: Mapping[str, np.ndarray], part: str) -> Piece:
@@ -350,11 +342,7 @@ def table_folder(path: str | Path, *, label: str | Sequence[str], **options: Unp
 
 @shows(assemble)
 def array_folder(
-    path: str | Path,
-    *,
-    features: str = "x",
-    label: str = "y",
-    **options: Unpack[TokenKeywords],
+    path: str | Path, *, features: str = "x", label: str = "y", **options: Unpack[TokenKeywords]
 ) -> Dataset:
     """A folder with one ``.npz`` file for each client, with the arrays ``x`` and ``y``.
 
@@ -438,7 +426,10 @@ def client_files(place: Path, endings: Sequence[str]) -> list[TableFile]:
             got = " and ".join(_below(path, place) for path in (other, file))
             raise ValueError(f"expected one file for each client, got {got}")
     _check_names([file for file, _ in listed], place)
-    names = _client_names([_stem(file) for file, _ in listed])
+    import pandas
+
+    # Whole numbers if all names of files are.
+    names = numbers_or_text(pandas.Series([_stem(file) for file, _ in listed], dtype=object), "id").tolist()
     return [TableFile(file, of_test, name) for (file, of_test), name in zip(listed, names, strict=True)]
 
 
@@ -486,13 +477,6 @@ def _check_names(files: Sequence[Path], place: Path) -> None:
                 f"expected one name for each client, got {got}; put training and test rows of a client into files of "
                 "one name in the folders train and test"
             )
-
-
-def _client_names(stems: Sequence[str]) -> list[Any]:
-    """The names of files as names of clients: whole numbers if all of them are."""
-    import pandas
-
-    return numbers_or_text(pandas.Series(stems, dtype=object), "id").tolist()
 
 
 def _stem(file: Path) -> str:

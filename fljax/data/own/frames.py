@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.core.names import check_same_labels, nearest, shown, unknown, with_article
+from fljax.core.names import check_same_labels, did_you_mean, shown, unknown, with_article
 from fljax.data.arrays import Labels, as_array, as_text, check_known, is_missing, number_labels, plain_labels, text_of
 from fljax.data.datasets import (
     PARTS,
@@ -187,19 +187,13 @@ def read_columns(
 ) -> Dataset:
     """As ``dataset_from_frame``, with the ``pixels`` of a column of images; ``rows`` replace options.client."""
     options = TableOptions(*map(_named, TableOptions._fields, options))
-    client, features, part, shape, vocabulary = (
-        options.client,
-        options.features,
-        options.part,
-        options.shape,
-        options.vocabulary,
-    )
     table = as_frame(frame)
     apart = named_columns(options)
     for column in apart:
-        if rows is None or column != client:
+        if rows is None or column != options.client:
             check_column(table, column)
-    chosen = [name for name in table.columns if name not in apart] if features is None else list(features)
+    others = [name for name in table.columns if name not in apart]
+    chosen = others if options.features is None else list(options.features)
     twice = [name for name in chosen if name in apart]
     if twice:
         raise ValueError(f"expected features without the columns of label, client and part, got {shown(twice[0])}")
@@ -208,19 +202,19 @@ def read_columns(
             f"expected a table with at least one row and one column of features, got {len(table)} rows and the columns "
             f"{_listed(list(table.columns))}"
         )
-    plain = shape is None and vocabulary is None and pixels is None
-    x, shift = _features(table, chosen, shape, vocabulary) if pixels is None else pixels, None
+    plain = options.shape is None and options.vocabulary is None and pixels is None
+    x, shift = _features(table, chosen, options.shape) if pixels is None else pixels, None
     if plain:
         x, shift = centred(x) if options.standardise else (x, None)
         x = _narrow(x)
-    which = None if part is None else _which(table[part], part)
+    which = None if options.part is None else _which(table[options.part], options.part)
     test = rows.test if rows is not None else np.zeros(len(table), bool) if which is None else which > 0
     labels = _labels(table, options, test)
     if rows is not None and rows.test.any():
-        made = _with_test_rows(x, labels, rows, vocabulary)
+        made = _with_test_rows(x, labels, rows, options.vocabulary)
     else:
-        whose = rows.owner if rows is not None else None if client is None else table[client]
-        made = _of_columns(x, labels, None if whose is None else _numbered(whose, client), which, options)
+        whose = rows.owner if rows is not None else None if options.client is None else table[options.client]
+        made = _of_columns(x, labels, None if whose is None else _numbered(whose, options.client), which, options)
     if not plain:
         return made
     return made._replace(features=Features(tuple(chosen), shift), standardise=options.standardise)
@@ -320,8 +314,7 @@ def check_column(table: Any, column: Any) -> None:
     if column in table.columns:
         return
     names = [str(name) for name in table.columns]
-    close = nearest(str(column), names)
-    question = "" if close is None else f" (did you mean {close!r}?)"
+    question = did_you_mean(str(column), names)
     question += "; frame.reset_index() makes columns of the index" if column in table.index.names else ""
     raise ValueError(f"expected a column of the table ({_listed(names)}), got {shown(column)}{question}")
 
@@ -332,7 +325,7 @@ def _listed(names: Sequence[Any]) -> str:
     return f"{first} and {more} more" if more > 0 else first
 
 
-def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vocabulary: int | None) -> np.ndarray:
+def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None) -> np.ndarray:
     import pandas
 
     known = set(table.columns)

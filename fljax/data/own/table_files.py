@@ -203,11 +203,10 @@ def _owners(files: Sequence[TableFile], tables: Sequence[Any], client: str | Non
 
     if files[0].client is None and client is None:
         return None
-    lists: list[list[Any]] = []
+    joined: list[Any] = []
     for file, table in zip(files, tables, strict=True):
         known = file.client is None and client in table.columns
-        lists.append(table[client].tolist() if known else [file.client] * len(table))
-    joined = [owner for owners in lists for owner in owners]
+        joined += table[client].tolist() if known else [file.client] * len(table)
     plain = {type(owner) for owner in joined} <= {int}
     return pandas.Series(joined, dtype=None if plain else object)
 

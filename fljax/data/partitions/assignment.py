@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from fljax.core.names import nearest, shown
+from fljax.core.names import did_you_mean, shown
 from fljax.core.values import is_whole
 from fljax.data.arrays import check_count, text_of
 from fljax.data.datasets import Dataset, training_owners
@@ -63,11 +63,8 @@ def rows_by_owner(owner: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> tu
 def begin(
     labels: np.ndarray, clients: int, unseen: int, seed: int, minimum: int = 1
 ) -> tuple[np.ndarray, int, np.random.Generator]:
-    """Checks common arguments of partitioners; returns the labels, the number of all clients, a generator."""
-    labels = np.asarray(labels)
-    everybody = check_count("clients", clients) + check_count("unseen", unseen, 0)
-    check_count("minimum", minimum)
-    check_count("seed", seed, 0)
+    """The labels, the number of all clients, a generator; raises a ValueError if there are too few rows."""
+    labels, everybody = np.asarray(labels), clients + unseen
     if everybody * minimum > len(labels):
         raise ValueError(
             f"expected at least {minimum} samples for each of {everybody} clients, got {len(labels)} in all"
@@ -78,7 +75,7 @@ def begin(
 def count_classes(labels: np.ndarray, classes: int | None) -> int:
     """Returns ``classes``, or the largest label plus one if ``classes`` is None."""
     check_class_labels(labels)
-    return int(labels.max()) + 1 if classes is None else check_count("classes", classes)
+    return int(labels.max()) + 1 if classes is None else classes
 
 
 def check_class_labels(labels: np.ndarray) -> None:
@@ -115,12 +112,7 @@ def largest_remainders(shares: Sequence[float] | NumpyArray, total: int) -> np.n
 
 
 def draw_groups(
-    shares: Sequence[float],
-    sizes: Sequence[int],
-    clients: int,
-    unseen: int,
-    minimum: int,
-    rng: np.random.Generator,
+    shares: Sequence[float], sizes: Sequence[int], clients: int, unseen: int, minimum: int, rng: np.random.Generator
 ) -> np.ndarray:
     """The group of each client, where groups of ``sizes`` rows have their ``shares`` of seen and of unseen clients."""
     _check_shares(shares, len(sizes))
@@ -191,12 +183,7 @@ def split_rows(rows: Row, train_fraction: float, valid_fraction: float, rng: np.
 
 
 def split_client(
-    made: Partition,
-    client: int,
-    train_fraction: float,
-    valid_fraction: float,
-    test: str,
-    rng: np.random.Generator,
+    made: Partition, client: int, train_fraction: float, valid_fraction: float, test: str, rng: np.random.Generator
 ) -> Split:
     """The rows of a client, by the arguments of ``federate``; the partition's own validation and test rows stay."""
     if made.test is None and test == "own":
@@ -314,8 +301,7 @@ def _number(name: Any, names: dict[Any, int], texts: dict[str, int]) -> int:
     if number is not None:
         return number
     listed = ", ".join(list(texts)[:_NAMED]) + (f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else "")
-    close = nearest(str(name), texts)
-    question = "" if close is None else f" (did you mean {close!r}?)"
+    question = did_you_mean(str(name), texts)
     raise ValueError(f"expected one of the owners {listed} as an unseen client, got {shown(name)}{question}")
 
 

@@ -238,7 +238,7 @@ def classes_per_client(
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     count = count_classes(labels, classes)
-    if check_count("k", k) > count:
+    if k > count:
         raise ValueError(f"expected k of at most {count}, the number of classes, got {k}")
     totals = np.bincount(labels, minlength=count)
     sizes = holds = np.zeros(0)
@@ -302,7 +302,7 @@ def cluster_labels(
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     count = count_classes(labels, classes)
-    if check_count("groups", groups) > count:
+    if groups > count:
         raise ValueError(f"expected at most {count} groups, the number of classes, got {groups}")
     blocks = np.array_split(np.arange(count), groups)
     members = [np.flatnonzero(np.isin(labels, block)) for block in blocks]
@@ -377,12 +377,9 @@ def natural(
     chosen = rng.permutation(names)[:everybody]
     others = chosen[clients:] if unseen_owners is None else unseen_owners
     ordered = np.concatenate([np.sort(chosen[:clients]), np.sort(others)])
-    lists: list[tuple[np.ndarray, ...] | None] = []
-    for which in range(3):
-        by_owner = rows_by_owner(owner, np.flatnonzero(part == which), ordered)
-        lists.append(by_owner if which == 0 or any(map(len, by_owner)) else None)
-    assert lists[0] is not None
-    return Partition(lists[0], lists[2], valid=lists[1], owner=ordered.astype(np.int32))
+    train, *own = (rows_by_owner(owner, np.flatnonzero(part == which), ordered) for which in range(3))
+    valid, test = (rows if any(map(len, rows)) else None for rows in own)
+    return Partition(train, test, valid=valid, owner=ordered.astype(np.int32))
 
 
 _PATTERNS = ("10:90", "30:70", "40:60", "linear", "random")
@@ -447,12 +444,9 @@ def mixture(
       ValueError: if an argument is out of range, or there are too few rows.
     """
     labels, _, rng = begin(labels, clients, unseen, seed, minimum)
-    check_fraction("holdout", holdout)
     first = _first_share(pattern, clients, unseen, rng)
     weights = np.stack([first, 1 - first], axis=1)
     test_share = check_fraction("test_fraction", test_fraction, zero=False) if complement else 0.0
-    check_fraction("deployment_fraction", deployment_fraction)
-    check_fraction("drift_fraction", drift_fraction)
     if complement and deployment_fraction + drift_fraction >= 1:
         raise ValueError(
             "expected deployment_fraction and drift_fraction to leave test rows, got "
@@ -512,8 +506,6 @@ def block_mixture(
       ValueError: if an argument is out of range, or there are too few rows.
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
-    check_count("blocks", blocks, 2)
-    check_fraction("holdout", holdout)
     pools = _class_pools(labels, blocks, classes, rng)
     position, population = relative_order(clients, unseen)
     block = position * blocks // population
@@ -560,9 +552,8 @@ def class_clusters(
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     count = count_classes(labels, classes)
-    if check_count("k", k) > count:
+    if k > count:
         raise ValueError(f"expected k of at most {count}, the number of classes, got {k}")
-    check_fraction("holdout", holdout)
     clusters = count // k
     position, population = relative_order(clients, unseen)
     group = position * clusters // population
@@ -673,7 +664,7 @@ def _deal_mixture(
     return Partition(
         rows,
         test=None if later is None else tests,
-        held={name: rows for name, rows in held.items() if len(rows)},
+        held=held,
         deployment=deployment if later is not None and later.deployment > 0 else None,
         later=drift if later is not None and later.drift > 0 else None,
     )
@@ -696,13 +687,13 @@ def _draw_sizes(size: int | tuple[int, int], everybody: int, rng: np.random.Gene
 
 def _with_rotated(split: Partition, turned: np.ndarray, n: int) -> Partition:
     """Replaces the rows in ``turned`` by their rotated copies; makes no copy of an unused row."""
-    lists = (split.rows, split.test, split.deployment, split.later)
-    used = np.concatenate([*(rows for part in lists for rows in part or ()), *split.held.values()])
+    parts = {name: getattr(split, name) for name in ("rows", "test", "deployment", "later")}
+    by_client = {name: lists for name, lists in parts.items() if lists is not None}
+    used = np.concatenate([*(rows for lists in by_client.values() for rows in lists), *split.held.values()])
     rotated = np.intersect1d(turned, used)
     place = np.arange(n)
     place[rotated] = n + np.arange(len(rotated))
-    by_client = {name: getattr(split, name) for name in ("rows", "test", "deployment", "later")}
-    moved = {name: tuple(place[rows] for rows in lists) for name, lists in by_client.items() if lists is not None}
+    moved = {name: tuple(place[rows] for rows in lists) for name, lists in by_client.items()}
     held = {name: place[rows] for name, rows in split.held.items()}
     return split._replace(**moved, held=held, rotated=rotated)
 

@@ -128,6 +128,13 @@ def fetch_files(
         yield renamed
 
 
+def upstream_file(path: Path, advice: str = "") -> Path:
+    """The path of a file of a user's folder; a ValueError if there is none."""
+    if not path.is_file():
+        raise ValueError(f"expected the file {path.name} in the folder {path.parent}, got none{advice}")
+    return path
+
+
 @contextmanager
 def opened_zip(path: Path) -> Iterator[Callable[[str], Any]]:
     """Yields a function that opens a file of a zip archive by the last part of its name; no file is written."""

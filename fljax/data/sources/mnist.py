@@ -7,6 +7,7 @@ for the length of each axis, and the values in C order. Source: the page of the 
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -93,10 +94,7 @@ def mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) 
 def _parse_mnist(folder: Path) -> Dataset:
     images, labels = [], []
     for part in _PARTS:
-        image_file, label_file = (
-            _find(folder, f"{part}-images", "idx3"),
-            _find(folder, f"{part}-labels", "idx1"),
-        )
+        image_file, label_file = (_find(folder, f"{part}-images", "idx3"), _find(folder, f"{part}-labels", "idx1"))
         x, y = read_idx(image_file), read_idx(label_file)
         check_pair(x, y, image_file, label_file, range(10))
         if images and x.shape[1:] != images[0].shape[1:]:
@@ -248,9 +246,7 @@ def parse_idx(content: bytes, path: str | Path) -> np.ndarray:
     if len(content) < start:
         raise ValueError(f"expected an IDX header of {start} bytes, got {len(content)} bytes in {path}")
     shape = tuple(int(length) for length in np.frombuffer(content[4:start], ">u4"))
-    expected = kind.itemsize
-    for length in shape:
-        expected *= length
+    expected = kind.itemsize * math.prod(shape)
     if len(content) - start != expected:
         raise ValueError(f"expected {expected} bytes for shape {shape}, got {len(content) - start} bytes in {path}")
     values = np.frombuffer(content, kind, offset=start).reshape(shape)

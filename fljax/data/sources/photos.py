@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fljax.data.datasets import Dataset, dataset
-from fljax.data.sources.hubs import Source
+from fljax.data.sources.hubs import Source, upstream_file
 
 _PIXELS = 3 * 32 * 32
 _SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
@@ -127,17 +127,11 @@ class _Cifar(NamedTuple):
 def _parse_cifar(family: _Cifar, folder: Path) -> Dataset:
     for place in (folder / family.folder, folder):
         if (place / family.files[0]).is_file():
-            return _joined(family, {name: _bytes(place / name) for name in family.files}, place)
+            return _joined(family, {name: upstream_file(place / name).read_bytes() for name in family.files}, place)
     archive = folder / family.archive
     if archive.is_file():
         return _joined(family, _unpacked(archive, family.files), archive)
     raise ValueError(f"expected {family.wanted}, in the folder {folder}, got neither it nor its files")
-
-
-def _bytes(path: Path) -> bytes:
-    if not path.is_file():
-        raise ValueError(f"expected the file {path.name} in the folder {path.parent}, got none")
-    return path.read_bytes()
 
 
 def _unpacked(path: Path, names: Collection[str]) -> dict[str, bytes]:
@@ -221,8 +215,7 @@ def _read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images ``[n, 32, 32, 3]`` and digits, from ``X`` uint8 ``[32, 32, 3, n]`` and ``y`` ``[n, 1]`` in 1..10."""
     from scipy.io import loadmat
 
-    if not path.is_file():
-        raise ValueError(f"expected the file {path.name} in the folder {path.parent}, got none")
+    upstream_file(path)
     try:
         arrays = loadmat(path, variable_names=["X", "y"])
     except Exception as error:  # a garbled file can raise anything
@@ -275,9 +268,7 @@ def _parse_tiny_imagenet(folder: Path) -> Dataset:
 
 
 def _text_lines(path: Path) -> list[str]:
-    if not path.is_file():
-        raise ValueError(f"expected the file {path.name} in the folder {path.parent}, got none; {_TINY_ADVICE}")
-    return path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return upstream_file(path, f"; {_TINY_ADVICE}").read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _jpeg(path: Path) -> np.ndarray:

@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from fljax.data.arrays import check_count
 from fljax.data.datasets import Dataset, dataset
-from fljax.data.sources.hubs import Source, cache_folder, fetch_files, keep, opened_zip
+from fljax.data.sources.hubs import Source, cache_folder, fetch_files, keep, opened_zip, upstream_file
 
 _TABLE = "training.1600000.processed.noemoticon.csv"
 _ARCHIVE = "trainingandtestdata.zip"
@@ -318,10 +318,8 @@ def _texts(folder: Path) -> dict[str, tuple[str, str]]:
     """The content of each file, and its name for errors."""
     for place in (folder, folder / "trees"):
         if (place / _FILES[0]).is_file():
-            for name in _FILES:
-                if not (place / name).is_file():
-                    raise ValueError(f"expected the file {name} in the folder {place}, got none")
-            return {name: (_decoded((place / name).read_bytes(), place / name), str(place / name)) for name in _FILES}
+            paths = {name: upstream_file(place / name) for name in _FILES}
+            return {name: (_decoded(path.read_bytes(), path), str(path)) for name, path in paths.items()}
     path = folder / _TREES
     if not path.is_file():
         raise ValueError(f"expected {_TREES} or the files {', '.join(_FILES)} in the folder {folder}, got neither")

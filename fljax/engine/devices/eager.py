@@ -7,6 +7,7 @@ algorithms that calls ``jax.eval_shape`` or ``jax.vmap`` itself still traces the
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -64,10 +65,7 @@ def map_all(function: Callable[[Any], Any], xs: PyTree) -> PyTree:
 
 
 def fold_rows(
-    function: Callable[[Any], tuple[Any, Any]],
-    add_up: Callable[[Any, Any], Any],
-    xs: PyTree,
-    cost: Array | None,
+    function: Callable[[Any], tuple[Any, Any]], add_up: Callable[[Any, Any], Any], xs: PyTree, cost: Array | None
 ) -> tuple[PyTree, PyTree]:
     """As ``fold_lanes``: the sums over all rows, and the kept results, stacked; rows of cost 0 are zeros."""
     # If all rows have cost 0, the first one is computed: nothing else has the shapes of the results.
@@ -79,14 +77,12 @@ def fold_rows(
     usual = next((pair for pair in pairs if pair is not None), None)
     summand, result = usual if usual is not None else function(rows[0])
     nothing = trees.zeros_like(result)
-    sums: PyTree = None
-    for pair in pairs:
-        if pair is not None:
-            more = add_up(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], pair[0]), jnp.ones(1, bool))
-            sums = more if sums is None else trees.add(sums, more)
-    if sums is None:
-        one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], summand)
-        sums = trees.zeros_like(add_up(one, jnp.zeros(1, bool)))
+
+    def summed(summand: Any, real: bool) -> Any:
+        return add_up(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], summand), jnp.full(1, real))
+
+    parts = [summed(pair[0], True) for pair in pairs if pair is not None]
+    sums = functools.reduce(trees.add, parts) if parts else trees.zeros_like(summed(summand, False))
     return sums, stacked([nothing if pair is None else pair[1] for pair in pairs])
 
 
@@ -99,10 +95,7 @@ def rounds(
         state, info = step(state, first + turn)
         records.append(info)
     free = capacity - len(records)
-    return state, jax.tree.map(
-        lambda leaf: jnp.pad(leaf, ((0, free), *[(0, 0)] * (leaf.ndim - 1))),
-        stacked(records),
-    )
+    return state, jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, free), *[(0, 0)] * (leaf.ndim - 1))), stacked(records))
 
 
 def shapes_of(function: Callable[[], PyTree]) -> PyTree:

@@ -287,11 +287,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def smaller(layout: Layout) -> Layout | None:
     """The layout with half as many clients and runs side by side; None if there is one of each already."""
-    halved = layout._replace(
-        clients=max(1, layout.clients // 2),
-        seeds=max(1, layout.seeds // 2),
-        evaluation=max(1, layout.evaluation // 2),
-    )
+    clients, seeds, evaluation = (max(1, count // 2) for count in layout[:3])
+    halved = layout._replace(clients=clients, seeds=seeds, evaluation=evaluation)
     return None if halved == layout else halved
 
 

@@ -186,12 +186,12 @@ class Loop(NamedTuple):
 
     def _earlier_blocks(self, history: History, state: State) -> list[Block]:
         """The blocks of all evaluations so far; their ``state`` is that of now, of which the seeds alone hold."""
-        blocks, before = list[Block](), None
-        for done, scores in history.evaluations():
-            ran = 0 if before is None else done - before
-            blocks.append(Block(done, self.end, ran, self.judge(scores), state, 0.0, ()))
-            before = done
-        return blocks
+        evaluations = history.evaluations()
+        befores = [done for done, _ in (*evaluations[:1], *evaluations[:-1])]
+        return [
+            Block(done, self.end, done - before, self.judge(scores), state, 0.0, ())
+            for before, (done, scores) in zip(befores, evaluations, strict=True)
+        ]
 
 
 def completed(

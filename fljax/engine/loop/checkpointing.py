@@ -180,12 +180,7 @@ class CheckpointKeeper:
         return self.must_stop or due[0]
 
     def save(
-        self,
-        position: Position,
-        state: State,
-        history: History,
-        layout: Layout,
-        best: Mapping[str, np.ndarray],
+        self, position: Position, state: State, history: History, layout: Layout, best: Mapping[str, np.ndarray]
     ) -> None:
         """Begins to write a checkpoint."""
         if self._settings is None or self._store is None:

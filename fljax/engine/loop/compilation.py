@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -211,22 +211,13 @@ def compile_all(
     if eager.is_on():
         return []
     with ThreadPoolExecutor(3) as pool:
-        jobs = begin(pool, spec, layout, capacity, inputs, seeds, QUICK if quick else None)
-        return [job.result() for job in jobs]
+        traced = program.trace_all(spec, layout, capacity, inputs, seeds)
+        return [job.result() for job in begin(pool, traced, QUICK if quick else None)]
 
 
-def begin(
-    pool: Executor,
-    spec: Spec,
-    layout: Layout,
-    capacity: int,
-    inputs: Inputs,
-    seeds: Array,
-    options: dict[str, Any] | None = None,
-) -> list[Future[Any]]:
-    """Traces start, rounds and evaluation now; each compiles on a thread of ``pool`` while the next one is traced."""
+def begin(pool: Executor, traced: Iterator[Any], options: dict[str, Any] | None = None) -> list[Future[Any]]:
+    """Traces programs now (``trace_all``); each compiles on a thread of ``pool`` while the next one is traced."""
     # Tracing stays in this thread: it reads settings of the thread, such as a context with double precision.
-    traced = program.trace_all(spec, layout, capacity, inputs, seeds)
     return [pool.submit(traced_program.lower().compile, options) for traced_program in traced]
 
 
@@ -296,8 +287,8 @@ def compile_ahead(
     prepared = Together.of(together, federation, schedule).on()
     if prepared.layout.is_offloaded:  # its programs are many, and the first round soon needs them
         return
-    inputs = replicate(prepared.inputs, prepared.layout.devices)
-    begin(pool, prepared.spec, prepared.layout, prepared.capacity, inputs, prepared.seeds)
+    prepared = prepared._replace(inputs=replicate(prepared.inputs, prepared.layout.devices))
+    begin(pool, program.trace_all(*prepared[:-1]))
 
 
 def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:

@@ -30,16 +30,24 @@ from fljax.results.non_finite import Divergence, NonFinite, NotFinite
 
 
 def divergences(
-    spec: Spec,
-    inputs: Inputs,
-    layout: Layout,
-    shapes: Shapes,
-    state: State,
-    seeds: Sequence[int],
-    records: xr.Dataset,
+    spec: Spec, inputs: Inputs, layout: Layout, shapes: Shapes, state: State, seeds: Sequence[int], records: xr.Dataset
 ) -> tuple[Divergence, ...]:
     """The frozen seeds of one plan, with the clients that were not finite, by records or a round computed again."""
     # With "freeze" no round looks for them. The state of a frozen seed is that before the round in which it diverged.
+
+    def computed_again(place: int, round: int) -> tuple[int, ...] | None:
+        one = Layout(layout.clients, 1, layout.evaluation, platform=layout.platform, precision=layout.precision)
+        at = state if layout.devices == 1 else on_one(state)
+        try:
+            if layout.is_offloaded:
+                numbers = jnp.asarray(seeds, jnp.uint32)
+                again = OffloadRun.of(spec._replace(non_finite="stop"), layout, 1, inputs, numbers, shapes)
+                info: Any = again.again(state, place, round)
+                return _named(info["cohort_id"].values, info["not_finite"].values)
+            return _named(*jax.device_get(_again(spec, one, inputs, at, jnp.int32(place), jnp.int32(round))))
+        except jax.errors.JaxRuntimeError:
+            return None  # the run itself is sound, and its results matter more than a name
+
     first = int(records["round"][0]) if records.sizes["round"] else 0
     diverged = []
     for place, (seed, round) in enumerate(zip(seeds, np.asarray(state.diverged).tolist(), strict=True)):
@@ -53,37 +61,13 @@ def divergences(
             elif "dropped" in records:
                 clients = ()  # nothing else could be received
             else:
-                clients = _computed_again(spec, inputs, layout, shapes, seeds, state, place, round)
+                clients = computed_again(place, round)
         diverged.append(Divergence(int(seed), round, clients))
     return tuple(diverged)
 
 
 def _named(ids: Any, marks: Any) -> tuple[int, ...]:
     return tuple(sorted({int(id) for id in np.asarray(ids)[np.asarray(marks)]}))
-
-
-def _computed_again(
-    spec: Spec,
-    inputs: Inputs,
-    layout: Layout,
-    shapes: Shapes,
-    seeds: Sequence[int],
-    state: State,
-    place: int,
-    round: int,
-) -> tuple[int, ...] | None:
-    """The clients that are not finite in the round that a frozen seed was to do; None if memory does not suffice."""
-    one = Layout(layout.clients, 1, layout.evaluation, platform=layout.platform, precision=layout.precision)
-    at = state if layout.devices == 1 else on_one(state)
-    try:
-        if layout.is_offloaded:
-            numbers = jnp.asarray(seeds, jnp.uint32)
-            again = OffloadRun.of(spec._replace(non_finite="stop"), layout, 1, inputs, numbers, shapes)
-            info: Any = again.again(state, place, round)
-            return _named(info["cohort_id"].values, info["not_finite"].values)
-        return _named(*jax.device_get(_again(spec, one, inputs, at, jnp.int32(place), jnp.int32(round))))
-    except jax.errors.JaxRuntimeError:
-        return None  # the run itself is sound, and its results matter more than a name
 
 
 # Runs once: level 1 compiles faster.

@@ -367,8 +367,3 @@ def _rows(chosen: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
     merged = old.copy()
     merged[chosen] = new[chosen]
     return merged
-
-
-def runs_of(best: tuple[State, np.ndarray, np.ndarray], runs: slice) -> tuple[State, np.ndarray, np.ndarray]:
-    """The entries of ``best`` for some of the runs: best states, their rounds and values, ``[runs, ...]``."""
-    return jax.tree.map(lambda leaf: leaf[runs], best)

@@ -32,12 +32,11 @@ from fljax.engine.loop.history import (
     Schedule,
     check_counted,
     of_one_training,
-    runs_of,
 )
 from fljax.engine.loop.trained import DeployedModels, Predictions, Scoring
 from fljax.engine.programs import program
-from fljax.engine.programs.program import Inputs, Plan, Spec, on_devices
-from fljax.engine.programs.shapes import Execution, Shapes, check_programs, debug_mode, neighbours
+from fljax.engine.programs.program import Plan, on_devices
+from fljax.engine.programs.shapes import Execution, check_programs, debug_mode, neighbours
 from fljax.engine.rounds.states import Seeds, State, unbound
 from fljax.metrics.registry import COMPUTE
 from fljax.metrics.scores import Asked, scores_of
@@ -67,7 +66,7 @@ def run_plans(
         clock = Clock()
         first = 0 if initial is None else int(np.max(initial.round))
         together = Together.of(plans, federation, schedule._replace(execution=execution), first, references)
-        seeds, runs, parts, references = together.seeds, together.runs, together.parts, together.references
+        seeds, runs, references = together.seeds, together.runs, together.references
         spec, inputs, shapes = together.spec, together.inputs, together.shapes
         best = BestSoFar(hooks.keep_best, hooks.on_evaluated)
         best.check(spec)
@@ -123,28 +122,16 @@ def run_plans(
         memory = progress.position.memory
         course = _Course(first, history.evaluations(), blocks, store, state, seconds, memory, best.result(state))
         plan_results = []
-        for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
+        for place in range(len(plans)):
             rows = slice(place * len(seeds), (place + 1) * len(seeds))
             part_course = course if len(plans) == 1 else course.of(rows)
-            result = _result(_Run(*part, layout, shapes, seeds, reference, counts), part_course, federation.features)
+            result = _result(together, place, layout, counts, part_course, federation.features)
             told = {FORCED: keeper.forced} if keeper.forced else {}
             plan_results.append(result._replace(metrics=scoring.described(result.metrics).assign_attrs(told)))
         if progress.raised is not None:
             raise with_results(progress.raised, plan_results, progress.position.done)
         diagnosis.check_stopped(schedule.non_finite, plan_results)
         return plan_results
-
-
-class _Run(NamedTuple):
-    """One plan and the settings of its run."""
-
-    spec: Spec
-    inputs: Inputs
-    layout: Layout
-    shapes: Shapes
-    seeds: list[int]
-    reference: Reference | None
-    counts: bool  # whether gradients and inference passes are counted
 
 
 class _Course(NamedTuple):
@@ -163,8 +150,8 @@ class _Course(NamedTuple):
         """The results of some of the runs."""
         take = functools.partial(jax.tree.map, lambda leaf: leaf[rows])
         evaluations = [(done, take(scores)) for done, scores in self.evaluations]
-        best = None if self.best is None else runs_of(self.best, rows)
-        return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state), best=best)
+        parts = {name: take(getattr(self, name)) for name in ("records", "state", "best")}
+        return self._replace(evaluations=evaluations, **parts)
 
 
 def _test_rows(federation: Federation, seeds: int) -> dict[str, np.ndarray]:
@@ -174,22 +161,31 @@ def _test_rows(federation: Federation, seeds: int) -> dict[str, np.ndarray]:
     return {name: np.broadcast_to(size, (seeds, size.shape[-1])).copy() for name, size in sizes.items()}
 
 
-def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...]) -> Result:
-    seeds, state = run.seeds, course.state
-    rows = _test_rows(run.inputs.federation, len(seeds))
-    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference, run.shapes.alone, rows)
+def _result(
+    together: Together,
+    place: int,
+    layout: Layout,
+    counts: bool,
+    course: _Course,
+    features: Features | tuple[Features, ...],
+) -> Result:
+    """The result of the plan at ``place``; ``counts``: whether gradients and inference passes are counted."""
+    seeds, state, shapes = together.seeds, course.state, together.shapes
+    (spec, inputs), reference = together.parts[place], together.references[place]
+    rows = _test_rows(inputs.federation, len(seeds))
+    metrics = results.metrics_dataset(seeds, course.evaluations, reference, shapes.alone, rows)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
     metrics["rounds_done"] = ((), course.evaluations[-1][0])
     for purpose, spent in course.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), spent)
-    numbers = run.layout._asdict()
+    numbers = layout._asdict()
     how = {name: numbers.pop(name) for name in ("platform", "precision", "examples", "client_states")}
     for name, number in numbers.items():
         metrics[f"execution_{name}"] = ((), number, how if name == "devices" else {})
     told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
     metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
-    population = run.inputs.federation.clients.id.shape[-1]
-    told = run.shapes.wire, population
+    population = inputs.federation.clients.id.shape[-1]
+    told = shapes.wire, population
     if course.store is None:
         table = records.dataset(seeds, course.first, list(course.records), *told)
     else:
@@ -197,17 +193,17 @@ def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...
         parts = records.datasets(seeds, course.first, course.records, *told, rounds)
         table = stores.save(course.store, parts)
     metrics = results.with_contribution_correlation(metrics, table)
-    if run.counts:
-        counts = of_one_training(run.spec, run.inputs, state, len(seeds), bool(run.shapes.algorithm.scenarios))
-        metrics = records.with_compute(metrics, table, counts)
-    divergences = diagnosis.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
+    if counts:
+        of_training = of_one_training(spec, inputs, state, len(seeds), bool(shapes.algorithm.scenarios))
+        metrics = records.with_compute(metrics, table, of_training)
+    divergences = diagnosis.divergences(spec, inputs, layout, shapes, state, seeds, table)
     metrics = with_anomalies(metrics, table, divergences, population)
 
-    plan = run.spec, run.inputs
-    deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
+    plan = spec, inputs
+    deployed = DeployedModels(plan, state, len(seeds), layout.devices, layout.precision)
     infinite, best = infinite_losses(metrics), None
     if course.best is not None:
-        deployed_best = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
+        deployed_best = DeployedModels(plan, course.best[0], len(seeds), 1, layout.precision)
         best = BestModels(*course.best, deployed_best, Predictions(deployed_best, features))
     frozen = diverged(seeds, state)
     return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, divergences)

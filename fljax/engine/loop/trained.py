@@ -71,20 +71,19 @@ class DeployedModels:
         self._rows = rows
 
     def __call__(self, client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
-        if not isinstance(self._plan, tuple):
-            self._plan = _unpacked(self._plan)
-        spec, inputs = self._plan
+        # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
+        (spec, inputs), at, seeds, precision = self.parts()
         population = inputs.federation.unseen if unseen else inputs.federation.clients
         count = 0 if population is None else population.id.shape[-1]
         who, place = as_whole(client), as_whole(seed)
-        if who is None or place is None or not 0 <= who < count or not 0 <= place < self._seeds:
+        if who is None or place is None or not 0 <= who < count or not 0 <= place < seeds:
             if unseen and not count:
                 raise ValueError("expected unseen=True for a federation with unseen clients, got one without")
             advice = (
                 "; names.clients.index(...) is the number of a client by its name" if isinstance(client, str) else ""
             )
             raise ValueError(
-                f"expected a client below {count} and a position of a seed below {self._seeds}, "
+                f"expected a client below {count} and a position of a seed below {seeds}, "
                 f"got {client!r}, {seed!r}{advice}"
             )
         row = inputs.federation.examples.x.shape[1:]
@@ -92,14 +91,12 @@ class DeployedModels:
         is_scaled = inputs.federation.moments is not None  # by numbers for each entry of a row
         if x is not None and (x.ndim != 1 + len(row) or (is_scaled and x.shape[1:] != row)):
             raise ValueError(f"{sentence}{list(x.shape)}")
-        # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
-        at = self._state if self._devices == 1 else on_one(self._state)
         where = who
         leaves = [inputs.federation.examples.x, *jax.tree.leaves(at.clients)]
         if any(isinstance(leaf, np.ndarray) for leaf in leaves):  # on the host
             inputs, at = only_client(inputs, at, place, who, unseen)
             where = 0
-        layout = Layout(1, 1, 1, platform=ANY, precision=self._precision)  # users may compile it for any platform
+        layout = Layout(1, 1, 1, platform=ANY, precision=precision)  # users may compile it for any platform
         try:
             return program.deployed(spec, layout, inputs, at, jnp.int32(place), jnp.int32(where), not unseen, x)
         except Exception as error:
@@ -227,9 +224,7 @@ def _column(name: Any, values: Any) -> Any:
     """A column as float64; traced numbers as they are."""
     try:
         column = np.asarray(values)
-        if column.dtype.kind in "biuf":
-            return column.astype(np.float64)
-        if column.dtype.kind in "OUS":  # nullable numbers, and numbers as text
+        if column.dtype.kind in "biufOUS":  # also nullable numbers, and numbers as text
             return column.astype(np.float64)
     except jax.errors.TracerArrayConversionError:
         return values

@@ -5,6 +5,7 @@ A block says which rows of its clients are moved, how many clients, and how many
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -391,3 +392,16 @@ class Pipeline:
         jax.block_until_ready(results)
         if then is not None:
             then()
+
+
+def in_blocks(
+    count: int, length: int, function: Callable[[np.ndarray], Any], keep: Callable[[np.ndarray, Any], None]
+) -> None:
+    """Calls ``function(places)`` for blocks of clients, then ``keep(places, results)``, without padding in places."""
+    pipeline = Pipeline()
+    for first in range(0, count, length):
+        place = np.minimum(np.arange(first, first + length, dtype=np.int32), count - 1)
+        pipeline.make_room()
+        results = function(place)
+        pipeline.begun(results, functools.partial(keep, place[: count - first], results))
+    pipeline.finish()

@@ -83,9 +83,10 @@ def data_of(federation: Federation, some: ClientBlock) -> Federation:
     return as_vectors(some.data)
 
 
-def _state(states: State, run: Array) -> State:
-    """The state of one run, without its clients."""
-    return trees.take(states._replace(clients=()), run)
+def _own(spec: Spec, inputs: Inputs, run: Array, states: State) -> tuple[State, Any, Federation]:
+    """The state of one run without its clients, and its ``own_algorithm``."""
+    state = trees.take(states._replace(clients=()), run)
+    return state, *own_algorithm(spec, inputs, run, state.seed)
 
 
 def _kept(states: State, run: Array, some: ClientBlock) -> PyTree:
@@ -120,8 +121,7 @@ def put_clients(layout: Layout, table: PyTree, run: Array, id: Array, clients: P
 @jit.program(static_argnames=("spec", "layout"))
 def ask(spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: ClientBlock) -> PyTree:
     """The ballots of some clients."""
-    state = _state(states, run)
-    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    state, algorithm, federation = _own(spec, inputs, run, states)
     data, client_states = data_of(federation, some), _kept(states, run, some)
     return poll(algorithm, data, state.seed, state.round, state.server, client_states, layout, some.id)
 
@@ -131,8 +131,7 @@ def select(
     spec: Spec, layout: Layout, rows: int, inputs: Inputs, run: Array, states: State, answers: PyTree
 ) -> tuple[PyTree, Array, Chosen]:
     """The fields of a ``Selection``; the cohort is filled up with empty rows to a multiple of ``rows``."""
-    state = _state(states, run)
-    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    state, algorithm, federation = _own(spec, inputs, run, states)
     size = federation.clients.train.size
     able = able_clients(size, None, spec.everybody)
     ballots, polled = state.ballots, jnp.zeros((), jnp.int32)
@@ -147,17 +146,10 @@ def select(
     cohort = jax.tree.map(fill, chosen.cohort)
     real = jnp.arange(cohort.present.shape[0]) < chosen.row.shape[0]
     cohort = cohort._replace(present=cohort.present & real)
-    filled = Chosen(
-        chosen.server,
-        cohort,
-        fill(chosen.row),
-        fill(chosen.trains),
-        jnp.where(real, fill(chosen.cost), 0),
-        chosen.info,
-    )
+    row, trains, cost = fill(chosen.row), fill(chosen.trains), jnp.where(real, fill(chosen.cost), 0)
     # The host reads who takes part.
-    seen = keep_everywhere((polled, filled.row, filled.trains), layout)
-    return ballots, seen[0], filled._replace(row=seen[1], trains=seen[2])
+    polled, row, trains = keep_everywhere((polled, row, trains), layout)
+    return ballots, polled, chosen._replace(cohort=cohort, row=row, trains=trains, cost=cost)
 
 
 @jit.program(static_argnames=("spec", "layout"))
@@ -172,22 +164,15 @@ def train_block(
     some: ClientBlock,
 ) -> TrainedCohort:
     """Trains the rows of the cohort from ``first`` on, whose clients are ``some``."""
-    state = _state(states, run)
-    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    state, algorithm, federation = _own(spec, inputs, run, states)
     data, client_states = data_of(federation, some), _kept(states, run, some)
     count = some.id.shape[0]
 
     def part(leaf: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(leaf, first, count)
 
-    chosen_rows = Chosen(
-        chosen.server,
-        jax.tree.map(part, chosen.cohort),
-        part(chosen.row),
-        part(chosen.trains),
-        part(chosen.cost),
-        {},
-    )
+    cohort, row, trains, cost = jax.tree.map(part, (chosen.cohort, chosen.row, chosen.trains, chosen.cost))
+    chosen_rows = Chosen(chosen.server, cohort, row, trains, cost, {})
     place = jnp.arange(count, dtype=jnp.int32)
     rows, options = CohortClients(place, client_states), RoundOptions(skip=True, non_finite=spec.non_finite)
     trained = train(algorithm, data, layout, state.seed, state.round, chosen_rows, rows, options)
@@ -215,8 +200,7 @@ def finish(
 ) -> tuple[State, Array, Info]:
     """The states after the round of one run, which of the cohort's ``rows`` have a new Client, and Info."""
     (ballots, _, chosen), (total, blocks) = selection, trained
-    state = _state(states, run)
-    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    state, algorithm, federation = _own(spec, inputs, run, states)
 
     def cut(leaf: Array) -> Array:
         return leaf[:rows]
@@ -281,15 +265,13 @@ def predict_unseen_block(
 
 
 def _judge_of_seen(spec: Spec, inputs: Inputs, run: Array, states: State, some: ClientBlock) -> evaluate.Judge:
-    state = _state(states, run)
-    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    state, algorithm, federation = _own(spec, inputs, run, states)
     block_state = state._replace(clients=_kept(states, run, some))
     return evaluate.Judge(algorithm, data_of(federation, some), block_state, state.round)
 
 
 def _judge_of_unseen(spec: Spec, inputs: Inputs, run: Array, states: State, some: ClientBlock) -> evaluate.Judge:
-    state = _state(states, run)
-    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    state, algorithm, federation = _own(spec, inputs, run, states)
     if some.data is None:
         assert federation.unseen is not None
         data = federation._replace(unseen=trees.take(federation.unseen, some.id))
@@ -312,8 +294,7 @@ def judge_rest(
 ) -> dict[str, Labelled]:
     """The scores by name, with those of the server's models and of the global model."""
     # ``first`` is one client whose test rows all clients have; None: the global model is not judged once for all.
-    state = _state(states, run)
-    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    state, algorithm, federation = _own(spec, inputs, run, states)
     scope = evaluate.Scope.of(algorithm, spec.valid, spec.common, spec.extra)
     judge = evaluate.Judge(algorithm, federation, state, state.round)
     if first is not None:

@@ -26,7 +26,7 @@ from fljax.engine.devices.layout import (
     with_shardings,
 )
 from fljax.engine.offload import programs
-from fljax.engine.offload.host_data import AHEAD, BlockSize, BlockSizes, HostData, Pipeline, splits_read_by
+from fljax.engine.offload.host_data import AHEAD, BlockSize, BlockSizes, HostData, Pipeline, in_blocks, splits_read_by
 from fljax.engine.offload.programs import ClientBlock
 from fljax.engine.programs.program import Inputs, Spec, on_devices
 from fljax.engine.programs.shapes import Shapes
@@ -82,7 +82,7 @@ class OffloadRun(NamedTuple):
     def start(self) -> State:
         """States of all runs before round 0; the clients' are arrays of NumPy if they stay on the host."""
         runs, arguments = len(self.seeds), (self.spec, self.layout, self.inputs)
-        servers = [programs.begin_server(*arguments, self._run(run), self.seeds[run]) for run in range(runs)]
+        servers = [programs.begin_server(*arguments, jnp.int32(run), self.seeds[run]) for run in range(runs)]
 
         def blank(numpy: Any, tree: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: numpy.zeros((runs, *leaf.shape), leaf.dtype), tree)
@@ -98,16 +98,17 @@ class OffloadRun(NamedTuple):
 
     def _begin(self, state: State, run: int, server: PyTree) -> State:
         """The state with the clients of a run before their first round."""
-        arguments, table = (self.spec, self.layout, self.inputs, self._run(run), self.seeds[run], server), state.clients
+        arguments, table = (self.spec, self.layout, self.inputs, jnp.int32(run), self.seeds[run], server), state.clients
 
         def keep(place: np.ndarray, rows: PyTree) -> None:
             nonlocal table
+            rows = _first(rows, len(place))
             if self.on_host:
-                _write(table, run, place, _first(rows, len(place)))
+                _write(table, run, place, rows)
             else:
-                table = programs.put_clients(self.layout, table, self._run(run), place, _first(rows, len(place)))
+                table = programs.put_clients(self.layout, table, jnp.int32(run), place, rows)
 
-        self._blocks(run, None, self.sizes.begin, lambda some: programs.begin_clients(*arguments, some), keep)
+        self._blocks(run, None, self.sizes.begin, functools.partial(programs.begin_clients, *arguments), keep)
         return state._replace(clients=table)
 
     def placed(self, state: State) -> State:
@@ -146,25 +147,18 @@ class OffloadRun(NamedTuple):
         small, arguments = self._small(state), (self.spec, self.layout, self.inputs)
 
         def of_run(run: int, predict: Callable[..., PyTree], state: State | None, size: BlockSize) -> PyTree:
-            blocks: list[PyTree] = []
-
-            def keep(place: np.ndarray, block: PyTree) -> None:
-                _append_to(blocks, _first(block, len(place)))
-
-            self._blocks(run, state, size, lambda some: predict(*arguments, self._run(run), small, some), keep)
-            return jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
+            return self._joined(run, state, size, functools.partial(predict, *arguments, jnp.int32(run), small), np)
 
         runs = range(len(self.seeds))
         made = {name: _stacked_on_host([of_run(run, *how) for run in runs]) for name, how in populations.items()}
         return {name: Predicted(*leaves) for name, leaves in made.items()}
 
     def _round(self, state: State, run: int, round: int) -> tuple[State, Info]:
-        arguments = self.spec, self.layout
-        rows = self.sizes.train.clients
-        asked = self._poll(state, run) if self.polled and round % self.polled == 0 else None
-        small = self._small(state)
-        selected = programs.select(*arguments, rows, self.inputs, self._run(run), small, asked)
-        selection = programs.Selection(*selected)
+        arguments, given = (self.spec, self.layout), (self.inputs, jnp.int32(run), self._small(state))
+        rows, asked = self.sizes.train.clients, None
+        if self.polled and round % self.polled == 0:
+            asked = self._joined(run, state, self.sizes.poll, functools.partial(programs.ask, *arguments, *given))
+        selection = programs.Selection(*programs.select(*arguments, rows, *given, asked))
         chosen = selection.chosen
         ids = np.asarray(chosen.trains)
         pipeline, trained, new = Pipeline(), list[TrainedCohort](), list[PyTree]()
@@ -172,7 +166,7 @@ class OffloadRun(NamedTuple):
         for first in range(0, len(ids), rows):
             pipeline.make_room()
             some = self._client_block(state, run, ids[first : first + rows], self.sizes.train)
-            block = programs.train_block(*arguments, self.inputs, self._run(run), small, chosen, jnp.int32(first), some)
+            block = programs.train_block(*arguments, *given, chosen, jnp.int32(first), some)
             total = block.total if total is None else programs.add(total, block.total)
             then = None
             if self.on_host:
@@ -183,9 +177,7 @@ class OffloadRun(NamedTuple):
             trained.append(block._replace(total=None, clients=None if self.on_host else block.clients))
         pipeline.finish()
         blocks = programs.TrainedBlocks(total, trained)
-        after, counts, info = programs.finish(
-            *arguments, self.cohort, self.inputs, self._run(run), small, selection, blocks
-        )
+        after, counts, info = programs.finish(*arguments, self.cohort, *given, selection, blocks)
         if self.on_host:
             if jax.tree.leaves(new):
                 counted = np.flatnonzero(np.asarray(counts))
@@ -194,40 +186,38 @@ class OffloadRun(NamedTuple):
             after = after._replace(clients=state.clients)
         return after, {**info, "polled": selection.polled}
 
-    def _poll(self, state: State, run: int) -> PyTree:
-        small, told = self._small(state), list[PyTree]()
-
-        def ask(some: ClientBlock) -> PyTree:
-            return programs.ask(self.spec, self.layout, self.inputs, self._run(run), small, some)
-
-        def keep(place: np.ndarray, ballots: PyTree) -> None:
-            told.append(_first(ballots, len(place)))
-
-        self._blocks(run, state, self.sizes.poll, ask, keep)
-        return _joined(told)
-
     def _judge(self, state: State, run: int) -> dict[str, Labelled]:
-        small, arguments = self._small(state), (self.spec, self.layout, self.inputs, self._run(run))
-
-        def judged(judge: Callable[..., PyTree], state: State | None, size: BlockSize) -> PyTree:
-            scores: list[PyTree] = []
-
-            def keep(place: np.ndarray, block_scores: PyTree) -> None:
-                scores.append(_first(block_scores, len(place)))
-
-            self._blocks(run, state, size, lambda block: judge(*arguments, small, block), keep)
-            return _joined(scores) if scores else {}
-
-        seen = judged(programs.judge_block, state, self.sizes.judge_seen) if self.scope.seen else {}
+        arguments, sizes = (self.spec, self.layout, self.inputs, jnp.int32(run), self._small(state)), self.sizes
+        judge_seen, judge_unseen = (
+            functools.partial(judge, *arguments) for judge in (programs.judge_block, programs.judge_unseen)
+        )
+        seen = self._joined(run, state, sizes.judge_seen, judge_seen) if self.scope.seen else {}
         has_unseen = self.scope.unseen and self.inputs.federation.unseen is not None
-        unseen = judged(programs.judge_unseen, None, self.sizes.judge_unseen) if has_unseen else {}
+        unseen = self._joined(run, None, sizes.judge_unseen, judge_unseen) if has_unseen else {}
         first = None
         if self.scope.once:
             tests = np.asarray(self.inputs.federation.clients.test.size)
             tests = tests.reshape(-1, tests.shape[-1])
             place = np.array([np.argmax(tests[run % len(tests)] > 0)], np.int32)
-            first = self._client_block(state, run, place, self.sizes.judge_once)
-        return programs.judge_rest(*arguments, small, seen, unseen, first)
+            first = self._client_block(state, run, place, sizes.judge_once)
+        return programs.judge_rest(*arguments, seen, unseen, first)
+
+    def _joined(
+        self,
+        run: int,
+        state: State | None,
+        size: BlockSize,
+        function: Callable[[ClientBlock], PyTree],
+        numpy: Any = jnp,
+    ) -> PyTree:
+        """Results of blocks, concatenated along clients, on the device or on the host (``numpy``)."""
+        parts: list[PyTree] = []
+
+        def keep(place: np.ndarray, rows: PyTree) -> None:
+            parts.append(jax.tree.map(numpy.asarray, _first(rows, len(place))))
+
+        self._blocks(run, state, size, function, keep)
+        return jax.tree.map(lambda *leaves: numpy.concatenate(leaves), *parts) if parts else {}
 
     def _blocks(
         self,
@@ -237,17 +227,11 @@ class OffloadRun(NamedTuple):
         function: Callable[[ClientBlock], PyTree],
         keep: Callable[[np.ndarray, PyTree], None],
     ) -> None:
-        """Calls ``function`` for blocks of clients, and ``keep(places, results)``; the last may have padding."""
+        """``in_blocks`` of a run's clients, with their rows and states."""
         federation = self.inputs.federation
         clients: Any = federation.unseen if size.unseen else federation.clients
-        count, pipeline = clients.id.shape[-1], Pipeline()
-        for first in range(0, count, size.clients):
-            place = np.minimum(np.arange(first, first + size.clients, dtype=np.int32), count - 1)
-            pipeline.make_room()
-            result = function(self._client_block(state, run, place, size))
-            real = place[: count - first]
-            pipeline.begun(result, lambda real=real, result=result: keep(real, result))
-        pipeline.finish()
+        count = clients.id.shape[-1]
+        in_blocks(count, size.clients, lambda place: function(self._client_block(state, run, place, size)), keep)
 
     def _client_block(self, state: State | None, run: int, place: np.ndarray, size: BlockSize) -> ClientBlock:
         """The block of the clients at these places, moved to the devices."""
@@ -268,14 +252,6 @@ class OffloadRun(NamedTuple):
     def _small(self, state: State) -> State:
         """The states without the clients' rows that stay on the host."""
         return state._replace(clients=()) if self.on_host else state
-
-    def _run(self, run: int) -> Array:
-        return jnp.int32(run)
-
-
-def _joined(parts: list[PyTree]) -> PyTree:
-    """Results of blocks, concatenated along clients."""
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
 def _stacked_on_host(trees: list[PyTree]) -> PyTree:

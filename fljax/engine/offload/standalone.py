@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from jaxtyping import Array
 
 from fljax.core import trees
 from fljax.engine.devices.layout import QUICK, Layout, made_bytes, replicate
-from fljax.engine.offload.host_data import AHEAD, BlockSize, HostData, Pipeline, Population, block_size
+from fljax.engine.offload.host_data import AHEAD, BlockSize, HostData, Population, block_size, in_blocks
 from fljax.engine.offload.programs import own_algorithm
 from fljax.engine.programs import jit
 from fljax.engine.programs.program import Inputs, Spec
@@ -64,20 +63,17 @@ def _of_run(
     spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, data: HostData, run: int, seed: Array
 ) -> Reference:
     def everybody(population: Population, purpose: Purpose, keep: bool) -> Any:
-        move, blocks, pipeline = _move(spec, inputs, data, population, layout), list[Any](), Pipeline()
+        move, blocks = _move(spec, inputs, data, population, layout), list[Any]()
 
-        def append(models: StandaloneModels, real: int) -> None:
-            blocks.append(jax.tree.map(lambda leaf: np.asarray(leaf)[:real], models))
-
-        for first in range(0, population.clients, move.clients):
-            place = np.minimum(np.arange(first, first + move.clients), population.clients - 1)
-            pipeline.make_room()
+        def train(place: np.ndarray) -> StandaloneModels:
             block = data.block(population, run % len(population.id), place, move.parts, move.capacity)
             block = jax.device_put(block) if layout.devices == 1 else replicate(block, layout.devices)
-            models = train_block_alone(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, block)
-            real = min(move.clients, population.clients - first)
-            pipeline.begun(models, functools.partial(append, models, real))
-        pipeline.finish()
+            return train_block_alone(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, block)
+
+        def append(place: np.ndarray, models: StandaloneModels) -> None:
+            blocks.append(jax.tree.map(lambda leaf: np.asarray(leaf)[: len(place)], models))
+
+        in_blocks(population.clients, move.clients, train, append)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
 
     seen = everybody(data.seen, Purpose.STANDALONE, keep_models)

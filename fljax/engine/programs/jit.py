@@ -11,8 +11,7 @@ import gc
 import inspect
 import os
 import threading
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -125,7 +124,9 @@ class Program:
         @functools.wraps(self._function)
         def function(*arguments: Any, **named: Any) -> Any:  # JAX keeps the compiled code while this function exists
             layout: Layout | None = self._signature.bind(*arguments, **named).arguments.get("layout")
-            with _as_laid_out(layout):
+            if layout is None:
+                return self._function(*arguments, **named)
+            with products_of(layout.precision), traced_for(layout.platform):
                 return self._function(*arguments, **named)
 
         chosen: Any = {"static_argnames": self._static, "donate_argnames": self._donated}
@@ -156,16 +157,6 @@ class Program:
         }
         with products_of("default" if layout is None else layout.precision):
             return self._function(**bound | arrays)
-
-
-@contextmanager
-def _as_laid_out(layout: Layout | None) -> Generator[None, None, None]:
-    """While it is entered, code is traced with the precision and for the platform of a layout."""
-    if layout is None:
-        yield
-        return
-    with products_of(layout.precision), traced_for(layout.platform):
-        yield
 
 
 def _level_is_chosen() -> bool:

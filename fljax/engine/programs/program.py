@@ -30,7 +30,7 @@ from fljax.engine.devices.layout import Layout, keep_everywhere, place_state, re
 from fljax.engine.programs import jit
 from fljax.engine.rounds import errors
 from fljax.engine.rounds import evaluate as evaluation
-from fljax.engine.rounds.evaluate import GRADIENT_NORM, gradient_norm, predict_tests
+from fljax.engine.rounds.evaluate import GRADIENT_NORM, gradient_norm
 from fljax.engine.rounds.round import RoundOptions, one_round
 from fljax.engine.rounds.states import (
     CLIENTS,
@@ -138,12 +138,8 @@ def _as_array(value: Any) -> np.ndarray | None:
 def share_partials(tree: Any) -> Any:
     """``tree`` with each ``functools.partial`` replaced by the first equal partial so far, also inside tasks."""
     # Python and JAX compare partials by identity, so equal partials would be separate programs.
-    if isinstance(tree, Task):
-        return Task(*map(_first, tree))
     return jax.tree.map(
-        lambda node: share_partials(node) if isinstance(node, Task) else _first(node),
-        tree,
-        is_leaf=lambda node: isinstance(node, Task),
+        lambda node: Task(*map(_first, node)) if isinstance(node, Task) else _first(node), tree, is_leaf=_is_task
     )
 
 
@@ -518,8 +514,11 @@ def deployed(
     x: Array | None = None,
 ) -> PyTree:
     """The model that one client of one seed would use, or its logits if raw examples ``x [b, ...]`` are given."""
+    # ``position`` is the id of a seen client, or the number of an unseen one.
     algorithm, mine = algorithm_of(spec, inputs, seed, state.seed[seed])
-    model = evaluation.deployed(algorithm, mine, trees.take(state, seed), position, known)
+    own = trees.take(state, seed)
+    judge = evaluation.Judge(algorithm, mine, own, own.round, known)
+    model, _ = judge.deploy(*trees.take((mine.clients, own.clients) if known else (mine.unseen,), position))
     if x is None:
         return model
     return algorithm.predict(model, training.prepare(algorithm.task, x, mine.moments))
@@ -715,6 +714,10 @@ def predictions(spec: Spec, layout: Layout, inputs: Inputs, state: State, round:
     """Predictions of all clients of all runs, ``[runs, N, n, ...]``, under "client" and "unseen"."""
 
     def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> dict[str, Predicted]:
-        return predict_tests(algorithm, data, layout, state, round)
+        judge = evaluation.Judge(algorithm, data, state, round)
+        predicted = {"client": evaluation.predict_seen(judge, layout)}
+        if data.unseen is None:
+            return predicted
+        return predicted | {"unseen": evaluation.predict_unseen(judge._replace(known=False), layout)}
 
     return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)

@@ -390,13 +390,7 @@ def _train(
 
 @jit.program(static_argnames=("spec", "layout"), store=_TRACED)
 def _close(
-    spec: Spec,
-    layout: Layout,
-    traced: list[Any],
-    by_seed: Any,
-    data: Federation,
-    state: State,
-    contribution: PyTree,
+    spec: Spec, layout: Layout, traced: list[Any], by_seed: Any, data: Federation, state: State, contribution: PyTree
 ) -> State:
     """The state after round 0 if every client of the cohort contributed the same."""
     data, algorithm, zero = as_vectors(data), spec.algorithm(traced, by_seed), jnp.zeros((), jnp.int32)

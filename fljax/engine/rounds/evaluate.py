@@ -24,7 +24,6 @@ from fljax.engine.rounds.states import (
     State,
     client_key,
     every_seat,
-    first_down,
     held_data,
     local_data,
     own_server,
@@ -151,7 +150,7 @@ class Judge(NamedTuple):
         key = client_key(round_key(self.state.seed, Purpose.UNSEEN_INIT_CLIENT), client.id)
 
         def fresh(seat: Seat) -> PyTree:
-            down = first_down(self.algorithm, self.state.server, seat)
+            down = self.algorithm.down(self.state.server, seat._replace(first=True))
             return self.algorithm.init_client(key, seat, down, data)
 
         with within("evaluation", checked=False, client=client.id, unseen=True):  # the seat has no id
@@ -308,47 +307,23 @@ def numbered(federation: Federation, rows: str) -> list[str]:
     return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
 
 
-def deployed(
-    algorithm: Algorithm, federation: Federation, state: State, position: Int[Array, ""], known: bool
-) -> PyTree:
-    """The model of one client: seen client with id ``position``, or unseen client number ``position``."""
-    judge = Judge(algorithm, federation, state, state.round, known)
-    if known:
-        return judge.deploy(*trees.take((federation.clients, state.clients), position))[0]
-    return judge.deploy(trees.take(federation.unseen, position))[0]
-
-
-def predict_tests(
-    algorithm: Algorithm, federation: Federation, layout: Layout, state: State, round: Int[Array, ""]
-) -> dict[str, Predicted]:
-    """Predictions of the models of ``evaluate`` for all clients: under "client", and "unseen" if there are any."""
-    judge = Judge(algorithm, federation, state, round)
-    predicted = {"client": predict_seen(judge, layout)}
-    if federation.unseen is None:
-        return predicted
-    return predicted | {"unseen": predict_unseen(judge._replace(known=False), layout)}
-
-
 def predict_seen(judge: Judge, layout: Layout, id: Int[Array, " clients"] | None = None) -> Predicted:
     """Predictions of the seen clients in ``judge.federation``, whose ids are ``id``; None: all clients of the run."""
-
-    def one(judge: Judge, client: ClientData, client_state: PyTree) -> Predicted:
-        return _predicted(judge, client, judge.deploy(client, client_state)[0])
-
-    return _of_seen(judge, layout, id, one)
+    return _of_seen(judge, layout, id, _predicted)
 
 
 def predict_unseen(judge: Judge, layout: Layout) -> Predicted:
     """Predictions of the unseen clients in ``judge.federation``."""
 
     def one(client: ClientData) -> Predicted:
-        return _predicted(judge, client, judge.deploy(client)[0])
+        return _predicted(judge, client)
 
     return map_lanes(one, judge.federation.unseen, layout.evaluation, layout.devices)
 
 
-def _predicted(judge: Judge, client: ClientData, model: Any) -> Predicted:
+def _predicted(judge: Judge, client: ClientData, client_state: PyTree = None) -> Predicted:
     """The predictions of one client, computed for some rows at a time as ``fljax.training.evaluate`` does."""
+    model, _ = judge.deploy(client, client_state)
     subset, task = local_data(judge.federation, client).test, judge.algorithm.task
     capacity = subset.rows.index.shape[-1]
 

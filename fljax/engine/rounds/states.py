@@ -163,11 +163,6 @@ def with_shared(client_parts: Federation, federation: Federation) -> Federation:
     return client_parts._replace(examples=federation.examples, lists=federation.lists)
 
 
-def census(federation: Federation) -> Census:
-    """Sample counts by id, of a federation stored by id."""
-    return Census(federation.clients.train.size, federation.clients.valid.size)
-
-
 def local_data(federation: Federation, client: ClientData, *, deployed: bool = False) -> LocalData:
     """One client's data; only training features have noise. ``deployed``: deployment rows are the validation rows."""
 
@@ -249,14 +244,10 @@ class State(NamedTuple):
     diverged: Int[Array, ""]
 
 
-def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
-    """The Down of a client before its first round, for ``init_client``."""
-    return algorithm.down(server, seat._replace(first=True))
-
-
 def initial_server(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> PyTree:
-    """The Server before round 0."""
-    return algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census(federation))
+    """The Server before round 0, of a federation stored by id."""
+    census = Census(federation.clients.train.size, federation.clients.valid.size)
+    return algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census)
 
 
 def initial_clients(
@@ -267,7 +258,7 @@ def initial_clients(
 
     def one(client: ClientData) -> PyTree:
         seat = Seat(zero, client.id, zero)
-        down = first_down(algorithm, server, seat)
+        down = algorithm.down(server, seat._replace(first=True))
         return algorithm.init_client(client_key(key, client.id), seat, down, local_data(federation, client))
 
     return eager.map_all(one, clients)

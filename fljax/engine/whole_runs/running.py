@@ -273,6 +273,7 @@ class _Call(NamedTuple):
     rows: int  # of the program
     on_devices: Inputs  # the data, and the leaves in which runs do not differ
     scales: Scales | None  # None: runs have the moments of the federation
+    sizes: Sizes
 
     @property
     def runs(self) -> int:
@@ -332,13 +333,13 @@ def runs(
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
     """
     _check_counts(block=block, max_runs=max_runs)
-    call, ends, notes = _prepared(
+    call, ends = _prepared(
         plan, federation, over, rounds=rounds, seeds=seeds, measure=measure, block=block, execution=execution
     )
     kinds = measure_kinds(ends)
     member = call.varied.member
     everybody = np.ones((call.varied.runs, federation.clients.id.shape[-1]), bool)
-    steps = client_steps(plan, federation, everybody if member is None else member, notes.cohort)
+    steps = client_steps(plan, federation, everybody if member is None else member, call.sizes.rows)
     _check_number(call, max_runs, kinds, steps)
     table = empty_table(kinds, call.runs)
     settings = Checkpoint.of(checkpoint)
@@ -368,17 +369,10 @@ def runs(
                 raise Stopped(count, call.runs, count, "runs")
     about: dict[str, Any] = {f"execution_{name}": value for name, value in call.layout._asdict().items()}
     about |= {"execution_runs_apart": int(call.layout.runs_apart), "rounds": rounds, "jax": jax.__version__}
-    if notes.sentences or forced:
-        about["notes"] = "; ".join((*notes.sentences, *forced.splitlines()))
+    if told := (*_sentences(plan, call.varied, call.sizes), *forced.splitlines()):
+        about["notes"] = "; ".join(told)
     about |= {FORCED: forced} if forced else {}
-    return labelled_table(table, kinds, call.seeds, call.varied.member).assign_attrs(about)
-
-
-class _Notes(NamedTuple):
-    """Facts about the runs for the user."""
-
-    cohort: int  # rows of the cohort
-    sentences: tuple[str, ...]
+    return labelled_table(table, kinds, call.seeds, member).assign_attrs(about)
 
 
 def _prepared(
@@ -391,7 +385,7 @@ def _prepared(
     measure: Measure,
     block: int | None,
     execution: Execution | None,
-) -> tuple[_Call, RunEnd, _Notes]:
+) -> tuple[_Call, RunEnd]:
     """What a call computes, and the shapes of its results; everything that a user gave is checked."""
     chosen = _execution(Execution() if execution is None else execution)
     # A user may give anything.
@@ -409,9 +403,9 @@ def _prepared(
     alike = [None if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     shared = on_devices(Inputs(alike, {}, inputs.federation), layout)
     scales = None if varied.member is None or varied.member.all() else Scales.of(federation)
-    call = _Call(varied, seed_list, rounds, measure, layout, rows, shared, scales)
+    call = _Call(varied, seed_list, rounds, measure, layout, rows, shared, scales, shapes.sizes)
     traced = whole_runs.trace(spec, layout, measure, *_rows_of(call, np.zeros(0, np.int64)), jnp.int32(rounds))
-    return call, traced.out_info, _Notes(shapes.sizes.rows, _sentences(plan, varied, shapes.sizes))
+    return call, traced.out_info
 
 
 def _check_counts(**counts: int | None) -> None:

@@ -54,14 +54,11 @@ def _mark(identity: Mapping[str, Any]) -> int:
 def finished(folder: RunFolder, shapes: Mapping[str, tuple[int, ...]], runs: int) -> tuple[list[FinishedRuns], str]:
     """The blocks that a folder has, and what differs by force; runs of damaged files are noted and computed anew."""
     folder.path.mkdir(parents=True, exist_ok=True)
-    described = folder.path / _IDENTITY
+    described, there = folder.path / _IDENTITY, None
     try:
-        there = json.loads(described.read_bytes())
-    except FileNotFoundError:
-        there = None
+        there = json.loads(described.read_bytes()) if described.exists() else None
     except ValueError:
         folder.note(f"{_IDENTITY} is damaged; the runs begin anew")
-        there = None
     marks, forced = {_mark(folder.identity)}, ""
     if there is not None:
         before, forced = there.pop(_MARKS, []), there.pop(FORCED, "")

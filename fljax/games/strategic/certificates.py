@@ -40,12 +40,14 @@ from fljax.games.strategic.playing import (
     Stages,
     check_deviations,
     checked_outside,
+    differing,
     functions_of,
     kind_of,
     messages_of,
     numbers_of,
     payoffs,
     runs_outside,
+    strategy_of,
     usual_deviations,
 )
 from fljax.games.strategic.splitting import (
@@ -62,7 +64,7 @@ from fljax.games.tables import Cost
 from fljax.games.values import algorithm_of, estimate, in_words
 from fljax.protocol import Algorithm, Federation
 from fljax.results import stores
-from fljax.scenarios import ByReport, Deviation, Strategy
+from fljax.scenarios import Deviation, Strategy
 from fljax.scenarios.strategic import HONEST
 from fljax.training import Local
 
@@ -499,22 +501,6 @@ def candidate_strategies(
         if differing(numbers).keys() - _WITHOUT_EFFECT:
             candidates.append(numbers)
     return {f"candidate {place}": strategy_of(numbers) for place, numbers in enumerate(candidates)}
-
-
-def differing(numbers: Mapping[str, float]) -> dict[str, float]:
-    """The numbers by dotted name that are not honest."""
-    return {field: value for field, value in numbers.items() if value != _HONEST[field]}
-
-
-def strategy_of(numbers: Mapping[str, float]) -> Strategy:
-    """The strategy of numbers by dotted name, the inverse of ``numbers_of``."""
-
-    def by_report(kind: str) -> ByReport:
-        parts = {field.partition(".")[2]: value for field, value in numbers.items() if field.startswith(f"{kind}.")}
-        return ByReport(**parts)
-
-    rest = {field: value for field, value in numbers.items() if "." not in field}
-    return Strategy(**rest, factor=by_report("factor"), shift=by_report("shift"))
 
 
 def _around(origin: Mapping[str, float], fields: list[str], drawn: np.random.Generator) -> dict[str, float]:

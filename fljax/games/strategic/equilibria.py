@@ -10,7 +10,6 @@ Mixed equilibria of two clients are found by the vertices of the polytopes of be
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -76,37 +75,20 @@ def cycles_of(
     """A shortest cycle through the first node of each strongly connected part that has an edge inside, as its nodes."""
     # A walk that goes round for ever does so in one of these parts.
     from scipy.sparse import coo_array  # late: it takes a quarter of a second
-    from scipy.sparse.csgraph import connected_components
+    from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-    graph = coo_array((np.ones(len(source)), (source, target)), shape=(count, count))
+    graph = coo_array((np.ones(len(source)), (source, target)), shape=(count, count)).tocsr()
     _, part = connected_components(graph, directed=True, connection="strong")
-    inside = part[source] == part[target]
-    following: dict[int, list[int]] = {}
-    for start, end in sorted(set(zip(source[inside].tolist(), target[inside].tolist(), strict=True))):
-        following.setdefault(start, []).append(end)
+    starts = np.unique(source[part[source] == part[target]])
+    firsts = starts[np.sort(np.unique(part[starts], return_index=True)[1])]
     cycles: list[tuple[int, ...]] = []
-    seen: set[int] = set()
-    for start in sorted(following):
-        if part[start] not in seen:
-            seen.add(part[start])
-            cycles.append(_shortest_cycle(start, following))
+    for start in firsts.tolist():
+        order, before = breadth_first_order(graph, start)  # a path that leaves the part never comes back
+        path = [int(order[np.isin(order, source[target == start])][0])]
+        while path[-1] != start:
+            path.append(int(before[path[-1]]))
+        cycles.append(tuple(reversed(path)))
     return tuple(cycles)
-
-
-def _shortest_cycle(start: int, following: dict[int, list[int]]) -> tuple[int, ...]:
-    """From ``start`` back to it, breadth first; without the return."""
-    before: dict[int, int] = {}
-    waiting = deque([start])
-    while start not in before:
-        place = waiting.popleft()
-        for after in following[place]:
-            if after not in before:
-                before[after] = place
-                waiting.append(after)
-    path = [before[start]]
-    while path[-1] != start:
-        path.append(before[path[-1]])
-    return tuple(reversed(path))
 
 
 # How far payoffs are rounded, relative to the largest one: in units of their precision, but at least so far.
@@ -205,11 +187,7 @@ class MixedEquilibria(NamedTuple):
 
 
 def pure_equilibria(
-    table: PayoffTable,
-    *,
-    tolerance: float = 0.0,
-    half_width: float | None = None,
-    confidence: float = 0.95,
+    table: PayoffTable, *, tolerance: float = 0.0, half_width: float | None = None, confidence: float = 0.95
 ) -> PureEquilibria:
     """Profiles a with ``max_i max_{b != a_i} u_i(b, a_-i) - u_i(a) <= tolerance``, certain and possible ones.
 
@@ -276,30 +254,20 @@ def best_response_graph(table: PayoffTable, *, margin: float = 0.0) -> BestRespo
     rounding, count = grid.rounding, len(grid.order)
     place = np.empty(count, int)
     place[grid.order] = np.arange(count)
-    source, target, client, gain = [], [], [], []
+    edges: list[tuple[np.ndarray, ...]] = []
     for player in range(grid.clients):
         gains = _gains(grid, player)
         best = gains.max(axis=1, keepdims=True)
         moves, strategy = np.nonzero((gains >= best - rounding) & (best > margin + rounding))
         step = grid.strategies ** (grid.clients - 1 - player)
         before = moves // step % grid.strategies
-        source.append(place[moves])
-        target.append(place[moves + (strategy - before) * step])
-        client.append(np.full(len(moves), player))
-        gain.append(gains[moves, strategy])
-    begin, end = np.concatenate(source), np.concatenate(target)
+        target = place[moves + (strategy - before) * step]
+        edges.append((place[moves], target, np.full(len(moves), player), gains[moves, strategy]))
+    begin, end, client, gain = map(np.concatenate, zip(*edges, strict=True))
     sinks = np.ones(count, bool)
     sinks[begin] = False
-    return BestResponseGraph(
-        begin,
-        end,
-        np.concatenate(client),
-        np.concatenate(gain),
-        sinks,
-        cycles_of(begin, end, count),
-        table.choices,
-        table.strategies,
-    )
+    cycles = cycles_of(begin, end, count)
+    return BestResponseGraph(begin, end, client, gain, sinks, cycles, table.choices, table.strategies)
 
 
 def exact_potential(table: PayoffTable) -> Potential:

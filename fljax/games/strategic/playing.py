@@ -189,7 +189,7 @@ def check_numbers(deviations: Mapping[str, Strategy | Deviation], algorithm: Alg
             if as_number(value) is None:
                 raise ValueError(f"expected one number for {field} of the deviation {name!r}, got {value!r}")
         strategic(algorithm, strategy=strategy)  # refuses numbers out of their range
-        if not _differing(strategy) - {"noise_decay"}:
+        if not differing(numbers_of(strategy)).keys() - {"noise_decay"}:
             raise ValueError(f"expected deviations from honest behaviour, got {name!r}, which is honest")
 
 
@@ -209,7 +209,7 @@ def unread(deviations: Mapping[str, Strategy | Deviation], messages: Messages) -
 
 def _reason(strategy: Strategy, messages: Messages) -> str:
     """Why the deviation changes nothing that the algorithm reads; empty: it does."""
-    for field in sorted(_differing(strategy)):
+    for field in sorted(differing(numbers_of(strategy))):
         kind, _, report = field.partition(".")
         if report and report not in messages.reports:
             asks = f"it asks for {', '.join(messages.reports) or 'no report'}"
@@ -222,10 +222,10 @@ def _reason(strategy: Strategy, messages: Messages) -> str:
     return _NO_MODEL if {"stale", "echo"} & fields and not messages.one_model else ""
 
 
-def _differing(strategy: Strategy) -> set[str]:
-    """The fields that are not honest, by dotted names."""
+def differing(numbers: Mapping[str, float]) -> dict[str, float]:
+    """The numbers by dotted name that are not honest."""
     honest = numbers_of(HONEST)
-    return {field for field, value in numbers_of(strategy).items() if value != honest[field]}
+    return {field: value for field, value in numbers.items() if value != honest[field]}
 
 
 def _fields(strategy: Strategy) -> dict[str, Any]:
@@ -253,12 +253,18 @@ def strategies_played(
     for field in fields:
         values = np.array([honest[field], *(strategy.get(field, honest[field]) for strategy in numbers)], np.float32)
         rows[field] = values[choices]
+    return strategy_of(rows)
+
+
+def strategy_of(numbers: Mapping[str, Any]) -> Strategy:
+    """The strategy of numbers by dotted name, the inverse of ``numbers_of``."""
 
     def by_report(kind: str) -> ByReport:
-        return ByReport(**{field.partition(".")[2]: rows[field] for field in fields if field.startswith(f"{kind}.")})
+        parts = {field.partition(".")[2]: value for field, value in numbers.items() if field.startswith(f"{kind}.")}
+        return ByReport(**parts)
 
-    rest: dict[str, Any] = {field: rows[field] for field in fields if "." not in field}
-    return Strategy(factor=by_report("factor"), shift=by_report("shift"), **rest)
+    rest = {field: value for field, value in numbers.items() if "." not in field}
+    return Strategy(**rest, factor=by_report("factor"), shift=by_report("shift"))
 
 
 Shape = Literal["unilateral", "pairs", "join", "symmetric", "full"]
@@ -464,10 +470,9 @@ def profiles(
     if shape in ("unilateral", "pairs"):
         ids = range(clients) if deviators is None else deviators
         groups = itertools.combinations(ids, 1 if shape == "unilateral" else 2)
-        rows = [np.zeros(clients, int)]
-        for group, strategy in itertools.product(groups, range(1, strategies)):
-            rows.append(np.where(np.isin(np.arange(clients), group), strategy, 0))
-        return np.array(rows)
+        played = itertools.product(groups, range(1, strategies))
+        rows = [np.where(np.isin(np.arange(clients), group), strategy, 0) for group, strategy in played]
+        return np.array([np.zeros(clients, int), *rows])
     if shape == "symmetric":
         return np.array(list(itertools.combinations_with_replacement(range(strategies), clients)))
     return np.array(list(itertools.product(range(strategies), repeat=clients)))
@@ -483,13 +488,7 @@ def checked_messages(plan: Plan, federation: Federation, utility: Utility | Util
 
 
 def check_profiles(
-    shape: Shape,
-    clients: int,
-    strategies: int,
-    deviators: Sequence[int] | None,
-    alone: int,
-    seeds: int,
-    most: int,
+    shape: Shape, clients: int, strategies: int, deviators: Sequence[int] | None, alone: int, seeds: int, most: int
 ) -> None:
     """Raises a ValueError for another shape or deviator, or too many runs, of which ``alone`` are outside options."""
     if shape not in _SHAPES:
