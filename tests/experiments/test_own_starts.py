@@ -23,6 +23,7 @@ from fljax.models.starting import is_given
 from fljax.protocol import Federation, Rows, Subset
 from fljax.testing.federation import logistic_regression, tiny_federation
 from tests.laws.compare import assert_close, assert_same
+from tests.refusals import refuses
 from tests.toys.configs import BASE
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
@@ -138,8 +139,7 @@ def test_unknown_names_are_refused(initial: Any) -> None:
     for run in (standalone, estimate_standalone):
         with pytest.raises(ValueError, match=message):
             run(TASK, FEDERATION, LOCAL, initial=initial)
-    with pytest.raises(ValueError, match=message):
-        compare(initial)
+    refuses(lambda: compare(initial), message)
 
 
 @pytest.mark.in_turn
@@ -160,10 +160,8 @@ def test_given_parameters_are_refused() -> None:
         True,
     ]
     message = "^expected shared initial weights for a task that starts from given parameters, got 'own'$"
-    with pytest.raises(ValueError, match=message):
-        alone(task=models.start_from(TASK, params))
-    with pytest.raises(ValueError, match=message):
-        compare("own", models.start_from(TASK, params))
+    refuses(lambda: alone(task=models.start_from(TASK, params)), message)
+    refuses(lambda: compare("own", models.start_from(TASK, params)), message)
 
 
 def compare(initial: Any, task: Any = TASK) -> fljax.Comparison:
@@ -209,8 +207,7 @@ def test_a_key_of_a_config() -> None:
     ],
 )
 def test_what_a_config_refuses(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        config.parse(BASE | changes)
+    refuses(lambda: config.parse(BASE | changes), message, ConfigError)
 
 
 @pytest.mark.thorough
