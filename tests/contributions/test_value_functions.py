@@ -12,7 +12,7 @@ import pytest
 
 from fljax.contributions import coalition_value, exact_shapley, monte_carlo_shapley
 
-pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation", "x64")]
 CLIENTS = 5
 BITS = 2 ** np.arange(CLIENTS)
 
@@ -44,7 +44,6 @@ def by_orders(values):
     return found / math.factorial(CLIENTS)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", range(3))
 def test_the_definition_and_the_axioms(seed):
     values, others = table(seed), table(seed + 10)
@@ -61,7 +60,6 @@ def test_the_definition_and_the_axioms(seed):
     assert exact_shapley(game(values[codes & ~4]), CLIENTS)[2] == 0  # a null player gets nothing, exactly
 
 
-@pytest.mark.in_turn
 def test_known_games():
     glove = lambda members: (members[0] & (members[1] | members[2])).astype(float)  # noqa: E731
     np.testing.assert_allclose(exact_shapley(glove, 3), [2 / 3, 1 / 6, 1 / 6], rtol=1e-12)
@@ -78,14 +76,12 @@ def airport(costs):
     return value, np.cumsum(pieces)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("batch_size", [None, 7, 256, 5000])
 def test_the_airport_game_for_any_batch_size(batch_size):
     value, expected = airport(np.array([1.0, 2.5, 2.5, 4.0, 7.0, 7.5, 9.0, 12.0, 20.0, 21.0]))
     np.testing.assert_allclose(exact_shapley(value, 10, batch_size=batch_size), expected, rtol=1e-12)
 
 
-@pytest.mark.in_turn
 def test_exact_values_under_jit():
     values = table(0)
     compiled = jax.jit(lambda values: exact_shapley(game(values), CLIENTS))
@@ -93,7 +89,6 @@ def test_exact_values_under_jit():
     assert exact_shapley(game(jnp.asarray(values, jnp.float32)), CLIENTS).dtype == jnp.float32
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("antithetic", [False, True])
 def test_sampling_is_within_its_own_errors(antithetic):
     value, expected = airport(np.arange(1.0, 11.0) ** 2)
@@ -122,7 +117,6 @@ def test_the_error_falls_with_more_permutations_and_in_pairs():
     assert (paired < error_of_many).all()
 
 
-@pytest.mark.in_turn
 def test_batches_make_no_difference_to_samples():
     value, _ = airport(np.arange(1.0, 8.0))
     found = [monte_carlo_shapley(jax.random.key(0), value, 7, 30, batch_size=size) for size in (1, 4, 20, 10_000)]
@@ -130,7 +124,6 @@ def test_batches_make_no_difference_to_samples():
         np.testing.assert_allclose(np.stack(other), np.stack(found[0]), rtol=1e-12)
 
 
-@pytest.mark.in_turn
 def test_samples_of_an_additive_game_are_exact():
     worth = jnp.asarray([3.0, -1.0, 0.0, 2.0])
     value = lambda members: jnp.sum(jnp.where(members, worth, 0))  # noqa: E731
@@ -170,7 +163,6 @@ def test_a_coalition_is_worth_its_mean_update(weights):
     assert (abs(estimate - found) <= 4 * error).all()
 
 
-@pytest.mark.in_turn
 def test_updates_without_weight_are_never_read():
     broken = {"w": jnp.asarray(UPDATES["w"]).at[1].set(jnp.nan), "b": jnp.asarray(UPDATES["b"]).at[1].set(jnp.inf)}
     value = coalition_value(broken, MODEL, square, jnp.asarray([1.0, 0.0, 2.0]))
@@ -180,7 +172,6 @@ def test_updates_without_weight_are_never_read():
     np.testing.assert_allclose(found[1], 0, atol=1e-12)
 
 
-@pytest.mark.in_turn
 def test_code_of_the_host_is_one_sentence():
     def value(members):
         return float(np.asarray(members).sum())

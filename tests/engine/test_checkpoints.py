@@ -25,6 +25,8 @@ from tests.toys.not_finite import breaks, sends_nan
 from tests.toys.runs import Killed, assert_same_results, kill_at
 from tests.toys.task import logistic_regression
 
+pytestmark = pytest.mark.in_turn
+
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
 ROUNDS = 7
 
@@ -39,7 +41,6 @@ def _simulate(federation: Federation, plan: Any = None, **arguments: Any) -> Any
     return engine.simulate(plan or _plan(), federation, **arguments)
 
 
-@pytest.mark.in_turn
 def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pathlib.Path) -> None:
     """Killed after every evaluation; the checkpoints in between are after every round. Law 24 has other algorithms."""
     plan, notes = _plan(scaffold), list[str]()
@@ -59,7 +60,6 @@ def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pa
     assert blocks == []
 
 
-@pytest.mark.in_turn
 def test_checkpoints_change_nothing(federation: Federation, tmp_path: pathlib.Path) -> None:
     expected = _simulate(federation)
     for every in (0, 30.0):
@@ -70,7 +70,6 @@ def test_checkpoints_change_nothing(federation: Federation, tmp_path: pathlib.Pa
     assert [each.name for each in (tmp_path / "plain/rounds").glob("round_*")] == ["round_7"]
 
 
-@pytest.mark.in_turn
 def test_a_request_stops_after_the_rounds_that_are_computed(federation: Federation, tmp_path: pathlib.Path) -> None:
     stop = StopRequest()
 
@@ -87,6 +86,7 @@ def test_a_request_stops_after_the_rounds_that_are_computed(federation: Federati
     assert_same_results(_simulate(federation, checkpoint=tmp_path / "at"), _simulate(federation))
 
 
+@pytest.mark.quick
 def test_a_run_that_a_callback_has_stopped_stays_stopped(federation: Federation, tmp_path: pathlib.Path) -> None:
     stop = lambda block: block.round >= 3  # noqa: E731
     expected = _simulate(federation, callbacks=[stop])
@@ -95,7 +95,6 @@ def test_a_run_that_a_callback_has_stopped_stays_stopped(federation: Federation,
         assert_same_results(_simulate(federation, callbacks=[stop], checkpoint=tmp_path / "at"), expected)
 
 
-@pytest.mark.in_turn
 def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.Path) -> None:
     def build(task: Any, local: Any, broken: Any) -> Any:
         return breaks(fedavg(task, local, clients_per_round=3), broken)
@@ -108,7 +107,6 @@ def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.
     assert_same_results(_simulate(federation, plan, checkpoint=tmp_path), expected)
 
 
-@pytest.mark.in_turn
 def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
     before = _simulate(federation, rounds=2, evaluate_every=2)
     expected = _simulate(federation, initial=before.state)
@@ -120,7 +118,6 @@ def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: p
     assert found.metrics.evaluated_round.values.tolist() == [2, 5, 8, 9]
 
 
-@pytest.mark.in_turn
 def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path) -> None:
     plans = [_plan(eps=eps) for eps in (0.1, 1.0)]
     arguments: dict[str, Any] = {"rounds": 4, "seeds": (5, 9), "evaluate_every": 2}
@@ -134,6 +131,7 @@ def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path)
         engine.sweep([_plan(eps=eps) for eps in (0.1, 2.0)], federation, checkpoint=settings, **arguments)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("there", "here", "same"),
     [
@@ -157,7 +155,6 @@ def test_functions_of_fljax_may_move_between_versions(
         check_identity(before, now, tmp_path, print, False)
 
 
-@pytest.mark.in_turn
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("changes", "words"),
@@ -183,6 +180,7 @@ def test_another_run_is_refused_with_what_differs(federation, tmp_path, changes,
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.quick
 def test_an_earlier_version_is_said_and_a_later_one_refused(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +195,6 @@ def test_an_earlier_version_is_said_and_a_later_one_refused(
             _simulate(federation, checkpoint=tmp_path)
 
 
-@pytest.mark.in_turn
 def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path: pathlib.Path) -> None:
     settings = Checkpoint(tmp_path, every=0)
     with pytest.raises(Killed):
@@ -214,7 +211,6 @@ def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path:
     np.testing.assert_allclose(found.metrics.test_loss, expected.metrics.test_loss, rtol=1e-5)
 
 
-@pytest.mark.in_turn
 def test_the_execution_of_a_trial_is_kept(federation, tmp_path, monkeypatch):
     """The same question gets the stored answer, so that results stay the same bits."""
     trial = engine.Execution(clients="trial")
@@ -226,7 +222,6 @@ def test_the_execution_of_a_trial_is_kept(federation, tmp_path, monkeypatch):
     assert found.metrics.evaluated_round.values.tolist() == [0, 3, 6, 7]
 
 
-@pytest.mark.in_turn
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation, tmp_path: pathlib.Path) -> None:
     notes: list[str] = []
     settings = Checkpoint(tmp_path, every=0, keep=3, note=notes.append)
@@ -244,7 +239,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation
     ]
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["records", "evaluations", "rounds"])
 @pytest.mark.parametrize("how", ["file", "missing"])
 def test_files_in_place_of_folders_are_damage(federation, tmp_path, monkeypatch, name, how):
@@ -269,7 +263,6 @@ def test_debug_mode_has_checkpoints_too(federation: Federation, tmp_path: pathli
     assert_same_results(_simulate(federation, checkpoint=tmp_path, **debug), expected)
 
 
-@pytest.mark.in_turn
 def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_path: pathlib.Path) -> None:
     """The same sentence again, without computing anything again."""
 
@@ -287,7 +280,6 @@ def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_pat
         _simulate(federation, plan, checkpoint=tmp_path, non_finite="drop")
 
 
-@pytest.mark.in_turn
 def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: pathlib.Path) -> None:
     def build(task: Any, local: Any) -> Any:
         inner = fedavg(task, local, clients_per_round=3)
@@ -311,7 +303,6 @@ def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: path
     np.testing.assert_array_equal(data(found.state.clients), data(expected.state.clients))
 
 
-@pytest.mark.in_turn
 def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(federation, tmp_path, monkeypatch):
     """Other numbers of rounds make arrays of other lengths, which are no damage."""
     monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 16)
@@ -323,7 +314,6 @@ def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(federation
     assert_same_results(_simulate(federation, checkpoint=tmp_path), _simulate(federation))
 
 
-@pytest.mark.in_turn
 def test_numbers_that_functions_hold_tell_runs_apart(federation: Federation, tmp_path: pathlib.Path) -> None:
     """An Algorithm has its hyper-parameters in closures."""
     own = lambda rate: fedavg(TASK, LOCAL._replace(learning_rate=rate), clients_per_round=3)  # noqa: E731
@@ -346,7 +336,6 @@ def _own(shift: float) -> Any:
     return inner._replace(aggregate=aggregate if shift else kept)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("what", ["jax_random_seed_offset", "jax_threefry_partitionable", "code", "data"])
 def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pathlib.Path, what: str) -> None:
     """Also after another interruption; without force it is refused."""
@@ -374,7 +363,6 @@ def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pa
     assert found.metrics.attrs["forced"] in notes
 
 
-@pytest.mark.in_turn
 def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(federation, tmp_path):
     def build(task: Any, local: Any) -> Any:
         return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == 1)
@@ -394,6 +382,7 @@ def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(federation,
     assert_same_results(again.value.results[0], whole.value.results[0])
 
 
+@pytest.mark.quick
 def test_a_function_may_hold_a_class() -> None:
     """That of functions describes defaults and closures; it has none."""
 

@@ -21,14 +21,13 @@ from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 WEIGHTS = {"clients_per_round": None, "weights": "uniform"}
 
 
 # --- Byzantine clients --------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.05, 0), (0.2, 1), (0.5, 2), (1.0, 5)])
 def test_how_many_are_byzantine(fraction, count, federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=fraction)
@@ -177,7 +176,6 @@ def test_nothing_to_clip(federation):
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(update))
 
 
-@pytest.mark.in_turn
 def test_a_huge_update_is_clipped_without_overflow(federation):
     inner = fedavg(TASK, LOCAL)
 
@@ -267,7 +265,6 @@ def test_who_rides_and_when_is_data(federation):
     assert programs[0] == programs[1]
 
 
-@pytest.mark.in_turn
 def test_a_fraction_rides_and_one_inside_another_is_drawn_apart(federation):
     algorithm = free_riding(fedavg(TASK, LOCAL, **WEIGHTS), fraction=0.4)
     state, found = sent(algorithm, federation)

@@ -15,7 +15,7 @@ from fljax.contributions import RunRecord, agreement
 from fljax.contributions.estimators import estimate_run, gtg_shapley, multi_round
 from tests.contributions.estimators import runs
 
-pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation", "x64")]
 
 ORDERS = np.array(list(itertools.permutations(range(3))))
 
@@ -24,7 +24,6 @@ def found(estimator, record, **how):
     return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
 
 
-@pytest.mark.in_turn
 def test_all_orders_without_truncation_are_the_shapley_values_of_rounds():
     whole = gtg_shapley(utility=runs.utility, round_tolerance=0.0, order_tolerance=0.0, orders=ORDERS)
     result = found(whole, runs.record(runs.THREE))
@@ -40,7 +39,6 @@ def additive(worth):
     return record, lambda w: jnp.sum(jnp.where(w > 1e-9, jnp.asarray(worth), 0))
 
 
-@pytest.mark.in_turn
 def test_an_additive_game_is_exact_after_the_least_number_of_orders():
     record, utility = additive([0.3, -0.1, 0.2, 0.4])
     for least, orders in ((1, 4), (30, 30)):
@@ -50,7 +48,6 @@ def test_an_additive_game_is_exact_after_the_least_number_of_orders():
         assert result.details["orders"] == orders
 
 
-@pytest.mark.in_turn
 def test_who_leads_one_order_more_is_drawn():
     """All that a model is worth goes to who leads; with four orders of three clients, one leads twice."""
     record, _ = additive([1.0, 1.0, 1.0])
@@ -60,7 +57,6 @@ def test_who_leads_one_order_more_is_drawn():
     assert set(np.argmax(result, axis=1).tolist()) == {0, 1, 2}
 
 
-@pytest.mark.in_turn
 def test_a_round_without_gain_is_skipped():
     record, utility = additive([5e-4, 0.0, 0.0])
     result = found(gtg_shapley(utility=utility), record, key=jax.random.key(0))
@@ -135,7 +131,6 @@ def test_many_rows_have_no_table():
     assert result.cost.evaluations == 2 + 2 * 19
 
 
-@pytest.mark.in_turn
 def test_any_number_of_rows_may_be_drawn():
     record, utility = additive(np.arange(2000.0))
     shapes = jax.eval_shape(lambda: estimate_run(gtg_shapley(utility=utility), record, key=jax.random.key(0)))
