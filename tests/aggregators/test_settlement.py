@@ -278,16 +278,7 @@ def test_no_id_is_favoured_under_honest_play():
 @pytest.mark.thorough
 def test_debts_are_not_forgiven():
     """Conservation holds for whatever stands in the books."""
-    nobody = jnp.zeros((2, 1), bool)
-    ledger = settle_tokens(
-        jnp.asarray([-5, 10]),
-        jnp.asarray([-3]),
-        jnp.zeros(1),
-        nobody,
-        jnp.zeros((2, 1)),
-        jnp.zeros((2, 1), int),
-        jnp.ones(1),
-    )
+    ledger = books([-5, 10], jnp.zeros((2, 1), bool), pools=-3, accuracy=1.0)
     assert (ledger.tokens.tolist(), ledger.pools.tolist()) == ([-5, 10], [-3])
 
 

@@ -55,20 +55,9 @@ def test_bids_are_the_clusters_of_at_least_an_average_share():
 
 @pytest.mark.in_turn
 def test_bids_end_where_the_tokens_do():
-    accuracy = [[0.3, 0.4, 0.3]] * 5
-    assert bids(accuracy, [3, 2, 1, 0, 2], least_importance=0.1) == [
-        [1, 1, 1],
-        [1, 1, 0],
-        [0, 1, 0],
-        [0, 0, 0],
-        [1, 1, 0],
-    ]
-    assert bids(accuracy, [6, 5, 2, 1, 4], least_importance=0.1, price=2)[:4] == [
-        [1, 1, 1],
-        [1, 1, 0],
-        [0, 1, 0],
-        [0, 0, 0],
-    ]
+    accuracy, expected = [[0.3, 0.4, 0.3]] * 4, [[1, 1, 1], [1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    assert bids(accuracy, [3, 2, 1, 0], least_importance=0.1) == expected
+    assert bids(accuracy, [6, 5, 2, 1], least_importance=0.1, price=2) == expected
 
 
 @pytest.mark.in_turn
@@ -361,23 +350,6 @@ def test_permuting_clusters_permutes_the_books():
         np.testing.assert_array_equal(np.asarray(one)[order], other)
     for one, other in zip(straight[3:], turned[3:], strict=True):
         np.testing.assert_array_equal(np.asarray(one)[:, order], other)
-
-
-@pytest.mark.thorough
-def test_settlement_runs_under_jit_and_vmap():
-    run = lambda accuracy: settle_tokens(  # noqa: E731
-        jnp.full(4, 10),
-        jnp.zeros(1, jnp.int32),
-        jnp.full(1, 0.5),
-        jnp.ones((4, 1), bool),
-        jnp.zeros((4, 1)),
-        jnp.ones((4, 1), int),
-        accuracy,
-    )
-    several = jax.jit(jax.vmap(run))(jnp.asarray([[0.5], [0.6], [1.0]]))
-    for place, accuracy in enumerate((0.5, 0.6, 1.0)):
-        for one, all in zip(run(jnp.asarray([accuracy])), several, strict=True):
-            np.testing.assert_array_equal(all[place], one)
 
 
 @pytest.mark.in_turn

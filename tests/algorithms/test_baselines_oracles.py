@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
+from fljax.algorithms import afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
 from fljax.algorithms.fedprox import work
 from fljax.core.trees import take, zeros_like
 from fljax.engine.rounds.states import initial_state, local_data
@@ -24,7 +24,6 @@ from tests.algorithms.quadratic import (
     clients,
     follow,
     how,
-    losses,
     quadratic,
     run,
     trained,
@@ -84,16 +83,6 @@ def test_equals_uniform_fedavg(name, exact):
     for momentum, server_lr in ((0.0, 1.0), (0.9, 0.5)):
         states, _ = run(reduced(name), 3, rate=ETA, momentum=momentum, server_lr=server_lr)
         close(states.server.model["w"], follow(START, steps_of(name), 3, momentum, server_lr), exact)
-
-
-def test_incfl_with_everybody_at_the_threshold_is_fedavg(exact):
-    def build(values):
-        task = quadratic(values["start"])
-        return incfl(task, how(3), threshold=values["rho"], eps=0.0, clients_per_round=None)
-
-    states, records = run(build, 1, rho=losses(START))
-    close(states.server.model["w"], follow(START, 3, 1), exact)
-    close(records["weight"], np.full((1, 4), 0.25), exact)
 
 
 @pytest.mark.thorough

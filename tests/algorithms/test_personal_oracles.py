@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -55,46 +56,40 @@ def ragged(build, sizes=RAGGED, rounds=3, task=TASK):
 # --- Ditto --------------------------------------------------------------------------------------------------
 
 
-def dittoed(values):
-    return ditto(
+@functools.cache
+def dittoed(steps):
+    """Personal models take as many steps as global ones if none are given."""
+    return lambda values: ditto(
         quadratic.quadratic(values["start"]),
         how(STEPS),
         regularisation=values["regularisation"],
         personal_learning_rate=values["rate"],
+        personal_steps=steps,
     )
 
 
-@pytest.mark.parametrize("regularisation", [0.0, 0.7, 2.0])
-def test_ditto_on_quadratics(regularisation, exact):
-    """v goes towards ``(a c + lambda w) / (a + lambda)`` by ``1 - eta (a + lambda)`` in every step; 0 is standalone."""
-    states, _ = run(dittoed, ROUNDS, regularisation=regularisation, rate=ETA)
+@pytest.mark.parametrize(
+    ("regularisation", "rate", "steps"),
+    [(0.0, ETA, None), (0.7, ETA, None), (2.0, ETA, None), (1.0, ETA, 120), (1e8, 1e-8, None)],
+    ids=["standalone", "0.7", "2.0", "converged", "held fast"],
+)
+def test_ditto_on_quadratics(regularisation, rate, steps, exact):
+    """v goes towards ``(a c + lambda w) / (a + lambda)`` by ``1 - eta (a + lambda)`` in every step.
+
+    With a lambda of 0 it is standalone, and with 1e8 and the rate of an exact proximal step the received model.
+    """
+    states, _ = run(dittoed(steps), ROUNDS, regularisation=regularisation, rate=rate)
     same(states.server.model["w"], SHARED, exact)
-    curvature = CURVATURE[:, None]
+    curvature, exact = CURVATURE[:, None], max(exact, 1e-7) if regularisation == 1e8 else exact
     for t in range(ROUNDS):
         target = (curvature * CENTRES + regularisation * SHARED[t]) / (curvature + regularisation)
         before = np.asarray(states.clients.personal["w"][t], np.float64)
-        expected = target + (1 - ETA * (curvature + regularisation)) ** STEPS * (before - target)
+        expected = target + (1 - rate * (curvature + regularisation)) ** (steps or STEPS) * (before - target)
         same(states.clients.personal["w"][t + 1], expected, exact)
     if regularisation == 0:
         same(states.clients.personal["w"], ALONE, exact)
     else:
         assert np.abs(states.clients.personal["w"] - ALONE).max() > 0.05
-
-
-def test_ditto_that_converges_solves_the_proximal_problem(exact):
-    build = lambda values: ditto(quadratic.quadratic(values["start"]), how(STEPS), personal_steps=120)  # noqa: E731
-    states, _ = run(build, ROUNDS)
-    curvature = CURVATURE[:, None]
-    for t in range(ROUNDS):
-        same(states.clients.personal["w"][t + 1], (curvature * CENTRES + SHARED[t]) / (curvature + 1), exact)
-
-
-def test_ditto_that_is_held_fast_is_the_received_model(exact):
-    """lambda = 1e8 with the rate of an exact proximal step."""
-    states, _ = run(dittoed, ROUNDS, regularisation=1e8, rate=1e-8)
-    held = np.broadcast_to(SHARED[:-1, None], (ROUNDS, *CENTRES.shape))
-    same(states.clients.personal["w"][1:], held, max(exact, 1e-7))
-    same(states.server.model["w"], SHARED, exact)
 
 
 @pytest.mark.thorough

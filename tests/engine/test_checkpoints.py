@@ -41,14 +41,26 @@ def _simulate(federation: Federation, plan: Any = None, **arguments: Any) -> Any
     return engine.simulate(plan or _plan(), federation, **arguments)
 
 
+def _killed(federation: Federation, settings: Any, round: int, plan: Any = None, **arguments: Any) -> None:
+    """A run that dies at an evaluation; given a folder, it has checkpoints after every round there."""
+    if isinstance(settings, pathlib.Path):
+        settings = Checkpoint(settings, every=0)
+    with pytest.raises(Killed):
+        _simulate(federation, plan, checkpoint=settings, callbacks=[kill_at(round)], **arguments)
+
+
+def _stops_itself(task: Any, local: Any, round: int) -> Any:
+    """FedAvg in which no message of this round is finite."""
+    return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == round)
+
+
 def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pathlib.Path) -> None:
     """Killed after every evaluation; the checkpoints in between are after every round. Law 24 has other algorithms."""
     plan, notes = _plan(scaffold), list[str]()
     expected = _simulate(federation, plan)
     settings = Checkpoint(tmp_path / "at", every=0, note=notes.append)
     for round in (3, 6):
-        with pytest.raises(Killed):
-            _simulate(federation, plan, checkpoint=settings, callbacks=[kill_at(round)])
+        _killed(federation, settings, round, plan)
     found = _simulate(federation, plan, checkpoint=settings)
     assert_same_results(found, expected)
     # The evaluation of the block in which it was killed had not been saved, its rounds but the last had.
@@ -102,17 +114,14 @@ def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.
     plan = engine.Plan(build, {"task": TASK, "local": LOCAL}, {"broken": jnp.asarray([1, -1])})
     expected = _simulate(federation, plan)
     assert expected.diverged == ((5, 1),)
-    with pytest.raises(Killed):
-        _simulate(federation, plan, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(3)])
+    _killed(federation, tmp_path, 3, plan)
     assert_same_results(_simulate(federation, plan, checkpoint=tmp_path), expected)
 
 
 def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
     before = _simulate(federation, rounds=2, evaluate_every=2)
     expected = _simulate(federation, initial=before.state)
-    settings = Checkpoint(tmp_path, every=0)
-    with pytest.raises(Killed):
-        _simulate(federation, initial=before.state, checkpoint=settings, callbacks=[kill_at(8)])
+    _killed(federation, tmp_path, 8, initial=before.state)
     found = _simulate(federation, initial=before.state, checkpoint=tmp_path)
     assert_same_results(found, expected)
     assert found.metrics.evaluated_round.values.tolist() == [2, 5, 8, 9]
@@ -197,8 +206,7 @@ def test_an_earlier_version_is_said_and_a_later_one_refused(
 
 def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path: pathlib.Path) -> None:
     settings = Checkpoint(tmp_path, every=0)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=settings, callbacks=[kill_at(6)])
+    _killed(federation, settings, 6)
     notes: list[str] = []
     found = _simulate(
         federation,
@@ -215,8 +223,7 @@ def test_the_execution_of_a_trial_is_kept(federation, tmp_path, monkeypatch):
     """The same question gets the stored answer, so that results stay the same bits."""
     trial = engine.Execution(clients="trial")
     settings = Checkpoint(tmp_path, every=0)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=settings, callbacks=[kill_at(6)], execution=trial)
+    _killed(federation, settings, 6, execution=trial)
     monkeypatch.setattr("fljax.engine.loop.simulation.fastest", None)  # not asked again
     found = _simulate(federation, checkpoint=settings, execution=trial)
     assert found.metrics.evaluated_round.values.tolist() == [0, 3, 6, 7]
@@ -225,8 +232,7 @@ def test_the_execution_of_a_trial_is_kept(federation, tmp_path, monkeypatch):
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation, tmp_path: pathlib.Path) -> None:
     notes: list[str] = []
     settings = Checkpoint(tmp_path, every=0, keep=3, note=notes.append)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=settings, callbacks=[kill_at(7)])
+    _killed(federation, settings, 7)
     newest = max((tmp_path / "rounds").glob("round_*"), key=lambda path: int(path.name.removeprefix("round_")))
     assert newest.name == "round_6"
     for path in newest.rglob("*"):
@@ -243,8 +249,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation
 @pytest.mark.parametrize("how", ["file", "missing"])
 def test_files_in_place_of_folders_are_damage(federation, tmp_path, monkeypatch, name, how):
     monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 1)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(7)])
+    _killed(federation, tmp_path, 7)
     if (tmp_path / name).exists():
         shutil.rmtree(tmp_path / name)
     if how == "file":
@@ -258,18 +263,13 @@ def test_files_in_place_of_folders_are_damage(federation, tmp_path, monkeypatch,
 def test_debug_mode_has_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
     debug = {"execution": engine.Execution(clients="debug"), "rounds": 2, "evaluate_every": 1, "seeds": (5,)}
     expected = _simulate(federation, **debug)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(2)], **debug)
+    _killed(federation, tmp_path, 2, **debug)
     assert_same_results(_simulate(federation, checkpoint=tmp_path, **debug), expected)
 
 
 def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_path: pathlib.Path) -> None:
     """The same sentence again, without computing anything again."""
-
-    def build(task: Any, local: Any) -> Any:
-        return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == 3)
-
-    plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
+    plan = engine.Plan(_stops_itself, {"task": TASK, "local": LOCAL, "round": 3})
     said = set()
     for _ in range(2):
         with pytest.raises(NotFinite) as stopped:
@@ -295,8 +295,7 @@ def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: path
 
     plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
     expected = _simulate(federation, plan)
-    with pytest.raises(Killed):
-        _simulate(federation, plan, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(6)])
+    _killed(federation, tmp_path, 6, plan)
     found = _simulate(federation, plan, checkpoint=tmp_path)
     np.testing.assert_array_equal(found.metrics.test_loss, expected.metrics.test_loss)
     data = jax.random.key_data
@@ -306,8 +305,7 @@ def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: path
 def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(federation, tmp_path, monkeypatch):
     """Other numbers of rounds make arrays of other lengths, which are no damage."""
     monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 16)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(6)])
+    _killed(federation, tmp_path, 6)
     for changes, words in (({"rounds": 9}, "rounds is 7 there and 9 here"), ({"evaluate_every": 1}, "evaluate_every")):
         with pytest.raises(ValueError, match=words):
             _simulate(federation, checkpoint=tmp_path, **changes)
@@ -318,8 +316,7 @@ def test_numbers_that_functions_hold_tell_runs_apart(federation: Federation, tmp
     """An Algorithm has its hyper-parameters in closures."""
     own = lambda rate: fedavg(TASK, LOCAL._replace(learning_rate=rate), clients_per_round=3)  # noqa: E731
     expected = _simulate(federation, own(0.1))
-    with pytest.raises(Killed):
-        _simulate(federation, own(0.1), checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(6)])
+    _killed(federation, tmp_path, 6, own(0.1))
     with pytest.raises(ValueError, match="numbers in the algorithm's functions differ"):
         _simulate(federation, own(0.01), checkpoint=tmp_path)
     assert_same_results(_simulate(federation, own(0.1), checkpoint=tmp_path), expected)
@@ -340,8 +337,7 @@ def _own(shift: float) -> Any:
 def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pathlib.Path, what: str) -> None:
     """Also after another interruption; without force it is refused."""
     settings, notes = Checkpoint(tmp_path, every=0, force=True), list[str]()
-    with pytest.raises(Killed):
-        _simulate(federation, _own(0), checkpoint=settings, callbacks=[kill_at(3)])
+    _killed(federation, settings, 3, _own(0))
     before, plan, words = getattr(jax.config, what, None), _own(what == "code"), f"{what} is {{}} there and"
     words = {"code": "the code of .*_own.*aggregate", "data": "the data differ"}.get(what, words.format(before))
     if what == "data":
@@ -353,8 +349,7 @@ def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pa
             jax.config.update(what, not before if isinstance(before, bool) else 7)
         with pytest.raises(ValueError, match=f"got another one: .*{words}.*force=True"):
             _simulate(federation, plan, checkpoint=tmp_path)
-        with pytest.raises(Killed):
-            _simulate(federation, plan, checkpoint=settings._replace(note=notes.append), callbacks=[kill_at(6)])
+        _killed(federation, settings._replace(note=notes.append), 6, plan)
         found = _simulate(federation, plan, checkpoint=tmp_path)
     finally:
         if isinstance(before, int):
@@ -364,10 +359,7 @@ def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pa
 
 
 def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(federation, tmp_path):
-    def build(task: Any, local: Any) -> Any:
-        return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == 1)
-
-    plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
+    plan = engine.Plan(_stops_itself, {"task": TASK, "local": LOCAL, "round": 1})
     with pytest.raises(NotFinite) as whole:
         _simulate(federation, plan, non_finite="stop", evaluate_every=6)
 
