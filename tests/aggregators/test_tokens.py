@@ -194,21 +194,15 @@ def test_orders_of_contribution_and_participation_are_apart():
 
 
 @pytest.mark.in_turn
-def test_no_improvement_is_refunded_in_full():
-    for accuracy in (0.5, 0.4, 0.0):
-        ledger = four(0.5, accuracy)
-        np.testing.assert_array_equal(ledger.reimbursed[:, 0], [5] * 4)
-        np.testing.assert_array_equal(ledger.rewarded, 0)
-        np.testing.assert_array_equal(ledger.best, np.float32(0.5))
-
-
-@pytest.mark.in_turn
-def test_twice_the_accuracy_is_not_refunded():
-    for accuracy in (0.5, 0.9):
-        ledger = four(0.25, accuracy)
-        assert not np.any(ledger.reimbursed)
-        np.testing.assert_array_equal(ledger.rewarded[:, 0], [8, 6, 4, 2])
-        np.testing.assert_allclose(ledger.best, [accuracy])
+def test_no_improvement_is_refunded_in_full_and_twice_the_accuracy_is_not():
+    for best, accuracy, refund, rewards in (
+        *((0.5, accuracy, 5, [0] * 4) for accuracy in (0.5, 0.4, 0.0)),
+        *((0.25, accuracy, 0, [8, 6, 4, 2]) for accuracy in (0.5, 0.9)),
+    ):
+        ledger = four(best, accuracy)
+        np.testing.assert_array_equal(ledger.reimbursed[:, 0], refund)
+        np.testing.assert_array_equal(ledger.rewarded[:, 0], rewards)
+        np.testing.assert_array_equal(ledger.best, np.float32(max(best, accuracy)))
 
 
 def test_a_fifth_better_is_refunded_by_four_fifths():

@@ -235,21 +235,22 @@ def test_perfedavg_deploys_with_the_rate_of_the_round(round, rate):
 # --- pFedMe -------------------------------------------------------------------------------------------------
 
 
+def exact_prox(steps, curvature):
+    """pFedMe whose personal models are exact proximal points, after one step."""
+    return lambda values: pfedme(
+        quadratic(values["start"]),
+        how(steps),
+        regularisation=values["lambda"],
+        personal_learning_rate=1 / (curvature + values["lambda"]),
+        personal_steps=1,
+        server_lr=values["beta"],
+        clients_per_round=None,
+    )
+
+
 def test_pfedme_follows_the_moreau_gradient(x64):
     curvature, steps = 1.5, 3
-    data = clients(curvature=curvature)
-
-    def build(values):
-        return pfedme(
-            quadratic(values["start"]),
-            how(steps),
-            regularisation=values["lambda"],
-            personal_learning_rate=1 / (curvature + values["lambda"]),  # one step is the exact prox
-            personal_steps=1,
-            server_lr=values["beta"],
-            clients_per_round=None,
-        )
-
+    data, build = clients(curvature=curvature), exact_prox(steps, curvature)
     for strength, beta in ((2.0, 1.0), (3.0, 0.6), (0.0, 1.0), (2.0, 0.0)):
         states, _ = run(build, 1, data, **{"lambda": strength, "beta": beta})
         slope = strength * curvature / (curvature + strength)  # of the Moreau envelope: slope (y - c)
@@ -265,18 +266,8 @@ def test_pfedme_follows_the_moreau_gradient(x64):
 def test_where_pfedme_is_stable(x64, times, swings, converges):
     """1 and 2 are the bounds of ``eta lambda`` where curvature is large; with the exact prox."""
     curvature, strength, steps = 1000.0, times / ETA, 12
-
-    def build(values):
-        return pfedme(
-            quadratic(values["start"]),
-            how(1),
-            regularisation=strength,
-            personal_learning_rate=1 / (curvature + strength),
-            personal_steps=1,
-            clients_per_round=None,
-        )
-
-    states, _ = run(build, steps, clients(curvature=curvature))
+    build, numbers = exact_prox(1, curvature), {"lambda": strength, "beta": 1.0}
+    states, _ = run(build, steps, clients(curvature=curvature), **numbers)
     distance = states.server.model["w"] - CENTRES.mean(axis=0)
     factor = 1 - ETA * strength * curvature / (curvature + strength)
     close(distance[1:], factor * distance[:-1], 1e-6 * max(1.0, abs(factor) ** steps))

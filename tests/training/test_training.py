@@ -59,12 +59,6 @@ def test_distinct_positions_within_the_size(size, seed):
         assert ((row[real] >= 0) & (row[real] < max(size, 1))).all()
 
 
-def test_a_client_smaller_than_the_batch_gives_all_its_rows():
-    position, mask = map(np.asarray, run_distinct(KEY, jnp.int32(4), 6, 5))
-    for row, real in zip(position, mask, strict=True):
-        assert sorted(row[real]) == [0, 1, 2, 3]
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("size", [1, 2, 5, 9, 33, 600])
@@ -258,13 +252,6 @@ def test_padding_changes_nothing(how):
 def test_a_client_without_rows_does_not_move():
     for how in (STEPS, EPOCHS):
         same(trained(subset([]), how).params, start())
-
-
-def test_learning_rate_decays_by_round():
-    own, how = subset(range(4)), Local(0.1, 4, steps=1, decay=0.5)
-    first = trained(own, how).params["w"] - start()["w"]
-    third = trained(own, how, round=jnp.int32(2)).params["w"] - start()["w"]
-    np.testing.assert_allclose(third, 0.25 * first, rtol=1e-5)
 
 
 @pytest.mark.in_turn

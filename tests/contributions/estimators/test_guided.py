@@ -14,14 +14,11 @@ import pytest
 from fljax.contributions import RunRecord, agreement
 from fljax.contributions.estimators import estimate_run, gtg_shapley, multi_round
 from tests.contributions.estimators import runs
+from tests.contributions.estimators.runs import found
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation", "x64")]
 
 ORDERS = np.array(list(itertools.permutations(range(3))))
-
-
-def found(estimator, record, **how):
-    return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
 
 
 def test_all_orders_without_truncation_are_the_shapley_values_of_rounds():
