@@ -12,7 +12,7 @@ import pytest
 
 from fljax.contributions import coalition_value, exact_shapley, monte_carlo_shapley
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation", "x64")]
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation", "x64")]
 CLIENTS = 5
 BITS = 2 ** np.arange(CLIENTS)
 
@@ -94,7 +94,6 @@ def test_sampling_is_within_its_own_errors(antithetic):
     assert (abs(many.mean(axis=0) - expected) < 4 * errors.mean(axis=0) / 10).all()
 
 
-@pytest.mark.thorough
 def test_the_error_falls_with_more_permutations_and_in_pairs():
     value, expected = airport(np.arange(1.0, 9.0))
     key = jax.random.key(3)
@@ -133,7 +132,6 @@ def square(params):
     return jnp.sum(params["w"] ** 2) + params["b"] ** 2
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("weights", [None, (1.0, 3.0, 2.0)])
 def test_a_coalition_is_worth_its_mean_update(weights):
     a = np.ones(3) if weights is None else np.asarray(weights)

@@ -16,7 +16,7 @@ from fljax.contributions.estimators import estimate_run, gtg_shapley, multi_roun
 from tests.contributions.estimators import runs
 from tests.contributions.estimators.runs import found
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation", "x64")]
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation", "x64")]
 
 ORDERS = np.array(list(itertools.permutations(range(3))))
 
@@ -78,7 +78,6 @@ def sequential(value, rows, order_tolerance, orders):
     return total / len(orders), len(known)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("order_tolerance", [0.0, 0.3, 2.0])
 @pytest.mark.parametrize("seed", range(2))
 def test_truncation_is_that_of_the_sequential_rule(seed, order_tolerance):
@@ -97,7 +96,6 @@ def test_truncation_is_that_of_the_sequential_rule(seed, order_tolerance):
     assert result.cost.evaluations == count
 
 
-@pytest.mark.thorough
 def test_drawn_orders_converge():
     record = runs.record(runs.FOUR)
     exact: Any = {"round_tolerance": 0.0, "order_tolerance": 0.0}
@@ -112,14 +110,12 @@ def test_drawn_orders_converge():
     assert found(few, record, key=jax.random.key(1)).details["orders"] == 35
 
 
-@pytest.mark.thorough
 def test_values_may_be_rescaled():
     record, utility = additive([0.3, -0.1, 0.2])
     result = found(gtg_shapley(utility=utility, order_tolerance=0.0, rescale=True), record, key=jax.random.key(0))
     np.testing.assert_allclose(result.worth, np.array([0.3, -0.1, 0.2]) * 0.4 / 0.5, atol=1e-12)
 
 
-@pytest.mark.thorough
 def test_many_rows_have_no_table():
     record, utility = additive(np.arange(20.0))
     rule = gtg_shapley(utility=utility, order_tolerance=0.0, most_orders=2)
