@@ -121,7 +121,7 @@ def test_labels_beyond_the_classes_are_refused_before_training(run: str, whose: 
         "simulate": lambda: simulate(fedavg(PLAIN, LOCAL), wrong, rounds=1),
         "estimate": lambda: estimate(fedavg(PLAIN, LOCAL), wrong, Schedule(1)),
     }[run]
-    refuses(lambda: start(), rf"expected labels in 0..2, .*got label 3 of .*{named}")
+    refuses(start, rf"expected labels in 0..2, .*got label 3 of .*{named}")
 
 
 @pytest.mark.in_turn
