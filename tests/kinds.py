@@ -57,9 +57,9 @@ def _is_quick(item: pytest.Item) -> bool:
 
 
 def _put_off(items: Sequence[pytest.Item]) -> None:
-    """Makes those that are ``in_turn`` thorough. They are compiled as quick tests are."""
+    """Makes those that are ``in_turn`` thorough. They are compiled as quick tests are. A file may have exceptions."""
     for item in items:
-        if item.get_closest_marker("in_turn") is not None:
+        if item.get_closest_marker("in_turn") is not None and item.get_closest_marker("quick") is None:
             item.add_marker(QUICKLY)
             item.add_marker(pytest.mark.thorough)
 

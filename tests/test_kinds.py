@@ -80,10 +80,11 @@ def test_what_is_in_turn_is_thorough_and_compiled_as_quick_tests_are() -> None:
         Item("a.py::test_a", turn),
         Item("a.py::test_b[0]", turn),
         Item("a.py::test_b[1]", turn, thorough),
+        Item("a.py::test_c", turn, pytest.mark.quick.mark),
     ]
     kinds.split(items, kinds.Part(0, 1))
-    assert all("thorough" in item.marks for item in items)
-    assert [kinds.compiles_as_users_do(item) for item in items] == [False, False, True]
+    assert ["thorough" in item.marks for item in items] == [True, True, True, False]
+    assert [kinds.compiles_as_users_do(item) for item in items] == [False, False, True, False]
     for place in range(5):
         two: list[Any] = [Item(f"a.py::test_{name}", turn) for name in "abcdef"]
         kinds.split(two, kinds.Part(place, 5))

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from fljax.aggregators import clip, clip_to_median
 
+pytestmark = pytest.mark.in_turn
+
 RANDOM = np.random.default_rng(0)
 
 
@@ -38,7 +40,6 @@ def oracle(rows: np.ndarray, present: np.ndarray, times: float = 1.0) -> np.ndar
     return rows * share[:, None]
 
 
-@pytest.mark.in_turn
 def test_by_hand() -> None:
     """Norms 5, 1 and 10: the bound is 5, or 2.5."""
     updates = {"x": jnp.asarray([[3.0, 4.0], [0.0, 1.0], [-6.0, 8.0]])}
@@ -59,6 +60,7 @@ def test_is_numpys(sizes: list[float], mask: int, times: float) -> None:
     np.testing.assert_allclose(found, oracle(rows, present, times), rtol=1e-5)
 
 
+@pytest.mark.quick
 @given(st.lists(st.sampled_from([0.0, 1e-30, 1.0, 1e30]), min_size=1, max_size=7), st.integers(0, 127), st.booleans())
 def test_a_fixed_bound_is_numpys(sizes: list[float], mask: int, each: bool) -> None:
     rows = np.random.default_rng(mask).normal(size=(len(sizes), 6)) * np.asarray(sizes)[:, None]
@@ -70,6 +72,7 @@ def test_a_fixed_bound_is_numpys(sizes: list[float], mask: int, each: bool) -> N
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-37)
 
 
+@pytest.mark.quick
 def test_an_update_without_a_direction_is_not_made_finite() -> None:
     found = flat(clip(stacked(np.array([[1.0, np.nan, 2, 0, 0, 0], [3, 4, 0, 0, 0, 0]])), 1.0))
     assert np.isnan(found[0, 1])
@@ -77,7 +80,6 @@ def test_an_update_without_a_direction_is_not_made_finite() -> None:
     np.testing.assert_allclose(found[1, :2], [0.6, 0.8], rtol=1e-6)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("attackers", [1, 2, 3])
 def test_half_of_the_rows_cannot_raise_the_bound(attackers: int) -> None:
     """The lower of two medians: with 3 of 6 rows of any size no row is longer than the longest honest one."""
@@ -91,7 +93,6 @@ def test_half_of_the_rows_cannot_raise_the_bound(attackers: int) -> None:
         assert np.isfinite(found).all()
 
 
-@pytest.mark.in_turn
 def test_absent_rows_are_never_read() -> None:
     rows = RANDOM.normal(size=(5, 6))
     present = np.array([True, False, True, True, False])
@@ -101,7 +102,6 @@ def test_absent_rows_are_never_read() -> None:
     assert np.isnan(found[~present]).all()
 
 
-@pytest.mark.in_turn
 def test_zeros_half_precision_and_nothing() -> None:
     zeros = clip_to_median(stacked(np.zeros((3, 6))))
     assert not flat(zeros).any()
@@ -111,7 +111,6 @@ def test_zeros_half_precision_and_nothing() -> None:
     assert clip_to_median(()) == ()
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_rows_that_are_not_finite_are_the_longest(bad: float) -> None:
     """Two of five rows: they do not lower the bound of the others, and stay what the engine finds."""
@@ -126,7 +125,6 @@ def test_rows_that_are_not_finite_are_the_longest(bad: float) -> None:
     np.testing.assert_allclose(flat(clip_to_median(stacked(most)))[:2], rows[:2], rtol=1e-6)
 
 
-@pytest.mark.in_turn
 def test_without_updates_the_bound_has_no_derivative() -> None:
     """A round to which nobody comes must not spoil the gradient of a run by NaN."""
     rows, nobody = jnp.asarray(RANDOM.normal(size=(3, 6))), jnp.zeros(3, bool)
@@ -135,7 +133,6 @@ def test_without_updates_the_bound_has_no_derivative() -> None:
     assert clip_to_median(jnp.zeros((0, 6))).shape == (0, 6)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("clipped", [clip_to_median, functools.partial(clip, bound=1.5)])
 def test_a_row_of_zeros_has_finite_gradients(clipped: Callable[[Any], Any]) -> None:
     """Beside rows that are shortened; it is not, so its gradient is that of what is summed."""

@@ -114,18 +114,3 @@ def test_contributions_sum_to_zero(seed, shape):
     found = np.asarray(shapley_first_order(gradients, updates, weights))
     np.testing.assert_allclose(found.sum(axis=1), 0, atol=2e-5)
     assert not found.T[~members].any()
-
-
-@pytest.mark.in_turn
-def test_everything_runs_under_jit_and_vmap():
-    gradients = {"w": jnp.ones((3, 3, 2)), "b": jnp.ones((3, 2))}
-    members, sizes = jnp.asarray(MEMBERS), jnp.asarray(SIZES)
-
-    def whole(updates):
-        weights = member_weights(members, sizes)
-        return cluster_means(updates, members, sizes), shapley_first_order(gradients, updates, weights)
-
-    single = jax.jit(whole)(tree())
-    twice = jax.jit(jax.vmap(whole))(jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), tree()))
-    for one, both in zip(jax.tree.leaves(single), jax.tree.leaves(twice), strict=True):
-        np.testing.assert_allclose(both[1], one, rtol=1e-5, atol=1e-6)

@@ -87,17 +87,6 @@ def test_double_precision(x64):
     assert weighted_mean({"w": jnp.asarray(leaf)}, weights)["w"].dtype == jnp.float64
 
 
-@pytest.mark.in_turn
-def test_transforms():
-    updates, weights = {"w": jnp.arange(6.0).reshape(3, 2)}, jnp.array([1.0, 2.0, 3.0])
-    expected = weighted_mean(updates, weights)["w"]
-    np.testing.assert_allclose(jax.jit(weighted_mean)(updates, weights)["w"], expected, rtol=1e-6)
-    both = jax.vmap(weighted_mean, (None, 0))(updates, jnp.stack([weights, jnp.zeros(3)]))["w"]
-    np.testing.assert_allclose(both, np.stack([expected, np.zeros(2)]), rtol=1e-6)
-    slope = jax.grad(lambda u: weighted_mean(u, weights)["w"].sum())(updates)["w"]
-    np.testing.assert_allclose(slope, np.repeat(np.asarray(weights)[:, None] / 6, 2, axis=1), rtol=1e-6)
-
-
 def loaded_by(statement):
     """Which modules a fresh interpreter has after a statement."""
     code = f"{statement}\nimport sys\nprint(*sorted(sys.modules))"

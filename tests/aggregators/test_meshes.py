@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from fljax import aggregators as ag
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 
 S, N, C = 4, 4, 2
 CLIENTS = PartitionSpec("clients")
@@ -141,7 +141,6 @@ def on_mesh(kind, spec, data):
     return mesh, jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(mesh, spec)), data)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("spec", [CLIENTS, PartitionSpec()], ids=["sharded", "replicated"])
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 def test_every_aggregator_on_a_mesh(kind, spec, data, expected):
@@ -149,7 +148,6 @@ def test_every_aggregator_on_a_mesh(kind, spec, data, expected):
     same(jax.jit(everything)(placed), expected)
 
 
-@pytest.mark.thorough
 def test_calls_outside_of_jit_and_gradients(data, expected):
     mesh, placed = on_mesh(AxisType.Explicit, CLIENTS, data)
     results: Any = expected["rows"]["whole"]
@@ -170,7 +168,6 @@ def by_lane(x):
     return jax.tree.map(lambda leaf: leaf.reshape(2, leaf.shape[0] // 2, *leaf.shape[1:]), x)
 
 
-@pytest.mark.thorough
 def test_split_over_a_mapped_axis(data, expected):
     """Every lane holds half of the rows, and gets what one call with all of them gives."""
     found = jax.jit(jax.vmap(functools.partial(of_rows, axis_name="lanes"), axis_name="lanes"))(by_lane(data))
@@ -179,7 +176,6 @@ def test_split_over_a_mapped_axis(data, expected):
     same(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found["mine"]), expected["rows"]["mine"])
 
 
-@pytest.mark.thorough
 def test_split_over_devices(data, expected):
     mesh = jax.make_mesh((2,), ("clients",), axis_types=(AxisType.Auto,))
     split = jax.shard_map(
@@ -191,7 +187,6 @@ def test_split_over_devices(data, expected):
     same(jax.jit(split)(data), expected["rows"])
 
 
-@pytest.mark.thorough
 def test_gradients_through_a_split(data):
     """The largest power of q-FFL, a maximum over devices, is a constant of differentiation."""
     loss = jnp.where(data["present"], data["gap"] + 1, 1)

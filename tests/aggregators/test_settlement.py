@@ -19,7 +19,7 @@ from fljax.aggregators.tokens import lots
 from tests.drawn import at_most
 from tests.precision import enable_x64
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 N, C = 5, 2
 MOST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
@@ -75,7 +75,6 @@ def test_a_supply_that_does_not_fit_is_refused():
     assert int(ledger.paid.sum()) == 2 * 10**9
 
 
-@pytest.mark.in_turn
 def test_prices_by_cluster():
     """In the order of priority, clients take what their tokens still cover."""
     wanted = jnp.asarray([[1, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]], bool)
@@ -92,7 +91,6 @@ def test_prices_by_cluster():
     np.testing.assert_array_equal(affordable(*rich, price=(2**31 - 2, 2**31 - 1)), [[1, 0]])
 
 
-@pytest.mark.in_turn
 def test_equal_prices_of_clusters_are_one_price():
     draw = np.random.default_rng(0)
     priority, wanted = jnp.asarray(draw.random((40, 4))), jnp.asarray(draw.random((40, 4)) < 0.7)
@@ -205,6 +203,7 @@ def test_divisible_pools_do_not_fall_below_zero():
         np.testing.assert_allclose(np.asarray(ledger.tokens, np.float64).sum() + ledger.pools[0], 7300, rtol=1e-5)
 
 
+@pytest.mark.quick
 def test_shares_of_many_members_are_exact():
     """Beyond 46,340 members products of two places leave 32 bits: long multiplication, checked by Python's integers."""
     rng = np.random.default_rng(3)
@@ -216,7 +215,6 @@ def test_shares_of_many_members_are_exact():
     np.testing.assert_array_equal(found[1], a.astype(object) * b % n)
 
 
-@pytest.mark.in_turn
 def test_lots_depend_on_the_round_and_on_the_client_alone():
     key = jax.random.key(5)
     np.testing.assert_array_equal(lots(key, (4, 2)), lots(key, (9, 2))[:4])
@@ -280,20 +278,10 @@ def test_no_id_is_favoured_under_honest_play():
 @pytest.mark.thorough
 def test_debts_are_not_forgiven():
     """Conservation holds for whatever stands in the books."""
-    nobody = jnp.zeros((2, 1), bool)
-    ledger = settle_tokens(
-        jnp.asarray([-5, 10]),
-        jnp.asarray([-3]),
-        jnp.zeros(1),
-        nobody,
-        jnp.zeros((2, 1)),
-        jnp.zeros((2, 1), int),
-        jnp.ones(1),
-    )
+    ledger = books([-5, 10], jnp.zeros((2, 1), bool), pools=-3, accuracy=1.0)
     assert (ledger.tokens.tolist(), ledger.pools.tolist()) == ([-5, 10], [-3])
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("ranked", ["members", "all"])
 def test_who_is_not_eligible_neither_pays_nor_is_paid(ranked):
     """Two members pay 6 each: shares of contribution are 4 and 2, and of participation 4 and 2."""

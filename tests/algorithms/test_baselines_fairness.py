@@ -21,12 +21,11 @@ from tests.algorithms.quadratic import (
 )
 from tests.algorithms.rounds_tools import close
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 SYMMETRIC = {"centres": np.concatenate([np.eye(3), -np.eye(3)[:1]]), "curvature": 1.5}
 
 
-@pytest.mark.in_turn
 def test_qffl_with_equal_losses_shortens_the_mean(x64):
     def build(values):
         return qffl(quadratic(values["start"]), how(1), q=values["q"], clients_per_round=None)
@@ -47,7 +46,6 @@ def agnostic(values):
     return algorithm._replace(init_server=mixed)
 
 
-@pytest.mark.in_turn
 def test_afl_with_a_fixed_mixture_is_weighted_gradient_descent(exact):
     mixture = np.array([0.1, 0.2, 0.3, 0.4])
     states, records = run(agnostic, 4, rate=ETA, mixture_rate=0.0, mixture=mixture)
@@ -64,7 +62,6 @@ def test_afl_with_a_fixed_mixture_is_weighted_gradient_descent(exact):
         close(records["loss"][t], expected[records["cohort_id"][t]], 10 * exact)
 
 
-@pytest.mark.in_turn
 def test_afl_keeps_equal_losses_equal_and_finds_the_fairest_model(x64):
     alike = {"centres": np.array([[1.0, 0, 0], [-1.0, 0, 0], [0, 1.0, 0], [0, -1.0, 0]]), "curvature": 1.0}
     uniform = np.full(4, 0.25)
@@ -84,7 +81,6 @@ def weighted(values):
     return algorithm._replace(init_server=given)
 
 
-@pytest.mark.in_turn
 def test_agreement_is_fedavg(x64):
     for threshold in (np.inf, -np.inf):  # all are satisfied, none is
         states, _ = run(weighted, 3, threshold=np.full(4, threshold), weights=np.full(4, 0.25))
@@ -92,7 +88,6 @@ def test_agreement_is_fedavg(x64):
         close(states.server.model["w"], follow(START, 3, 3), 1e-12)
 
 
-@pytest.mark.in_turn
 def test_who_is_at_the_threshold_is_unsatisfied(x64):
     uniform, loss = np.full(4, 0.25), np.empty(4)
     _, records = run(weighted, 1, threshold=np.zeros(4), weights=uniform)
@@ -102,7 +97,6 @@ def test_who_is_at_the_threshold_is_unsatisfied(x64):
     np.testing.assert_allclose(states.server.weights[1] * 6, [2, 1, 2, 1], rtol=1e-12)
 
 
-@pytest.mark.in_turn
 def test_one_of_two_who_is_never_satisfied(x64):
     data = clients(CENTRES[:2], CURVATURE[:2])
     states, records = run(weighted, 8, data, threshold=[-np.inf, np.inf], weights=[0.5, 0.5])
@@ -119,7 +113,6 @@ def test_one_of_two_who_is_never_satisfied(x64):
         np.testing.assert_allclose(records["effort"][t], np.array([2 * share, 2 - 2 * share])[records["cohort_id"][t]])
 
 
-@pytest.mark.in_turn
 def test_local_steps_have_bounds(x64):
     """Each client's centre has an axis of its own, along which the number of its steps shows."""
     weights = np.array([0.97, *[0.03 / 13] * 13])

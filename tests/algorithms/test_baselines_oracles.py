@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
+from fljax.algorithms import afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
 from fljax.algorithms.fedprox import work
 from fljax.core.trees import take, zeros_like
 from fljax.engine.rounds.states import initial_state, local_data
@@ -24,7 +24,6 @@ from tests.algorithms.quadratic import (
     clients,
     follow,
     how,
-    losses,
     quadratic,
     run,
     trained,
@@ -32,7 +31,7 @@ from tests.algorithms.quadratic import (
 from tests.algorithms.rounds_tools import SEED, TASK, close, federation, history, stored
 from tests.toys.quick import QUICK
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 # --- Reductions to FedAvg -----------------------------------------------------------------------------------
 
@@ -86,17 +85,6 @@ def test_equals_uniform_fedavg(name, exact):
         close(states.server.model["w"], follow(START, steps_of(name), 3, momentum, server_lr), exact)
 
 
-@pytest.mark.in_turn
-def test_incfl_with_everybody_at_the_threshold_is_fedavg(exact):
-    def build(values):
-        task = quadratic(values["start"])
-        return incfl(task, how(3), threshold=values["rho"], eps=0.0, clients_per_round=None)
-
-    states, records = run(build, 1, rho=losses(START))
-    close(states.server.model["w"], follow(START, 3, 1), exact)
-    close(records["weight"], np.full((1, 4), 0.25), exact)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fedprox", "qffl", "scaffold"])
 def test_equals_fedavg_with_the_same_batches(name):
@@ -115,7 +103,6 @@ def ragged_fedavg(_):
 # --- FedProx ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn
 def test_fedprox_solves_the_proximal_problem(x64):
     def build(values):
         return fedprox(quadratic(values["start"]), how(3, values["rate"]), mu=values["mu"], clients_per_round=None)
@@ -133,7 +120,6 @@ def test_fedprox_solves_the_proximal_problem(x64):
     close(states.server.model["w"][1], ((1.5 * CENTRES + 2 * START) / 3.5).mean(axis=0), 1e-12)
 
 
-@pytest.mark.in_turn
 def test_the_first_step_of_fedprox_is_fedavgs(exact):
     def build(values):
         return fedprox(quadratic(values["start"]), how(1), mu=values["mu"], clients_per_round=None)
@@ -145,7 +131,6 @@ def test_the_first_step_of_fedprox_is_fedavgs(exact):
 # --- SCAFFOLD -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("local", [Local(0.1, 3, steps=5), Local(0.1, 3, epochs=5)], ids=["steps", "epochs"])
 def test_work_of_stragglers(local):
     rows, times = Rows(jnp.arange(8, dtype=jnp.int32), jnp.int32(7)), 1 if local.steps else 3
@@ -163,7 +148,6 @@ def scaffolded(steps, option: Any = "II", clients_per_round=None):
     return build
 
 
-@pytest.mark.in_turn
 def test_scaffold_with_one_step_is_gradient_descent(exact):
     states, _ = run(scaffolded(1), 4)
     close(states.server.model["w"], follow(START, 1, 4), exact)
@@ -173,7 +157,6 @@ def test_scaffold_with_one_step_is_gradient_descent(exact):
         close(states.server.control["w"][t + 1], slopes.mean(axis=0), 10 * exact)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold_begins_as_fedavg_and_finds_what_fedavg_misses(option, x64):
     states, _ = run(scaffolded(3, option), 40)
@@ -188,7 +171,6 @@ def test_scaffold_begins_as_fedavg_and_finds_what_fedavg_misses(option, x64):
         close(states.server.model["w"], follow(START, 3, 40, **same), 1e-12)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("option", [pytest.param("I", marks=pytest.mark.slow), "II"])
 def test_scaffold_with_a_tenth_of_the_clients(option, x64):
     """c moves by the cohort's sum over ALL clients: over the cohort alone it runs away."""
@@ -213,6 +195,7 @@ def test_scaffold_with_a_tenth_of_the_clients(option, x64):
 # --- Per-FedAvg ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("hessian", ["none", "exact", "difference"])
 def test_perfedavg_factors(hessian, x64):
@@ -228,7 +211,6 @@ def test_perfedavg_factors(hessian, x64):
         close(states.server.model["w"][1], wanted, 1e-12 if hessian != "difference" else 1e-9)
 
 
-@pytest.mark.in_turn
 def test_perfedavg_rests_at_the_minimum_of_the_meta_loss(x64):
     def build(values):
         return perfedavg(
@@ -241,7 +223,6 @@ def test_perfedavg_rests_at_the_minimum_of_the_meta_loss(x64):
     close(run(build, 200, alpha=0.2)[0].server.model["w"][-1], minimum, 1e-9)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(("round", "rate"), [(0, 0.3), (2, 0.075)])
 def test_perfedavg_deploys_with_the_rate_of_the_round(round, rate):
     algorithm = perfedavg(quadratic(START), how(1)._replace(decay=0.5), alpha="local", clients_per_round=None)
@@ -254,22 +235,22 @@ def test_perfedavg_deploys_with_the_rate_of_the_round(round, rate):
 # --- pFedMe -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn
+def exact_prox(steps, curvature):
+    """pFedMe whose personal models are exact proximal points, after one step."""
+    return lambda values: pfedme(
+        quadratic(values["start"]),
+        how(steps),
+        regularisation=values["lambda"],
+        personal_learning_rate=1 / (curvature + values["lambda"]),
+        personal_steps=1,
+        server_lr=values["beta"],
+        clients_per_round=None,
+    )
+
+
 def test_pfedme_follows_the_moreau_gradient(x64):
     curvature, steps = 1.5, 3
-    data = clients(curvature=curvature)
-
-    def build(values):
-        return pfedme(
-            quadratic(values["start"]),
-            how(steps),
-            regularisation=values["lambda"],
-            personal_learning_rate=1 / (curvature + values["lambda"]),  # one step is the exact prox
-            personal_steps=1,
-            server_lr=values["beta"],
-            clients_per_round=None,
-        )
-
+    data, build = clients(curvature=curvature), exact_prox(steps, curvature)
     for strength, beta in ((2.0, 1.0), (3.0, 0.6), (0.0, 1.0), (2.0, 0.0)):
         states, _ = run(build, 1, data, **{"lambda": strength, "beta": beta})
         slope = strength * curvature / (curvature + strength)  # of the Moreau envelope: slope (y - c)
@@ -281,23 +262,12 @@ def test_pfedme_follows_the_moreau_gradient(x64):
             np.testing.assert_allclose(states.server.model["w"][1], START, rtol=1e-12)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(("times", "swings", "converges"), [(0.9, False, True), (1.9, True, True), (2.5, True, False)])
 def test_where_pfedme_is_stable(x64, times, swings, converges):
     """1 and 2 are the bounds of ``eta lambda`` where curvature is large; with the exact prox."""
     curvature, strength, steps = 1000.0, times / ETA, 12
-
-    def build(values):
-        return pfedme(
-            quadratic(values["start"]),
-            how(1),
-            regularisation=strength,
-            personal_learning_rate=1 / (curvature + strength),
-            personal_steps=1,
-            clients_per_round=None,
-        )
-
-    states, _ = run(build, steps, clients(curvature=curvature))
+    build, numbers = exact_prox(1, curvature), {"lambda": strength, "beta": 1.0}
+    states, _ = run(build, steps, clients(curvature=curvature), **numbers)
     distance = states.server.model["w"] - CENTRES.mean(axis=0)
     factor = 1 - ETA * strength * curvature / (curvature + strength)
     close(distance[1:], factor * distance[:-1], 1e-6 * max(1.0, abs(factor) ** steps))
@@ -305,7 +275,6 @@ def test_where_pfedme_is_stable(x64, times, swings, converges):
     assert (np.abs(distance[-1]).max() < np.abs(distance[0]).max()) == converges
 
 
-@pytest.mark.in_turn
 def test_pfedme_without_regularisation_only_decays():
     """lambda = 0 is no division by zero where weights decay."""
     local = how(2)._replace(weight_decay=0.1)
@@ -341,6 +310,7 @@ def untrained(data):
     return found
 
 
+@pytest.mark.quick
 def test_without_rounds_the_model_is_the_initial_one():
     for name, (shared, deployed) in untrained(stored(clients())).items():
         np.testing.assert_array_equal(shared["w"], START.astype(np.float32))

@@ -33,7 +33,7 @@ from tests.oracles import numpy_baselines as oracle
 from tests.oracles import numpy_round
 from tests.toys.quick import QUICK
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 UNIFORM = np.array([0, 0.25, 0.25, 0.25, 0.25])  # by id
 
@@ -72,7 +72,6 @@ def model_of(state):
     return state.server.model
 
 
-@pytest.mark.in_turn
 @cases(
     ["how", "arguments"],
     {"size": (STEPS, {"weights": "size"}), "uniform": (EPOCHS, {"weights": "uniform", "server_lr": 0.8})},
@@ -84,7 +83,6 @@ def test_fedprox(how, arguments, tolerance):
     agrees(run(fedprox, how, mu=0.6, **arguments), step, how, model_of, tolerance)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
 def test_stragglers_of_fedprox_train_less(how, x64):
     taken = []
@@ -104,7 +102,6 @@ def test_stragglers_of_fedprox_train_less(how, x64):
     assert any(steps < usual for steps, usual in taken)
 
 
-@pytest.mark.in_turn
 def test_without_stragglers_nothing_changes():
     plain = run(fedprox, STEPS, mu=0.6)
     jax.tree.map(np.testing.assert_array_equal, plain.states, run(fedprox, STEPS, mu=0.6, stragglers=0).states)
@@ -139,7 +136,6 @@ def test_scaffold(how, option, weights, tolerance):
     agrees(run(scaffold, how, option=option, weights=weights, server_lr=0.9), step, how, reads, tolerance)
 
 
-@pytest.mark.in_turn
 def test_scaffolds_variate_is_the_mean_by_size(x64):
     """... of all c_k, also of those who never took part."""
     states = run(scaffold, STEPS, clients_per_round=2, weights="size").states
@@ -163,6 +159,7 @@ def triples(id, t, how):
     return oracle.Triples(x.astype(np.float64), y, list(zip(*drawn, strict=True)))
 
 
+@pytest.mark.quick
 @pytest.mark.sampled(3)
 @cases(
     ["how", "hessian", "weights", "alpha"],
@@ -197,7 +194,6 @@ def test_perfedavg(how, hessian, weights, alpha, tolerance):
     agrees(run(perfedavg, how, alpha=alpha, weights=weights, **options), step, how, model_of, tolerance)
 
 
-@pytest.mark.in_turn
 @cases(
     ["how", "weights"],
     {"steps": (STEPS, "uniform"), "epochs": (EPOCHS, "uniform"), "steps-size": (STEPS, "size")},
@@ -215,7 +211,6 @@ def test_pfedme(how, weights, tolerance):
     agrees(run(pfedme, how, weights=weights, **rates, **options), step, how, reads, tolerance)
 
 
-@pytest.mark.in_turn
 @MODES
 def test_qffl(how, tolerance):
     q = 2.5 if how is STEPS else 0.4
@@ -250,7 +245,6 @@ def check_afl(ran, how, oracle_round, tolerance, check, to_do=None):
     assert np.ptp(last.mixture[1:]) > 0.05
 
 
-@pytest.mark.in_turn
 @MODES
 def test_afl(how, tolerance):
     """Whatever the steps say, a round is one batch."""
@@ -263,7 +257,6 @@ def test_afl(how, tolerance):
     check_afl(ran, how, oracle.afl_round, tolerance, check, how._replace(steps=1, epochs=None))
 
 
-@pytest.mark.in_turn
 @cases(
     ["how", "clients_per_round"],
     {"steps": (STEPS, None), "epochs": (EPOCHS, None), "steps-part": (STEPS, 3), "epochs-part": (EPOCHS, 3)},
@@ -283,7 +276,6 @@ def test_afl_with_local_training(how, clients_per_round, tolerance):
     check_afl(ran, how, oracle.afl_model_round, tolerance, check)
 
 
-@pytest.mark.in_turn
 def test_one_local_step_of_afl_is_its_gradient():
     how = STEPS._replace(steps=1, weight_decay=0.1)
     found, expected = (run(afl, how, updates=each, mixture_learning_rate=0.9) for each in ("model", "gradient"))
@@ -298,7 +290,6 @@ def mwfed_of(state):
     return state.server.model, state.server.weights
 
 
-@pytest.mark.in_turn
 @cases(["how", "clients_per_round"], {"steps": (STEPS, None), "epochs": (EPOCHS, 3)}, ["steps-single", "epochs-double"])
 def test_mwfed_in_local_steps(how, clients_per_round, tolerance):
     most, efforts = 4, []
@@ -331,7 +322,6 @@ def pooled_rows(clients, id, round, batch, count):
     return jax.vmap(one)(jnp.arange(count))
 
 
-@pytest.mark.in_turn
 @cases([], {"steps": ()}, ["steps-double"])
 def test_mwfed_in_pooled_steps(tolerance):
     def step(round, state):
@@ -373,7 +363,6 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.in_turn
 @cases(["name"], {name: (name,) for name in OPTIMIZERS}, ["fedavgm-single", "fedadam-double"])
 def test_server_optimizer(name, tolerance):
     """Three rounds, the second of them empty: neither the model nor the optimizer's state moves."""

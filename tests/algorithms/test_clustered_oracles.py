@@ -24,7 +24,7 @@ from tests.algorithms.rounds_tools import TASK, close, federation, history, stor
 from tests.oracles import numpy_clustered as oracle
 from tests.toys.quick import QUICK
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 ROUNDS, STEPS = 4, 3
 # Two groups of clients that are far from each other, and models on either side.
@@ -33,6 +33,7 @@ SIDES = np.array([[-1.0, -0.5, -1.0], [1.0, 0.5, 0.8]])
 MEMBERS = [[2, 3, 4], [0, 1]]
 
 
+@pytest.mark.quick
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
 def test_ifca_with_one_cluster_is_uniform_fedavg(averaging, exact):
@@ -75,7 +76,6 @@ def test_one_cluster_is_fedavg_with_the_same_batches(build, weights, exact):
     close(records["weight"], others["weight"], exact)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
 def test_ifca_finds_separated_groups(averaging, x64):
     def build(values):
@@ -113,7 +113,6 @@ def test_permuted_clusters_give_permuted_results(build, exact):
         close(other.clients.mixture, plain.clients.mixture[:, :, order], 10 * exact)
 
 
-@pytest.mark.in_turn
 def test_equal_models_are_all_of_the_first_cluster():
     """And a model that nobody chose stays bit for bit."""
 
@@ -128,7 +127,6 @@ def test_equal_models_are_all_of_the_first_cluster():
     np.testing.assert_array_equal(models(states)[2, 2], models(states)[0, 2])
 
 
-@pytest.mark.in_turn
 def test_losses_of_rows_in_parts():
     """Clients of more rows than are evaluated at a time, fewer, and none; what lies beyond them is never read."""
     rng = np.random.default_rng(0)
@@ -171,7 +169,6 @@ def test_a_stranger_gets_what_somebody_with_its_rows_gets_who_never_trained(buil
     assert max(np.abs(other - found[0]).max() for other in found) > 0.01
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("build", [ifca, fedsoft, fedem], ids=["ifca", "fedsoft", "fedem"])
 def test_without_rounds_models_are_the_initial_ones(build):
     algorithm = build(SCATTERED, SMALL, clusters=3)

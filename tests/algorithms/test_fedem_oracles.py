@@ -22,9 +22,10 @@ from tests.precision import enable_x64
 
 SEAT = Seat(jnp.int32(0), jnp.int32(0), jnp.int32(0))
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 
+@pytest.mark.quick
 @pytest.mark.sampled(2)
 def test_equal_components_stay_equal(exact):
     algorithm = fedem(TASK, SMALL, clusters=3)  # the parameters of TASK are those of any key
@@ -35,7 +36,6 @@ def test_equal_components_stay_equal(exact):
     assert np.abs(np.diff(states.server.models["w"], axis=0)).max() > 0.01
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_responsibilities_sum_to_1(dtype):
     rng = np.random.default_rng(0)
@@ -87,7 +87,6 @@ def gaussian(steps, rate):
     return build
 
 
-@pytest.mark.in_turn
 def test_exact_steps_of_one_client_are_those_of_a_gaussian_mixture(x64):
     """``w_c = sum_i r_ic x_i / sum_i r_ic``; the likelihood never falls."""
     rounds, sizes = 12, (8,)
@@ -105,7 +104,6 @@ def test_exact_steps_of_one_client_are_those_of_a_gaussian_mixture(x64):
     assert found[-1] - found[0] > 1
 
 
-@pytest.mark.in_turn
 def test_the_likelihood_of_several_clients_never_falls(x64):
     """One gradient step of length 1: the curvature of the M-step's objective is a mean of shares, at most 1."""
     rounds = 40
@@ -116,7 +114,6 @@ def test_the_likelihood_of_several_clients_never_falls(x64):
     assert np.ptp(states.clients.mixture[-1][:, 0]) > 0.2  # clients differ
 
 
-@pytest.mark.in_turn
 def test_predictions_are_a_mixture_of_probabilities():
     rng = np.random.default_rng(0)
     both = {"w": jnp.asarray(rng.normal(size=(2, 3, 4)), jnp.float32), "b": jnp.zeros((2, 4))}
@@ -132,7 +129,6 @@ def test_predictions_are_a_mixture_of_probabilities():
         assert np.isfinite(algorithm.predict(Mixture(far, jnp.asarray(mixture)), x)).all()
 
 
-@pytest.mark.in_turn
 def test_the_model_of_a_cluster_is_a_component():
     algorithm = fedem(SCATTERED, SMALL, clusters=3)
     server = algorithm.init_server(jax.random.key(0), None)  # type: ignore
@@ -145,7 +141,6 @@ def test_the_model_of_a_cluster_is_a_component():
     assert np.ptp(loss) > 0.1
 
 
-@pytest.mark.in_turn
 def test_strangers_and_latecomers_find_their_mixture(x64):
     """E-steps alone raise the likelihood of a mixture; none leave it as it is."""
     data, task = points(), quadratic.quadratic(jnp.zeros(2))._replace(classes=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -29,7 +30,7 @@ from tests.toys.task import logistic_regression
 NOTHING = Subset(Examples(jnp.zeros((0, 3)), jnp.zeros(0, jnp.int32)), Rows(jnp.zeros(0, jnp.int32), jnp.int32(0)))
 NOT_READ = jax.random.key(0), Seat(jnp.int32(0), jnp.int32(0), jnp.int32(0)), LocalData(NOTHING, NOTHING, NOTHING)
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 ROUNDS, STEPS = 4, 2
 POPULATION = len(CENTRES)
@@ -55,49 +56,40 @@ def ragged(build, sizes=RAGGED, rounds=3, task=TASK):
 # --- Ditto --------------------------------------------------------------------------------------------------
 
 
-def dittoed(values):
-    return ditto(
+@functools.cache
+def dittoed(steps):
+    """Personal models take as many steps as global ones if none are given."""
+    return lambda values: ditto(
         quadratic.quadratic(values["start"]),
         how(STEPS),
         regularisation=values["regularisation"],
         personal_learning_rate=values["rate"],
+        personal_steps=steps,
     )
 
 
-@pytest.mark.in_turn
-@pytest.mark.parametrize("regularisation", [0.0, 0.7, 2.0])
-def test_ditto_on_quadratics(regularisation, exact):
-    """v goes towards ``(a c + lambda w) / (a + lambda)`` by ``1 - eta (a + lambda)`` in every step; 0 is standalone."""
-    states, _ = run(dittoed, ROUNDS, regularisation=regularisation, rate=ETA)
+@pytest.mark.parametrize(
+    ("regularisation", "rate", "steps"),
+    [(0.0, ETA, None), (0.7, ETA, None), (2.0, ETA, None), (1.0, ETA, 120), (1e8, 1e-8, None)],
+    ids=["standalone", "0.7", "2.0", "converged", "held fast"],
+)
+def test_ditto_on_quadratics(regularisation, rate, steps, exact):
+    """v goes towards ``(a c + lambda w) / (a + lambda)`` by ``1 - eta (a + lambda)`` in every step.
+
+    With a lambda of 0 it is standalone, and with 1e8 and the rate of an exact proximal step the received model.
+    """
+    states, _ = run(dittoed(steps), ROUNDS, regularisation=regularisation, rate=rate)
     same(states.server.model["w"], SHARED, exact)
-    curvature = CURVATURE[:, None]
+    curvature, exact = CURVATURE[:, None], max(exact, 1e-7) if regularisation == 1e8 else exact
     for t in range(ROUNDS):
         target = (curvature * CENTRES + regularisation * SHARED[t]) / (curvature + regularisation)
         before = np.asarray(states.clients.personal["w"][t], np.float64)
-        expected = target + (1 - ETA * (curvature + regularisation)) ** STEPS * (before - target)
+        expected = target + (1 - rate * (curvature + regularisation)) ** (steps or STEPS) * (before - target)
         same(states.clients.personal["w"][t + 1], expected, exact)
     if regularisation == 0:
         same(states.clients.personal["w"], ALONE, exact)
     else:
         assert np.abs(states.clients.personal["w"] - ALONE).max() > 0.05
-
-
-@pytest.mark.in_turn
-def test_ditto_that_converges_solves_the_proximal_problem(exact):
-    build = lambda values: ditto(quadratic.quadratic(values["start"]), how(STEPS), personal_steps=120)  # noqa: E731
-    states, _ = run(build, ROUNDS)
-    curvature = CURVATURE[:, None]
-    for t in range(ROUNDS):
-        same(states.clients.personal["w"][t + 1], (curvature * CENTRES + SHARED[t]) / (curvature + 1), exact)
-
-
-@pytest.mark.in_turn
-def test_ditto_that_is_held_fast_is_the_received_model(exact):
-    """lambda = 1e8 with the rate of an exact proximal step."""
-    states, _ = run(dittoed, ROUNDS, regularisation=1e8, rate=1e-8)
-    held = np.broadcast_to(SHARED[:-1, None], (ROUNDS, *CENTRES.shape))
-    same(states.clients.personal["w"][1:], held, max(exact, 1e-7))
-    same(states.server.model["w"], SHARED, exact)
 
 
 @pytest.mark.thorough
@@ -125,7 +117,6 @@ def test_fedala_that_does_not_learn_is_fedavg(layers, exact):
     np.testing.assert_array_equal(found.clients.weights[0], 1)
 
 
-@pytest.mark.in_turn
 @pytest.mark.sampled(2)
 def test_fedala_that_does_not_learn_on_quadratics(exact):
     build = lambda values: fedala(  # noqa: E731
@@ -158,7 +149,6 @@ def test_fedala_with_weights_of_0_shares_the_lower_layers(exact):
     assert np.ptp(found.clients.model["w"][-1], axis=0).max() > 0.1
 
 
-@pytest.mark.in_turn
 def test_weights_of_fedala_stay_between_0_and_1():
     found = ragged(lambda *task: fedala(*task, layers=0, weight_learning_rate=2.0), rounds=8)
     weights = np.concatenate([leaf.reshape(9, -1) for leaf in found.clients.weights], axis=1)
@@ -272,6 +262,7 @@ CENTRE = CENTRES[0]
 NEAR, FAR = CENTRE + 0.01, CENTRE + np.array([3.0, -4.0, 5.0])
 
 
+@pytest.mark.quick
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("rate", [0.0, ETA], ids=["untrained", "trained"])
 @pytest.mark.parametrize(
@@ -300,6 +291,7 @@ def test_fedfomo_takes_what_is_better(before, models, start, better, rate, exact
     np.testing.assert_allclose(step[0], weights, rtol=1e3 * exact, atol=1e3 * exact)
 
 
+@pytest.mark.quick
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("liked", [[9.0, 0.0, 1.0, 0.0], [-9.0, 0.0, 1.0, 0.0]], ids=["sent", "not sent"])
 def test_the_own_model_of_fedfomo_competes_once_whether_it_is_sent_or_not(liked, exact):
@@ -323,7 +315,6 @@ def test_the_own_model_of_fedfomo_competes_once_whether_it_is_sent_or_not(liked,
     assert step[3] == 0
 
 
-@pytest.mark.in_turn
 def test_models_are_sent_by_affinity_and_ties_go_to_the_lower_id():
     algorithm = fedfomo(TASK, EPOCHS, models_sent=3)
     server = algorithm.init_server(jax.random.key(0), Census(jnp.array([2, 2, 2, 0, 2]), jnp.zeros(5, jnp.int32)))
@@ -338,7 +329,6 @@ def test_models_are_sent_by_affinity_and_ties_go_to_the_lower_id():
     assert np.asarray(down.id)[np.asarray(down.real)].tolist() == [1]
 
 
-@pytest.mark.in_turn
 def test_strangers_of_fedfomo_get_the_mean_of_what_was_uploaded():
     algorithm: Any = fedfomo(TASK, EPOCHS, models_sent=0)
     server = algorithm.init_server(jax.random.key(0), Census(jnp.array([1, 3, 4]), jnp.zeros(3, jnp.int32)))
@@ -422,7 +412,6 @@ def test_classes_may_change_their_names(exact):
     same(found.clients.model["head"], expected.clients.model["head"][..., order], exact)
 
 
-@pytest.mark.in_turn
 def test_while_no_class_is_known_the_head_decides():
     task = two_layers()
     algorithm = fedproto(task, EPOCHS)
@@ -441,7 +430,6 @@ def test_while_no_class_is_known_the_head_decides():
     close(found[:, 2], -np.square(np.asarray(representation) - np.asarray(representation[0])).sum(axis=1), 1e-5)
 
 
-@pytest.mark.in_turn
 def test_strangers_of_fedproto_have_no_scores():
     data = by_id(tiny_federation())
     algorithm = fedproto(logistic_regression(), Local(0.2, 2, steps=3))

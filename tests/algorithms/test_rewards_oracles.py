@@ -17,7 +17,7 @@ from fljax.training import Local
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, ETA, START, how, run, trained
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 ROUNDS, STEPS = 4, 2
 POPULATION = len(CENTRES)
@@ -43,7 +43,6 @@ def models(states):
     return np.asarray(states.server.models.values["w"], np.float64)
 
 
-@pytest.mark.in_turn
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("recovery", [0.0, 0.5, 1.0])
 def test_rate_1_is_fedavg_whatever_recovers(recovery, exact):
@@ -54,7 +53,6 @@ def test_rate_1_is_fedavg_whatever_recovers(recovery, exact):
     np.testing.assert_array_equal(records["rate"], 1)
 
 
-@pytest.mark.in_turn
 def test_rate_0_is_standalone(exact):
     states, _ = run(rewarded, ROUNDS, contribution=np.zeros(POPULATION), recovery=0.0)
     np.testing.assert_allclose(models(states), ALONE, rtol=exact, atol=exact)
@@ -76,7 +74,6 @@ def spread(values):
 OFFSET = np.arange(POPULATION)[:, None] * np.array([0.3, -0.2, 0.5])
 
 
-@pytest.mark.in_turn
 def test_without_recovery_differences_of_models_stay(exact):
     """Error propagation: all models move by the same mean."""
     numbers = {"contribution": np.ones(POPULATION), "offset": OFFSET}
@@ -86,7 +83,6 @@ def test_without_recovery_differences_of_models_stay(exact):
     assert np.abs(np.diff(models(states), axis=0)).max() > 0.1
 
 
-@pytest.mark.in_turn
 def test_recovery_ends_differences_of_models(exact):
     numbers = {"contribution": np.ones(POPULATION), "offset": OFFSET}
     states, _ = run(spread, ROUNDS, recovery=1.0, **numbers)
@@ -95,7 +91,6 @@ def test_recovery_ends_differences_of_models(exact):
     np.testing.assert_allclose(found[:, 0], states.server.reference["w"][1:], rtol=exact, atol=exact)
 
 
-@pytest.mark.in_turn
 def test_with_recovery_1_all_clients_hold_the_reference_model(exact):
     """Algorithm 1, lines 5 to 7: what a client gets of a round is the reference model with probability q."""
     states, records = run(rewarded, ROUNDS, contribution=np.linspace(0, 1, POPULATION), recovery=1.0)
@@ -104,7 +99,6 @@ def test_with_recovery_1_all_clients_hold_the_reference_model(exact):
     assert records["recovered"].all()
 
 
-@pytest.mark.in_turn
 def test_recovery_is_drawn_for_each_client_and_round():
     states, records = run(rewarded, 300, contribution=np.zeros(POPULATION), recovery=0.3)
     recovered = records["recovered"].astype(float)
@@ -116,7 +110,6 @@ def test_recovery_is_drawn_for_each_client_and_round():
     assert np.isfinite(models(states)).all()
 
 
-@pytest.mark.in_turn
 def test_what_contributes_more_averages_more():
     contribution = np.array([0.0, 1 / 3, 2 / 3, 1.0])
     states, records = run(rewarded, 60, contribution=contribution, recovery=0.0)
@@ -135,7 +128,6 @@ def same_curvature(build):
     return run(build, ROUNDS, data=data)
 
 
-@pytest.mark.in_turn
 def test_cgsv_iafl_of_equal_clients_is_fedavg(exact):
     states, records = same_curvature(lambda values: cgsv_iafl(quadratic.quadratic(values["start"]), how(STEPS)))
     expected = quadratic.follow(START, STEPS, ROUNDS, centres=CENTRES[:1], curvature=1.0)
@@ -150,7 +142,6 @@ def ranked(values):
     return rank(task, how(STEPS), rank_on="test")
 
 
-@pytest.mark.in_turn
 def test_rank_gives_the_best_everything_and_the_last_its_own(exact):
     data = quadratic.clients()
     data = data._replace(held={"test": Rows(jnp.arange(8, dtype=jnp.int32), jnp.int32(8))})
@@ -162,7 +153,6 @@ def test_rank_gives_the_best_everything_and_the_last_its_own(exact):
         np.testing.assert_allclose(models(states)[1, id], expected, rtol=exact, atol=exact)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("shared", [("w",), ()], ids=["all", "nothing"])
 def test_lg_fedavg_between_fedavg_and_standalone(shared, exact):
     build = lambda values: lg_fedavg(quadratic.quadratic(values["start"]), how(STEPS), shared=shared)  # noqa: E731

@@ -32,7 +32,7 @@ from tests.oracles import numpy_round
 STEPS, EPOCHS = Local(0.5, 3, steps=3), Local(0.5, 3, epochs=2, decay=0.5)
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 
 SIZE = fedavg(TASK, STEPS, clients_per_round=None)
@@ -104,7 +104,6 @@ def check_incfl(surrogate, normalise, how, tolerance, gap_scale=1.0):
         close(record["weight"][here], q, 10 * tolerance)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("algorithm", "how", "server_lr"), [(SIZE, STEPS, 1.0), (SLOW, EPOCHS, 0.8)], ids=["size", "uniform"]
 )
@@ -112,7 +111,6 @@ def test_fedavg_round(algorithm, how, server_lr):
     check_fedavg(algorithm, how, server_lr, 1e-5)
 
 
-@pytest.mark.in_turn
 def test_fedavg_round_in_double_precision(x64):
     check_fedavg(SIZE, STEPS, 1.0, 1e-10)
 
@@ -132,13 +130,11 @@ def test_incfl_round(surrogate, normalise, how):
     check_incfl(surrogate, normalise, how, 1e-5)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(("surrogate", "normalise", "how"), [("sigmoid", "mean", EPOCHS), VARIANTS[3]])
 def test_incfl_round_in_double_precision(surrogate, normalise, how, x64):
     check_incfl(surrogate, normalise, how, 1e-10)
 
 
-@pytest.mark.in_turn
 def test_incfl_round_with_a_scaled_gap(x64):
     check_incfl("sigmoid", "sum", STEPS, 1e-10, gap_scale=6.0)
 
@@ -152,7 +148,6 @@ def mean_loss(data, id):
     return lambda params: TASK.loss(TASK.logits(params, x), y).mean()
 
 
-@pytest.mark.in_turn
 def test_one_full_batch_step_is_gradient_descent():
     data = federation((5, 3, 7), (2, 0, 1))
     models, _ = run(fedavg(TASK, FULL, clients_per_round=None), data, 3)
@@ -168,13 +163,11 @@ def test_one_full_batch_step_is_gradient_descent():
         close(after, descent(before))
 
 
-@pytest.mark.in_turn
 def test_equal_sizes_make_both_weightings_agree():
     data = federation((3, 3, 3, 3, 3))
     close(*(run(algorithm, data, 2)[0][-1] for algorithm in (SIZE, UNIFORM)))
 
 
-@pytest.mark.in_turn
 def test_identical_clients_are_centralised_training():
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(5, 3)), rng.integers(0, 4, 5)
@@ -184,7 +177,6 @@ def test_identical_clients_are_centralised_training():
     close(models[-1], numpy_round.local_sgd(double(models[0]), alone, 0.5), 1e-5)
 
 
-@pytest.mark.in_turn
 def test_a_client_without_data_changes_nothing():
     found = []
     for data in (federation((5, 3, 7), (2, 0, 1)), federation((5, 3, 0, 7), (2, 0, 3, 1))):
@@ -196,7 +188,6 @@ def test_a_client_without_data_changes_nothing():
     close(*found)
 
 
-@pytest.mark.in_turn
 def test_direction_is_the_gradient_of_the_objective(x64):
     data, rho = federation((5, 3, 7), (2, 0, 1)), jnp.array([1.0, 0.4, 2.0])
     algorithm = incfl(TASK, FULL, threshold=rho, clients_per_round=None, server_lr=0.7, eps=0.01)
@@ -213,7 +204,6 @@ def test_direction_is_the_gradient_of_the_objective(x64):
     close(step, jax.tree.map(lambda g: factor * g, slope), 1e-9)
 
 
-@pytest.mark.in_turn
 def test_clients_at_their_threshold_give_uniform_fedavg():
     data = federation()
     (before, expected), _ = run(UNIFORM, data, 1)
@@ -223,7 +213,6 @@ def test_clients_at_their_threshold_give_uniform_fedavg():
     np.testing.assert_allclose(record["weight"], np.where(record["cohort_present"], 0.25, 0), rtol=1e-6)
 
 
-@pytest.mark.in_turn
 def test_clients_content_with_anything_freeze_the_model():
     data = federation()
     models, (_, record) = run(relu, data, 2, jnp.inf)
@@ -232,13 +221,13 @@ def test_clients_content_with_anything_freeze_the_model():
     assert np.isnan(record["loss"]).tolist() == (~record["cohort_present"]).tolist()
 
 
+@pytest.mark.quick
 def test_relu_with_all_above_their_threshold_is_uniform_fedavg():
     data = federation()
     models, _ = run(relu, data, 1, 0.0)
     close(models[-1], run(UNIFORM, data, 1)[0][-1])
 
 
-@pytest.mark.in_turn
 def test_a_threshold_is_a_number_or_one_per_client():
     data = federation()
     number, each = (run(relu, data, 1, rho) for rho in (1.3, np.full(5, 1.3)))

@@ -13,6 +13,7 @@ from fljax.config import ConfigError
 from fljax.config.name_resolution import resolved_of
 from fljax.config.reading import parse_grid
 from fljax.experiments import sweep
+from tests.refusals import refuses
 
 BASE: dict[str, Any] = {
     "rounds": 2,
@@ -59,8 +60,7 @@ def test_a_written_config_says_the_same() -> None:
     ],
 )
 def test_what_is_no_score_is_refused(metrics: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        _parse(**metrics)
+    refuses(lambda: _parse(**metrics), words, ConfigError)
 
 
 def test_a_sweep_may_choose_by_a_score_where_higher_is_better() -> None:
@@ -70,5 +70,4 @@ def test_a_sweep_may_choose_by_a_score_where_higher_is_better() -> None:
         raw = BASE | {"metrics": {"scores": scores}, "sweep": {"grid": grid, "metric": metric}}
         sweep.check(parse_grid(raw))  # raises nothing
     raw["sweep"] = {"grid": grid, "metric": "pooled_score_absolute_error"}
-    with pytest.raises(ConfigError, match=r"sweep.metric: expected one of the metrics"):
-        sweep.check(parse_grid(raw))
+    refuses(lambda: sweep.check(parse_grid(raw)), r"sweep.metric: expected one of the metrics", ConfigError)

@@ -19,6 +19,7 @@ from fljax.experiments.inputs.setup import build_world, resolve_setup
 from fljax.protocol import Features
 from fljax.results.events import Event, EventLog
 from fljax.results.identity import difference
+from tests.refusals import refuses
 from tests.toys import command
 from tests.toys.configs import config_text
 
@@ -135,8 +136,7 @@ def test_a_file_that_changes_is_counted_anew(config):
 def test_neither_clients_nor_a_partition(config):
     text = TEXT.replace('client = "hospital"\n', "")
     config.write_text(text)
-    with pytest.raises(ConfigError, match=r"data: expected client, which says whose row it is, or a partition"):
-        load(config)
+    refuses(lambda: load(config), r"data: expected client, which says whose row it is, or a partition", ConfigError)
 
 
 def test_nan_is_named(config):
@@ -208,8 +208,7 @@ def test_names_of_clients_that_differ_between_seeds(config):
         names = run.names_of(seed)
         assert names == federation.names
         assert sorted((*(names.clients or ()), *(names.unseen or ()))) == ["h0", "h1", "h2", "h3"]
-    with pytest.raises(ValueError, match="expected a position of a seed below 6, got 6"):
-        run.names_of(6)
+    refuses(lambda: run.names_of(6), "expected a position of a seed below 6, got 6")
 
 
 @pytest.mark.in_turn
@@ -361,5 +360,4 @@ def test_unseen_clients_that_cannot_be_are_a_sentence(config, changes, words):
 
 def test_named_clients_that_the_data_lack_are_a_sentence_when_all_keys_are_given(config):
     given = load(config, ['data.unseen=["h7"]', "data.partition=natural", "data.clients=2"])
-    with pytest.raises(ValueError, match="expected one of the owners h0, h1, h2, h3 as an unseen client, got 'h7'"):
-        build_world(given)
+    refuses(lambda: build_world(given), "expected one of the owners h0, h1, h2, h3 as an unseen client, got 'h7'")

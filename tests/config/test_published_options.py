@@ -13,6 +13,7 @@ from fljax import config
 from fljax.config import ConfigError
 from fljax.data import row_numbers
 from fljax.experiments.inputs.setup import build_federation, resolve_setup
+from tests.refusals import refuses
 from tests.toys.configs import BASE
 
 
@@ -50,8 +51,7 @@ def test_a_config_reaches_the_shares_of_groups() -> None:
         groups = [set(labels[rows]) for rows in row_numbers(federation, unseen=unseen)]
         assert [groups.count({group}) for group in range(3)] == expected
     options["shares"] = "half"
-    with pytest.raises(ConfigError, match=r"data\.partition_options\.shares: expected"):
-        config.parse(BASE | {"data": data})
+    refuses(lambda: config.parse(BASE | {"data": data}), r"data\.partition_options\.shares: expected", ConfigError)
 
 
 @pytest.mark.in_turn
@@ -75,5 +75,4 @@ def test_a_config_reaches_the_initialisation_of_a_model() -> None:
     ],
 )
 def test_errors_of_configs(algorithm: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        options_of(algorithm, **options)
+    refuses(lambda: options_of(algorithm, **options), message, ConfigError)

@@ -18,6 +18,7 @@ from fljax.config.reading import load_grid, parse_grid
 from fljax.experiments import run, sweep
 from fljax.experiments.inputs.setup import resolve_setup
 from fljax.results.identity import flat
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -81,8 +82,7 @@ def test_the_file_is_relative_to_the_config(tmp_path):
     loaded: Any = configuration.load(path)
     assert loaded.requirement.file == str(tmp_path / "losses.csv")
     assert "requirement.file" not in flat(configuration.dumps(loaded))  # may differ between processes
-    with pytest.raises(ValueError, match=r"^requirement\.file '.*losses\.csv': expected a file that can be read, got"):
-        resolve_setup(loaded)
+    refuses(lambda: resolve_setup(loaded), r"^requirement\.file '.*losses\.csv': expected a file that can be read, got")
     (tmp_path / "losses.csv").write_text("client,loss\n" + "".join(f"{each},{each + 1}\n" for each in range(5)))
     found: Any = resolve_setup(loaded).requirement
     assert found.value == {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0, "4": 5.0}
@@ -122,8 +122,7 @@ HERE = "tests.config.test_requirement"
     ],
 )
 def test_what_it_cannot_say(table, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        parse(table)
+    refuses(lambda: parse(table), sentence, ConfigError)
 
 
 def test_functions_may_be_refused():
@@ -220,8 +219,7 @@ def test_a_resumed_run_keeps_the_requirement_of_its_results(tmp_path: pathlib.Pa
     sentence = (
         r"^expected the requirement that the results of fedavg were judged by, got another one; a run with another"
     )
-    with pytest.raises(ValueError, match=sentence):
-        run.run(config, directory=folder, resume=True)
+    refuses(lambda: run.run(config, directory=folder, resume=True), sentence)
     file.write_text("client,loss\n" + "".join(f"{each},1.0\n" for each in range(5)))
     outcome = run.run(config, directory=folder, resume=True)
     assert (outcome.metrics["required_loss"] == 1).all()

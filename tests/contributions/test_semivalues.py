@@ -139,11 +139,6 @@ def test_beta_weights_are_a_distribution(clients: int, alpha: float, beta: float
     np.testing.assert_allclose(beta_shapley(additive, alpha, beta), np.arange(1.0, clients + 1), rtol=1e-9)
 
 
-def test_one_client_gets_everything():
-    for value in VALUES.values():
-        np.testing.assert_allclose(value([0.25, 1.0]), [0.75], rtol=1e-12)
-
-
 def test_leading_axes_and_libraries(x64: Any) -> None:
     table = np.random.default_rng(0).normal(size=(3, 2, 16))
     for value in VALUES.values():

@@ -1,4 +1,4 @@
-"""Shapley values: axioms, games with closed forms, and the error of sampling."""
+"""Shapley values: the definition, games with closed forms, and the error of sampling."""
 
 from __future__ import annotations
 
@@ -12,20 +12,14 @@ import pytest
 
 from fljax.contributions import coalition_value, exact_shapley, monte_carlo_shapley
 
-pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation", "x64")]
 CLIENTS = 5
 BITS = 2 ** np.arange(CLIENTS)
 
 
-def table(seed, symmetric=()):
-    """Values of all coalitions of 5 by code, drawn; clients in ``symmetric`` count by their number only."""
-    values = np.random.default_rng(seed).normal(size=2**CLIENTS)
-    codes = np.arange(2**CLIENTS)
-    if symmetric:
-        first = sum(BITS[list(symmetric)])
-        count = sum((codes >> i) & 1 for i in symmetric)
-        values = values[(codes & ~first) + sum((count > i) * BITS[each] for i, each in enumerate(symmetric))]
-    return values
+def table(seed):
+    """Values of all coalitions of 5 by code, drawn."""
+    return np.random.default_rng(seed).normal(size=2**CLIENTS)
 
 
 def game(values):
@@ -44,24 +38,17 @@ def by_orders(values):
     return found / math.factorial(CLIENTS)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", range(3))
-def test_the_definition_and_the_axioms(seed):
-    values, others = table(seed), table(seed + 10)
+def test_the_definition(seed):
+    """From which efficiency, additivity and symmetry follow."""
+    values = table(seed)
     found = exact_shapley(game(values), CLIENTS)
     assert found.dtype == jnp.float64
     np.testing.assert_allclose(found, by_orders(values), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(found.sum(), values[-1] - values[0], atol=1e-12)  # efficiency
-    both = exact_shapley(game(2 * values + others), CLIENTS)  # additivity
-    np.testing.assert_allclose(both, 2 * found + exact_shapley(game(others), CLIENTS), atol=1e-12)
-    alike = exact_shapley(game(table(seed, symmetric=(1, 3, 4))), CLIENTS)  # symmetry
-    np.testing.assert_allclose(alike[jnp.asarray([3, 4])], alike[1], atol=1e-12)
-    assert abs(alike[0] - alike[1]) > 1e-3
     codes = np.arange(2**CLIENTS)
     assert exact_shapley(game(values[codes & ~4]), CLIENTS)[2] == 0  # a null player gets nothing, exactly
 
 
-@pytest.mark.in_turn
 def test_known_games():
     glove = lambda members: (members[0] & (members[1] | members[2])).astype(float)  # noqa: E731
     np.testing.assert_allclose(exact_shapley(glove, 3), [2 / 3, 1 / 6, 1 / 6], rtol=1e-12)
@@ -78,14 +65,12 @@ def airport(costs):
     return value, np.cumsum(pieces)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("batch_size", [None, 7, 256, 5000])
 def test_the_airport_game_for_any_batch_size(batch_size):
     value, expected = airport(np.array([1.0, 2.5, 2.5, 4.0, 7.0, 7.5, 9.0, 12.0, 20.0, 21.0]))
     np.testing.assert_allclose(exact_shapley(value, 10, batch_size=batch_size), expected, rtol=1e-12)
 
 
-@pytest.mark.in_turn
 def test_exact_values_under_jit():
     values = table(0)
     compiled = jax.jit(lambda values: exact_shapley(game(values), CLIENTS))
@@ -93,7 +78,6 @@ def test_exact_values_under_jit():
     assert exact_shapley(game(jnp.asarray(values, jnp.float32)), CLIENTS).dtype == jnp.float32
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("antithetic", [False, True])
 def test_sampling_is_within_its_own_errors(antithetic):
     value, expected = airport(np.arange(1.0, 11.0) ** 2)
@@ -110,7 +94,6 @@ def test_sampling_is_within_its_own_errors(antithetic):
     assert (abs(many.mean(axis=0) - expected) < 4 * errors.mean(axis=0) / 10).all()
 
 
-@pytest.mark.thorough
 def test_the_error_falls_with_more_permutations_and_in_pairs():
     value, expected = airport(np.arange(1.0, 9.0))
     key = jax.random.key(3)
@@ -122,7 +105,6 @@ def test_the_error_falls_with_more_permutations_and_in_pairs():
     assert (paired < error_of_many).all()
 
 
-@pytest.mark.in_turn
 def test_batches_make_no_difference_to_samples():
     value, _ = airport(np.arange(1.0, 8.0))
     found = [monte_carlo_shapley(jax.random.key(0), value, 7, 30, batch_size=size) for size in (1, 4, 20, 10_000)]
@@ -130,7 +112,6 @@ def test_batches_make_no_difference_to_samples():
         np.testing.assert_allclose(np.stack(other), np.stack(found[0]), rtol=1e-12)
 
 
-@pytest.mark.in_turn
 def test_samples_of_an_additive_game_are_exact():
     worth = jnp.asarray([3.0, -1.0, 0.0, 2.0])
     value = lambda members: jnp.sum(jnp.where(members, worth, 0))  # noqa: E731
@@ -151,7 +132,6 @@ def square(params):
     return jnp.sum(params["w"] ** 2) + params["b"] ** 2
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("weights", [None, (1.0, 3.0, 2.0)])
 def test_a_coalition_is_worth_its_mean_update(weights):
     a = np.ones(3) if weights is None else np.asarray(weights)
@@ -170,7 +150,6 @@ def test_a_coalition_is_worth_its_mean_update(weights):
     assert (abs(estimate - found) <= 4 * error).all()
 
 
-@pytest.mark.in_turn
 def test_updates_without_weight_are_never_read():
     broken = {"w": jnp.asarray(UPDATES["w"]).at[1].set(jnp.nan), "b": jnp.asarray(UPDATES["b"]).at[1].set(jnp.inf)}
     value = coalition_value(broken, MODEL, square, jnp.asarray([1.0, 0.0, 2.0]))
@@ -180,7 +159,6 @@ def test_updates_without_weight_are_never_read():
     np.testing.assert_allclose(found[1], 0, atol=1e-12)
 
 
-@pytest.mark.in_turn
 def test_code_of_the_host_is_one_sentence():
     def value(members):
         return float(np.asarray(members).sum())

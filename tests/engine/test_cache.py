@@ -13,6 +13,7 @@ import pytest
 
 import fljax
 from fljax.engine.devices import layout
+from tests.refusals import refuses
 
 VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "FLJAX_COMPILATION_CACHE")
 
@@ -56,15 +57,13 @@ def test_the_environment_chooses_the_folder(changed, tmp_path, monkeypatch, caps
 @pytest.mark.unchecked
 @pytest.mark.parametrize("folder", ["", 3, False])
 def test_what_is_no_folder_is_refused(changed: dict[str, Any], folder: Any) -> None:
-    with pytest.raises(ValueError, match="expected the path of a folder for compiled programs, got "):
-        fljax.use_cache(folder)
+    refuses(lambda: fljax.use_cache(folder), "expected the path of a folder for compiled programs, got ")
     assert not changed
 
 
 def test_a_file_is_refused(changed: dict[str, Any], tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="expected a folder for compiled programs, got the file "):
-        fljax.use_cache(tmp_path / "file")
+    refuses(lambda: fljax.use_cache(tmp_path / "file"), "expected a folder for compiled programs, got the file ")
     assert not changed
 
 

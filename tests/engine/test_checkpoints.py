@@ -25,6 +25,8 @@ from tests.toys.not_finite import breaks, sends_nan
 from tests.toys.runs import Killed, assert_same_results, kill_at
 from tests.toys.task import logistic_regression
 
+pytestmark = pytest.mark.in_turn
+
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
 ROUNDS = 7
 
@@ -39,15 +41,26 @@ def _simulate(federation: Federation, plan: Any = None, **arguments: Any) -> Any
     return engine.simulate(plan or _plan(), federation, **arguments)
 
 
-@pytest.mark.in_turn
+def _killed(federation: Federation, settings: Any, round: int, plan: Any = None, **arguments: Any) -> None:
+    """A run that dies at an evaluation; given a folder, it has checkpoints after every round there."""
+    if isinstance(settings, pathlib.Path):
+        settings = Checkpoint(settings, every=0)
+    with pytest.raises(Killed):
+        _simulate(federation, plan, checkpoint=settings, callbacks=[kill_at(round)], **arguments)
+
+
+def _stops_itself(task: Any, local: Any, round: int) -> Any:
+    """FedAvg in which no message of this round is finite."""
+    return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == round)
+
+
 def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pathlib.Path) -> None:
     """Killed after every evaluation; the checkpoints in between are after every round. Law 24 has other algorithms."""
     plan, notes = _plan(scaffold), list[str]()
     expected = _simulate(federation, plan)
     settings = Checkpoint(tmp_path / "at", every=0, note=notes.append)
     for round in (3, 6):
-        with pytest.raises(Killed):
-            _simulate(federation, plan, checkpoint=settings, callbacks=[kill_at(round)])
+        _killed(federation, settings, round, plan)
     found = _simulate(federation, plan, checkpoint=settings)
     assert_same_results(found, expected)
     # The evaluation of the block in which it was killed had not been saved, its rounds but the last had.
@@ -59,7 +72,6 @@ def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pa
     assert blocks == []
 
 
-@pytest.mark.in_turn
 def test_checkpoints_change_nothing(federation: Federation, tmp_path: pathlib.Path) -> None:
     expected = _simulate(federation)
     for every in (0, 30.0):
@@ -70,7 +82,6 @@ def test_checkpoints_change_nothing(federation: Federation, tmp_path: pathlib.Pa
     assert [each.name for each in (tmp_path / "plain/rounds").glob("round_*")] == ["round_7"]
 
 
-@pytest.mark.in_turn
 def test_a_request_stops_after_the_rounds_that_are_computed(federation: Federation, tmp_path: pathlib.Path) -> None:
     stop = StopRequest()
 
@@ -87,6 +98,7 @@ def test_a_request_stops_after_the_rounds_that_are_computed(federation: Federati
     assert_same_results(_simulate(federation, checkpoint=tmp_path / "at"), _simulate(federation))
 
 
+@pytest.mark.quick
 def test_a_run_that_a_callback_has_stopped_stays_stopped(federation: Federation, tmp_path: pathlib.Path) -> None:
     stop = lambda block: block.round >= 3  # noqa: E731
     expected = _simulate(federation, callbacks=[stop])
@@ -95,7 +107,6 @@ def test_a_run_that_a_callback_has_stopped_stays_stopped(federation: Federation,
         assert_same_results(_simulate(federation, callbacks=[stop], checkpoint=tmp_path / "at"), expected)
 
 
-@pytest.mark.in_turn
 def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.Path) -> None:
     def build(task: Any, local: Any, broken: Any) -> Any:
         return breaks(fedavg(task, local, clients_per_round=3), broken)
@@ -103,24 +114,19 @@ def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.
     plan = engine.Plan(build, {"task": TASK, "local": LOCAL}, {"broken": jnp.asarray([1, -1])})
     expected = _simulate(federation, plan)
     assert expected.diverged == ((5, 1),)
-    with pytest.raises(Killed):
-        _simulate(federation, plan, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(3)])
+    _killed(federation, tmp_path, 3, plan)
     assert_same_results(_simulate(federation, plan, checkpoint=tmp_path), expected)
 
 
-@pytest.mark.in_turn
 def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
     before = _simulate(federation, rounds=2, evaluate_every=2)
     expected = _simulate(federation, initial=before.state)
-    settings = Checkpoint(tmp_path, every=0)
-    with pytest.raises(Killed):
-        _simulate(federation, initial=before.state, checkpoint=settings, callbacks=[kill_at(8)])
+    _killed(federation, tmp_path, 8, initial=before.state)
     found = _simulate(federation, initial=before.state, checkpoint=tmp_path)
     assert_same_results(found, expected)
     assert found.metrics.evaluated_round.values.tolist() == [2, 5, 8, 9]
 
 
-@pytest.mark.in_turn
 def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path) -> None:
     plans = [_plan(eps=eps) for eps in (0.1, 1.0)]
     arguments: dict[str, Any] = {"rounds": 4, "seeds": (5, 9), "evaluate_every": 2}
@@ -134,6 +140,7 @@ def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path)
         engine.sweep([_plan(eps=eps) for eps in (0.1, 2.0)], federation, checkpoint=settings, **arguments)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("there", "here", "same"),
     [
@@ -157,7 +164,6 @@ def test_functions_of_fljax_may_move_between_versions(
         check_identity(before, now, tmp_path, print, False)
 
 
-@pytest.mark.in_turn
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("changes", "words"),
@@ -183,6 +189,7 @@ def test_another_run_is_refused_with_what_differs(federation, tmp_path, changes,
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.quick
 def test_an_earlier_version_is_said_and_a_later_one_refused(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,11 +204,9 @@ def test_an_earlier_version_is_said_and_a_later_one_refused(
             _simulate(federation, checkpoint=tmp_path)
 
 
-@pytest.mark.in_turn
 def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path: pathlib.Path) -> None:
     settings = Checkpoint(tmp_path, every=0)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=settings, callbacks=[kill_at(6)])
+    _killed(federation, settings, 6)
     notes: list[str] = []
     found = _simulate(
         federation,
@@ -214,24 +219,20 @@ def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path:
     np.testing.assert_allclose(found.metrics.test_loss, expected.metrics.test_loss, rtol=1e-5)
 
 
-@pytest.mark.in_turn
 def test_the_execution_of_a_trial_is_kept(federation, tmp_path, monkeypatch):
     """The same question gets the stored answer, so that results stay the same bits."""
     trial = engine.Execution(clients="trial")
     settings = Checkpoint(tmp_path, every=0)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=settings, callbacks=[kill_at(6)], execution=trial)
+    _killed(federation, settings, 6, execution=trial)
     monkeypatch.setattr("fljax.engine.loop.simulation.fastest", None)  # not asked again
     found = _simulate(federation, checkpoint=settings, execution=trial)
     assert found.metrics.evaluated_round.values.tolist() == [0, 3, 6, 7]
 
 
-@pytest.mark.in_turn
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation, tmp_path: pathlib.Path) -> None:
     notes: list[str] = []
     settings = Checkpoint(tmp_path, every=0, keep=3, note=notes.append)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=settings, callbacks=[kill_at(7)])
+    _killed(federation, settings, 7)
     newest = max((tmp_path / "rounds").glob("round_*"), key=lambda path: int(path.name.removeprefix("round_")))
     assert newest.name == "round_6"
     for path in newest.rglob("*"):
@@ -244,13 +245,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation
     ]
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["records", "evaluations", "rounds"])
 @pytest.mark.parametrize("how", ["file", "missing"])
 def test_files_in_place_of_folders_are_damage(federation, tmp_path, monkeypatch, name, how):
     monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 1)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(7)])
+    _killed(federation, tmp_path, 7)
     if (tmp_path / name).exists():
         shutil.rmtree(tmp_path / name)
     if how == "file":
@@ -264,19 +263,13 @@ def test_files_in_place_of_folders_are_damage(federation, tmp_path, monkeypatch,
 def test_debug_mode_has_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
     debug = {"execution": engine.Execution(clients="debug"), "rounds": 2, "evaluate_every": 1, "seeds": (5,)}
     expected = _simulate(federation, **debug)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(2)], **debug)
+    _killed(federation, tmp_path, 2, **debug)
     assert_same_results(_simulate(federation, checkpoint=tmp_path, **debug), expected)
 
 
-@pytest.mark.in_turn
 def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_path: pathlib.Path) -> None:
     """The same sentence again, without computing anything again."""
-
-    def build(task: Any, local: Any) -> Any:
-        return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == 3)
-
-    plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
+    plan = engine.Plan(_stops_itself, {"task": TASK, "local": LOCAL, "round": 3})
     said = set()
     for _ in range(2):
         with pytest.raises(NotFinite) as stopped:
@@ -287,7 +280,6 @@ def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_pat
         _simulate(federation, plan, checkpoint=tmp_path, non_finite="drop")
 
 
-@pytest.mark.in_turn
 def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: pathlib.Path) -> None:
     def build(task: Any, local: Any) -> Any:
         inner = fedavg(task, local, clients_per_round=3)
@@ -303,33 +295,28 @@ def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: path
 
     plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
     expected = _simulate(federation, plan)
-    with pytest.raises(Killed):
-        _simulate(federation, plan, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(6)])
+    _killed(federation, tmp_path, 6, plan)
     found = _simulate(federation, plan, checkpoint=tmp_path)
     np.testing.assert_array_equal(found.metrics.test_loss, expected.metrics.test_loss)
     data = jax.random.key_data
     np.testing.assert_array_equal(data(found.state.clients), data(expected.state.clients))
 
 
-@pytest.mark.in_turn
 def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(federation, tmp_path, monkeypatch):
     """Other numbers of rounds make arrays of other lengths, which are no damage."""
     monkeypatch.setattr("fljax.engine.checkpoints.CHUNK", 16)
-    with pytest.raises(Killed):
-        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(6)])
+    _killed(federation, tmp_path, 6)
     for changes, words in (({"rounds": 9}, "rounds is 7 there and 9 here"), ({"evaluate_every": 1}, "evaluate_every")):
         with pytest.raises(ValueError, match=words):
             _simulate(federation, checkpoint=tmp_path, **changes)
     assert_same_results(_simulate(federation, checkpoint=tmp_path), _simulate(federation))
 
 
-@pytest.mark.in_turn
 def test_numbers_that_functions_hold_tell_runs_apart(federation: Federation, tmp_path: pathlib.Path) -> None:
     """An Algorithm has its hyper-parameters in closures."""
     own = lambda rate: fedavg(TASK, LOCAL._replace(learning_rate=rate), clients_per_round=3)  # noqa: E731
     expected = _simulate(federation, own(0.1))
-    with pytest.raises(Killed):
-        _simulate(federation, own(0.1), checkpoint=Checkpoint(tmp_path, every=0), callbacks=[kill_at(6)])
+    _killed(federation, tmp_path, 6, own(0.1))
     with pytest.raises(ValueError, match="numbers in the algorithm's functions differ"):
         _simulate(federation, own(0.01), checkpoint=tmp_path)
     assert_same_results(_simulate(federation, own(0.1), checkpoint=tmp_path), expected)
@@ -346,13 +333,11 @@ def _own(shift: float) -> Any:
     return inner._replace(aggregate=aggregate if shift else kept)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("what", ["jax_random_seed_offset", "jax_threefry_partitionable", "code", "data"])
 def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pathlib.Path, what: str) -> None:
     """Also after another interruption; without force it is refused."""
     settings, notes = Checkpoint(tmp_path, every=0, force=True), list[str]()
-    with pytest.raises(Killed):
-        _simulate(federation, _own(0), checkpoint=settings, callbacks=[kill_at(3)])
+    _killed(federation, settings, 3, _own(0))
     before, plan, words = getattr(jax.config, what, None), _own(what == "code"), f"{what} is {{}} there and"
     words = {"code": "the code of .*_own.*aggregate", "data": "the data differ"}.get(what, words.format(before))
     if what == "data":
@@ -364,8 +349,7 @@ def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pa
             jax.config.update(what, not before if isinstance(before, bool) else 7)
         with pytest.raises(ValueError, match=f"got another one: .*{words}.*force=True"):
             _simulate(federation, plan, checkpoint=tmp_path)
-        with pytest.raises(Killed):
-            _simulate(federation, plan, checkpoint=settings._replace(note=notes.append), callbacks=[kill_at(6)])
+        _killed(federation, settings._replace(note=notes.append), 6, plan)
         found = _simulate(federation, plan, checkpoint=tmp_path)
     finally:
         if isinstance(before, int):
@@ -374,12 +358,8 @@ def test_a_run_goes_on_by_force_and_says_so(federation: Federation, tmp_path: pa
     assert found.metrics.attrs["forced"] in notes
 
 
-@pytest.mark.in_turn
 def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(federation, tmp_path):
-    def build(task: Any, local: Any) -> Any:
-        return sends_nan(fedavg(task, local, clients_per_round=3), np.ones(5, bool), np.arange(9) == 1)
-
-    plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
+    plan = engine.Plan(_stops_itself, {"task": TASK, "local": LOCAL, "round": 1})
     with pytest.raises(NotFinite) as whole:
         _simulate(federation, plan, non_finite="stop", evaluate_every=6)
 
@@ -394,6 +374,7 @@ def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(federation,
     assert_same_results(again.value.results[0], whole.value.results[0])
 
 
+@pytest.mark.quick
 def test_a_function_may_hold_a_class() -> None:
     """That of functions describes defaults and closures; it has none."""
 

@@ -23,7 +23,7 @@ from tests.toys.runs import assert_close_results
 from tests.toys.task import logistic_regression
 
 # Debug mode compiles every operation of an algorithm by itself: tests of one algorithm share these programs.
-pytestmark = [pytest.mark.usefixtures("quick_compilation"), pytest.mark.by_case]
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation"), pytest.mark.by_case]
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
 DEBUG = Execution(clients="debug")
 HERE = pathlib.Path(__file__)
@@ -154,7 +154,6 @@ def _fails_late(epochs: bool = False) -> Algorithm:
     return usual._replace(train=train)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("epochs", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_the_sentence_names_client_round_seed_step_and_line(epochs: bool) -> None:
     with pytest.raises(AlgorithmError) as caught:
@@ -185,7 +184,6 @@ def test_jax_disable_jit_does_the_same() -> None:
             engine.simulate(_fails_late(), federation, rounds=2)
 
 
-@pytest.mark.in_turn
 def test_an_unseen_client_is_named() -> None:
     usual = fedavg(TASK, LOCAL)
 
@@ -200,6 +198,7 @@ def test_an_unseen_client_is_named() -> None:
         engine.simulate(usual._replace(personal=personal), tiny_federation(), rounds=1, execution=DEBUG)
 
 
+@pytest.mark.quick
 def test_an_error_in_an_evaluation_is_named() -> None:
     def score(logits: Any, y: Any) -> Any:
         if logits.shape[0] and float(jnp.sum(logits)) > -1e9:
@@ -246,7 +245,6 @@ def test_jax_debug_nans_names_where_nan_appears(execution: Execution | None, see
     assert engine.simulate(_gives_nan(2), federation, rounds=3).diverged == ((0, 1),)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "name", ["incfl", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("scaffold", "ipfl"))]
 )
@@ -289,7 +287,6 @@ def test_nan_in_data_is_found_by_evaluation_and_standalone_training() -> None:
             engine.standalone(TASK, federation, LOCAL)
 
 
-@pytest.mark.in_turn
 def test_nan_in_the_first_model_is_found() -> None:
     task = TASK._replace(init=lambda key: jax.tree.map(lambda leaf: jnp.log(leaf - 100), TASK.init(key)))
     with switched_on("jax_debug_nans"), pytest.raises(AlgorithmError, match=r"^init_server \(seed 0\) raised Floating"):

@@ -36,6 +36,7 @@ from fljax.training import Local
 from tests.compiled import compilations
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
+from tests.refusals import refuses
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -401,10 +402,8 @@ print(jax.jit(lambda xs: map_lanes(one, xs, 1, 2))(jnp.arange(2.0)))
 def test_use_cores_comes_before_jax_starts() -> None:
     jax.devices()
     assert engine.use_cores(2) == 2
-    with pytest.raises(RuntimeError, match="to be called before JAX starts, got a JAX that runs with 2 CPU"):
-        engine.use_cores(3)
-    with pytest.raises(ValueError, match="expected a positive number of cores, got 0"):
-        engine.use_cores(0)
+    refuses(lambda: engine.use_cores(3), "to be called before JAX starts, got a JAX that runs with 2 CPU", RuntimeError)
+    refuses(lambda: engine.use_cores(0), "expected a positive number of cores, got 0")
     code = "import fljax; n = fljax.use_cores(3); import jax; print(n, jax.device_count('cpu'), fljax.use_cores(3))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.stdout.split() == ["3", "3", "3"], found.stderr

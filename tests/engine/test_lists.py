@@ -12,7 +12,7 @@ from fljax import Execution, algorithms, data, engine
 from fljax.engine.programs import program
 from fljax.testing.federation import logistic_regression, tiny_federation, with_lists
 from fljax.training import Local
-from tests.laws.compare import assert_close, assert_same
+from tests.laws.compare import assert_same
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -26,10 +26,6 @@ BUILDERS: dict[str, Any] = {
 }
 
 
-def assert_equal(one: Any, other: Any) -> None:
-    assert_same(one, other)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", list(BUILDERS))
 def test_a_run_on_lists_is_the_run_on_tables(name: str) -> None:
@@ -41,7 +37,7 @@ def test_a_run_on_lists_is_the_run_on_tables(name: str) -> None:
             engine.simulate(BUILDERS[name](), each, rounds=3, seeds=(0, 4), execution=execution)
             for each in (tables, lists)
         )
-        assert_equal(one.state, other.state)
+        assert_same(one.state, other.state)
         for metric in ("test_loss", "unseen_test_loss"):
             np.testing.assert_array_equal(one.metrics[metric], other.metrics[metric])
 
@@ -55,10 +51,10 @@ def test_stacked_lists_are_stacked_tables() -> None:
     assert lists.lists.ndim == 1
     run = lambda each: engine.simulate(BUILDERS["fedavg"](), each, rounds=2, seeds=(0, 4))  # noqa: E731
     one, other = run(tables), run(lists)
-    assert_equal(one.state, other.state)
+    assert_same(one.state, other.state)
     np.testing.assert_array_equal(one.metrics.test_loss, other.metrics.test_loss)
     alone = engine.standalone(TASK, tables, EPOCHS, seeds=(0, 4)), engine.standalone(TASK, lists, EPOCHS, seeds=(0, 4))
-    assert_equal(*alone)
+    assert_same(*alone)
 
 
 def _equal_federation() -> Any:
@@ -67,21 +63,6 @@ def _equal_federation() -> Any:
     y = (x[:, 0] > 0).astype(np.int64)
     made = data.Dataset(x, y, 2, 40)
     return data.federate(made, "iid", clients=4, valid_fraction=0.0)
-
-
-@pytest.mark.in_turn
-def test_clients_with_equally_many_rows_take_a_fixed_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    federation = _equal_federation()
-    assert len(set(np.asarray(federation.clients.train.size).tolist())) == 1
-    algorithm = algorithms.fedavg(logistic_regression(), EPOCHS, clients_per_round=3)
-    run = lambda: engine.simulate(algorithm, federation, rounds=3, seeds=(0, 4))  # noqa: E731
-    _, inputs = program.partition_plan(algorithm, federation)
-    assert inputs.federation.clients.train.index.least == 6
-    fixed = run()
-    monkeypatch.setattr(program, "with_least", lambda federation: federation)
-    jax.clear_caches()
-    counted = run()
-    assert_close(fixed.state, counted.state)
 
 
 @pytest.mark.in_turn

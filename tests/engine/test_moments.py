@@ -22,7 +22,7 @@ from tests.compiled import compilations
 from tests.laws.cases import bench, federation
 from tests.toys.runs import assert_close_results
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 MEAN = np.array([[0.5, -1.0, 2.0, 0.25], [1.5, 0.0, -0.5, 3.0]], np.float32)
 STD = np.array([[2.0, 0.5, 1.0, 4.0], [0.25, 1.0, 2.0, 0.5]], np.float32)
@@ -50,7 +50,6 @@ def test_every_algorithm_sees_standardised_rows(name: str) -> None:
     assert_close_results(run(raw), run(standard))
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("where", [{"examples": "host"}, {"client_states": "host"}])
 def test_rows_on_the_host(where: dict[str, Any]) -> None:
     raw, standard = both()
@@ -59,7 +58,6 @@ def test_rows_on_the_host(where: dict[str, Any]) -> None:
     assert_close_results(found, engine.simulate(bench("ditto").plan, standard, execution=Execution(2, 1, 2), **options))
 
 
-@pytest.mark.in_turn
 def test_standalone_models_and_clusters_see_them() -> None:
     raw, standard = both()
     task = bench("fedavg").algorithm().task
@@ -90,7 +88,6 @@ def plan(task: Any) -> Any:
     return engine.Plan(fedavg, {"task": task, "local": LOCAL, "clients_per_round": 2})
 
 
-@pytest.mark.in_turn
 def test_predictions_take_raw_rows() -> None:
     task = models.logistic_regression((2,), 2)
     made = data.dataset_from_frame(FRAME, label="ill", client="site", standardise=True)
@@ -134,7 +131,6 @@ def test_predictions_take_raw_rows() -> None:
         found.predict(0, rows[:, :1])
 
 
-@pytest.mark.in_turn
 def test_another_seed_compiles_nothing() -> None:
     task = models.logistic_regression((2,), 2)
     made = data.place(data.dataset_from_frame(FRAME, label="ill", client="site", standardise=True))
@@ -147,13 +143,13 @@ def test_another_seed_compiles_nothing() -> None:
     assert seen == []
 
 
+@pytest.mark.quick
 def test_features_are_static_and_no_program_sees_them() -> None:
     made = data.from_frame(FRAME, label="ill", client="site")
     assert len(jax.tree.leaves(made)) == len(jax.tree.leaves(made._replace(features=Features())))
     assert by_id(made).features == Features()
 
 
-@pytest.mark.in_turn
 def test_whole_numbers_of_jax_and_constant_columns() -> None:
     frame = pandas.DataFrame({"a": np.arange(40) % 9, "c": 1_700_000_001, "ill": [0, 1] * 20, "site": ["a", "b"] * 20})
     task = models.logistic_regression((2,), 2)

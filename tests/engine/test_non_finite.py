@@ -24,6 +24,8 @@ from tests.toys.federation import tiny_federation
 from tests.toys.not_finite import leaves_out, sends_nan
 from tests.toys.task import logistic_regression
 
+pytestmark = pytest.mark.in_turn
+
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
 POPULATION, ROUNDS = 5, 4
 WHO = np.arange(POPULATION) == 3
@@ -56,7 +58,6 @@ def _of(place: int, tree: Any) -> Any:
 # --- Freeze -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn
 def test_who_made_a_seed_diverge_is_named(federation: Federation) -> None:
     result = _simulate(federation)
     assert (result.diverged, result.divergences) == (((9, 2),), (Divergence(9, 2, (3,)),))
@@ -70,7 +71,6 @@ def test_who_made_a_seed_diverge_is_named(federation: Federation) -> None:
     assert "dropped_messages" not in result.metrics
 
 
-@pytest.mark.in_turn
 def test_nobody_is_named_where_the_server_itself_diverges(federation: Federation) -> None:
     result = _simulate(federation, _plan(NEVER, server_lr=np.inf), seeds=(5,))
     assert result.divergences == (Divergence(5, 0, ()),)
@@ -78,7 +78,6 @@ def test_nobody_is_named_where_the_server_itself_diverges(federation: Federation
     assert not result.metrics["diverged_by"].any()
 
 
-@pytest.mark.in_turn
 def test_nobody_is_named_for_a_round_of_an_earlier_run(federation: Federation) -> None:
     first = _simulate(federation)
     later = _simulate(federation, rounds=2, evaluate_every=2, initial=first.state)
@@ -98,7 +97,6 @@ def test_who_is_named_in_a_sweep_with_a_federation_for_each_seed(federation: Fed
 # --- Drop ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn
 def test_dropped_messages_are_counted(federation: Federation) -> None:
     result = _simulate(federation, non_finite="drop")
     assert result.diverged == result.divergences == ()
@@ -153,7 +151,6 @@ def test_devices_that_take_whole_runs(federation: Federation) -> None:
     assert frozen.divergences == tuple(Divergence(seed, 2, (3,)) for seed in (0, 3, 6))
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("build", [scaffold, pytest.param(standalone, marks=pytest.mark.thorough)])
 def test_the_state_of_a_dropped_client_is_kept(federation: Federation, build: Any) -> None:
     others = {} if build is standalone else {"clients_per_round": None}
@@ -167,7 +164,6 @@ def test_the_state_of_a_dropped_client_is_kept(federation: Federation, build: An
     assert dropped.diverged == ()
 
 
-@pytest.mark.in_turn
 def test_the_server_may_still_diverge(federation: Federation) -> None:
     """Messages that are finite may add up to what is not."""
     plan = _plan(~NEVER, server_lr=np.inf)
@@ -177,7 +173,6 @@ def test_the_server_may_still_diverge(federation: Federation) -> None:
     assert result.records["dropped_messages"].values.tolist() == [[1, 0, 0, 0]]
 
 
-@pytest.mark.in_turn
 def test_reports_may_be_infinite_but_not_nan(federation: Federation) -> None:
     infinite = incfl(TASK, LOCAL, threshold=jnp.inf)
     assert (
@@ -208,7 +203,6 @@ def stopped(federation: Federation) -> tuple[NotFinite, list[engine.Block]]:
     return found.value, blocks
 
 
-@pytest.mark.in_turn
 def test_a_run_stops_after_the_block_and_says_who(stopped: tuple[NotFinite, list[engine.Block]]) -> None:
     stop, blocks = stopped
     assert (stop.seed, stop.round, stop.clients, stop.plan) == (9, 2, (3,), 0)
@@ -219,7 +213,6 @@ def test_a_run_stops_after_the_block_and_says_who(stopped: tuple[NotFinite, list
     assert blocks[-1].diverged == ((5, 3), (9, 2))
 
 
-@pytest.mark.in_turn
 def test_what_was_computed_before_a_stop_is_there(stopped, federation):
     (result,) = stopped[0].results
     assert result.metrics["evaluated_round"].values.tolist() == [0, 2, 4]
@@ -231,7 +224,6 @@ def test_what_was_computed_before_a_stop_is_there(stopped, federation):
     assert_same(_of(1, before.state.server), _of(1, result.state.server))
 
 
-@pytest.mark.in_turn
 def test_a_stopped_run_is_not_taken_up(stopped: tuple[NotFinite, list[engine.Block]], federation: Federation) -> None:
     (result,) = stopped[0].results
     with pytest.raises(NotFinite, match="values that are not finite appeared in round 2 of seed 9") as found:
@@ -240,13 +232,13 @@ def test_a_stopped_run_is_not_taken_up(stopped: tuple[NotFinite, list[engine.Blo
     assert found.value.results[0].records.sizes["round"] == 0
 
 
+@pytest.mark.quick
 def test_what_stops_a_run_can_be_pickled(stopped: tuple[NotFinite, list[engine.Block]]) -> None:
     stop = NotFinite(Divergence(*stopped[0].args[0]), (), 1, "mine", {"rate": 0.1})
     again = pickle.loads(pickle.dumps(stop))
     assert (str(again), again.round, again.clients) == (str(stop), stop.round, stop.clients)
 
 
-@pytest.mark.in_turn
 def test_a_message_without_weight_stops_a_run_too(federation: Federation) -> None:
     """FedAvg's server leaves it out; with "freeze" the run goes on."""
     inner = fedavg(TASK, LOCAL, clients_per_round=None)
@@ -262,7 +254,6 @@ def test_a_message_without_weight_stops_a_run_too(federation: Federation) -> Non
         engine.simulate(algorithm, federation, rounds=1, non_finite="stop")
 
 
-@pytest.mark.in_turn
 def test_a_sweep_stops_as_a_whole(federation: Federation) -> None:
     plans = [_plan(NEVER, NEVER, server_lr=0.5), _plan(NEVER, IN_ROUND_2, server_lr=1.0)]
     with pytest.raises(NotFinite) as found:
@@ -271,6 +262,7 @@ def test_a_sweep_stops_as_a_whole(federation: Federation) -> None:
     assert [result.divergences for result in found.value.results] == [(), (Divergence(9, 2, (3,)),)]
 
 
+@pytest.mark.quick
 def test_nothing_stops_a_run_in_which_all_is_finite(federation: Federation) -> None:
     plan = _plan(NEVER, NEVER)
     usual, result = _simulate(federation, plan), _simulate(federation, plan, non_finite="stop")
@@ -291,7 +283,6 @@ def count(jaxpr: Any, name: str) -> int:
     return found
 
 
-@pytest.mark.in_turn
 def test_freezing_looks_at_no_message(federation: Federation) -> None:
     """So the usual program is as fast as one that knows nothing of this."""
     data = by_id(federation)

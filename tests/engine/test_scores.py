@@ -15,6 +15,7 @@ from fljax.protocol import Federation, Task
 from fljax.results import join, with_gains
 from fljax.results.non_finite import InfiniteLoss, infinite_losses
 from fljax.training import Local
+from tests.refusals import refuses
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
@@ -92,10 +93,8 @@ def test_contributions_of_accuracies_need_a_score() -> None:
 def test_losses_and_scores_are_one_number_per_sample(change: Any, message: str) -> None:
     """Broadcasting would make some number of any shape."""
     task = PLAIN._replace(**change)
-    with pytest.raises(ValueError, match=message):
-        standalone(task, tiny_federation(), LOCAL)
-    with pytest.raises(ValueError, match=message):
-        simulate(fedavg(task, LOCAL), tiny_federation(), rounds=1)
+    refuses(lambda: standalone(task, tiny_federation(), LOCAL), message)
+    refuses(lambda: simulate(fedavg(task, LOCAL), tiny_federation(), rounds=1), message)
 
 
 def with_label(data: Federation, row: int, label: Any) -> Federation:
@@ -122,8 +121,7 @@ def test_labels_beyond_the_classes_are_refused_before_training(run: str, whose: 
         "simulate": lambda: simulate(fedavg(PLAIN, LOCAL), wrong, rounds=1),
         "estimate": lambda: estimate(fedavg(PLAIN, LOCAL), wrong, Schedule(1)),
     }[run]
-    with pytest.raises(ValueError, match=rf"expected labels in 0..2, .*got label 3 of .*{named}"):
-        start()
+    refuses(start, rf"expected labels in 0..2, .*got label 3 of .*{named}")
 
 
 @pytest.mark.in_turn

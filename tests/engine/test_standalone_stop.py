@@ -19,7 +19,7 @@ from fljax.experiments.sweep import run as run_sweep
 from fljax.protocol import Rows, Subset
 from fljax.training import Local, StopAlone
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 BLOBS = data.load("blobs", classes=4, dimension=3, samples=80, separation=1.0)
 FEDERATION = data.federate(BLOBS, "dirichlet", beta=0.7, clients=5, unseen=2, valid_fraction=0.3)
@@ -33,7 +33,6 @@ def stopped():
     return standalone(TASK, FEDERATION, LOCAL, seeds=[SEED], stop=STOP, keep_models=True)
 
 
-@pytest.mark.in_turn
 def test_each_client_stops_for_itself(stopped):
     """Against one client after another; some stop before the end, and one without validation rows does not."""
     start = TASK.init(round_key(jnp.uint32(SEED), Purpose.INIT_SERVER))
@@ -55,7 +54,6 @@ def _subset(rows):
     return Subset(FEDERATION.examples, Rows(jnp.asarray(padded), jnp.int32(len(rows))))
 
 
-@pytest.mark.in_turn
 def test_it_changes_the_models_and_nothing_else(stopped):
     whole = standalone(TASK, FEDERATION, LOCAL, seeds=[SEED])
     assert not np.allclose(whole.test_loss, stopped.test_loss)
@@ -64,7 +62,6 @@ def test_it_changes_the_models_and_nothing_else(stopped):
         np.testing.assert_array_equal(getattr(whole, name), getattr(again, name))
 
 
-@pytest.mark.in_turn
 def test_examples_on_the_host(stopped):
     on_host = data.federate(BLOBS, "dirichlet", beta=0.7, clients=5, unseen=2, valid_fraction=0.3, examples="host")
     found = standalone(TASK, on_host, LOCAL, seeds=[SEED], stop=STOP)
@@ -72,7 +69,6 @@ def test_examples_on_the_host(stopped):
         np.testing.assert_allclose(getattr(found, name), getattr(stopped, name), rtol=1e-4, err_msg=name)
 
 
-@pytest.mark.in_turn
 def test_memory_is_estimated():
     assert estimate_standalone(TASK, FEDERATION, LOCAL, stop=STOP, execution=Execution(3)).model > 0
 
@@ -96,7 +92,6 @@ CONFIG = {
 }
 
 
-@pytest.mark.in_turn
 def test_a_comparison_hands_it_on():
     how: dict[str, Any] = {"rounds": 1, "seeds": [SEED], "progress": False}
     found = fljax.compare(["fedavg"], FEDERATION, TASK, LOCAL, standalone=LOCAL, standalone_stop=STOP, **how)

@@ -11,7 +11,7 @@ from fljax import data, models
 from fljax.engine import Execution, estimate_standalone, standalone
 from fljax.training import Local
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 BLOBS = data.load("blobs", classes=4, dimension=3, samples=80, separation=1.0)
 HOW = {"beta": 0.7, "clients": 5, "unseen": 2}
@@ -25,7 +25,6 @@ def judged():
     return standalone(TASK, FEDERATION, LOCAL, seeds=2, valid=True, keep_models=True)
 
 
-@pytest.mark.in_turn
 def test_losses_are_those_of_the_models_on_validation_rows(judged):
     rows = data.row_numbers(FEDERATION, "valid")
     assert (judged.valid_loss.shape, judged.unseen_valid_loss.shape) == ((2, 5), (2, 2))
@@ -36,7 +35,6 @@ def test_losses_are_those_of_the_models_on_validation_rows(judged):
         np.testing.assert_allclose(judged.valid_loss[seed, client], expected, rtol=1e-5)
 
 
-@pytest.mark.in_turn
 def test_nothing_else_changes(judged):
     plain = standalone(TASK, FEDERATION, LOCAL, seeds=2, keep_models=True)
     assert plain.valid_loss is None
@@ -45,7 +43,6 @@ def test_nothing_else_changes(judged):
         np.testing.assert_allclose(getattr(plain, name), getattr(judged, name), rtol=1e-6)
 
 
-@pytest.mark.in_turn
 def test_examples_on_the_host(judged):
     on_host = data.federate(BLOBS, "dirichlet", valid_fraction=0.3, examples="host", **HOW)
     found = standalone(TASK, on_host, LOCAL, seeds=2, valid=True)
@@ -53,7 +50,6 @@ def test_examples_on_the_host(judged):
         np.testing.assert_allclose(getattr(found, name), getattr(judged, name), rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.in_turn
 def test_validation_rows_are_needed():
     without = data.federate(BLOBS, "dirichlet", **HOW)
     message = r"^expected clients with validation rows for validation losses of standalone models, got none"

@@ -24,8 +24,11 @@ from fljax.engine.programs.shapes import measure
 from fljax.engine.rounds.states import by_id
 from fljax.metrics import Score
 from fljax.training import Local
+from tests.refusals import refuses
 from tests.toys.federation import TEST, tiny_federation
 from tests.toys.task import logistic_regression
+
+pytestmark = pytest.mark.in_turn
 
 TASK, LOCAL = logistic_regression(), Local(0.5, batch_size=2, steps=2)
 FEDERATION, SEEDS = by_id(tiny_federation()), (5, 9)
@@ -57,7 +60,6 @@ def _auroc(labels: np.ndarray, logits: Any) -> float:
     return float(np.mean([roc_auc_score(labels == which, p[:, which]) for which in present]))
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("unseen", [False, True])
 def test_scores_are_of_the_models_that_clients_would_use(result: Any, unseen: bool) -> None:
     prefix, clients = ("unseen_", 2) if unseen else ("", 5)
@@ -75,7 +77,6 @@ def test_scores_are_of_the_models_that_clients_would_use(result: Any, unseen: bo
         np.testing.assert_allclose(last[f"{prefix}pooled_score_f1"][place], f1, rtol=1e-6)
 
 
-@pytest.mark.in_turn
 def test_the_diagonal_of_a_confusion_matrix_is_the_accuracy(result: Any) -> None:
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
         found = result.metrics[f"{prefix}score_confusion"]
@@ -90,7 +91,6 @@ def test_the_diagonal_of_a_confusion_matrix_is_the_accuracy(result: Any) -> None
         engine.simulate(fedavg(wide, LOCAL), FEDERATION, rounds=1, scores=["confusion"])
 
 
-@pytest.mark.in_turn
 def test_only_the_last_evaluation_has_scores_unless_more_are_asked_for(result: Any) -> None:
     def scored(result: Any) -> list[int]:
         there = np.isfinite(result.metrics.pooled_score_auroc.values).all(axis=0)
@@ -105,7 +105,6 @@ def test_only_the_last_evaluation_has_scores_unless_more_are_asked_for(result: A
     assert scored(_simulate(scores=SCORES, rounds=0)) == [0]
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(("before", "rounds", "every", "score_every"), [(3, 20, None, 1), (3, 9, 2, 2), (4, 9, 2, 2)])
 def test_a_run_that_goes_on_has_scores_as_often(before: int, rounds: int, every: Any, score_every: int) -> None:
     begun = _simulate(rounds=before, evaluate_every=before).state
@@ -117,12 +116,12 @@ def test_a_run_that_goes_on_has_scores_as_often(before: int, rounds: int, every:
     assert set(np.diff(places)) <= {score_every}
 
 
-@pytest.mark.in_turn
 def test_what_variables_say_of_themselves(result: Any) -> None:
     assert result.metrics.score_auroc.attrs["lower"] == 0
     assert "higher is better" in result.metrics.score_auroc.attrs["long_name"]
 
 
+@pytest.mark.quick
 def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> None:
         raise AssertionError
@@ -133,7 +132,6 @@ def test_nothing_is_computed_where_no_score_is_asked_for(result: Any, monkeypatc
     np.testing.assert_array_equal(plain.metrics.test_loss, result.metrics.test_loss)
 
 
-@pytest.mark.in_turn
 def test_blocks_on_the_host_predict_what_all_clients_together_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up states with a model per client, two clients at a time; evaluations read no rows here."""
     monkeypatch.setattr(offload, "splits_read_by", lambda *_: SplitsRead((), (), ("train",), (), ()))
@@ -158,7 +156,6 @@ def test_blocks_on_the_host_predict_what_all_clients_together_do(monkeypatch: py
         np.testing.assert_allclose(predicted.outputs[real], np.asarray(whole.outputs)[real], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.in_turn
 def test_a_personal_model_is_judged_where_there_is_one() -> None:
     result = _simulate(standalone, rounds=1, scores=["auroc"])
     for client in range(5):
@@ -171,7 +168,6 @@ def _count(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float(len(labels))
 
 
-@pytest.mark.in_turn
 def test_plans_that_run_together_and_functions_of_ones_own() -> None:
     plans = [
         engine.Plan(fedavg, {"task": TASK, "local": LOCAL._replace(learning_rate=rate), "clients_per_round": 3})
@@ -186,15 +182,12 @@ def test_plans_that_run_together_and_functions_of_ones_own() -> None:
     assert first.metrics.pooled_score_rows.attrs["lower"] == 1
 
 
-@pytest.mark.in_turn
 def test_a_run_goes_on_after_a_checkpoint_with_the_same_scores(tmp_path: pathlib.Path, result: Any) -> None:
     settings = Checkpoint(tmp_path, every=0)
     arguments: dict[str, Any] = {"scores": SCORES, "score_every": 2, "checkpoint": settings}
     _simulate(**arguments, callbacks=[lambda block: block.round == 3])
     found = _simulate(**arguments)
     assert np.isfinite(found.metrics.pooled_score_auroc.values[:, [0, 2]]).all()
-    with pytest.raises(ValueError, match="scores"):
-        _simulate(checkpoint=settings)
+    refuses(lambda: _simulate(checkpoint=settings), "scores")
     same_names = [Score("auroc", lambda labels, predictions: 0.0), *SCORES[1:]]
-    with pytest.raises(ValueError, match="scores is"):
-        _simulate(**arguments | {"scores": same_names})
+    refuses(lambda: _simulate(**arguments | {"scores": same_names}), "scores is")

@@ -9,7 +9,7 @@ import pytest
 from fljax import algorithms, data, engine, models, scenarios
 from fljax.training import Local
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 BLOBS = data.load("blobs", classes=4, dimension=3, samples=80, separation=1.0)
 HOW = {"beta": 0.7, "clients": 5, "unseen": 2}
@@ -23,7 +23,6 @@ def result():
     return engine.simulate(TUNED, data.federate(BLOBS, "dirichlet", **HOW), rounds=2)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("unseen", [False, True])
 def test_losses_are_those_of_the_deployed_models_on_training_rows(result, unseen):
     federation = data.federate(BLOBS, "dirichlet", **HOW)
@@ -35,21 +34,18 @@ def test_losses_are_those_of_the_deployed_models_on_training_rows(result, unseen
         np.testing.assert_allclose(found[client], np.mean(TASK.loss(logits, y)), rtol=1e-4)
 
 
-@pytest.mark.in_turn
 def test_others_are_not_judged_on_training_rows():
     dropping = scenarios.dropout(PLAIN, rate=0.5)
     found = engine.simulate(dropping, data.federate(BLOBS, "dirichlet", **HOW), rounds=1).metrics
     assert not {"train_loss", "unseen_train_loss", "deployed_model_appeal"} & set(found)
 
 
-@pytest.mark.in_turn
 def test_a_scenario_around_it_keeps_them(result):
     around = scenarios.dropout(TUNED, rate=0.0)
     found = engine.simulate(around, data.federate(BLOBS, "dirichlet", **HOW), rounds=2).metrics
     np.testing.assert_allclose(found["train_loss"], result.metrics["train_loss"], rtol=1e-5)
 
 
-@pytest.mark.in_turn
 def test_examples_on_the_host(result):
     on_host = data.federate(BLOBS, "dirichlet", examples="host", **HOW)
     found = engine.simulate(TUNED, on_host, rounds=2).metrics

@@ -16,6 +16,7 @@ from fljax.results import Results, folders
 from fljax.results.events import EventLog
 from fljax.results.folders import OpenFolder
 from fljax.results.identity import added
+from tests.refusals import refuses
 from tests.toys.configs import BASE, results
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -80,11 +81,9 @@ def test_a_refused_method_leaves_the_folder_as_it_was(tmp_path: pathlib.Path, gr
             raise ValueError("other data")
 
     before = contents()
-    with pytest.raises(ValueError, match="other data"):
-        refused(begins=False)
+    refuses(lambda: refused(begins=False), "other data")
     assert contents() == before
-    with pytest.raises(ValueError, match="other data"):
-        refused(begins=True)
+    refuses(lambda: refused(begins=True), "other data")
     assert folders.config_of(tmp_path) == text(TWO)  # its checkpoints may go on
 
 
@@ -108,8 +107,7 @@ def test_what_a_run_says_stays_where_it_has_gone_on(tmp_path: pathlib.Path) -> N
             (place / "block").touch()
             raise ValueError("later")
 
-    with pytest.raises(ValueError, match="later"):
-        goes_on()
+    refuses(goes_on, "later")
     assert "goes on" in (tmp_path / "log.jsonl").read_text()
 
 
@@ -137,8 +135,7 @@ def test_other_data_are_refused() -> None:
     files = ProgressFiles(None, "", None, Saving(), EventLog())
     check_data(folder, 7, files)
     check_data(folder, None, files)
-    with pytest.raises(ValueError, match="expected the data that fedavg was run on, to run others"):
-        check_data(folder, 8, files)
+    refuses(lambda: check_data(folder, 8, files), "expected the data that fedavg was run on, to run others")
 
 
 @pytest.mark.thorough

@@ -27,7 +27,7 @@ from tests.toys.configs import BASE
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_programs")]
 
 TASK, LOCAL = logistic_regression(), fljax.Local(0.1, 2, steps=2)
 HOW: dict[str, Any] = {"rounds": 3, "seeds": 2, "clients_per_round": 3, "progress": False, "evaluate_every": 1}
@@ -44,7 +44,6 @@ def comparison() -> fljax.Comparison:
     return compare(["fedavg", algorithms.incfl, ("iafl", {"kappa": 0.5})])
 
 
-@pytest.mark.in_turn
 def test_all_algorithms_and_metrics_are_in_one_dataset(comparison: fljax.Comparison) -> None:
     metrics = comparison.metrics
     assert comparison.labels == ("fedavg", "incfl", "iafl")
@@ -71,6 +70,7 @@ def test_it_is_what_simulate_gives_with_thresholds_of_standalone_models(comparis
     np.testing.assert_allclose(comparison.results["incfl"].predict(3, x), result.predict(3, x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.quick
 def test_the_last_evaluation_of_each_algorithm() -> None:
     rounds = {"fedavg": 4, "incfl": 2}
     metrics = xr.Dataset(
@@ -85,7 +85,6 @@ def test_the_last_evaluation_of_each_algorithm() -> None:
     assert "evaluated_round" not in last.dims
 
 
-@pytest.mark.in_turn
 def test_the_table_is_that_of_the_command(comparison: fljax.Comparison) -> None:
     table = comparison.table()
     assert list(table.index) == list(comparison.labels)
@@ -100,7 +99,6 @@ def test_the_table_is_that_of_the_command(comparison: fljax.Comparison) -> None:
     np.testing.assert_allclose(numbers.loc[("incfl", "average_accuracy"), "mean"], values.mean())
 
 
-@pytest.mark.in_turn
 def test_its_texts_have_the_numbers(comparison: fljax.Comparison) -> None:
     lines = repr(comparison).splitlines()
     assert lines[0] == "Comparison of 3 algorithms. Test results after round 3, mean ± std over 2 seeds"
@@ -110,7 +108,6 @@ def test_its_texts_have_the_numbers(comparison: fljax.Comparison) -> None:
     assert page.count("<tr>") == 4
 
 
-@pytest.mark.in_turn
 def test_every_text_says_which_seeds_diverged(comparison: fljax.Comparison) -> None:
     rounds = np.where(comparison.metrics["algorithm"].values[:, None] == "incfl", [[-1, 2]], [[-1, -1]])
     found = comparison._replace(metrics=comparison.metrics.assign(diverged=(("algorithm", "seed"), rounds)))
@@ -126,7 +123,6 @@ def test_every_text_says_which_seeds_diverged(comparison: fljax.Comparison) -> N
     assert "diverged" not in comparison.results["incfl"]._repr_html_()
 
 
-@pytest.mark.in_turn
 def test_the_page_holds_everything(comparison: fljax.Comparison, tmp_path: Any) -> None:
     path = comparison.report(tmp_path)
     text = path.read_text(encoding="utf-8")
@@ -136,7 +132,6 @@ def test_the_page_holds_everything(comparison: fljax.Comparison, tmp_path: Any) 
     refuses(lambda: comparison.report(tmp_path / "none" / "page.html"), "expected a file to write the page to")
 
 
-@pytest.mark.in_turn
 def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp_path: Any, monkeypatch: Any) -> None:
     folder = comparison.save(tmp_path / "run")
     run = fljax.load(folder)
@@ -172,6 +167,7 @@ def test_a_plan_and_an_algorithm_run_as_they_are(comparison: fljax.Comparison) -
         np.testing.assert_allclose(found.metrics["test_loss"].sel(algorithm=label).values, expected, rtol=1e-5)
 
 
+@pytest.mark.quick
 def test_options_may_have_local_contribution_and_scenarios() -> None:
     other = LOCAL._replace(steps=5)
     measure = Measure("size")
@@ -188,6 +184,7 @@ def test_options_may_have_local_contribution_and_scenarios() -> None:
     )
 
 
+@pytest.mark.quick
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("given", "sentence"),
@@ -207,6 +204,7 @@ def test_what_is_no_algorithm_is_refused_in_one_sentence(given: Any, sentence: s
     refuses(lambda: entrants(given, LOCAL, ()), sentence)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -301,7 +299,6 @@ def seconds(metrics: xr.Dataset) -> dict[str, xr.DataArray]:
     return {str(name): values for name, values in metrics.items() if str(name).startswith("seconds_")}
 
 
-@pytest.mark.in_turn
 def test_what_compare_refuses(tmp_path: pathlib.Path) -> None:
     """Each would be a silent fault: too few clients, a stop that nobody hears, the folder of a run."""
     federation, task, local = tiny_federation(), logistic_regression(), fljax.Local(0.1, batch_size=2, steps=1)
@@ -334,7 +331,6 @@ def test_checkpoints_are_of_one_task_and_of_one_partial(tmp_path: pathlib.Path) 
     refuses(lambda: run(0.1, other), "the code of the checkpoints .*: .*the code of the task's loss differs")
 
 
-@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_a_table_of_contributions_needs_names_of_its_dimensions() -> None:
     """Three rounds and three seeds: nothing else says what the rows are."""

@@ -25,7 +25,7 @@ from tests.toys.configs import BASE
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_programs")]
 
 TASK, LOCAL = logistic_regression(), fljax.Local(0.1, 2, steps=2)
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -66,7 +66,6 @@ def same(run: Any, found: fljax.Comparison, label: str) -> None:
         np.testing.assert_array_equal(run.predict(label, x=X, **arguments), expected)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("label", [label for label in ENTRIES if label != OWN])
 def test_models_predict_as_before(found: fljax.Comparison, folder: pathlib.Path, label: str) -> None:
     run = fljax.load(folder, **GIVEN)
@@ -89,7 +88,6 @@ def test_a_model_that_needs_rows_asks_for_the_federation(found: fljax.Comparison
         fljax.load(folder, **GIVEN, federation=X)  # type: ignore[arg-type]
 
 
-@pytest.mark.in_turn
 def test_training_goes_on(found: fljax.Comparison, folder: pathlib.Path) -> None:
     state = fljax.load(folder, **GIVEN).models("plan").state
     how: Any = {"rounds": 1, "seeds": 2}
@@ -100,7 +98,6 @@ def test_training_goes_on(found: fljax.Comparison, folder: pathlib.Path) -> None
     np.testing.assert_array_equal(more.metrics["test_loss"], expected.metrics["test_loss"])
 
 
-@pytest.mark.in_turn
 def test_a_config_starts_from_a_saved_comparison(found: fljax.Comparison, folder: pathlib.Path) -> None:
     started = with_initial(TASK, f"{folder}:value", seed=1)
     expected = found.results["value"].deployed(0, seed=1)
@@ -109,7 +106,6 @@ def test_a_config_starts_from_a_saved_comparison(found: fljax.Comparison, folder
     refuses(lambda: with_initial(TASK, str(folder)), "expected a run folder with a label")
 
 
-@pytest.mark.in_turn
 def test_the_folder_says_what_it_has(found: fljax.Comparison, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     run = fljax.load(folder)
     assert run.metrics.identical(found.metrics)
@@ -126,7 +122,6 @@ def test_the_folder_says_what_it_has(found: fljax.Comparison, folder: pathlib.Pa
         with_initial(TASK, f"{tmp_path / 'without'}:value")
 
 
-@pytest.mark.in_turn
 def test_no_file_and_no_pickle_has_rows(found: fljax.Comparison, folder: pathlib.Path) -> None:
     content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     for path in folder.rglob("*.npz"):
@@ -141,7 +136,6 @@ def test_no_file_and_no_pickle_has_rows(found: fljax.Comparison, folder: pathlib
     np.testing.assert_array_equal(again.results["iafl"].predict(0, X), found.results["iafl"].predict(0, X))
 
 
-@pytest.mark.in_turn
 def test_a_pickle_cannot_be_saved_with_models(found: fljax.Comparison, tmp_path: pathlib.Path) -> None:
     again = pickle.loads(pickle.dumps(found))
     with pytest.raises(ValueError, match=r"expected results with their data, .*got those of a pickle"):
@@ -182,7 +176,6 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.in_turn
 @pytest.mark.unchecked
 @pytest.mark.parametrize(("changes", "words"), OTHERS)
 def test_what_did_not_make_the_models_is_refused(folder: pathlib.Path, changes: dict[str, Any], words: str) -> None:
@@ -190,7 +183,6 @@ def test_what_did_not_make_the_models_is_refused(folder: pathlib.Path, changes: 
     refuses(lambda: fljax.load(folder, **GIVEN | changes).models(label), words)
 
 
-@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_another_jax_writes_other_programs(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """The checksum of a task is of one version of JAX, so that another version is not a reason to refuse."""
@@ -202,7 +194,6 @@ def test_another_jax_writes_other_programs(folder: pathlib.Path, tmp_path: pathl
     assert fljax.load(tmp_path / "run", **GIVEN).predict("plan", 0, X).shape == (3, 3)
 
 
-@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_models_of_another_precision_are_loaded(folder: pathlib.Path) -> None:
     expected = fljax.load(folder, **GIVEN).predict("iafl", 0, X)
@@ -214,7 +205,6 @@ def test_models_of_another_precision_are_loaded(folder: pathlib.Path) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.in_turn
 def test_what_is_missing_is_one_sentence(folder: pathlib.Path) -> None:
     run = fljax.load(folder)
     with pytest.raises(ValueError, match=r"a folder has no code, as in fljax.load\(folder, algorithms=\.\.\., task="):
@@ -245,7 +235,6 @@ def test_saving_again_leaves_no_old_models(found: fljax.Comparison, tmp_path: pa
     refuses(lambda: part.save(place, overwrite=True), "expected a folder that no run writes to")
 
 
-@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_what_save_refuses_is_refused_before_anything_is_written(found, tmp_path):
     results = {label: each for label, each in found.results.items() if label != "plan"}

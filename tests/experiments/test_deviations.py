@@ -11,6 +11,7 @@ from fljax.experiments.inputs.entrants import chosen_of, deviations_of, read_dev
 from fljax.games.strategic.playing import Messages, usual_deviations
 from fljax.scenarios import ByReport, Strategy
 from tests.games.strategic.test_functions import doubled
+from tests.refusals import refuses
 
 READS = Messages(("loss",), True, False, True)
 
@@ -18,8 +19,7 @@ READS = Messages(("loss",), True, False, True)
 def test_names_are_those_of_usual_deviations() -> None:
     assert deviations_of(None) is None
     assert deviations_of("zero rider, bid plus 1,zero rider") == ("zero rider", "bid plus 1")
-    with pytest.raises(ValueError, match=r"expected one of the deviations no effort, .*, got '' *"):
-        deviations_of("")
+    refuses(lambda: deviations_of(""), r"expected one of the deviations no effort, .*, got '' *")
 
 
 def test_a_file_of_strategies(tmp_path: pathlib.Path) -> None:
@@ -47,8 +47,7 @@ def test_a_file_of_strategies(tmp_path: pathlib.Path) -> None:
 def test_other_files_are_refused(tmp_path: pathlib.Path, text: str, error: type[Exception], words: str) -> None:
     path = tmp_path / "lies.toml"
     path.write_text(text)
-    with pytest.raises(error, match=words):
-        read_deviations(path)
+    refuses(lambda: read_deviations(path), words, error)
 
 
 def test_what_is_tried_of_an_algorithm() -> None:

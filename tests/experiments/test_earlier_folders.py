@@ -19,7 +19,7 @@ from fljax.experiments.load import Run
 from tests.fixtures import write
 from tests.toys.command import printed
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_programs")]
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4) / 10
 # Labels, rounds done, and the average loss of every seed at the end, as 0.2 printed them.
@@ -65,6 +65,7 @@ def same_runs(found: Run, expected: Any) -> None:
     close(found.records, expected.records)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", FOLDERS)
 def test_numbers_are_read(unpacked: Any, name: str) -> None:
     labels, rounds, losses = FOLDERS[name]
@@ -81,6 +82,7 @@ def test_numbers_are_read(unpacked: Any, name: str) -> None:
     assert len(folder.table()) >= len(folder.metrics["algorithm"])
 
 
+@pytest.mark.quick
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "label", "arguments", "logits"),
@@ -99,6 +101,7 @@ def test_models_predict(unpacked: Any, name: str, label: str, arguments: dict[st
     np.testing.assert_allclose(folder.predict(label, x=X, **arguments)[0], logits, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.quick
 def test_worth_and_certificates_are_read(unpacked: Any) -> None:
     tables = games.load(unpacked("valued") / worth.TABLES).tables
     assert list(tables) == ["fedavg", "fedprox"]
@@ -118,7 +121,6 @@ def test_worth_and_certificates_are_read(unpacked: Any) -> None:
     assert "INCONCLUSIVE at 0.01, largest gain in [-0.03403, 0.06396]" in repr(certificates["fedavg"])
 
 
-@pytest.mark.in_turn
 def test_commands_read_them(unpacked: Any) -> None:
     places = {name: str(unpacked(name)) for name in write.FOLDERS}
     assert "a:b/c" in printed("compare", places["finished"], places["compared"])
@@ -133,7 +135,6 @@ def test_commands_read_them(unpacked: Any) -> None:
     assert "fedprox" in printed("worth", f"{places['valued']}/config.toml", *again)
 
 
-@pytest.mark.in_turn
 def test_a_half_done_run_ends_as_one_in_one_piece(unpacked: Any) -> None:
     folder = unpacked("half_done")
     run.run(write.config(), directory=folder, resume=True)
@@ -146,7 +147,6 @@ def test_a_half_done_run_ends_as_one_in_one_piece(unpacked: Any) -> None:
     )
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["finished", "going_on"])
 def test_more_rounds(unpacked: Any, name: str) -> None:
     folder = unpacked(name)
@@ -155,7 +155,6 @@ def test_more_rounds(unpacked: Any, name: str) -> None:
     same_runs(fljax.load(folder), run.run(write.config(8)))
 
 
-@pytest.mark.in_turn
 def test_a_half_done_sweep_ends_as_one_in_one_piece(unpacked: Any) -> None:
     folder = unpacked("half_swept")
     sweep.run(write.grid(), directory=folder, resume=True)
@@ -164,7 +163,6 @@ def test_a_half_done_sweep_ends_as_one_in_one_piece(unpacked: Any) -> None:
     same_runs(fljax.load(folder), fljax.load(unpacked("swept")))
 
 
-@pytest.mark.in_turn
 def test_parts_of_a_sweep_are_joined(unpacked: Any) -> None:
     folder = unpacked("in_parts")
     grid = write.grid()
@@ -180,7 +178,6 @@ def test_parts_of_a_sweep_are_joined(unpacked: Any) -> None:
     close(fljax.load(folder).metrics, fljax.load(unpacked("swept")).metrics)
 
 
-@pytest.mark.in_turn
 def test_whole_runs_go_on(unpacked: Any) -> None:
     valued, certified = unpacked("half_valued"), unpacked("half_certified")
     tables = worth.run(write.of_runs(), write.WORTH, directory=valued, resume=True).tables

@@ -21,7 +21,7 @@ from fljax.results.further_rounds import joined, rounds_before
 from tests.refusals import refuses
 from tests.toys.configs import BASE
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 RAW = BASE | {
     "save_models": "last",
@@ -66,7 +66,6 @@ def assert_as_at_once(outcome, rounds, **changes):
         np.testing.assert_array_equal(found.values, values.values, err_msg=str(name))
 
 
-@pytest.mark.in_turn
 def test_a_finished_run_goes_on_as_if_all_rounds_had_been_asked_for_at_once(folder):
     before = folders.load(folder)[0]
     outcome = go_on(folder, rounds=8)
@@ -121,7 +120,6 @@ def test_long_records_have_all_rounds(folder, monkeypatch):
     refuses(lambda: go_on(folder, rounds=9), r"expected records of fedavg that are short enough")
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("how", ["damaged", "foreign", "of another round"])
 def test_models_are_read_before_anything_is_computed(folder, how):
     path = path_of(folder, "scaffold")
@@ -198,7 +196,6 @@ def refused(folder, match, **changes):
     assert go_on(folder).metrics["rounds_done"].values.tolist() == [4, 4]
 
 
-@pytest.mark.in_turn
 def test_what_has_no_more_rounds(folder):
     refused(folder, "rounds is 4 there and 3 here", rounds=3)
     refused(
@@ -211,7 +208,6 @@ def test_what_has_no_more_rounds(folder):
     refuses(lambda: go_on(folder, rounds=8), r"expected models after the last round of scaffold, .* got none")
 
 
-@pytest.mark.in_turn
 def test_tables_by_round_must_be_long_enough(tmp_path):
     changes = {"algorithms": [{"name": "fedavg", "scenarios": [{"name": "tests.toys.short_table:four_rounds"}]}]}
     run = tmp_path / "run"
@@ -221,7 +217,6 @@ def test_tables_by_round_must_be_long_enough(tmp_path):
     assert go_on(run, **changes).metrics["rounds_done"].values.tolist() == [4]
 
 
-@pytest.mark.in_turn
 def test_a_run_that_is_not_finished_has_no_more_rounds(short, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(short, run)
@@ -231,7 +226,6 @@ def test_a_run_that_is_not_finished_has_no_more_rounds(short, tmp_path):
     refuses(lambda: go_on(run, rounds=8), "expected a finished run to give it more rounds, got one without scaffold")
 
 
-@pytest.mark.in_turn
 def test_a_seed_that_diverged_or_a_run_that_stopped_early_has_no_more_rounds(folder):
     metrics, _ = folders.load(folder)
     here, there = (configuration.dumps(build(rounds=rounds)) for rounds in (8, 4))
@@ -246,6 +240,7 @@ def test_a_seed_that_diverged_or_a_run_that_stopped_early_has_no_more_rounds(fol
     refuses(lambda: rounds_before(metrics, there, here), r"stop: expected none .* got early stopping")
 
 
+@pytest.mark.quick
 def test_counts_until_a_round_are_added():
     def part(rounds, counts):
         return xr.Dataset(

@@ -15,6 +15,7 @@ import fljax
 from fljax import config as configuration
 from fljax.experiments import load
 from fljax.experiments import run as experiment
+from tests.refusals import refuses
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.thorough
@@ -70,10 +71,8 @@ def test_metrics_need_no_engine_and_no_data(finished: tuple[Any, pathlib.Path]) 
 
 def test_what_is_wrong_is_one_sentence(finished: tuple[Any, pathlib.Path], tmp_path: pathlib.Path) -> None:
     _, folder = finished
-    with pytest.raises(ValueError, match=r"expected a run folder, got .*, which is no folder"):
-        load.load(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"expected a run folder with config\.toml"):
-        load.load(tmp_path)
+    refuses(lambda: load.load(tmp_path / "none"), r"expected a run folder, got .*, which is no folder")
+    refuses(lambda: load.load(tmp_path), r"expected a run folder with config\.toml")
     run = load.load(folder)
     with pytest.raises(ValueError, match=r"expected one of the labels fedavg, mine, got 'fedavgg' \(did you mean 'fed"):
         run.models("fedavgg")

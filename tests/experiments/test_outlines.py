@@ -24,6 +24,8 @@ from fljax.protocol import AbsentRows, Names, RowsAbsent
 from tests.toys import command
 from tests.toys.quick import quick_programs
 
+pytestmark = pytest.mark.in_turn
+
 TEXT = """
 rounds = 2
 seeds = 2
@@ -99,14 +101,12 @@ def same(run: Any, outcome: Any, label: str) -> None:
         )
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("label", LABELS)
 def test_models_predict_with_the_data(finished: tuple[Any, pathlib.Path], label: str) -> None:
     with quick_programs():
         same(fljax.load(finished[1] / "run"), finished[0], label)
 
 
-@pytest.mark.in_turn
 def test_models_predict_without_the_data(finished, copied, monkeypatch):
     (copied / "patients.csv").unlink()
     run = load(copied, monkeypatch)
@@ -123,7 +123,6 @@ def test_models_predict_without_the_data(finished, copied, monkeypatch):
                 run.predict(label, 0, frame()[COLUMNS])
 
 
-@pytest.mark.in_turn
 def test_a_changed_file_changes_no_prediction(finished, copied, monkeypatch):
     changed = frame()[["pressure", "age", "time", "state", "site"]].replace("ill", "zill")
     changed["age"] += 100
@@ -138,7 +137,6 @@ def test_a_changed_file_changes_no_prediction(finished, copied, monkeypatch):
             run.predict("fedavg_finetune", 0, frame()[COLUMNS])
 
 
-@pytest.mark.in_turn
 def test_other_columns_are_refused_by_name(finished: tuple[Any, pathlib.Path]) -> None:
     run = fljax.load(finished[1] / "run")
     with quick_programs(), pytest.raises(ValueError, match=r"columns of the model \(age, time, pressure\), .*'time'"):
@@ -146,7 +144,6 @@ def test_other_columns_are_refused_by_name(finished: tuple[Any, pathlib.Path]) -
 
 
 @pytest.mark.unchecked
-@pytest.mark.in_turn
 def test_no_file_and_no_pickle_has_rows(finished: tuple[Any, pathlib.Path]) -> None:
     outcome, folder = finished
     rows = frame()
@@ -175,7 +172,6 @@ def test_no_file_and_no_pickle_has_rows(finished: tuple[Any, pathlib.Path]) -> N
     assert copy.copy(found.deployed) is found.deployed
 
 
-@pytest.mark.in_turn
 def test_a_folder_without_an_outline_has_another_scale(finished, copied, monkeypatch):
     """An older version saved it, whose models saw features with moments of all rows."""
     (copied / "run" / outlines.FILE).unlink()
@@ -187,7 +183,6 @@ def test_a_folder_without_an_outline_has_another_scale(finished, copied, monkeyp
     assert (run.names.classes, run.names_of(1)) == (("ill", "well"), load(finished[1], monkeypatch).names_of(1))
 
 
-@pytest.mark.in_turn
 def test_a_damaged_outline_is_one_sentence(copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = copied / "run" / outlines.FILE
     whole = path.read_bytes()
@@ -204,7 +199,6 @@ def call(folder: pathlib.Path, *arguments: str) -> tuple[int, str]:
     return code, err
 
 
-@pytest.mark.in_turn
 def test_a_run_does_not_go_on_with_other_data(tmp_path: pathlib.Path) -> None:
     frame().to_csv(tmp_path / "patients.csv", index=False)
     config = tmp_path / "mine.toml"
@@ -223,7 +217,6 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: pathlib.Path) -> None:
     assert len(words.strip().splitlines()) == 1
 
 
-@pytest.mark.in_turn
 def test_a_run_that_failed_does_not_bind_its_folder(tmp_path: pathlib.Path) -> None:
     frame().to_csv(tmp_path / "patients.csv", index=False)
     config = tmp_path / "mine.toml"
@@ -242,6 +235,7 @@ def test_a_run_that_failed_does_not_bind_its_folder(tmp_path: pathlib.Path) -> N
     assert not (tmp_path / "run" / outlines.FILE).exists()
 
 
+@pytest.mark.quick
 def test_names_come_back(tmp_path: pathlib.Path) -> None:
     federation, dataset, _ = build_world(configuration.parse(BLOBS))
     names = Names((np.int64(3), None, "x", ("a", 1.5), datetime.date(2020, 1, 2)), ("c",) * 4)
@@ -262,6 +256,7 @@ BLOBS: dict[str, Any] = {
 }
 
 
+@pytest.mark.quick
 def test_absent_rows_are_read_in_no_way() -> None:
     rows: Any = AbsentRows((5, 2), np.dtype("float32"))
     assert (rows.shape, rows.ndim) == ((5, 2), 2)

@@ -23,9 +23,10 @@ from fljax.models.starting import is_given
 from fljax.protocol import Federation, Rows, Subset
 from fljax.testing.federation import logistic_regression, tiny_federation
 from tests.laws.compare import assert_close, assert_same
+from tests.refusals import refuses
 from tests.toys.configs import BASE
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_programs")]
 
 TASK, LOCAL = logistic_regression(), fljax.Local(0.3, 3, steps=2)
 STILL = LOCAL._replace(learning_rate=1e-30)
@@ -58,7 +59,6 @@ def by_hand(key: Any, params: Any, rows: Rows) -> tuple[Any, Any]:
     return model, loss
 
 
-@pytest.mark.in_turn
 def test_clients_start_from_different_models() -> None:
     """Before they have learned anything; those of one seed are equal otherwise."""
     models_of = {name: alone(local=STILL, initial=name).params for name in ("own", "shared")}
@@ -74,7 +74,6 @@ def starts(seed: int) -> list[Any]:
     return [start(seed, id) for id in range(5)]
 
 
-@pytest.mark.in_turn
 def test_a_client_trains_from_its_own_weights(own: Any) -> None:
     """Seen and unseen ones, whose ids are numbers of their own."""
     place = np.argsort(np.asarray(FEDERATION.clients.id))
@@ -93,7 +92,6 @@ def test_a_client_trains_from_its_own_weights(own: Any) -> None:
     assert not np.array_equal(start(3, 1).weight, start(3, 1, Purpose.UNSEEN_INIT_STANDALONE).weight)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "execution",
     [
@@ -107,7 +105,6 @@ def test_it_does_not_matter_how_clients_are_computed(execution: Execution, own: 
     assert_close(alone(execution=execution), own)
 
 
-@pytest.mark.in_turn
 def test_it_does_not_matter_who_else_is_there(own: Any) -> None:
     """Clients without unseen ones, with one seed, and stored in another order."""
     found = alone(FEDERATION._replace(unseen=None), seeds=(5,))
@@ -116,14 +113,12 @@ def test_it_does_not_matter_who_else_is_there(own: Any) -> None:
     assert_close(alone(FEDERATION._replace(clients=trees.take(FEDERATION.clients, order))), own)
 
 
-@pytest.mark.in_turn
 def test_the_default_is_one_model_for_all(own: Any) -> None:
     expected = standalone(TASK, FEDERATION, LOCAL, seeds=SEEDS, keep_models=True)
     assert_same(alone(initial="shared"), expected)
     assert not np.allclose(own.threshold, expected.threshold)
 
 
-@pytest.mark.in_turn
 def test_its_memory_is_estimated() -> None:
     found = estimate_standalone(TASK, FEDERATION, LOCAL, seeds=SEEDS, initial="own", execution=Execution(7))
     assert found.data > 0
@@ -131,6 +126,7 @@ def test_its_memory_is_estimated() -> None:
         estimate_standalone(models.start_from(TASK, TASK.init(jax.random.key(0))), FEDERATION, LOCAL, initial="own")
 
 
+@pytest.mark.quick
 @pytest.mark.unchecked
 @pytest.mark.parametrize("initial", ["mine", "", None])
 def test_unknown_names_are_refused(initial: Any) -> None:
@@ -138,11 +134,9 @@ def test_unknown_names_are_refused(initial: Any) -> None:
     for run in (standalone, estimate_standalone):
         with pytest.raises(ValueError, match=message):
             run(TASK, FEDERATION, LOCAL, initial=initial)
-    with pytest.raises(ValueError, match=message):
-        compare(initial)
+    refuses(lambda: compare(initial), message)
 
 
-@pytest.mark.in_turn
 def test_given_parameters_are_refused() -> None:
     """They are the start of all models, also where only the layers that are not frozen are given."""
     params = TASK.init(jax.random.key(1))
@@ -160,10 +154,8 @@ def test_given_parameters_are_refused() -> None:
         True,
     ]
     message = "^expected shared initial weights for a task that starts from given parameters, got 'own'$"
-    with pytest.raises(ValueError, match=message):
-        alone(task=models.start_from(TASK, params))
-    with pytest.raises(ValueError, match=message):
-        compare("own", models.start_from(TASK, params))
+    refuses(lambda: alone(task=models.start_from(TASK, params)), message)
+    refuses(lambda: compare("own", models.start_from(TASK, params)), message)
 
 
 def compare(initial: Any, task: Any = TASK) -> fljax.Comparison:
@@ -171,7 +163,6 @@ def compare(initial: Any, task: Any = TASK) -> fljax.Comparison:
     return fljax.compare(["fedavg"], FEDERATION, task, LOCAL, standalone=LOCAL, **how)
 
 
-@pytest.mark.in_turn
 def test_a_comparison_hands_it_on(own: Any) -> None:
     found = compare("own")
     for name in NAMES:
@@ -187,6 +178,7 @@ def written(**changes: Any) -> config.Config:
     return parsed
 
 
+@pytest.mark.quick
 def test_a_key_of_a_config() -> None:
     assert written().standalone.initial == "shared"
     assert 'initial = "shared"' in config.dumps(written())
@@ -194,6 +186,7 @@ def test_a_key_of_a_config() -> None:
     assert (setup.standalone_initial, setup.standalone) == ("own", resolve_setup(written()).standalone)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -209,8 +202,7 @@ def test_a_key_of_a_config() -> None:
     ],
 )
 def test_what_a_config_refuses(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        config.parse(BASE | changes)
+    refuses(lambda: config.parse(BASE | changes), message, ConfigError)
 
 
 @pytest.mark.thorough

@@ -14,6 +14,7 @@ from fljax import data
 from fljax.engine.rounds.states import by_id
 from fljax.experiments.inputs.preparation import pooled
 from fljax.protocol import Labelled
+from tests.refusals import refuses
 from tests.toys.federation import TRAIN, UNSEEN_TRAIN, tiny_federation
 from tests.toys.quick import quick_programs
 from tests.toys.task import logistic_regression
@@ -60,8 +61,7 @@ def test_one_client_has_all_rows_and_everybody_is_unseen() -> None:
 
 def test_noise_of_clients_is_refused() -> None:
     noisy = FEDERATION._replace(clients=FEDERATION.clients._replace(noise=np.full(len(TRAIN), 0.1, np.float32)))
-    with pytest.raises(ValueError, match="expected clients without noise on their features to pool their rows"):
-        pooled(noisy)
+    refuses(lambda: pooled(noisy), "expected clients without noise on their features to pool their rows")
 
 
 def _transcription(start: Any) -> np.ndarray:
@@ -141,8 +141,7 @@ def test_what_is_computed_of_a_pool(comparison: Any) -> None:
 def test_clients_that_are_not_there_are_refused(comparison: Any) -> None:
     predict = pickle.loads(pickle.dumps(comparison.results["pooled"].predict._replace(function=_echo)))
     assert predict(1, "x", seed=1, unseen=True) == (len(TRAIN) + 1, "x", 1, True)
-    with pytest.raises(ValueError, match="expected a client below 2, got 2"):
-        predict(2, "x", unseen=True)
+    refuses(lambda: predict(2, "x", unseen=True), "expected a client below 2, got 2")
 
 
 def _echo(client: int, x: str, *, seed: int, unseen: bool) -> Any:
@@ -157,8 +156,7 @@ def _echo(client: int, x: str, *, seed: int, unseen: bool) -> Any:
     ],
 )
 def test_what_cannot_be_pooled_is_refused(entry: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        fljax.compare({"one": entry}, FEDERATION, TASK, LOCAL, rounds=1, progress=False)
+    refuses(lambda: fljax.compare({"one": entry}, FEDERATION, TASK, LOCAL, rounds=1, progress=False), words)
 
 
 def test_labels_of_a_block() -> None:

@@ -25,6 +25,7 @@ from fljax.experiments.inputs.setup import (
 )
 from fljax.protocol import Names
 from fljax.results import Reference
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -196,8 +197,7 @@ LYING = r"; misreporting\(report='threshold'\) lets clients report another one$"
     ],
 )
 def test_what_does_not_fit_is_refused(given, thresholds, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        resolved(given, thresholds)
+    refuses(lambda: resolved(given, thresholds), sentence)
 
 
 def test_a_trial_calls_no_function_and_compares_what_is_known():
@@ -208,8 +208,7 @@ def test_a_trial_calls_no_function_and_compares_what_is_known():
     with pytest.raises(ValueError, match=r"got the threshold 0\.5 of incfl beside another requirement"):
         resolved(never, {"incfl": 0.5}, trial=True)
     resolved(never, {"incfl": ALONE.threshold[0]}, trial=True)  # is compared once the losses are known
-    with pytest.raises(ValueError, match="one for each of 3 clients, got 2"):
-        resolved([1.0, 2.0], trial=True)
+    refuses(lambda: resolved([1.0, 2.0], trial=True), "one for each of 3 clients, got 2")
 
 
 def test_an_error_of_the_function_is_told():
@@ -250,8 +249,7 @@ def test_an_error_of_the_function_is_told():
     ],
 )
 def test_what_is_no_requirement_is_refused(given, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        requirement_of(given)
+    refuses(lambda: requirement_of(given), sentence)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +267,7 @@ def test_a_file_that_says_no_losses_is_refused(tmp_path: pathlib.Path, text, sen
     path = tmp_path / "losses.csv"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ValueError, match=rf"^requirement\.file '.*losses\.csv': {sentence}"):
-        requirement_of(Requirement(file=path))
+    refuses(lambda: requirement_of(Requirement(file=path)), rf"^requirement\.file '.*losses\.csv': {sentence}")
 
 
 def test_which_standalone_losses_are_needed():

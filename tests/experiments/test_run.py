@@ -24,7 +24,7 @@ from tests.refusals import refuses
 from tests.toys.configs import BASE, build
 from tests.toys.not_finite import sends_nan
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,6 @@ def test_every_algorithm_stands_on_the_same_split_with_every_metric(finished):
     assert outcome.diverged == ()
 
 
-@pytest.mark.in_turn
 def test_every_evaluation_is_a_line_with_the_metrics_of_the_table(finished):
     outcome, _, folder = finished
     lines = read_lines(folder)
@@ -69,7 +68,6 @@ def test_every_evaluation_is_a_line_with_the_metrics_of_the_table(finished):
             np.testing.assert_allclose(found, own[name].values, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.in_turn
 def test_what_a_run_holds_is_told_before_it_trains(finished):
     _, events, _ = finished
     own = [event for event in events if event.label == "incfl"]
@@ -82,7 +80,6 @@ def test_what_a_run_holds_is_told_before_it_trains(finished):
     assert run.estimates(build())["incfl"].server == held
 
 
-@pytest.mark.in_turn
 def test_the_gap_is_the_reported_loss_minus_the_threshold_of_that_client(finished):
     outcome, _, _ = finished
     records, threshold = outcome.records.sel(algorithm="incfl"), outcome.metrics["threshold"].values
@@ -92,7 +89,6 @@ def test_the_gap_is_the_reported_loss_minus_the_threshold_of_that_client(finishe
         np.testing.assert_allclose(records["gap"].values[seed], gap, rtol=1e-6)
 
 
-@pytest.mark.in_turn
 def test_a_folder_that_is_removed_while_the_run_goes_on_is_made_again_as_a_whole(tmp_path):
     events: list[Event] = []
 
@@ -106,7 +102,6 @@ def test_a_folder_that_is_removed_while_the_run_goes_on_is_made_again_as_a_whole
     assert fljax.load(tmp_path / "run").metrics.sizes["client"] == 6
 
 
-@pytest.mark.in_turn
 def test_what_is_saved_loads_back(finished):
     outcome, _, folder = finished
     metrics, records = folders.load(folder)
@@ -116,7 +111,6 @@ def test_what_is_saved_loads_back(finished):
     assert not list(folder.glob(".*"))
 
 
-@pytest.mark.in_turn
 def test_resume_runs_only_what_is_missing(finished, tmp_path):
     outcome, _, folder = finished
     events: list[Event] = []
@@ -128,7 +122,6 @@ def test_resume_runs_only_what_is_missing(finished, tmp_path):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
-@pytest.mark.in_turn
 def test_resume_refuses_another_config(finished, tmp_path):
     _, _, folder = finished
     (tmp_path / "results.nc").write_bytes((folder / "results.nc").read_bytes())
@@ -137,7 +130,6 @@ def test_resume_refuses_another_config(finished, tmp_path):
         run.run(build(), directory=tmp_path, resume=True)
 
 
-@pytest.mark.in_turn
 def test_a_run_never_writes_over_results(finished):
     _, _, folder = finished
     before = (folder / "results.nc").read_bytes()
@@ -175,7 +167,6 @@ SPOILT = [
 ]
 
 
-@pytest.mark.in_turn
 def test_a_config_says_that_messages_are_dropped(tmp_path):
     config = build(**EVERYBODY, algorithms=SPOILT[:2], non_finite="drop")
     outcome = run.run(config, directory=tmp_path)
@@ -226,7 +217,6 @@ def test_options_reach_the_builders():
     assert (metrics["test_loss"].sel(algorithm="tuned") != metrics["test_loss"].sel(algorithm="fedavg")).any()
 
 
-@pytest.mark.in_turn
 def test_a_cohort_larger_than_the_population_takes_everybody_and_says_so():
     events: list[Event] = []
     config = build(participation={"clients_per_round": 50}, algorithms=[{"name": "fedavg"}])
@@ -279,6 +269,7 @@ def test_a_source_that_takes_a_seed_is_drawn_anew_for_every_seed():
     assert (metrics["threshold"].sel(seed=0) != metrics["threshold"].sel(seed=1)).all()
 
 
+@pytest.mark.quick
 def test_an_impossible_partition_is_one_sentence(tmp_path):
     data = {**BASE["data"], "partition_options": {"groups": 2, "minimum": 10_000}}
     with pytest.raises(ValueError, match="at least 10000 samples") as caught:
@@ -304,7 +295,6 @@ def test_scenarios_are_given_the_thresholds_of_their_seed():
     assert not records["participation"].sel(algorithm="lazy").any()
 
 
-@pytest.mark.in_turn
 def test_one_algorithm_may_have_its_own_learning_rate():
     faster = {"name": "fedavg", "label": "faster", "local": {"learning_rate": 0.4}}
     metrics = run.run(build(algorithms=[{"name": "fedavg"}, faster])).metrics
@@ -328,7 +318,6 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
     np.testing.assert_array_equal(thresholds({}, decay=0.5), plain)
 
 
-@pytest.mark.in_turn
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("changes", "sentence"),
@@ -375,6 +364,7 @@ def texts(examples=60):
     return dataset(x, x[:, 0] % 2, vocabulary=9)
 
 
+@pytest.mark.quick
 def test_a_model_of_texts_learns_the_vocabulary_from_the_data():
     data = {"dataset": f"{__name__}:texts", "partition": "iid", "clients": 3}
     model = {"name": "text_cnn", "embedding": 4, "maps": 6, "kernels": [2]}
@@ -433,7 +423,6 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     assert new == [3, 3, 0, 2, 0, 0]  # programs; INCFL's clients use the global model, as FedAvg's do
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("faulty", ["fedavg", "incfl"])
 def test_an_error_of_the_next_programs_does_not_stop_a_run(faulty, monkeypatch, tmp_path):
     """It appears when the next algorithm's turn comes; that of the first algorithm before anything is computed."""

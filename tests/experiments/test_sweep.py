@@ -18,6 +18,7 @@ from fljax.results import folders, sweeps
 from fljax.results.events import Event
 from fljax.results.non_finite import NotFinite
 from fljax.results.sweeps import Axis, unstack_cells
+from tests.refusals import refuses
 from tests.toys.configs import BASE, SWEPT
 from tests.toys.quick import quick_programs
 
@@ -74,8 +75,7 @@ def test_names_of_axes() -> None:
     ],
 )
 def test_bad_grids(grid: list[str], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        parse_grid(BASE, grid)
+    refuses(lambda: parse_grid(BASE, grid), sentence, ConfigError)
 
 
 def test_unknown_metric() -> None:
@@ -120,8 +120,7 @@ def test_sweeps_keep_their_folder_as_runs_do(finished: Any) -> None:
     (folder / "config.toml").unlink()
     with pytest.raises(ValueError, match=r"to resume them, got a changed one: sweep\.grid\.local\.learning_rate is"):
         sweep.run(parse_grid(SWEPT, ["local.learning_rate=0.5"], name="tiny"), directory=folder, resume=True)
-    with pytest.raises(ValueError, match="expected a folder without results"):
-        sweep.run(grid, directory=folder)
+    refuses(lambda: sweep.run(grid, directory=folder), "expected a folder without results")
     with (
         folders.claim(folder, dumps(grid.config), resume=True, grid=json.dumps({a.name: a.path for a in grid.axes})),
         pytest.raises(ValueError, match="expected a folder that no other process writes to"),
@@ -274,8 +273,7 @@ def test_best() -> None:
     broken["diverged"].values[0, 1, 1] = 3
     (found,) = sweeps.best(broken, "average_accuracy")
     assert (found.cell, found.edges) == ({"rate": "x"}, ())
-    with pytest.raises(ValueError, match="got 'm'"):
-        sweeps.best(broken, "m")
+    refuses(lambda: sweeps.best(broken, "m"), "got 'm'")
 
 
 def test_less_loss_is_better() -> None:

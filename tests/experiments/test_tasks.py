@@ -19,6 +19,7 @@ from fljax.report.drawing import panels
 from fljax.report.tables import best_rows
 from fljax.results.events import Event
 from tests.engine.test_scores import accuracies
+from tests.refusals import refuses
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.thorough
@@ -75,8 +76,7 @@ def test_a_sweep_chooses_by_loss() -> None:
     cells = {"grid": {"local.learning_rate": [1e-4, 0.05]}}
     message = r"sweep.metric: expected a metric of losses .*valid names are .*average_loss"
     with quick_programs():
-        with pytest.raises(ConfigError, match=message):
-            sweep.run(parse_grid(BASE | {"sweep": cells}, name="regression"))
+        refuses(lambda: sweep.run(parse_grid(BASE | {"sweep": cells}, name="regression")), message, ConfigError)
         chosen = BASE | {"algorithms": [{"name": "fedavg"}], "sweep": cells | {"metric": "average_loss"}}
         found = sweep.run(parse_grid(chosen, name="regression"))
         by_valid = sweep.run(
@@ -114,8 +114,7 @@ def test_a_sweep_chooses_by_loss() -> None:
 )
 def test_what_it_cannot_do_is_said_before_training(changes: Any, message: str) -> None:
     events: list[Event] = []
-    with pytest.raises(ValueError, match=message):
-        run.run(build(**changes), on_event=events.append)
+    refuses(lambda: run.run(build(**changes), on_event=events.append), message)
     assert not [event for event in events if event.stage == "train"]
 
 

@@ -17,6 +17,8 @@ from fljax.training import Local
 from tests.games.mean_estimation import PLAN, TARGETS, TASK, estimation
 from tests.games.strategic.test_splitting import federation
 
+pytestmark = pytest.mark.in_turn
+
 ROUNDS, COST = 2, np.array([10.0, 0.5, 2.0])
 # What is played, with the share of an honest client's steps that is computed.
 EFFORTS: dict[str, tuple[Strategy, float]] = {
@@ -36,7 +38,6 @@ def played(cost: Any = 0.0, plan: Plan = PLAN, data: Any = None, **changes: Any)
     return games.payoffs(plan, estimation() if data is None else data, **settings)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("shape", ["unilateral", "pairs", "symmetric", "full"])
 def test_everybody_pays_for_its_steps(shape: Any) -> None:
     lies = LIES if shape in ("unilateral", "pairs") else {name: LIES[name] for name in ("double", "zero rider")}
@@ -48,7 +49,6 @@ def test_everybody_pays_for_its_steps(shape: Any) -> None:
     np.testing.assert_allclose(free.outside - paid.outside, [COST], atol=1e-5)
 
 
-@pytest.mark.in_turn
 def test_riding_free_pays_where_training_costs_ten() -> None:
     free, paid = (games.unilateral_gains(played(cost, outside=None, seeds=2)).gains for cost in (0.0, 10.0))
     rider = [name.endswith("rider") for name in games.unilateral_gains(played(outside=None, seeds=2)).deviations]
@@ -56,7 +56,6 @@ def test_riding_free_pays_where_training_costs_ten() -> None:
     np.testing.assert_allclose((paid - free)[:, ~np.array(rider)], 0, atol=1e-4)
 
 
-@pytest.mark.in_turn
 def test_riders_that_use_models_of_their_own_pay() -> None:
     """Ditto's personal model is trained, whatever is sent."""
     same: dict[str, Any] = {"plan": PLAN._replace(build=algorithms.ditto), "data": federation(), "outside": None}
@@ -65,7 +64,6 @@ def test_riders_that_use_models_of_their_own_pay() -> None:
     np.testing.assert_allclose(free.payoffs - paid.payoffs, 10, atol=1e-4)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(("steps", "spent"), [({"steps": 3}, [1, 1, 1]), ({"epochs": 2}, [0.5, 1, 1])])
 def test_no_effort_costs_what_it_trains(steps: dict[str, Any], spent: list[float]) -> None:
     """One row is as many steps, or an epoch of one batch in place of two of 4 rows."""
@@ -78,7 +76,6 @@ def test_no_effort_costs_what_it_trains(steps: dict[str, Any], spent: list[float
     np.testing.assert_allclose(np.diagonal(effort[1:]), spent, atol=1e-5)
 
 
-@pytest.mark.in_turn
 def test_each_seed_has_its_own_rows() -> None:
     """In the second seed clients 0 and 2 have each other's rows: 2 in place of 4, and 4 in place of 2."""
     plan = PLAN._replace(arguments={**PLAN.arguments, "local": Local(0.1, 2, epochs=1)})
@@ -95,7 +92,6 @@ def test_each_seed_has_its_own_rows() -> None:
     np.testing.assert_allclose(free.outside - paid.outside, 1, atol=1e-5)
 
 
-@pytest.mark.in_turn
 def test_absent_clients_compute_nothing() -> None:
     """Of three clients one takes part in each round: together they pay for as many steps as one in all rounds."""
     plan = PLAN._replace(arguments={**PLAN.arguments, "clients_per_round": 1})
@@ -106,7 +102,6 @@ def test_absent_clients_compute_nothing() -> None:
     np.testing.assert_allclose(effort * 4, np.rint(effort * 4), atol=1e-4)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("outside", ["standalone", "mechanism", [-1.0, -2.0, -3.0], np.full((1, 3), -4.0)])
 @pytest.mark.parametrize("shape", ["unilateral", "join"])
 def test_what_is_outside(shape: Any, outside: Any) -> None:
@@ -126,7 +121,6 @@ def test_what_is_outside(shape: Any, outside: Any) -> None:
     assert split.outside_is == table.outside_is
 
 
-@pytest.mark.in_turn
 def test_standalone_models_of_a_reference_and_of_another_local() -> None:
     local = Local(0.5, 1, steps=2 * ROUNDS)  # twice as many steps as in all rounds
     reference = fljax.standalone(TASK, estimation(), local, seeds=(0,))
@@ -143,6 +137,7 @@ def squared(algorithm: Any, state: Any, scores: Any) -> Any:
     return -2 * scores["test_loss"].values
 
 
+@pytest.mark.quick
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("changes", "words"),

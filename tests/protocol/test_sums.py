@@ -26,23 +26,14 @@ PRESENT = np.array([True, False, True, True, False])
 
 
 @pytest.mark.in_turn
-def test_sums_of_one_weight_each() -> None:
-    total = streaming.add_up(Part({"a": jnp.asarray(VALUES)}, jnp.asarray(WEIGHTS[:, 0])), jnp.asarray(PRESENT))
-    weight = WEIGHTS[:, 0] * PRESENT
-    np.testing.assert_allclose(total.value["a"], np.einsum("s,sij->ij", weight, VALUES), rtol=1e-5)
-    np.testing.assert_allclose(total.weight, weight.sum(), rtol=1e-6)
-    expected = np.average(VALUES, axis=0, weights=weight)
-    np.testing.assert_allclose(streaming.mean(total)["a"], expected, rtol=1e-5)
-
-
-@pytest.mark.in_turn
-def test_several_sums() -> None:
-    total = streaming.add_up(Part(jnp.asarray(VALUES), jnp.asarray(WEIGHTS)), jnp.asarray(PRESENT))
-    weight = WEIGHTS * PRESENT[:, None]
-    np.testing.assert_allclose(total.value, np.einsum("sr,sij->rij", weight, VALUES), rtol=1e-5)
+@pytest.mark.parametrize("which", [0, slice(None)], ids=["one weight each", "several sums"])
+def test_sums_and_their_means(which: int | slice) -> None:
+    part = Part({"a": jnp.asarray(VALUES)}, jnp.asarray(WEIGHTS[:, which]))
+    total, weight = streaming.add_up(part, jnp.asarray(PRESENT)), (WEIGHTS.T * PRESENT).T[:, which]
+    np.testing.assert_allclose(total.value["a"], np.einsum("s...,sij->...ij", weight, VALUES), rtol=1e-5)
     np.testing.assert_allclose(total.weight, weight.sum(axis=0), rtol=1e-6)
-    expected = np.einsum("sr,sij->rij", weight / weight.sum(axis=0), VALUES)
-    np.testing.assert_allclose(streaming.mean(total), expected, rtol=1e-5)
+    expected = np.einsum("s...,sij->...ij", weight / weight.sum(axis=0), VALUES)
+    np.testing.assert_allclose(streaming.mean(total)["a"], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("several", [False, True])

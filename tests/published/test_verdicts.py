@@ -12,6 +12,7 @@ import pytest
 from fljax.published import verdicts
 from fljax.published.tables import Published, Sample, cell_of, plain_label, read, read_folder
 from fljax.published.verdicts import Claim, Instead, judge, parse_claims, published_numbers, read_claims
+from tests.refusals import refuses
 
 
 def row(mean=0.55, std=0.02, digit=0.01, paper="INCFL", table="Table1"):
@@ -231,13 +232,11 @@ greater_than = ["FedAvg"]
 )
 def test_a_file_with_errors(change, message):
     assert parse_claims(TEXT)[0].others == ("FedAvg",)
-    with pytest.raises(ValueError, match=message):
-        parse_claims(TEXT.replace(*change))
+    refuses(lambda: parse_claims(TEXT.replace(*change)), message)
 
 
 def test_names_are_unique():
-    with pytest.raises(ValueError, match="expected a name of its own for every claim, got a twice"):
-        parse_claims(TEXT + TEXT)
+    refuses(lambda: parse_claims(TEXT + TEXT), "expected a name of its own for every claim, got a twice")
 
 
 @pytest.mark.parametrize("each", read_claims(), ids=lambda each: each.name)
@@ -297,8 +296,7 @@ def test_all_papers_have_claims():
     assert [each.name for each in verdicts.claims_of("incfl_table4_fair")] == [
         each.name for each in read_claims() if (each.paper, each.table) == ("INCFL", "Table4")
     ]
-    with pytest.raises(ValueError, match="expected one of the tables"):
-        verdicts.claims_of("nothing")
+    refuses(lambda: verdicts.claims_of("nothing"), "expected one of the tables")
 
 
 def test_whoever_differs_has_a_cause():

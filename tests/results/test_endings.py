@@ -21,6 +21,7 @@ from fljax.report.tables import when
 from fljax.results import folders
 from fljax.results.events import WEIGHTS, Event, Results, at_end, end_of, joined_weights, weights_in_words
 from fljax.results.records import directions
+from tests.refusals import refuses
 from tests.toys.configs import BASE
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -177,8 +178,7 @@ def test_cells_of_a_sweep_stop_together(tmp_path: pathlib.Path):
     ],
 )
 def test_the_table_of_a_config(stop: dict[str, Any], message: str):
-    with pytest.raises(configuration.ConfigError, match=message):
-        configuration.parse(BASE | {"stop": stop}, name="tiny")
+    refuses(lambda: configuration.parse(BASE | {"stop": stop}, name="tiny"), message, configuration.ConfigError)
 
 
 @pytest.mark.parametrize("path", ["stop.patience", "metrics.opt_out_threshold"])
@@ -191,8 +191,7 @@ def test_a_sweep_over_what_is_of_all_cells_is_refused(path: str):
 def test_a_baseline_of_a_scenario_runs_to_its_end():
     leaving = {"name": "incfl", "scenarios": [{"name": "opting_out", "split": "test"}]}
     config = configuration.parse(BASE | {"stop": STOP, "algorithms": [{"name": "fedavg"}, leaving]}, name="tiny")
-    with pytest.raises(ValueError, match="stop: expected none where a scenario compares clients with the first"):
-        run.run(config)
+    refuses(lambda: run.run(config), "stop: expected none where a scenario compares clients with the first")
 
 
 def test_who_weighs_clients_otherwise_is_said() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pytest
 import xarray as xr
 
 from fljax.core.version import __version__
 from fljax.results import stores
+from tests.refusals import refuses
 
 
 def test_groups_come_back(tmp_path: pathlib.Path) -> None:
@@ -27,12 +27,10 @@ def test_groups_come_back(tmp_path: pathlib.Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match="to be readable"):
-        stores.read(tmp_path / "absent.nc", ())
+    refuses(lambda: stores.read(tmp_path / "absent.nc", ()), "to be readable")
     path = tmp_path / "damaged.nc"
     path.write_bytes(b"no netCDF")
-    with pytest.raises(ValueError, match=r"expected .* to be a whole file of fljax"):
-        stores.read(path, ())
+    refuses(lambda: stores.read(path, ()), r"expected .* to be a whole file of fljax")
 
 
 def test_values_in_another_file_are_not_read(tmp_path: pathlib.Path) -> None:
@@ -42,5 +40,4 @@ def test_values_in_another_file_are_not_read(tmp_path: pathlib.Path) -> None:
     with h5py.File(path, "a") as file:
         inner: Any = file["inner"]
         inner.create_dataset("y", (3,), "f8", external=[(str(tmp_path / "secret"), 0, 24)])
-    with pytest.raises(ValueError, match=r"expected .* to be a whole file of fljax"):
-        stores.read(path, ("inner",))
+    refuses(lambda: stores.read(path, ("inner",)), r"expected .* to be a whole file of fljax")

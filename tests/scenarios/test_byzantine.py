@@ -14,7 +14,7 @@ from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
 from fljax.testing import check_algorithm
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 BAD = np.array([False, True, False, False, True])
 WHO = jnp.asarray(BAD)
 
@@ -29,7 +29,6 @@ def by_client(record: Any, name: str) -> np.ndarray:
     return found
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("report", [pytest.param("true", marks=pytest.mark.thorough), "threshold"])
 def test_other_losses_than_inflated_ones(report, federation):
     _, honest = sent(solver(), federation)
@@ -41,7 +40,6 @@ def test_other_losses_than_inflated_ones(report, federation):
     np.testing.assert_array_equal(noisy, BAD)
 
 
-@pytest.mark.thorough
 def test_at_the_threshold_weights_are_largest(federation):
     """The slope of a sigmoid is 1/4 at a gap of 0 and less elsewhere."""
     for threshold in (0.5, jnp.asarray([0.1, 0.9, 3.0, 0.7, -2.0])):
@@ -53,7 +51,6 @@ def test_at_the_threshold_weights_are_largest(federation):
             assert (weight[~BAD] < 0.25).all()
 
 
-@pytest.mark.thorough
 def test_no_threshold_and_an_infinite_one_leave_the_true_loss(federation):
     """An infinite loss at an infinite threshold would have a gap of NaN."""
     infinite = jnp.asarray([0.5, jnp.inf, 0.5, 0.5, 0.5])
@@ -71,7 +68,6 @@ def test_no_threshold_and_an_infinite_one_leave_the_true_loss(federation):
     np.testing.assert_allclose(sent(asked, federation)[1].report.loss[BAD], 0.7)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("threshold", [0.01, 1e9, jnp.inf, 0.0, -1.0, -1e9])
 def test_clients_that_stay_are_in_the_pool_at_any_threshold(threshold, federation):
     """For the weights they still lie, as if there were no pool."""
@@ -88,7 +84,6 @@ def test_clients_that_stay_are_in_the_pool_at_any_threshold(threshold, federatio
     np.testing.assert_allclose(found.report.loss - honest.report.loss, np.where(BAD, 3.0, 0.0), atol=1e-6)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("report", ["inflated", "true", "threshold"])
 def test_clients_that_leave_answer_the_poll_by_their_report(report, federation):
     """At the threshold a loss is not below it, so such a client is out of the pool as well."""
@@ -97,7 +92,6 @@ def test_clients_that_leave_answer_the_poll_by_their_report(report, federation):
     np.testing.assert_array_equal(records[0]["appealed"], ~BAD | (report == "true"))
 
 
-@pytest.mark.thorough
 def test_scenarios_around_and_inside_keep_their_reports(federation):
     """Outer misreporting changes the lie, inner misreporting is lied about; other polls are answered as ever."""
     attack: dict[str, Any] = {"who": WHO, "report": "threshold", "leaves": False}
@@ -121,7 +115,6 @@ def test_scenarios_around_and_inside_keep_their_reports(federation):
     np.testing.assert_array_equal(records[0]["appealed"], BAD)
 
 
-@pytest.mark.thorough
 def test_without_a_pool_nobody_leaves(federation):
     """``leaves`` changes no bit of a run without an appeal."""
     runs = [run(byzantine(solver(), who=WHO, leaves=leaves), federation, 2)[0][-1] for leaves in (True, False)]
@@ -133,7 +126,6 @@ def leaf_values(state: Any) -> list[np.ndarray]:
     return [np.asarray(state.server.model.weight), np.asarray(state.server.model.bias)]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("report", ["true", "threshold"])
 def test_the_laws_hold_for_other_reports(report):
     def staying(task: Any, local: Any, *, threshold: Any, clients_per_round: Any) -> Any:

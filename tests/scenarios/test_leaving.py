@@ -24,7 +24,7 @@ from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
-pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation", "x64")]
 
 LOCAL = Local(0.2, 2, steps=3)
 POPULATION, LEAVER = 5, 4
@@ -84,10 +84,7 @@ CASES = {
 } | {name: (name, {}) for name in REGISTRY if name != "iafl"}
 
 
-@pytest.mark.in_turn
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case == "iafl" else pytest.mark.thorough) for case in CASES]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_members_are_as_in_a_federation_that_never_had_who_left(case: str) -> None:
     name, options = CASES[case]
     whole, others = (algorithm(name, population, **options) for population in (POPULATION, POPULATION - 1))
@@ -100,7 +97,6 @@ def test_members_are_as_in_a_federation_that_never_had_who_left(case: str) -> No
     assert_close(like(found, start), expected, 1e-12)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["iafl", "cgsv", "cgsv_iafl", "rank"])
 def test_who_left_keeps_its_model(name: str) -> None:
     """A client that is rewarded, as one that may come back, has another model after each round."""
@@ -130,7 +126,6 @@ def own_model(state: Any, id: int = LEAVER) -> Any:
     return state.server.inner.models.values.weight[id]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["iafl", "cgsv", "rank"])
 def test_rewarded_leavers_are_absent_clients(name: str) -> None:
     """To the bit what they are by an announced trace."""
@@ -143,7 +138,6 @@ def test_rewarded_leavers_are_absent_clients(name: str) -> None:
     assert_same(rounds(rewarded, data, count=4)[0].server.inner, rounds(traced, data, count=4)[0].server)
 
 
-@pytest.mark.thorough
 def test_the_ceiling_is_the_largest_contribution_of_members() -> None:
     """Client 4 contributes 1 and sets the ceiling, until it leaves."""
     contribution = (0.2, 0.1, 0.5, 0.4, 1.0)
@@ -155,7 +149,6 @@ def test_the_ceiling_is_the_largest_contribution_of_members() -> None:
     np.testing.assert_allclose(info["contribution"], contribution)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["iafl", "cgsv", "rank", "afl", "mwfed", "scaffold", "fedfomo", "ipfl"])
 def test_when_all_have_left_a_round_changes_nothing(name: str) -> None:
     entry = REGISTRY[name]
@@ -170,7 +163,6 @@ def test_when_all_have_left_a_round_changes_nothing(name: str) -> None:
     assert_same(judge(federation(), before), judge(federation(), after))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("ranked", ["members", "all"])
 def test_who_left_is_out_of_ipfl_market(ranked: Any) -> None:
     """It trained in round 0, which is settled after it left: it keeps its tokens, and the sum of all tokens stays."""

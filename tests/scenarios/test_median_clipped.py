@@ -15,7 +15,7 @@ from fljax.scenarios import availability, byzantine, median_clipped
 from tests.aggregators.test_clipping import oracle
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 EVERYBODY = np.ones(POPULATION, bool)
 BAD = np.array([False, True, False, False, True])
 
@@ -38,7 +38,6 @@ def model_of(state: Any) -> np.ndarray:
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in (server.model.weight, server.model.bias)])
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("times", [1.0, pytest.param(0.5, marks=pytest.mark.thorough)])
 def test_one_round_is_the_oracles(times, federation):
     """With the weights of the wrapped algorithm: those of INCFL do not depend on the length of updates."""
@@ -53,7 +52,6 @@ def test_one_round_is_the_oracles(times, federation):
     assert taking_part(records[0]) == set(range(POPULATION))
 
 
-@pytest.mark.thorough
 def test_it_may_stand_inside_of_the_attack_or_around_it(federation):
     """The server clips what arrives, wherever the scenario stands."""
     attack: dict[str, Any] = {"who": jnp.asarray(BAD), "noise": 50.0}
@@ -64,7 +62,6 @@ def test_it_may_stand_inside_of_the_attack_or_around_it(federation):
     np.testing.assert_array_equal(model_of(one), model_of(other))
 
 
-@pytest.mark.thorough
 def test_clients_that_are_absent_do_not_count(federation):
     """A cohort of three: the median is over those who came, and not over the empty rows."""
     trace = np.array([[1, 0, 1, 1, 0]])
@@ -76,7 +73,6 @@ def test_clients_that_are_absent_do_not_count(federation):
     np.testing.assert_allclose(model_of(states[-1]), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.thorough
 def test_a_long_factor_and_no_update_change_nothing(federation):
     for inner in (uniform(), solver(), standalone(TASK, LOCAL)):
         plain, clipped = (run(each, federation, 2)[0][-1] for each in (inner, median_clipped(inner, times=1e6)))

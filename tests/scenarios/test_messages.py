@@ -21,14 +21,13 @@ from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, run, sent, taking_part
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 WEIGHTS = {"clients_per_round": None, "weights": "uniform"}
 
 
 # --- Byzantine clients --------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.05, 0), (0.2, 1), (0.5, 2), (1.0, 5)])
 def test_how_many_are_byzantine(fraction, count, federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=fraction)
@@ -41,7 +40,6 @@ def test_how_many_are_byzantine(fraction, count, federation):
         assert any((mask != masks[0]).any() for mask in masks)
 
 
-@pytest.mark.thorough
 def test_byzantine_clients_inflate_losses_and_blur_updates(federation):
     inner = incfl(TASK, LOCAL, threshold=0.5)
     _, honest = sent(inner, federation)
@@ -58,7 +56,6 @@ def test_byzantine_clients_inflate_losses_and_blur_updates(federation):
             assert 0.5 < np.sqrt(np.mean(own**2)) / (2 * np.sqrt(np.mean(size**2))) < 1.6
 
 
-@pytest.mark.thorough
 def test_an_infinite_loss_has_no_influence_under_incfl(federation):
     inner = incfl(TASK, LOCAL, threshold=0.8, clients_per_round=None)
     states, records = run(byzantine(inner, fraction=0.2, loss_increase=jnp.inf, noise=1e6), federation, 4)
@@ -81,7 +78,6 @@ def test_an_infinite_loss_has_no_influence_under_incfl(federation):
     assert records[0]["weight"][records[0]["cohort_id"] == bad] == 1
 
 
-@pytest.mark.thorough
 def test_an_infinite_loss_is_all_that_afl_looks_at(federation):
     inner = afl(TASK, LOCAL, mixture_learning_rate=1.0)
     states, records = run(byzantine(inner, fraction=0.4, loss_increase=jnp.inf, noise=0.0), federation, 2)
@@ -90,7 +86,6 @@ def test_an_infinite_loss_is_all_that_afl_looks_at(federation):
     np.testing.assert_allclose(records[-1]["mixture"][bad].sum(), 1, rtol=1e-6)
 
 
-@pytest.mark.thorough
 def test_byzantine_clients_of_mwfed_always_complain(federation):
     inner = mwfed(TASK, LOCAL, threshold=100.0, clients_per_round=None)
     states, records = run(byzantine(inner, fraction=0.2, loss_increase=1e3, noise=0.0), federation, 3)
@@ -99,7 +94,6 @@ def test_byzantine_clients_of_mwfed_always_complain(federation):
     np.testing.assert_allclose(records[-1]["share"][bad], 8 / 12, rtol=1e-6)
 
 
-@pytest.mark.thorough
 def test_ballots_are_inflated_around_and_not_inside(federation):
     inner = fedavg(TASK, LOCAL, clients_per_round=None)
     outside = byzantine(appeal_based(inner, threshold=5.0, after=1), fraction=0.4)
@@ -113,7 +107,6 @@ def test_ballots_are_inflated_around_and_not_inside(federation):
     assert records[1]["appealed"].all()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("count_all", [False, True])
 def test_metrics_are_over_honest_clients(count_all, federation):
     algorithm = byzantine(fedavg(TASK, LOCAL, clients_per_round=3), fraction=0.4, count_all=count_all)
@@ -128,7 +121,6 @@ def test_metrics_are_over_honest_clients(count_all, federation):
     np.testing.assert_allclose(result.metrics["average_accuracy"], mean, rtol=1e-6)
 
 
-@pytest.mark.thorough
 def test_evaluation_without_rounds_counts_as_well(federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=0.2)
     data = by_id(federation)
@@ -143,7 +135,6 @@ def lengths(updates: Any) -> np.ndarray:
     return np.sqrt(sum(np.square(leaf).reshape(POPULATION, -1).sum(axis=1) for leaf in jax.tree.leaves(updates)))
 
 
-@pytest.mark.thorough
 def test_updates_are_no_longer_than_asked(federation):
     inner = fedavg(TASK, LOCAL)
     plain = sent(inner, federation)[1].update
@@ -155,7 +146,6 @@ def test_updates_are_no_longer_than_asked(federation):
         np.testing.assert_allclose(b, a * factor, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.thorough
 def test_noise_is_of_the_asked_size_and_differs_between_clients(federation):
     inner = fedavg(TASK, LOCAL)
     quiet = sent(clipped(inner, norm=0.5), federation)[1].update
@@ -166,7 +156,6 @@ def test_noise_is_of_the_asked_size_and_differs_between_clients(federation):
     assert np.unique(rows).size == rows.size
 
 
-@pytest.mark.thorough
 def test_nothing_to_clip(federation):
     inner = standalone(TASK, LOCAL)
     states, _ = run(clipped(inner, norm=1e-3, noise=1.0), federation, 2)
@@ -177,7 +166,6 @@ def test_nothing_to_clip(federation):
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(update))
 
 
-@pytest.mark.in_turn
 def test_a_huge_update_is_clipped_without_overflow(federation):
     inner = fedavg(TASK, LOCAL)
 
@@ -191,7 +179,6 @@ def test_a_huge_update_is_clipped_without_overflow(federation):
     np.testing.assert_allclose(lengths(found), 2.0, rtol=1e-5)
 
 
-@pytest.mark.thorough
 def test_who_clips_may_be_given(federation):
     inner = fedavg(TASK, LOCAL)
     who = jnp.array([1, 0, 0, 1, 0])
@@ -206,7 +193,6 @@ def test_who_clips_may_be_given(federation):
 # --- Free riders --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("inner", [incfl(TASK, LOCAL, threshold=0.5), scaffold(TASK, LOCAL)], ids=["incfl", "scaffold"])
 def test_free_riders_send_nothing_and_all_else_stays(inner, federation):
     rides = np.isin(np.arange(POPULATION), (4, 0))
@@ -220,7 +206,6 @@ def test_free_riders_send_nothing_and_all_else_stays(inner, federation):
     jax.tree.map(np.testing.assert_array_equal, *rest)
 
 
-@pytest.mark.thorough
 def test_free_riders_dilute_the_mean_and_get_the_model(federation):
     inner = fedavg(TASK, LOCAL, **WEIGHTS)
     _, honest = sent(inner, federation)
@@ -239,7 +224,6 @@ def test_free_riders_dilute_the_mean_and_get_the_model(federation):
 ALTERNATING = jnp.array([[1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], bool)
 
 
-@pytest.mark.thorough
 def test_who_rides_and_when_is_data(federation):
     """Tables are arguments: one program for all of them, and each round is that of a run with its row alone."""
     inner = fedavg(TASK, LOCAL, **WEIGHTS)
@@ -267,7 +251,6 @@ def test_who_rides_and_when_is_data(federation):
     assert programs[0] == programs[1]
 
 
-@pytest.mark.in_turn
 def test_a_fraction_rides_and_one_inside_another_is_drawn_apart(federation):
     algorithm = free_riding(fedavg(TASK, LOCAL, **WEIGHTS), fraction=0.4)
     state, found = sent(algorithm, federation)
@@ -279,7 +262,6 @@ def test_a_fraction_rides_and_one_inside_another_is_drawn_apart(federation):
     assert (np.asarray(nested.behaviour.values) != np.asarray(nested.inner.behaviour.values)).any()
 
 
-@pytest.mark.thorough
 def test_byzantine_clients_may_be_given(federation):
     inner = incfl(TASK, LOCAL, threshold=0.5, clients_per_round=None)
     who = jnp.array([0, 1, 0, 0, 1])
@@ -296,7 +278,6 @@ def test_byzantine_clients_may_be_given(federation):
         np.testing.assert_array_equal(plain[name], with_it[name])
 
 
-@pytest.mark.thorough
 def test_a_run_that_goes_on_follows_its_own_plan(federation):
     """Who is given is no part of the state: free riders may begin, or stop, where a run is taken up."""
     inner = fedavg(TASK, LOCAL, **WEIGHTS)

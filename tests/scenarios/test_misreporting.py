@@ -18,7 +18,7 @@ from fljax.protocol.messages import Report
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, run
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 WHO: Any = np.array([0, 1, 0, 0, 1], bool)
 
 
@@ -35,7 +35,6 @@ THRESHOLD: Any = np.array([0.9, 0.7, 1.1, 0.8, 1.0])
 CONTRIBUTION: Any = np.array([0.9, 0.4, 1.0, 0.7, 0.2])
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("build", [incfl, mwfed])
 def test_thresholds(build, federation):
     said = np.where(WHO, 2 * THRESHOLD - 0.5, THRESHOLD)
@@ -46,7 +45,6 @@ def test_thresholds(build, federation):
     assert not np.allclose(found.metrics["average_loss"], honest.metrics["average_loss"])
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("table", [False, True], ids=["fixed", "by round"])
 def test_contributions(table, federation):
     given: Any = np.stack([CONTRIBUTION, CONTRIBUTION[::-1]]) if table else CONTRIBUTION
@@ -67,7 +65,6 @@ def test_contributions(table, federation):
     assert (found.records["bytes_down"] == POPULATION * model).all()
 
 
-@pytest.mark.thorough
 def test_contributions_that_are_no_numbers(federation):
     """NaN counts as 0, and infinity as the largest: neither is a divergence of the run."""
     said: Any = np.array([0.9, np.nan, np.inf, 0.7, 0.2])
@@ -79,7 +76,6 @@ def test_contributions_that_are_no_numbers(federation):
     assert simulate(lying, federation, rounds=2).diverged == ()
 
 
-@pytest.mark.thorough
 def test_whole_contributions_may_be_misreported_by_halves(federation):
     whole: Any = [3, 1, 2, 1, 1]
     lying = misreporting(iafl(TASK, LOCAL, contribution=whole), report="contribution", factor=0.4, ids=(0, 1))
@@ -87,7 +83,6 @@ def test_whole_contributions_may_be_misreported_by_halves(federation):
     np.testing.assert_allclose(found[0, 0], [1.2, 0.4, 2, 1, 1], rtol=1e-6)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("report", ["contribution", "loss"])
 def test_what_is_at_least_0(report, federation):
     rewarded, weighed = iafl(TASK, LOCAL, contribution=CONTRIBUTION), incfl(TASK, LOCAL, threshold=1.0)
@@ -96,7 +91,6 @@ def test_what_is_at_least_0(report, federation):
     assert ((record[report] == 0) if report == "contribution" else (record[report] < 0)).all()
 
 
-@pytest.mark.thorough
 def test_a_factor_of_0_is_a_fixed_answer(federation):
     """Also where the truth is infinite."""
     infinite: Any = np.array([np.inf, 0.7, 1.1, 0.8, 1.0])
@@ -107,7 +101,6 @@ def test_a_factor_of_0_is_a_fixed_answer(federation):
     same(found, simulate(build(np.where(np.isinf(infinite), 0.9, infinite)), federation, rounds=2))
 
 
-@pytest.mark.thorough
 def test_around_a_scenario_that_asks_and_inside_of_it(federation):
     """Outside, it is the scenario that is told something else; inside, the algorithm alone is."""
     inner = ipfl(TASK, LOCAL, clients_per_cluster=3, tokens=Tokens(initial=40.0))
@@ -123,14 +116,12 @@ def test_around_a_scenario_that_asks_and_inside_of_it(federation):
         assert (told == said).all() if said is not None else told.any()
 
 
-@pytest.mark.thorough
 def test_a_run_that_goes_on_has_contributions_of_its_own(federation):
     first = simulate(iafl(TASK, LOCAL, contribution=CONTRIBUTION), federation, rounds=1)
     again = simulate(iafl(TASK, LOCAL, contribution=1 - CONTRIBUTION), federation, rounds=1, initial=first.state)
     np.testing.assert_allclose(again.records["contribution"][0, 0], 1 - CONTRIBUTION, rtol=1e-6)
 
 
-@pytest.mark.thorough
 def test_contributions_inside_scenarios_that_ask_every_round(federation):
     inner = iafl(TASK, LOCAL, contribution=CONTRIBUTION)
     plain = simulate(inner, federation, rounds=3)
@@ -149,7 +140,6 @@ def test_contributions_inside_scenarios_that_ask_every_round(federation):
     assert (found[0] != found[2]).any()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("build", [fedavg, ifca, fedem])
 def test_sizes(build, federation):
     options = {} if build is fedem else {"weights": "size"}
@@ -169,7 +159,6 @@ def test_sizes(build, federation):
     np.testing.assert_allclose(record["weight"][order], said / total, rtol=1e-6)
 
 
-@pytest.mark.thorough
 def test_a_size_stays_a_whole_number_from_0(federation):
     algorithm = fedavg(TASK, LOCAL, clients_per_round=None)
     for offset, weight in ((-1e9, 0.0), (1e12, 1.0)):
@@ -177,7 +166,6 @@ def test_a_size_stays_a_whole_number_from_0(federation):
         np.testing.assert_allclose(record["weight"][record["cohort_id"] == 2], weight, atol=1e-6)
 
 
-@pytest.mark.thorough
 def test_losses_are_those_of_byzantine_clients_without_noise(federation):
     inner = incfl(TASK, LOCAL, threshold=THRESHOLD)
     found = simulate(misreporting(inner, report="loss", offset=1.5, who=WHO), federation, rounds=3)
@@ -187,7 +175,6 @@ def test_losses_are_those_of_byzantine_clients_without_noise(federation):
     same(found, simulate(byzantine(inner, loss_increase=1.5, noise=0.0, who=WHO, count_all=True), federation, rounds=3))
 
 
-@pytest.mark.thorough
 def test_bids(federation):
     """Who says that the worse model is worth more to it bids for that one; accuracies are settled as they are."""
     bidding = Bidding("argmax", fill_empty=0)
@@ -209,7 +196,6 @@ def test_bids(federation):
         np.testing.assert_array_equal(found[1][name], honest[1][name])
 
 
-@pytest.mark.thorough
 def test_profiles_are_runs_of_one_program(federation):
     inner = incfl(TASK, LOCAL, threshold=THRESHOLD)
     build = lambda who, offset: misreporting(inner, report="threshold", who=who, offset=offset)  # noqa: E731
@@ -222,7 +208,6 @@ def test_profiles_are_runs_of_one_program(federation):
         same(result, simulate(build(who, offset), federation, rounds=2))
 
 
-@pytest.mark.thorough
 def test_what_an_algorithm_does_not_ask_for(federation):
     inner = scaffold(TASK, LOCAL)
     same(
@@ -231,7 +216,6 @@ def test_what_an_algorithm_does_not_ask_for(federation):
     )
 
 
-@pytest.mark.thorough
 def test_rounds(federation):
     """A table: only in its round does the client lie, and metrics may leave it out."""
     table: Any = np.zeros((2, POPULATION), bool)
@@ -245,7 +229,6 @@ def test_rounds(federation):
     assert np.isnan(found.metrics["test_loss"].values[..., 3]).all()
 
 
-@pytest.mark.in_turn
 @pytest.mark.unchecked
 def test_they_tell_the_truth_before_and_after_some_rounds() -> None:
     """A client of IP-FL that bids ``1 - importance`` bids for the cluster that suits it least."""

@@ -16,7 +16,7 @@ from tests.laws.compare import assert_same
 from tests.scenarios.tools import LOCAL, TASK, run
 from tests.toys.federation import tiny_federation
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 
 BASELINE = np.array([0.91, 0.47, 0.61, 0.0, 0.71], np.float32)  # no tie with any accuracy
 ROUNDS, EVERY = 13, 3
@@ -37,7 +37,6 @@ def accuracies(model, federation, part):
     return np.array(found)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("comes_back", [False, True])
 @pytest.mark.parametrize("split", ["valid", "train"])
 def test_the_pool_is_what_saved_models_say(comes_back, split, federation):
@@ -60,15 +59,6 @@ def test_the_pool_is_what_saved_models_say(comes_back, split, federation):
     assert 0 < sum(gone) < 5
 
 
-@pytest.mark.thorough
-def test_nobody_leaves_a_model_that_is_better(federation):
-    states, records = run(opting_out(fedavg(TASK, LOCAL), baseline=0.0, every=1), federation, 4)
-    plain, _ = run(fedavg(TASK, LOCAL), federation, 4)
-    assert not any(record["opted_out"].any() for record in records)
-    assert_same(states[-1].server.inner, plain[-1].server)
-
-
-@pytest.mark.in_turn
 def test_when_all_have_left_nothing_moves(federation):
     states, records = run(opting_out(fedavg(TASK, LOCAL), baseline=2.0, every=2), federation, 5)
     assert records[1]["cohort_present"].any()
@@ -76,7 +66,6 @@ def test_when_all_have_left_nothing_moves(federation):
     assert_same(states[2].server.inner, states[5].server.inner)
 
 
-@pytest.mark.thorough
 def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
     inner = ipfl(TASK, LOCAL, clients_per_cluster=2, tokens=Tokens(initial=20))
     _, records = run(opting_out(inner, baseline=jnp.asarray(BASELINE), every=2), federation, 8)
@@ -99,7 +88,6 @@ def slow_run(federation):
     return states, table
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("inner", ["fedavg", "polled"])
 @pytest.mark.parametrize("extra", [0, 3])
 def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
@@ -116,7 +104,6 @@ def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
     jax.tree.map(np.testing.assert_array_equal, model, plain[-1].server.model)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("missing", "leave"), [(1e-7, 0), (1e-3, 5)])
 def test_what_is_missing_by_rounding_alone_does_not_count(missing, leave, federation, slow_run):
     _, table = slow_run
@@ -125,7 +112,6 @@ def test_what_is_missing_by_rounding_alone_does_not_count(missing, leave, federa
     assert records[EVERY]["opted_out"].sum() == leave
 
 
-@pytest.mark.thorough
 def test_only_the_rows_of_decisions_are_read(federation):
     """Rows between them may be unknown. Where the row of a decision is, everybody stays."""
     table = np.full((ROUNDS, 5), np.nan, np.float32)
@@ -142,7 +128,6 @@ def test_only_the_rows_of_decisions_are_read(federation):
     assert int(found[-1].diverged) == -1
 
 
-@pytest.mark.thorough
 def test_a_table_of_too_few_rounds_is_refused(federation):
     algorithm = opting_out(fedavg(TASK, LOCAL), baseline=jnp.zeros((3, 5)), every=2)
     with pytest.raises(
@@ -156,7 +141,6 @@ def test_a_table_of_too_few_rounds_is_refused(federation):
     np.testing.assert_array_equal(last.records["opted_out"], False)
 
 
-@pytest.mark.thorough
 def test_nobody_loses_to_itself_in_double_precision(x64):
     """Accuracies of a model in single precision are compared in single precision, whatever the baseline is in."""
     data = by_id(tiny_federation())

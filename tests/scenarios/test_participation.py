@@ -20,7 +20,7 @@ from fljax.scenarios import appeal_based, availability, dropout
 from tests.scenarios.tools import LOCAL, POPULATION, TASK, losses, run, taking_part
 from tests.toys.federation import client_rows
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.in_turn, pytest.mark.usefixtures("quick_compilation")]
 
 
 THRESHOLD = np.array([0.55, 0.35, 0.55, 0.4, 0.5])
@@ -133,7 +133,6 @@ def test_dropout_by_client(federation):
 TRACE = np.array([[1, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 1, 1, 0, 0]])
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("ending", [".npy", ".csv", "array"])
 def test_availability_follows_its_trace_and_repeats_it(ending, federation, tmp_path):
     trace: Any = TRACE
@@ -169,7 +168,6 @@ def test_a_client_without_such_rows_is_asked_on_its_training_rows(federation):
     np.testing.assert_allclose(asked[1]["polled_loss"], usual[1]["polled_loss"], rtol=1e-6)
 
 
-@pytest.mark.in_turn
 def test_who_never_trained_with_pfedme_has_the_global_model(federation):
     algorithm = REGISTRY["pfedme"].build(TASK, LOCAL, regularisation=1.0, clients_per_round=2)
     states, records = run(appeal_based(algorithm, threshold=1.0, after=9), federation, 2)
@@ -178,7 +176,6 @@ def test_who_never_trained_with_pfedme_has_the_global_model(federation):
     np.testing.assert_allclose(records[1]["polled_loss"][never], expected, rtol=1e-4)
 
 
-@pytest.mark.in_turn
 def test_rates_and_traces_by_round_are_data(federation):
     """In a compiled function both may be arguments."""
     inner, data = fedavg(TASK, LOCAL, clients_per_round=None), by_id(federation)
@@ -204,7 +201,6 @@ def _cohort(algorithm: Any, round: int) -> set[int]:
     return set(np.asarray(cohort.id)[np.asarray(cohort.present)].tolist())
 
 
-@pytest.mark.in_turn
 def test_newcomers_answer_from_the_round_on_in_which_they_join() -> None:
     inner = fedavg(TASK, LOCAL, clients_per_round=None)
     for announced in (False, True):
@@ -215,6 +211,7 @@ def test_newcomers_answer_from_the_round_on_in_which_they_join() -> None:
     assert _cohort(few, 0) == {0, 2, 3}
 
 
+@pytest.mark.quick
 def test_rates_by_round_and_client_from_a_file(tmp_path: pathlib.Path) -> None:
     inner, table = fedavg(TASK, LOCAL, clients_per_round=None), np.array([[1, 0, 1, 0, 0], [0, 0, 0, 1, 1.0]])
     np.savetxt(tmp_path / "rates.csv", table, delimiter=",")

@@ -21,6 +21,8 @@ from fljax.protocol.messages import Report, Sent
 from fljax.testing import LAWS, Checked, check_algorithm
 from tests.examples.own_algorithm import fednova
 
+pytestmark = pytest.mark.in_turn
+
 
 def averaging(task: Any, local: Any, clients_per_round: int | None, mean: Callable[[Any, Cohort], Any]) -> Algorithm:
     """FedAvg with a server that adds ``mean(updates, cohort)`` to the model."""
@@ -160,7 +162,6 @@ FAULTS: dict[str, tuple[Callable[..., Algorithm], str]] = {
 }
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("law", FAULTS)
 def test_the_law_that_is_meant_finds_a_fault(law: str) -> None:
     build, words = FAULTS[law]
@@ -178,7 +179,6 @@ def keeping(task: Any, local: Any, clients_per_round: int | None, first: Any, ke
     return plain._replace(train=train, init_client=lambda key, seat, down, data: first)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("first", "kept", "words"),
     [
@@ -198,6 +198,7 @@ def test_a_clients_state_of_another_kind_is_found(first: Any, kept: Callable[[An
         check_algorithm(build, only="shapes")
 
 
+@pytest.mark.quick
 def test_a_model_of_another_dtype_is_found() -> None:
     def halves(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
         plain = sound(task, local, clients_per_round=clients_per_round)
@@ -212,7 +213,6 @@ def test_a_model_of_another_dtype_is_found() -> None:
         check_algorithm(halves, only="shapes")
 
 
-@pytest.mark.in_turn
 def test_reading_the_state_of_an_empty_rows_client_is_found() -> None:
     """The table of the server is zero before the first round, so one round alone shows nothing."""
 
@@ -235,7 +235,6 @@ def test_reading_the_state_of_an_empty_rows_client_is_found() -> None:
         check_algorithm(reads, only="empty rows")
 
 
-@pytest.mark.in_turn
 def test_a_mean_over_all_models_is_found_where_somebody_left() -> None:
     def mean_of_all(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
         plain = algorithms.fedfomo(task, local, clients_per_round=clients_per_round)
@@ -245,14 +244,12 @@ def test_a_mean_over_all_models_is_found_where_somebody_left() -> None:
         check_algorithm(mean_of_all, only="members")
 
 
-@pytest.mark.in_turn
 def test_the_same_laws_find_nothing_in_a_sound_algorithm() -> None:
     found = check_algorithm(sound, only=tuple(FAULTS))
     assert set(found.laws) == set(FAULTS)
     assert repr(found).startswith("sound obeys 8 laws: shapes, traced numbers, ")
 
 
-@pytest.mark.in_turn
 def test_the_laws_after_one_that_they_need_are_left_out() -> None:
     """A run whose numbers change by themselves would break all others, too."""
     with pytest.raises(AssertionError) as raised:
@@ -282,6 +279,7 @@ def test_every_broken_law_has_a_sentence() -> None:
     assert [line.partition(":")[0] for line in lines[1:]] == ["order", "empty rows"]
 
 
+@pytest.mark.quick
 def test_names_of_laws_and_errors_of_builders() -> None:
     with pytest.raises(ValueError, match=r"expected one of the laws .*got 'ordre' \(did you mean 'order'\?\)"):
         check_algorithm(sound, only="ordre")
@@ -290,7 +288,6 @@ def test_names_of_laws_and_errors_of_builders() -> None:
     assert fljax.testing.check_algorithm is check_algorithm
 
 
-@pytest.mark.in_turn
 def test_it_needs_neither_pytest_nor_the_tests() -> None:
     code = "import fljax.testing, sys; assert not {'pytest', '_pytest', 'tests'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

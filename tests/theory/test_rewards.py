@@ -14,6 +14,8 @@ from scipy import optimize
 from fljax import theory
 from fljax.aggregators import iafl_rates
 
+pytestmark = pytest.mark.in_turn
+
 CLIENTS, COST = 10, 0.1
 ALONE = -np.log(COST)  # p*
 RELATIVE = theory.Game(iafl_rates, COST)
@@ -32,7 +34,6 @@ def _double_precision(x64):
     """The closed forms deserve it; single precision has its own test."""
 
 
-@pytest.mark.in_turn
 def test_utilities():
     game = with_ceiling(2.0, 0.5, cost=0.3)
     p = np.array([0.5, 2.0, 3.0, 0.0])
@@ -46,12 +47,14 @@ def test_utilities():
     )
 
 
+@pytest.mark.quick
 def test_contributions_have_a_shape():
     for call in (theory.rewards, theory.best_responses, theory.nash):
         with pytest.raises(ValueError, match=r"expected contributions of shape \[clients\], got \(2, 2\)"):
             call(RELATIVE, np.ones((2, 2)))
 
 
+@pytest.mark.quick
 def test_what_one_client_contributes_alone():
     costs = np.array([0.01, 0.1, 0.5, 1.0, 2.0])
     expected = [*-np.log(costs[:3]), 0, 0]
@@ -61,7 +64,6 @@ def test_what_one_client_contributes_alone():
     assert theory.solo_contribution(root._replace(upper=20.0)) == pytest.approx(15, abs=1e-12)
 
 
-@pytest.mark.in_turn
 def test_best_responses_in_plain_federated_learning():
     """Everybody tops up what the others do to ``p*``."""
     p = jnp.asarray([[0.0, 0.3, 1.0, 0.5], [2.0, 2.0, 2.0, 2.0]])
@@ -70,7 +72,6 @@ def test_best_responses_in_plain_federated_learning():
     np.testing.assert_array_equal(found[1], 0)
 
 
-@pytest.mark.in_turn
 def test_best_responses_to_the_relative_rule():
     """Three pieces: up to the others' largest m, that kink itself, and beyond it."""
     # Others at m each: x (1 + (N - 1)) for x < m, so N exp(-N x) = c where that is below m.
@@ -81,7 +82,6 @@ def test_best_responses_to_the_relative_rule():
     np.testing.assert_allclose(respond(m), np.tile(expected, (CLIENTS, 1)).T, rtol=1e-12)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("kappa", [0.0, 0.5, 0.9])
 def test_best_responses_against_another_optimiser(kappa):
     game = with_ceiling(1.5, kappa, cost=0.2)
@@ -101,7 +101,6 @@ def test_best_responses_against_another_optimiser(kappa):
         assert found[i] == pytest.approx(best.x, abs=2e-5)
 
 
-@pytest.mark.in_turn
 def test_individual_rationality():
     rng = np.random.default_rng(0)
     p, ceilings, kappas = rng.exponential(size=(50, 6)), rng.uniform(0.1, 3, size=50), rng.uniform(size=50)
@@ -134,7 +133,6 @@ def test_increasing_rewards_raise_contributions(rule):
     assert np.all(rewarded[:, 1:] > freely[:, 1:] + 0.01)
 
 
-@pytest.mark.in_turn
 def test_proposition_1_needs_a_reward_that_is_no_larger_than_everything():
     """Its proof compares the marginal benefit at two different rewards; a generous rule satisfies it and deters."""
     generous = theory.Game(lambda p: 3 + 0.01 * p, COST)
@@ -171,7 +169,6 @@ def test_the_bad_equilibrium_of_the_relative_rule(clients):
     np.testing.assert_allclose(response, 1, rtol=1e-9)
 
 
-@pytest.mark.in_turn
 def test_all_symmetric_equilibria_of_the_relative_rule():
     low, high = theory.relative_equilibria(CLIENTS, cost=COST)
     assert low == pytest.approx(ALONE, rel=1e-12)
@@ -226,7 +223,6 @@ def test_unequal_costs_under_the_ceiling():
     assert found.total > 1.4 * freely.total
 
 
-@pytest.mark.in_turn
 def test_no_rest_is_said():
     game = theory.plain_game(RELATIVE)
     found = jax.jit(lambda p: theory.nash(game, p, order="simultaneous", damping=1.0, sweeps=20))(evenly(1.0))
@@ -237,7 +233,6 @@ def test_no_rest_is_said():
         theory.nash(RELATIVE, evenly(1.0), order="both")
 
 
-@pytest.mark.in_turn
 def test_symmetric_equilibria():
     ceilings, kappas = (grid.ravel() for grid in np.meshgrid([0.1, 0.3, 1.0, 5.0], [0.0, 0.5, 1.0]))
 
@@ -261,7 +256,6 @@ def test_symmetric_equilibria():
             assert CLIENTS * p > 1.5 * ALONE
 
 
-@pytest.mark.in_turn
 def test_what_the_mechanism_does_to_the_total():
     """More sharing or a lower ceiling: less is contributed."""
     kappas, ceilings = jnp.linspace(0, 1, 6), jnp.asarray([0.5, 1.0, 2.0, 5.0])
@@ -275,7 +269,6 @@ def test_what_the_mechanism_does_to_the_total():
     np.testing.assert_allclose(table[:, -1], ALONE, rtol=1e-12)
 
 
-@pytest.mark.in_turn
 def test_another_benefit():
     def benefit(x):
         return jnp.log1p(x)

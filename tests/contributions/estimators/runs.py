@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.contributions import RunRecord, shapley, validation_gradients
+from fljax.contributions.estimators import estimate_run
 
 # Clients' targets, their shares of the way, and the rounds.
 THREE = ((1.0, 0.5, -0.5), (1.0, 1.0, 1.0), 2)
@@ -114,3 +116,8 @@ def by_orders(value: Callable[[Sequence[int]], float], clients: int) -> np.ndarr
         along = [value(order[:count]) for count in range(clients + 1)]
         found[list(order)] += np.diff(along)
     return found / math.factorial(clients)
+
+
+def found(estimator, record, **how):
+    """The estimate of a run, as one program."""
+    return jax.jit(functools.partial(estimate_run, estimator, **how))(record)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,12 +9,9 @@ import pytest
 from fljax.contributions import RunRecord, agreement
 from fljax.contributions.estimators import cosine, digfl, estimate_run, first_order, shapfed
 from tests.contributions.estimators import runs
+from tests.contributions.estimators.runs import found
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
-
-
-def found(estimator, record, **how):
-    return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
 
 
 @pytest.mark.in_turn

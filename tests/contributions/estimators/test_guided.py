@@ -14,17 +14,13 @@ import pytest
 from fljax.contributions import RunRecord, agreement
 from fljax.contributions.estimators import estimate_run, gtg_shapley, multi_round
 from tests.contributions.estimators import runs
+from tests.contributions.estimators.runs import found
 
-pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation", "x64")]
 
 ORDERS = np.array(list(itertools.permutations(range(3))))
 
 
-def found(estimator, record, **how):
-    return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
-
-
-@pytest.mark.in_turn
 def test_all_orders_without_truncation_are_the_shapley_values_of_rounds():
     whole = gtg_shapley(utility=runs.utility, round_tolerance=0.0, order_tolerance=0.0, orders=ORDERS)
     result = found(whole, runs.record(runs.THREE))
@@ -40,7 +36,6 @@ def additive(worth):
     return record, lambda w: jnp.sum(jnp.where(w > 1e-9, jnp.asarray(worth), 0))
 
 
-@pytest.mark.in_turn
 def test_an_additive_game_is_exact_after_the_least_number_of_orders():
     record, utility = additive([0.3, -0.1, 0.2, 0.4])
     for least, orders in ((1, 4), (30, 30)):
@@ -50,7 +45,6 @@ def test_an_additive_game_is_exact_after_the_least_number_of_orders():
         assert result.details["orders"] == orders
 
 
-@pytest.mark.in_turn
 def test_who_leads_one_order_more_is_drawn():
     """All that a model is worth goes to who leads; with four orders of three clients, one leads twice."""
     record, _ = additive([1.0, 1.0, 1.0])
@@ -60,7 +54,6 @@ def test_who_leads_one_order_more_is_drawn():
     assert set(np.argmax(result, axis=1).tolist()) == {0, 1, 2}
 
 
-@pytest.mark.in_turn
 def test_a_round_without_gain_is_skipped():
     record, utility = additive([5e-4, 0.0, 0.0])
     result = found(gtg_shapley(utility=utility), record, key=jax.random.key(0))
@@ -85,7 +78,6 @@ def sequential(value, rows, order_tolerance, orders):
     return total / len(orders), len(known)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("order_tolerance", [0.0, 0.3, 2.0])
 @pytest.mark.parametrize("seed", range(2))
 def test_truncation_is_that_of_the_sequential_rule(seed, order_tolerance):
@@ -104,7 +96,6 @@ def test_truncation_is_that_of_the_sequential_rule(seed, order_tolerance):
     assert result.cost.evaluations == count
 
 
-@pytest.mark.thorough
 def test_drawn_orders_converge():
     record = runs.record(runs.FOUR)
     exact: Any = {"round_tolerance": 0.0, "order_tolerance": 0.0}
@@ -119,14 +110,12 @@ def test_drawn_orders_converge():
     assert found(few, record, key=jax.random.key(1)).details["orders"] == 35
 
 
-@pytest.mark.thorough
 def test_values_may_be_rescaled():
     record, utility = additive([0.3, -0.1, 0.2])
     result = found(gtg_shapley(utility=utility, order_tolerance=0.0, rescale=True), record, key=jax.random.key(0))
     np.testing.assert_allclose(result.worth, np.array([0.3, -0.1, 0.2]) * 0.4 / 0.5, atol=1e-12)
 
 
-@pytest.mark.thorough
 def test_many_rows_have_no_table():
     record, utility = additive(np.arange(20.0))
     rule = gtg_shapley(utility=utility, order_tolerance=0.0, most_orders=2)
@@ -135,7 +124,6 @@ def test_many_rows_have_no_table():
     assert result.cost.evaluations == 2 + 2 * 19
 
 
-@pytest.mark.in_turn
 def test_any_number_of_rows_may_be_drawn():
     record, utility = additive(np.arange(2000.0))
     shapes = jax.eval_shape(lambda: estimate_run(gtg_shapley(utility=utility), record, key=jax.random.key(0)))

@@ -20,6 +20,7 @@ from fljax.contributions.estimators import (
 from fljax.contributions.estimators.in_rounds import as_round_measure, is_round_measure, needs_of, remaining
 from tests.oracles.numpy_rewards import Known, contributions_round, cosines
 from tests.precision import enable_x64
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -203,8 +204,7 @@ def test_a_function_with_a_memory_of_its_own():
 )
 def test_a_memory_of_ones_own_keeps_its_form(first, after, got):
     changing = RoundMeasure(lambda updates, weights, present, kept=first: (weights, after(kept)))
-    with pytest.raises(ValueError, match=f"<lambda> to keep arrays of the same shapes and types, got {got}"):
-        observed(np.eye(2), changing)
+    refuses(lambda: observed(np.eye(2), changing), f"<lambda> to keep arrays of the same shapes and types, got {got}")
     same = RoundMeasure(lambda updates, weights, present, kept=first: (weights, kept))
     np.testing.assert_array_equal(observed(np.eye(2), same)[1], 1)
 
@@ -219,8 +219,7 @@ def test_a_memory_of_ones_own_keeps_its_form(first, after, got):
 )
 def test_the_default_of_kept_is_a_function(measure, got):
     message = f"expected the default of kept of the measure <lambda> to be a function of the .*zeros, got {got}$"
-    with pytest.raises(ValueError, match=message):
-        estimator_of(RoundMeasure(measure), {})
+    refuses(lambda: estimator_of(RoundMeasure(measure), {}), message)
 
 
 def test_a_score_that_is_not_finite_changes_nothing():

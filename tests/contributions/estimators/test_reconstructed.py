@@ -14,7 +14,6 @@ from fljax.contributions.estimators import (
     Observation,
     begin_contributions,
     completed_shapley,
-    estimate_run,
     estimator_of,
     fed_shapley,
     in_run_leave_one_out,
@@ -24,12 +23,9 @@ from fljax.contributions.estimators import (
 )
 from fljax.contributions.estimators.reconstructed import complete
 from tests.contributions.estimators import runs
+from tests.contributions.estimators.runs import found
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
-
-
-def found(estimator, record, **how):
-    return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
 
 
 def test_printed_truth():

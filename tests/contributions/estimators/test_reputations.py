@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fljax.contributions import RunRecord
-from fljax.contributions.estimators import cffl_reputation, estimate_run, fedce, rffl_reputation
+from fljax.contributions.estimators import cffl_reputation, fedce, rffl_reputation
 from fljax.contributions.estimators.directions import _normal, cffl_update, rffl_update
+from tests.contributions.estimators.runs import found
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "x64")
 ALL = np.ones(3, bool)
-
-
-def found(estimator, record, **how):
-    return jax.jit(functools.partial(estimate_run, estimator, **how))(record)
 
 
 def test_printed_numbers_of_cffl():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fljax.engine import checkpoints
 from fljax.engine.checkpoints import Series
 from tests.drawn import at_most
+from tests.refusals import refuses
 
 
 def block(first: int, rows: int) -> dict[str, Any]:
@@ -124,8 +125,7 @@ def test_rows_of_another_run_are_refused(tmp_path: pathlib.Path) -> None:
     found.chunk = 2
     found.append(block(0, 4))
     found.write()
-    with pytest.raises(ValueError, match="to have 9 rows, got 8"):
-        Series.resume(tmp_path / "rows", 9, 4, 2, found.checksums, {})
+    refuses(lambda: Series.resume(tmp_path / "rows", 9, 4, 2, found.checksums, {}), "to have 9 rows, got 8")
     with pytest.raises((OSError, ValueError)):
         Series.resume(tmp_path / "nowhere", 8, 4, 2, found.checksums, {})
 
@@ -185,8 +185,7 @@ def test_no_room_keeps_the_rows_in_memory(tmp_path: pathlib.Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(found, "_created", full)
-        with pytest.raises(OSError, match="No space left"):
-            found.write()
+        refuses(lambda: found.write(), "No space left", OSError)
     assert (found.written, len(found)) == (0, 4)
     assert_rows(found.read(), 4)
     found.write()
