@@ -16,6 +16,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from fljax.cli.running import KINDS
 from fljax.config import reading
 from fljax.config.name_resolution import Offer, offer_of
 from fljax.config.reading import read
@@ -535,19 +536,6 @@ FACTS: Mapping[str, Callable[[str, Any], dict[str, str]]] = {
 
 
 _EMPTY = Docstring((), {}, {}, "")
-# The singular of each kind.
-KINDS = {
-    "algorithms": "algorithm",
-    "datasets": "dataset",
-    "partitions": "partition",
-    "models": "model",
-    "metrics": "metric",
-    "tables": "table",
-    "scenarios": "scenario",
-    "contributions": "contribution",
-    "callbacks": "callback",
-    "configs": "config",
-}
 _REGISTRIES = {
     "algorithms": ("fljax.algorithms", "REGISTRY"),
     "scenarios": ("fljax.scenarios", "REGISTRY"),

@@ -47,7 +47,7 @@ from fljax.results.events import STOPPED, EventLog, Line, OnEvent, Parts, append
 from fljax.results.folders import CONFIG, ENVIRONMENT, OpenFolder, claim, save
 from fljax.results.identity import begin_checkpoints, write_environment
 from fljax.results.non_finite import InfiniteLoss, NotFinite, infinite_losses
-from fljax.results.sweeps import Axis, Best, axes_of, best, parts_of, unstack_cells, values_of
+from fljax.results.sweeps import Axis, Best, axes_of, best, divergences_in, parts_of, unstack_cells, values_of
 
 _STANDALONE = "standalone.npz"
 
@@ -568,15 +568,4 @@ def outcome_of(joined: Results) -> Outcome:
     """What joined results say: the best cells of a sweep, what diverged, and which losses are infinite."""
     metrics = joined.metrics
     chosen = best(metrics, metrics.attrs["metric"]) if axes_of(metrics) else ()
-    return Outcome(*joined, _diverged(metrics), infinite=infinite_losses(metrics), best=chosen)
-
-
-def _diverged(metrics: xr.Dataset) -> tuple[tuple[Any, ...], ...]:
-    names = axes_of(metrics)
-    table = metrics["diverged"].transpose("algorithm", *names, "seed")
-    diverged = []
-    for place in np.argwhere(table.values >= 0):
-        label, *cell, seed = (table[dim].values.tolist()[i] for dim, i in zip(table.dims, place, strict=True))
-        of_cell = [dict(zip(names, cell, strict=True))] if names else []
-        diverged.append((label, *of_cell, seed, int(table.values[tuple(place)])))
-    return tuple(diverged)
+    return Outcome(*joined, divergences_in(metrics), infinite=infinite_losses(metrics), best=chosen)

@@ -25,7 +25,7 @@ from fljax.results import folders
 from fljax.results.clients import ClientGain, GainShare, gain_shares, gains, gains_at_best, names_of
 from fljax.results.events import Results, end_of
 from fljax.results.records import last_clusters
-from fljax.results.sweeps import axes_of
+from fljax.results.sweeps import axes_of, cells_of, places_of
 
 # Up to so many clients are drawn one by one, with their names; more become a map or a band.
 MOST_CLIENTS = 60
@@ -318,13 +318,12 @@ def leaving(source: Source) -> pd.DataFrame:
 
 def _of_cells(metrics: xr.Dataset, records: xr.Dataset) -> pd.DataFrame:
     """The table of every cell of a sweep, one behind the other."""
-    axes, tables = axes_of(metrics), list[pd.DataFrame]()
-    for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
-        at = dict(zip(axes, place, strict=True))
-        cell = metrics.isel(at, drop=True).assign_attrs(grid="{}")
+    tables = list[pd.DataFrame]()
+    for values, cell in cells_of(metrics, axes_of(metrics)):
+        at = places_of(metrics, values)
         table = leaving(Results(cell, records.isel(at, drop=True, missing_dims="ignore")))
-        for column, (name, number) in enumerate(at.items(), 1):
-            table.insert(column, name, metrics[name].values[number].item(), allow_duplicates=True)
+        for column, (name, value) in enumerate(values.items(), 1):
+            table.insert(column, name, value, allow_duplicates=True)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
 

@@ -10,7 +10,7 @@ import math
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -29,13 +29,13 @@ from fljax.report.kinds.registry import KINDS, Asked, draw_kinds
 from fljax.report.kinds.sources import Source, read
 from fljax.report.style import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
-from fljax.report.tables import Row, best_rows, cell, pivot, summary, target_lines, title, to_target, when
+from fljax.report.tables import Row, cell, main_table, pivot, summary, target_lines, title, to_target, when
 from fljax.results import Line, RunState, best_cell, is_running, read_lines, read_state
 from fljax.results.events import Results, weights_in_words
 from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, RESULTS, load
 from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 from fljax.results.records import directions, is_lower
-from fljax.results.sweeps import axes_of, best
+from fljax.results.sweeps import axes_of, divergences_in
 
 DPI = 110  # of pictures: 1540 pixels across, where a page is 1180 wide
 
@@ -137,8 +137,7 @@ def _tables(metrics: xr.Dataset) -> list[str]:
 
 def _best_cells(metrics: xr.Dataset) -> list[str]:
     """The best cells of a sweep."""
-    metric = str(metrics.attrs["metric"])
-    table = pages.table(best_rows(best(metrics, metric), metric, diverged_seeds(metrics)))
+    table = pages.table(main_table(metrics)[0])
     told = ["At the last evaluation. (edge): edge of the grid; any: makes no difference", weights_in_words(metrics)]
     words = pages.note(f"{'; '.join(filter(None, told))}.")
     return [pages.section("Best cells", words, pages.wide(table))]
@@ -202,18 +201,11 @@ def note(rows: list[Row]) -> str:
 
 
 def _diverged(metrics: xr.Dataset) -> list[str]:
-    if "diverged" not in metrics:
-        return []
-
-    def who(algorithm: Any, seed: Any) -> str:
-        return in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)
-
-    return [
-        pages.note(f"{algorithm}, seed {seed}: diverged in round {int(round_)}{who(algorithm, seed)}.", kind="warning")
-        for algorithm in metrics["algorithm"].values
-        for seed in metrics["seed"].values
-        if (round_ := metrics["diverged"].sel(algorithm=algorithm, seed=seed).item()) >= 0
-    ]
+    notes = list[str]()
+    for algorithm, seed, round_ in divergences_in(metrics):
+        who = in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)
+        notes.append(pages.note(f"{algorithm}, seed {seed}: diverged in round {round_}{who}.", kind="warning"))
+    return notes
 
 
 def metric_tables(rows: list[Row], diverged: Mapping[str, str]) -> list[str]:

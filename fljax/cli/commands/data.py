@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fljax.cli.printing import as_table, console, print_json
 from fljax.cli.running import ConfigFile, Json, NoImport, Overrides, memory, start_jax
+from fljax.core.errors import writing_to
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:
@@ -100,11 +101,8 @@ def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> str | None:
     content, texts = io.BytesIO(), [heading, *_texts(counts.clients), *_texts(counts.classes or ())]
     with fonts_for(texts):
         data_picture(counts, heading).savefig(content, format=out.suffix.lower()[1:], dpi=150)
-    try:
+    with writing_to("a place for the picture", out):
         write(out, content.getvalue())
-    except OSError as error:
-        said = getattr(error.__cause__, "strerror", None) or error
-        raise ValueError(f"expected a place for the picture, got {str(out)!r} ({said})") from None
     return font_note(texts)
 
 

@@ -259,11 +259,8 @@ def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: clustering.ByF
         setup.federation,
         clusters=count,
         seeds=setup.seeds,
-        rounds=chosen.rounds,
-        features=chosen.features,
-        rows=chosen.rows,
-        late=chosen.late,
         execution=setup.execution,
+        **chosen._asdict(),
     )
 
 

@@ -110,9 +110,7 @@ def _metric_of(material: sources.Material, metric: str | None, figure: str) -> s
         return metric
     name = sources.first_of(material, OF_CLIENTS)
     if name is None:
-        raise sources.MissingError(
-            f"expected the metric {' or '.join(OF_CLIENTS)} by client for the figure {figure}, got results without it"
-        )
+        raise sources.MissingError.of(f"the metric {' or '.join(OF_CLIENTS)} by client", figure)
     return name
 
 
@@ -126,9 +124,7 @@ def _rates_of(material: sources.Material, by: str | None) -> tuple[str, str, np.
             values = sources.rates(material, label, name)
             if values is not None:
                 return name, label, values
-    raise sources.MissingError(
-        f"expected a record {' or '.join(names)} by client for the figure client_curves, got results without it"
-    )
+    raise sources.MissingError.of(f"a record {' or '.join(names)} by client", "client_curves")
 
 
 def _spread_out(values: np.ndarray) -> list[int]:
@@ -174,10 +170,8 @@ def contribution_accuracy(
         if of_label:
             break
     if not of_label:
-        raise sources.MissingError(
-            f"expected test_accuracy and {' or '.join(names)} by client for the figure contribution_accuracy, "
-            "got results without them"
-        )
+        what = f"test_accuracy and {' or '.join(names)} by client"
+        raise sources.MissingError.of(what, "contribution_accuracy", "results without them")
     figure, panels = sources.frame(len(of_label))
     looks = style.styles_of(material.metrics)
     for axes, (label, values) in zip(panels, of_label.items(), strict=True):
@@ -307,9 +301,7 @@ def confusion_matrices(
     material = sources.read(source, algorithms)
     labels, names = sources.having(material, MATRIX), names_of(material.metrics, "client")
     if not labels:
-        raise sources.MissingError(
-            "expected the score confusion for the figure confusion_matrices, got results without it"
-        )
+        raise sources.MissingError.of("the score confusion", "confusion_matrices")
     chosen = None if clients is None else sources.check_clients(clients, len(names))
     across = 4 if chosen is None else 1 + len(chosen)
     figure, panels = sources.frame(len(labels) * across, share=False, across=across)
