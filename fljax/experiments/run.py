@@ -162,7 +162,11 @@ class _Computation(NamedTuple):
             metrics = with_names(metrics, setup.world.names)
         metrics = metrics.assign_attrs(weights_of([entry]))
         result = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
-        short = self._short(label, result)
+        if stores.is_long(result.records):  # they stay in their store
+            short = stores.by_round(result.records)
+        else:
+            self.outputs.files.forget_records(label)
+            short = result.records
         log.note(_cost_in_words(metrics), label, rounds, rounds)
         for diverged in result.divergences:
             log.note(f"{diverged}; frozen there", label, diverged.round, rounds)
@@ -203,13 +207,6 @@ class _Computation(NamedTuple):
             return run_plans(*given, initial=initial, leave_records=True)[0], None
         except NotFinite as stop:
             return stop.results[0], stop
-
-    def _short(self, label: str, result: Result) -> Any:
-        """The records of an algorithm for the results; long ones stay in their store."""
-        if stores.is_long(result.records):
-            return stores.by_round(result.records)
-        self.outputs.files.forget_records(label)
-        return result.records
 
 
 # The label of standalone training among estimates.

@@ -352,7 +352,7 @@ def _part(material: Material, label: str, kind: str) -> pd.DataFrame:
     kinds, names = "unseen" if prefix else "seen", np.tile(names_of(metrics, kind), seeds)
     table = pd.DataFrame({"algorithm": label, "seed": seed, "clients": kinds, "client": client, "name": names})
     table = table.assign(**{column: numbers.ravel() for column, numbers in values.items()})
-    table = table.assign(**{column: _as_bools(numbers) for column, numbers in decisions.items()})
+    table = table.assign(**{column: pd.array(each.ravel(), dtype="boolean") for column, each in decisions.items()})
     why = [
         "; ".join(words for column, words in REASONS.items() if decisions[column].ravel()[at] == 1)
         for at in range(seeds * count)
@@ -391,9 +391,3 @@ def _last_record(records: xr.Dataset, name: str, count: int, metrics: xr.Dataset
     done = metrics["evaluated_round"].values[end_of(metrics, label)]
     known = (records["round"].values < done) & np.isfinite(values).any(axis=(0, 2))
     return values[:, np.flatnonzero(known)[-1]] if known.any() else None
-
-
-def _as_bools(values: np.ndarray) -> pd.Series:
-    """1, 0 and NaN as True, False and missing."""
-    flat = values.ravel()
-    return pd.Series(pd.array([None if np.isnan(number) else bool(number) for number in flat], dtype="boolean"))

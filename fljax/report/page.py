@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from fljax.core import files, pages
+from fljax.core import pages
 from fljax.core.files import replace
 from fljax.core.names import duration
 from fljax.core.sameness import forced_in
@@ -82,18 +82,24 @@ def write(
         for name, value in (targets or {}).items()
     ]
     path, page = folder / ("sweep.png" if axes_of(metrics) else "report.png"), folder / "report.html"
-    with fonts_for(texts_of(metrics, heading)):
-        drawn = _picture(metrics, records, heading)
-        content = png(drawn)
-    files.replace(path, content)
-    shown = [*reached, _panels(drawn, content, metrics), _more(more), _clusters(metrics, records)]
-    text = _page(heading, metrics, shown, attached_to(folder))
-    files.replace(page, text.encode())
+    content, panels = _picture(metrics, records, heading)
+    replace(path, content)
+    shown = [*reached, panels, _more(more), _clusters(metrics, records)]
+    replace(page, _page(heading, metrics, shown, attached_to(folder)).encode())
     return path, page
 
 
-def _picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figure:
-    return sweep_picture(metrics, heading) if axes_of(metrics) else picture(metrics, records, heading)
+def _picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> tuple[bytes, str]:
+    """The picture of all panels, or of the grid of a sweep, and its section of a page; nothing without panels."""
+    swept = bool(axes_of(metrics))
+    with fonts_for(texts_of(metrics, heading)):
+        figure = sweep_picture(metrics, heading) if swept else picture(metrics, records, heading)
+        content = png(figure)
+    if swept:
+        return content, pages.section("Grid", pages.image(content, title(str(metrics.attrs["metric"]))))
+    titles = [axes.get_title().replace("\n", ", ").replace(r"\$", "$") for axes in figure.axes]
+    words = "; ".join(titles)
+    return content, pages.section("Picture", pages.wide(pages.image(content, words))) if titles else ""
 
 
 def write_page(
@@ -108,10 +114,8 @@ def write_page(
       heading: of the page.
       attached: texts at the end of the page, by title.
     """
-    with fonts_for(texts_of(metrics)):
-        drawn = _picture(metrics, records)
-        panels = _panels(drawn, png(drawn), metrics)
-    files.replace(path, _page(heading, metrics, [panels, _clusters(metrics, records)], attached).encode())
+    shown = [_picture(metrics, records)[1], _clusters(metrics, records)]
+    replace(path, _page(heading, metrics, shown, attached).encode())
 
 
 def attached_to(folder: pathlib.Path) -> dict[str, str]:
@@ -170,14 +174,6 @@ def _clusters(metrics: xr.Dataset, records: xr.Dataset) -> str:
     lines = [[name, *map(str, numbers)] for name, *numbers in found.astype(object).fillna("–").itertuples()]
     table = pages.long_table([heads, *lines], "All clients", MOST_CLIENTS)
     return pages.section("Clusters", table) if found.size else ""
-
-
-def _panels(figure: Figure, content: bytes, metrics: xr.Dataset) -> str:
-    """The section of a page with the picture of all panels, or of the grid of a sweep; nothing if there are none."""
-    if axes_of(metrics):
-        return pages.section("Grid", pages.image(content, title(str(metrics.attrs["metric"]))))
-    titles = [axes.get_title().replace("\n", ", ").replace(r"\$", "$") for axes in figure.axes]
-    return pages.section("Picture", pages.wide(pages.image(content, "; ".join(titles)))) if titles else ""
 
 
 def _more(more: Pictures | None) -> str:
@@ -338,9 +334,7 @@ def _progress(state: RunState) -> str:
     lines: list[tuple[str, ...]] = [("Algorithm", "State", "", unit, f"{unit} per second", "Time left")]
     for each in state.algorithms:
         bar = pages.bar(min(1.0, each.round / each.rounds) if each.rounds else 0.0)
-        rate = "–" if each.rate is None else f"{each.rate:.3g}"
-        left = "–" if each.left is None or each.state != "training" else duration(each.left)
-        lines.append((each.label, each.state, bar, f"{each.round} of {each.rounds}", rate, left))
+        lines.append((each.label, each.state, bar, *each.in_words))
     return pages.wide(pages.table(lines))
 
 

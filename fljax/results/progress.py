@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.core.files import check_links, is_locked
+from fljax.core.names import duration
 from fljax.metrics import mean
 from fljax.metrics.registry import is_lower_better
 from fljax.results.events import DONE, EVALUATIONS, LOG, STOPPED, Event, Line, read_lines
@@ -45,6 +46,13 @@ class Progress(NamedTuple):
     evaluated: int | None
     metrics: Mapping[str, float | None]
     diverged: str = ""
+
+    @property
+    def in_words(self) -> tuple[str, str, str]:
+        """What is done, the rate, and the time that is left."""
+        rate = "–" if self.rate is None else f"{self.rate:.3g}"
+        left = "–" if self.left is None or self.state != "training" else duration(self.left)
+        return f"{self.round} of {self.rounds}", rate, left
 
 
 class RunState(NamedTuple):

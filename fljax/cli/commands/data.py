@@ -269,7 +269,7 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
         models = each.server // max(each.model, 1)
         sizes = [engine.size(count) for count in (each.peak, each.server, each.model, each.clients, each.data)]
         lines.append([label, *sizes[:2], str(models), *sizes[2:]])
-    caption = f"server, clients: of {_seeds(len(chosen.seeds))}"
+    caption = f"server, clients: of {'one seed' if len(chosen.seeds) == 1 else f'all {len(chosen.seeds)} seeds'}"
     console(110).print(as_table(lines, "Memory of a run", caption))
     for label, each in found.items():
         if each.devices > 1:
@@ -277,7 +277,3 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
         missing = engine.shortage(each)
         if missing is not None:
             tell(f"{label}: {missing}")
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"all {count} seeds"

@@ -20,7 +20,7 @@ from fljax.core.plain import as_csv, tell
 if TYPE_CHECKING:
     import xarray as xr
 
-    from fljax.results import Progress, RunState
+    from fljax.results import RunState
 
 # typer takes the name of an option from the parameter.
 Targets = Annotated[
@@ -242,7 +242,6 @@ def watch(
 
 def progress_table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
-    from fljax.core.names import duration
     from fljax.metrics.uncertainty import main_columns
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
@@ -251,12 +250,10 @@ def progress_table(state: RunState) -> Table:
     heads = ("algorithm", "state", state.unit.removesuffix("s"), f"{state.unit}/s", "left")
     lines = [[*heads, *["evaluated"] * evaluates, *shown.values(), *["diverged"] * marked]]
     for each in state.algorithms:
-        rate = "–" if each.rate is None else f"{each.rate:.3g}"
-        left = "–" if each.left is None or each.state != "training" else duration(each.left)
         after = ["–" if each.evaluated is None else f"after {each.evaluated}"] * evaluates
-        numbers = [_last_value(each, name) for name in shown]
-        done = f"{each.round} of {each.rounds}"
-        lines.append([each.label, each.state, done, rate, left, *after, *numbers, *[each.diverged] * marked])
+        values = [each.metrics.get(name) for name in shown]
+        numbers = ["–" if value is None else f"{value:.3f}" for value in values]
+        lines.append([each.label, each.state, *each.in_words, *after, *numbers, *[each.diverged] * marked])
     caption = "metrics: means over seeds at the last evaluation" if shown else ""
     return printing.as_table(lines, headline(state), caption, words=["state", "diverged"])
 
@@ -273,8 +270,3 @@ def headline(state: RunState) -> str:
     if state.silent > 60:
         words.append(f"nothing new for {duration(state.silent)}")
     return ", ".join(filter(None, words))
-
-
-def _last_value(progress: Progress, name: str) -> str:
-    value = progress.metrics.get(name)
-    return "–" if value is None else f"{value:.3f}"

@@ -29,8 +29,7 @@ from fljax.cli.running import (
 from fljax.core.plain import tell
 
 if TYPE_CHECKING:
-    import xarray as xr
-
+    from fljax.config.keys import Published
     from fljax.config.reading import Grid
     from fljax.experiments.conductor import Outcome
 
@@ -69,22 +68,13 @@ def run(
         callbacks = extra_callbacks(tensorboard)
         outcome = compute(experiment.run, chosen, resume=options.resume, callbacks=callbacks)
         from fljax import report
-        from fljax.report.tables import main_table
         from fljax.results import Results
 
         results = Results(outcome.metrics, outcome.records)
         pictures = () if options.no_report or not first else report.write(folder, results)
     diverged = _diverged(outcome, ("algorithm", "seed", "round"))
-    if not first:
-        pass
-    elif options.as_json:
-        rows = [row._asdict() for row in report.summary(outcome.metrics)]
-        _print_json(outcome, folder, pictures, {"summary": rows, "diverged": diverged})
-    elif not options.quiet:
-        console(110).print(as_table(*main_table(outcome.metrics), words=["diverged"]))
-        if chosen.published is not None:
-            print_chosen(outcome.metrics, chosen.published)
-        _print_places(outcome.metrics, folder, pictures)
+    if first:
+        _tell(outcome, diverged, folder, pictures, options, chosen.published)
     files = ModelFiles(folder, chosen.save_models)
     absent = processes.agreed(lambda: files.absent([entry.label for entry in chosen.algorithms]))
     if absent:
@@ -105,23 +95,6 @@ def _diverged(outcome: Outcome, names: Sequence[str]) -> list[dict[str, Any]]:
         run = {"algorithm": place["algorithm"], "seed": place["seed"], **place.get("cell", {})}
         place["clients"] = senders_of(outcome.metrics, run)
     return places
-
-
-def _print_json(
-    outcome: Outcome, folder: pathlib.Path, pictures: Sequence[pathlib.Path], results: Mapping[str, Any]
-) -> None:
-    infinite = [each._asdict() for each in outcome.infinite]
-    report = [str(path) for path in pictures]
-    print_json({"directory": str(folder), **results, "infinite": infinite, "report": report})
-
-
-def _print_places(metrics: xr.Dataset, folder: pathlib.Path, pictures: Sequence[pathlib.Path]) -> None:
-    """Prints where results and pictures are, and a note if no font has some letters of the pictures."""
-    from fljax import report
-
-    print_places(folder, pictures)
-    if pictures and (note := report.font_note(report.texts_of(metrics))):
-        tell(note)
 
 
 def _code(outcome: Outcome, diverged: Sequence[Mapping[str, Any]], folder: pathlib.Path) -> int:
@@ -310,16 +283,27 @@ def _tell(
     folder: pathlib.Path,
     pictures: Sequence[pathlib.Path],
     options: RunOptions,
+    published: Published | None = None,
 ) -> None:
-    """Prints what a whole sweep has found."""
+    """Prints what a run or a whole sweep has found, beside published numbers, and where it is."""
+    from fljax import report
     from fljax.report.tables import main_table
+    from fljax.results.sweeps import axes_of
 
+    metrics, swept = outcome.metrics, bool(axes_of(outcome.metrics))
     if options.as_json:
-        _print_json(
-            outcome, folder, pictures, {"best": [each._asdict() for each in outcome.best], "diverged": diverged}
-        )
+        rows = [row._asdict() for row in (outcome.best if swept else report.summary(metrics))]
+        told = {"diverged": diverged, "infinite": [each._asdict() for each in outcome.infinite]}
+        paths = [str(path) for path in pictures]
+        print_json({"directory": str(folder), "best" if swept else "summary": rows, **told, "report": paths})
     elif not options.quiet:
-        seeds, (lines, title, caption) = outcome.metrics.sizes["seed"], main_table(outcome.metrics)
-        title += f", {f'mean ± std over {seeds} seeds' if seeds > 1 else 'one seed'}"
-        console(110).print(as_table(lines, title, caption, words=["chosen by"]))
-        _print_places(outcome.metrics, folder, pictures)
+        lines, title, caption = main_table(metrics)
+        if swept:
+            seeds = metrics.sizes["seed"]
+            title += f", {f'mean ± std over {seeds} seeds' if seeds > 1 else 'one seed'}"
+        console(110).print(as_table(lines, title, caption, words=["chosen by" if swept else "diverged"]))
+        if published is not None:
+            print_chosen(metrics, published)
+        print_places(folder, pictures)
+        if pictures and (note := report.font_note(report.texts_of(metrics))):
+            tell(note)

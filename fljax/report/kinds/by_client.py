@@ -79,6 +79,7 @@ def client_curves(
     shades = colormaps["viridis"](np.linspace(0.0, 0.88, len(chosen)))
     figure, panels = sources.frame(len(labels))
     handles: dict[str, Any] = {}
+    words = metric.replace("_", " ")
     rounds, seeds = material.metrics["evaluated_round"].values, material.metrics.sizes["seed"]
     for axes, label, values in zip(panels, labels, curves, strict=True):
         for client, colour in zip(chosen, shades, strict=True):
@@ -89,13 +90,12 @@ def client_curves(
             if seeds > 1:
                 low, high = middle - np.nan_to_num(spread), middle + np.nan_to_num(spread)
                 axes.fill_between(rounds[there], low[there], high[there], color=colour, alpha=0.12, linewidth=0)
-            handles[f"client {client}: {mean[client]:.3g}" + ("" if known[client] else f" (no {_words(metric)})")] = (
-                line
-            )
+            absent = "" if known[client] else f" (no {words})"
+            handles[f"client {client}: {mean[client]:.3g}{absent}"] = line
         axes.set(title=sources.label_in_words(material.metrics, label), xlabel="rounds done")
         style.write_wholes(axes.xaxis)
         sources.in_percent(axes.yaxis, metric, values)
-    panels[0].set_ylabel(_words(metric))
+    panels[0].set_ylabel(words)
     over = "mean over rounds and seeds" if seeds > 1 else "mean over rounds"
     style.legend_below(
         figure, handles, style.fitted(f"{sources.RATES[by]}, {over}, of {style.printable(recorder)}", 5.2, 10)
@@ -253,7 +253,7 @@ def client_spread(
             _box(axes, place, values[np.isfinite(values)], colour)
         texts = [style.fitted(text, 1.5, 9) for text in texts]
         axes.set_yticks(range(len(texts)), texts)
-        axes.set(ylim=(len(texts) - 0.4, -0.6), xlabel=f"{_words(metric)} at the last evaluation")
+        axes.set(ylim=(len(texts) - 0.4, -0.6), xlabel=f"{metric.replace('_', ' ')} at the last evaluation")
         axes.set_title(style.kind_of_clients(name))
         style.upright_grid(axes)
         sources.in_percent(axes.xaxis, metric, np.concatenate([values.ravel() for values, _ in pooled.values()]))
@@ -279,11 +279,6 @@ def _box(axes: Axes, place: int, values: np.ndarray, colour: str) -> None:
     if len(values) <= MOST_POINTS:
         beside = place + 0.18 * np.sin(2.4 * np.arange(len(values)))  # so that equal values stand beside each other
         axes.scatter(values, beside, s=11, color=colour, linewidths=0, zorder=3)
-
-
-def _words(name: str) -> str:
-    """The name of an array over clients in plain words."""
-    return name.replace("_", " ")
 
 
 # --- Confusion ----------------------------------------------------------------------------------------------
