@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from fljax.cli.running import KINDS
 from fljax.config import reading
-from fljax.config.name_resolution import Offer, offer_of
+from fljax.config.name_resolution import OVERRIDABLE, Offer, offer_of
 from fljax.config.reading import read
 from fljax.core.names import nearest, resolve, shown, unknown
 from fljax.core.values import accepts
@@ -29,16 +29,7 @@ _EQUATION = re.compile(r"<-| = | ~ |\|\||\b(?:sum|min|max|argmin|argmax|mean)_")
 
 _NOTHING = Offer()
 # Parameters that the experiment gives, and that an option may replace.
-_REPLACEABLE = (
-    "threshold",
-    "baseline",
-    "clients_per_round",
-    "learning_rate",
-    "batch_size",
-    "shuffle",
-    "contribution",
-    "clustering",
-)
+_REPLACEABLE = (*OVERRIDABLE, "contribution", "clustering")
 # Parameters whose types have words of their own.
 _SHAPES = {
     "contribution": "name, table or list of numbers",

@@ -12,8 +12,8 @@ import pytest
 from fljax import config
 from fljax.config import ConfigError
 from fljax.data import row_numbers
-from fljax.experiments.inputs.setup import build_federation, resolve_setup
-from tests.toys.configs import BASE
+from fljax.experiments.inputs.setup import resolve_setup
+from tests.toys.configs import BASE, build_federation
 
 
 def options_of(algorithm: str, **options: Any) -> dict[str, Any]:

@@ -206,8 +206,7 @@ def _plain(counts: ClientCounts, held: dict[str, int]) -> dict[str, Any]:
 
     found: dict[str, Any] = {"clients": texts(counts.clients), "classes": texts(counts.classes)}
     found |= {name: getattr(counts, name).tolist() for name in ("unseen", "train", "valid", "test")}
-    changed = {"deployment": counts.deployment, "later": counts.later}
-    found |= {name: rows.tolist() for name, rows in changed.items() if rows.any()}
+    found |= {name: rows.tolist() for name in ("deployment", "later") if (rows := getattr(counts, name)).any()}
     if counts.labels is not None:
         found["labels"] = counts.labels.tolist()
     if counts.targets is not None:

@@ -40,8 +40,7 @@ def list_(
         tell(f"fljax has no {kind} yet.")
     width = max((len(name) for name in lines), default=0)
     for name, words in lines.items():
-        words = plain(words)
-        tell(_hanging(f"{name:<{width}}", words, _width()))
+        tell(_hanging(f"{name:<{width}}", plain(words), _width()))
 
 
 def show(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -150,13 +151,12 @@ def costs(names: Sequence[str]) -> list[Cost]:
     """What tables cost, one entry for each table and data set."""
     from fljax.published.beside import load_run, table_runs
 
-    loaded: dict[TableRun, Config] = {}
+    load = functools.cache(load_run)  # tables share runs
     lines = []
     for name in names:
         by_data: dict[str, list[tuple[TableRun, Config]]] = {}
         for run in table_runs(name):
-            config = loaded[run] if run in loaded else loaded.setdefault(run, load_run(run))
-            by_data.setdefault(config.data.dataset, []).append((run, config))
+            by_data.setdefault(load(run).data.dataset, []).append((run, load(run)))
         for dataset, runs_of_data in by_data.items():
             minutes = [run.minutes for run, _ in runs_of_data if not math.isnan(run.minutes)]
             total = sum(_local_runs(config) for _, config in runs_of_data)
@@ -269,13 +269,13 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
         said = "; ".join(each for each in (caption([row.published for row in rows]), _gone(rows, ours)) if each)
         heads = [(f"{metric}\n{split}\nprinted", *["\n\nours"] * ours) for metric, split in columns]
         lines = [["algorithm", *(head for pair in heads for head in pair)]]
+        by_place: dict[tuple[str, str, str], Compared] = {}
+        for row in rows:  # two tables may print the same number
+            by_place.setdefault((row.published.algorithm, row.published.metric, row.published.split), row)
         for algorithm in dict.fromkeys(row.published.algorithm for row in rows):
             cells = []
-            for column in columns:
-                # Two tables may print the same number.
-                own = [r for r in rows if (r.published.metric, r.published.split) == column]
-                found = next((r for r in own if r.published.algorithm == algorithm), None)
-                metric = column[0]
+            for metric, split in columns:
+                found = by_place.get((algorithm, metric, split))
                 cells.append("–" if found is None else number(found.published.mean, found.published.std, metric))
                 if ours:
                     cells.append("–" if found is None else _our_number(found))

@@ -622,12 +622,6 @@ def _algorithm(entry: AlgorithmEntry, algorithm: Call, scenarios: Sequence[Call]
     )
 
 
-def build_federation(config: Config, log: EventLog | None = None) -> tuple[Federation, Task]:
-    """The federations of all seeds, stacked, and the task on them."""
-    world = build_world(config, log)
-    return world.federation, build_task(config, world.dataset, log)
-
-
 def build_world(config: Config, log: EventLog | None = None) -> World:
     """The data of all seeds; sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask."""
     resolved = resolved_of(config, needs_data=True)
