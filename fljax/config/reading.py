@@ -497,9 +497,8 @@ def parse_grid(
             assign(raw_cell, axis.path, value, f"{axis.path}={value}")
         cells.append(parse(raw_cell, name=name, imports=imports))
     labels = [entry.label for entry in config.algorithms]
-    for cell in cells:
-        if [entry.label for entry in cell.algorithms] != labels:
-            raise ConfigError("expected the same labels of algorithms in every cell of a grid, got different ones")
+    if any([entry.label for entry in cell.algorithms] != labels for cell in cells):
+        raise ConfigError("expected the same labels of algorithms in every cell of a grid, got different ones")
     for axis in axes:
         for entry in (entry for cell in cells for entry in cell.algorithms):
             hidden = _hidden(entry, axis.path)

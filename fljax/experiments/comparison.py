@@ -39,6 +39,7 @@ from fljax.experiments.inputs.entrants import DOUBLE, described, entrants, marks
 from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
 from fljax.experiments.programs import check
 from fljax.protocol import AbsentRows, Federation, Task
+from fljax.report.tables import Row, best_cell_rows, main_table, summary
 from fljax.results import Result, Results, folders
 from fljax.results.clients import gains_frame
 from fljax.results.events import at_end
@@ -103,8 +104,6 @@ class Comparison(NamedTuple):
         """
         import pandas as pd
 
-        from fljax.report.tables import main_table
-
         head, *lines = main_table(self.metrics)[0]
         return pd.DataFrame(lines, columns=pd.Index(head)).set_index("algorithm")
 
@@ -114,8 +113,6 @@ class Comparison(NamedTuple):
         For a sweep, in the best cell of each algorithm; its label names the cell.
         """
         import pandas as pd
-
-        from fljax.report.tables import Row, best_cell_rows, summary
 
         if axes_of(self.metrics):
             rows, marks = best_cell_rows(self.metrics)
@@ -174,8 +171,6 @@ class Comparison(NamedTuple):
         return _save(self, _free(pathlib.Path(folder), overwrite), models)
 
     def __repr__(self) -> str:
-        from fljax.report.tables import main_table
-
         (head, *lines), title, _ = main_table(self.metrics)
         words = [f"Comparison of {len(self.labels)} algorithms. {title}"]
         for label, *cells in lines:
@@ -185,7 +180,6 @@ class Comparison(NamedTuple):
 
     def _repr_html_(self) -> str:
         from fljax.core.pages import table  # imported here, since it takes a template
-        from fljax.report.tables import main_table
 
         lines, title, caption = main_table(self.metrics)
         return table(lines, f"{title}. {caption}.")

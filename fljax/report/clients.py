@@ -19,7 +19,7 @@ from fljax.data import ClientCounts
 from fljax.data.clients import name_text
 from fljax.metrics import incentivised_participation_rate, opt_outs
 from fljax.report import style
-from fljax.report.kinds.sources import HasResults, Material, Source, at_last, having, of_clients, rates, read
+from fljax.report.kinds.sources import HasResults, Material, Source, having, of_clients, rates, read
 from fljax.report.tables import with_spread
 from fljax.results import folders
 from fljax.results.clients import ClientGain, GainShare, gain_shares, gains, gains_at_best, names_of
@@ -334,7 +334,7 @@ def _part(material: Material, label: str, kind: str) -> pd.DataFrame:
     seeds, count = metrics.sizes["seed"], metrics.sizes[kind]
     nothing = np.full((seeds, count), np.nan)
     values = {
-        column: at_last(metrics, prefix + name, label) if label in having(material, prefix + name) else nothing
+        column: style.at_last(metrics, prefix + name, label) if label in having(material, prefix + name) else nothing
         for column, name in _METRICS.items()
     }
     decisions = _decisions(material, label, prefix, values)

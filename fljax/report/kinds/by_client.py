@@ -68,9 +68,7 @@ def client_curves(
     by, recorder, rate = _rates_of(material, by)
     mean = over_seeds(rate).mean
     labels = sources.having(material, metric)
-    curves = [
-        sources.of_metric(material.metrics, metric, label, "seed", "evaluated_round", "client") for label in labels
-    ]
+    curves = [style.values_of(material.metrics, metric, label, "seed", "evaluated_round", "client") for label in labels]
     known = np.asarray(np.isfinite(np.stack(curves)).any(axis=(0, 1, 2)))  # [client]
     chosen = sources.check_clients(
         _spread_out(np.where(known, mean, np.nan)) if clients is None else clients, len(mean)
@@ -175,7 +173,7 @@ def contribution_accuracy(
     figure, panels = sources.frame(len(of_label))
     looks = style.styles_of(material.metrics)
     for axes, (label, values) in zip(panels, of_label.items(), strict=True):
-        accuracy = sources.at_last(material.metrics, "test_accuracy", label)
+        accuracy = style.at_last(material.metrics, "test_accuracy", label)
         axes.scatter(values, accuracy, s=22, color=looks[label].colour, alpha=0.6, linewidths=0)
         title = f"{sources.label_in_words(material.metrics, label)}\n{_rho(accuracy, values)}"
         axes.set(title=title, xlabel=AXES[name])
@@ -190,7 +188,7 @@ def _contribution(material: sources.Material, label: str, name: str) -> np.ndarr
     """``[seed, client]``; None if the algorithm has none."""
     metrics = material.metrics
     if name == ALONE:
-        return sources.at_last(metrics, name, label) if label in sources.having(material, name) else None
+        return style.at_last(metrics, name, label) if label in sources.having(material, name) else None
     if name != "contribution":
         return sources.rates(material, label, name)
     records = material.records(label)
@@ -240,13 +238,13 @@ def client_spread(
     tallest = 0.0  # inches of all boxes
     for axes, name in zip(panels, drawn, strict=True):
         pooled = {
-            label: (sources.at_last(metrics, name, label), looks[label].colour)
+            label: (style.at_last(metrics, name, label), looks[label].colour)
             for label in sources.having(material, name)
         }
         texts = [sources.label_in_words(metrics, label) for label in pooled]
         alone = name.replace(metric, f"standalone_{metric}")
         if alone in metrics and (label := next(iter(sources.having(material, alone)), None)) is not None:
-            pooled[""] = sources.at_last(metrics, alone, label), style.STANDALONE
+            pooled[""] = style.at_last(metrics, alone, label), style.STANDALONE
             texts.append("standalone model")
         axes.use_sticky_edges = False  # else a box of equal values lies on the frame
         for place, (values, colour) in enumerate(pooled.values()):
@@ -318,7 +316,7 @@ def confusion_matrices(
 
 def matrices(metrics: xr.Dataset, label: str) -> np.ndarray:
     """``[client, class, predicted]``: rows of all seeds at an algorithm's last evaluation."""
-    every = sources.of_metric(metrics, MATRIX, label, "seed", "evaluated_round", "client", "label", "predicted")
+    every = style.values_of(metrics, MATRIX, label, "seed", "evaluated_round", "client", "label", "predicted")
     return np.nansum(every[:, end_of(metrics, label)], axis=0)
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from fljax.core.names import shown, unknown
 from fljax.metrics import over_seeds
 from fljax.report.kinds import sources
-from fljax.report.style import COLOURS, INK, WINDOWS, kind_of_clients, legend_below, styles_of, write_wholes
+from fljax.report.style import COLOURS, INK, WINDOWS, kind_of_clients, legend_below, styles_of, values_of, write_wholes
 from fljax.report.tables import last_values, title
 
 # The pairs of metrics that are drawn where none is chosen: what clients want, and how accurate models are.
@@ -161,7 +161,7 @@ def polled_loss(source: sources.Source, *, algorithms: Sequence[str] | None = No
     figure, panels = sources.frame(len(reported))
     handles: dict[str, Any] = {}
     for axes, (label, (whose, rounds, training)) in zip(panels, reported.items(), strict=True):
-        values = sources.of_metric(material.metrics, name, label, "seed", "evaluated_round", "client")
+        values = values_of(material.metrics, name, label, "seed", "evaluated_round", "client")
         tested = over_seeds(over_seeds(values, axis=2).mean).mean
         known = np.isfinite(tested)
         marker = "o" if known.sum() < 3 else None

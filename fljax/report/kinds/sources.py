@@ -22,7 +22,7 @@ from fljax.metrics.uncertainty import over_seeds
 from fljax.report.style import finish, has, head, panel, percent, printable
 from fljax.report.tables import is_share as is_share_of_tables
 from fljax.results import folders, stores
-from fljax.results.events import array_of, end_of
+from fljax.results.events import array_of
 from fljax.results.non_finite import diverged_seeds
 from fljax.results.records import by_client
 from fljax.results.sweeps import axes_of
@@ -174,21 +174,6 @@ def check_clients(clients: Iterable[Any], count: int) -> tuple[int, ...]:
 
 
 # --- Arrays -------------------------------------------------------------------------------------------------
-
-
-def of_metric(metrics: xr.Dataset, name: str, label: str, *dimensions: str) -> np.ndarray:
-    """``[*dimensions]`` of one algorithm; values that do not depend on the algorithm or a dimension are repeated."""
-    values = metrics[name].sel(algorithm=label) if "algorithm" in metrics[name].dims else metrics[name]
-    for dimension in dimensions:
-        if dimension not in values.dims:
-            values = values.expand_dims({dimension: metrics.sizes[dimension]})
-    return np.asarray(values.transpose(*dimensions).values, float)
-
-
-def at_last(metrics: xr.Dataset, name: str, label: str) -> np.ndarray:
-    """``[seed, client]`` at the algorithm's own last evaluation; over ``unseen`` where the name begins so."""
-    dimension = "unseen" if name.startswith("unseen_") else "client"
-    return of_metric(metrics, name, label, "seed", "evaluated_round", dimension)[:, end_of(metrics, label)]
 
 
 def of_rows(records: xr.Dataset, name: str) -> np.ndarray | None:
