@@ -20,7 +20,7 @@ from fljax.cli.running import KINDS
 from fljax.config import reading
 from fljax.config.name_resolution import OVERRIDABLE, Offer, offer_of
 from fljax.config.reading import read
-from fljax.core.names import nearest, resolve, shown, unknown
+from fljax.core.names import did_you_mean, resolve, shown, unknown
 from fljax.core.values import accepts
 
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields", "Example", "Examples")
@@ -581,8 +581,7 @@ def find(name: str, *, imports: bool = True) -> dict[str, Any]:
             )
         return {"algorithms": builder}
     if not by_kind:
-        close = nearest(name, [form for entries_of_kind in every.values() for form in entries_of_kind])
-        question = f" (did you mean {close!r}?)" if close is not None else ""
+        question = did_you_mean(name, [form for entries_of_kind in every.values() for form in entries_of_kind])
         raise ValueError(f"expected a name that fljax list prints (of {', '.join(KINDS)}), got {shown(name)}{question}")
     return by_kind
 

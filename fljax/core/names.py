@@ -116,8 +116,7 @@ def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
     names = [str(name) for name in valid]
     if not names:
         return f"expected no {kind} (there are none to choose from), got {shown(got)}"
-    close = nearest(got, names) if isinstance(got, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-    question = f" (did you mean {close!r}?)" if close is not None else ""
+    question = did_you_mean(got, names) if isinstance(got, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
     return f"expected one of the {kind}s {', '.join(names)}, got {shown(got)}{question}"
 
 
@@ -154,6 +153,12 @@ def nearest(got: str, valid: Iterable[str]) -> str | None:
     return plain[close[0]] if close else None
 
 
+def did_you_mean(got: str, valid: Iterable[str], what: str = "") -> str:
+    """`` (did you mean 'a'?)`` with the most similar name, behind ``what`` it names; empty if no name is similar."""
+    close = nearest(got, valid)
+    return "" if close is None else f" (did you mean {what}{close!r}?)"
+
+
 def with_article(kind: str) -> str:
     """A noun behind "a" or "an"."""
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
@@ -188,10 +193,8 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool 
             target = getattr(target, attribute)
         except AttributeError:
             public = [entry for entry in dir(target) if not entry.startswith("_")]
-            close = nearest(attribute, public)
-            question = f" (did you mean {close!r}?)" if close is not None else ""
-            message = f"expected {with_article(kind)} called {attribute!r} in {module_name!r}, got {name!r}{question}"
-            raise ValueError(message) from None
+            message = f"expected {with_article(kind)} called {attribute!r} in {module_name!r}, got {name!r}"
+            raise ValueError(f"{message}{did_you_mean(attribute, public)}") from None
     return target
 
 

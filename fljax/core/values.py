@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import AbstractArray, Array, Float
 
-from fljax.core.names import check_unlabelled, nearest, plain, shown, unknown, with_article
+from fljax.core.names import check_unlabelled, did_you_mean, plain, shown, unknown, with_article
 
 # --- Parameters ----------------------------------------------------------------------------------------------
 
@@ -437,8 +437,7 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
     if isinstance(value, str):
         if value in allowed.names or str in allowed.others:
             return value
-        close = nearest(value, allowed.names)
-        raise _refused(name, value, allowed, f" (did you mean {close!r}?)" if close is not None else "")
+        raise _refused(name, value, allowed, did_you_mean(value, allowed.names))
     if isinstance(value, bool | np.bool_):
         if allowed.truth:
             return bool(value)

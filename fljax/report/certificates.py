@@ -52,7 +52,7 @@ def certificate_rows(certificate: xr.Dataset) -> list[list[str]]:
     """
     rows = [["client", "deviation", "gain", "from", "to", "loss of others", "change of welfare", "verdict"]]
     means = certificate[["mean", "low", "high", "loss", "welfare"]].mean("seed")
-    words = [certificate[name].values.astype(str) for name in ("deviation", "verdict_of_cell")]
+    words = [certificate[name].values.astype(str).tolist() for name in ("deviation", "verdict_of_cell")]
     for cell in np.argsort(-certificate["mean"].values, kind="stable"):
         numbers = [f"{float(values[cell]):+.4f}" for values in means.values()]
         rows.append([_name_of(certificate, int(cell)), words[0][cell], *numbers, words[1][cell]])
