@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -41,40 +41,40 @@ def data_picture(counts: ClientCounts, heading: str = "") -> Figure:
     figure = Figure(figsize=(width, 4.6), layout="constrained")
     axes = style.panel(figure)
     if counts.labels is None:
-        _boxes(axes, counts) if few else _bands(axes, counts)
+        assert counts.targets is not None
+        numbers = [np.asarray(targets, float) for targets in counts.targets]
+        _boxes(axes, numbers) if few else _bands(axes, numbers)
     elif few and counts.labels.shape[1] <= MOST_LABELS:
-        _bars(axes, counts)
+        _bars(axes, counts, counts.labels)
         style.legend_below(figure, style.labelled([axes]))
     else:
-        _map(figure, axes, counts)
+        _map(axes, counts, counts.labels.T)
+    if few or counts.labels is not None:
+        _clients_below(axes, counts)
     if heading:
         axes.set_title(style.printable(heading, 400))
         style.finish(axes)
     return figure
 
 
-def _bars(axes: Axes, counts: ClientCounts) -> None:
-    assert counts.labels is not None
+def _bars(axes: Axes, counts: ClientCounts, labels: np.ndarray) -> None:
     place, below = np.arange(len(counts.clients)), np.zeros(len(counts.clients))
-    count = counts.labels.shape[1]
+    count = labels.shape[1]
     more = [colormaps["tab10"](number) for number in range(count)]
     colours = style.COLOURS if count <= len(style.COLOURS) else more
-    for label, rows, colour in zip(counts.classes, counts.labels.T, colours, strict=False):
+    for label, rows, colour in zip(counts.classes, labels.T, colours, strict=False):
         axes.bar(place, rows, bottom=below, width=0.82, color=colour, label=style.printable(name_text(label)))
         below = below + rows
     axes.set_ylabel("training rows")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    _clients_below(axes, counts)
 
 
-def _map(figure: Figure, axes: Axes, counts: ClientCounts) -> None:
-    assert counts.labels is not None
-    labels = counts.labels.T
+def _map(axes: Axes, counts: ClientCounts, labels: np.ndarray) -> None:
     image = axes.imshow(
         np.ma.masked_equal(labels, 0), aspect="auto", interpolation="nearest", cmap="viridis_r", origin="lower"
     )
     axes.grid(visible=False)
-    bar = figure.colorbar(image, ax=axes, pad=0.01)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.01)
     bar.set_label("training rows (white: none)", fontsize=9.5, color=style.INK)
     bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     names = [_short(label) for label in counts.classes]
@@ -84,14 +84,12 @@ def _map(figure: Figure, axes: Axes, counts: ClientCounts) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda at, _: names[int(at)] if 0 <= at < len(names) else ""))
     axes.set_ylabel("label")
-    _clients_below(axes, counts)
 
 
-def _boxes(axes: Axes, counts: ClientCounts) -> None:
-    assert counts.targets is not None
+def _boxes(axes: Axes, numbers: Sequence[np.ndarray]) -> None:
     axes.boxplot(
-        [np.asarray(targets, float) for targets in counts.targets],
-        positions=np.arange(len(counts.clients)),
+        numbers,
+        positions=np.arange(len(numbers)),
         widths=0.6,
         patch_artist=True,
         boxprops={"facecolor": style.COLOURS[4], "edgecolor": style.INK},
@@ -100,14 +98,11 @@ def _boxes(axes: Axes, counts: ClientCounts) -> None:
         manage_ticks=False,
     )
     axes.set_ylabel("number to predict (training rows)")
-    _clients_below(axes, counts)
 
 
-def _bands(axes: Axes, counts: ClientCounts) -> None:
+def _bands(axes: Axes, numbers: Sequence[np.ndarray]) -> None:
     """Median and range of each client's numbers, with clients in the order of their medians."""
-    assert counts.targets is not None
-    shown = [np.asarray(targets, float) for targets in counts.targets if len(targets)]
-    quartiles = np.array([np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]) for targets in shown])
+    quartiles = np.array([np.quantile(each, [0, 0.25, 0.5, 0.75, 1]) for each in numbers if len(each)])
     quartiles = quartiles[np.argsort(quartiles[:, 2], kind="stable")]
     place = np.arange(len(quartiles))
     for low, high, colour, name in ((0, 4, style.COLOURS[4], "all rows"), (1, 3, style.COLOURS[0], "middle half")):
