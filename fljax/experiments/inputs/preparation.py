@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,16 +34,6 @@ from fljax.protocol import Algorithm, ClientData, Federation, Labelled, Rows
 from fljax.results import Reference, Result, metrics_dataset, metrics_of_runs
 from fljax.results.events import Parts
 from fljax.training import check_classes
-
-
-@runtime_checkable
-class Callbacks(Protocol):
-    """A callback with a history."""
-
-    def __call__(self, block: Block) -> bool: ...
-
-    def replay(self, blocks: Sequence[Block]) -> bool: ...
-
 
 # Variables of the one client that say something of all: averages over validation rows, and what it computes. Other
 # metrics on request are of the training and validation rows of each client, which are not judged here: they are NaN.
@@ -183,26 +173,12 @@ def check_pooled(entry: AlgorithmSetup, plan: Plan) -> None:
         )
 
 
-class OfPooled:
-    """A callback whose blocks have the metrics of a pooled run in the form of all others."""
-
-    at_start = True
-
-    def __init__(self, callback: Callbacks, setup: Setup, reference: Reference) -> None:
-        self._callback, self._setup, self._reference = callback, setup, reference
-
-    def __call__(self, block: Block) -> bool:
-        return self._callback(self._converted(block))
-
-    def replay(self, blocks: Sequence[Block]) -> bool:
-        return self._callback.replay([self._converted(block) for block in blocks])
-
-    def _converted(self, block: Block) -> Block:
-        setup = self._setup
-        evaluated = by_client(block.metrics, setup.clients, setup.unseen)
-        metrics = metrics_of_runs(setup.seeds, evaluated, [self._reference])
-        averages = {name: block.metrics[name] for name in _OF_VALIDATION if name in block.metrics}
-        return block._replace(metrics=metrics | averages)
+def block_by_client(block: Block, setup: Setup, reference: Reference) -> Block:
+    """A block of a pooled run, for callbacks, with metrics in the form of all others."""
+    evaluated = by_client(block.metrics, setup.clients, setup.unseen)
+    metrics = metrics_of_runs(setup.seeds, evaluated, [reference])
+    averages = {name: block.metrics[name] for name in _OF_VALIDATION if name in block.metrics}
+    return block._replace(metrics=metrics | averages)
 
 
 class PooledModels(NamedTuple):
