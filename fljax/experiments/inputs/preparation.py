@@ -54,19 +54,12 @@ def pooled(federation: Federation) -> Federation:
     seeds = ids.size // clients
 
     def joined(part: str) -> Rows:
-        lists = row_numbers(federation, part)
-        values = [np.concatenate(lists[place * clients : (place + 1) * clients]) for place in range(seeds)]
-        return _table([[rows] for rows in values], stacked)
+        return _table([[np.concatenate(own)] for own in _by_seed(row_numbers(federation, part), seeds)], stacked)
 
     def everybody(part: str) -> Rows:
-        groups = [row_numbers(federation, part)]
-        groups += [] if unseen is None else [row_numbers(federation, part, unseen=True)]
-        counts = [len(group) // seeds for group in groups]
-        values = [
-            [rows for group, count in zip(groups, counts, strict=True) for rows in group[place * count :][:count]]
-            for place in range(seeds)
-        ]
-        return _table(values, stacked)
+        kinds = (False,) if unseen is None else (False, True)
+        groups = [_by_seed(row_numbers(federation, part, unseen=kind), seeds) for kind in kinds]
+        return _table([list(itertools.chain(*of_seed)) for of_seed in zip(*groups, strict=True)], stacked)
 
     nothing = Rows(jnp.zeros((*stacked, 1, 1), jnp.int32), jnp.zeros((*stacked, 1), jnp.int32))
     number = clients + (0 if unseen is None else unseen.id.shape[-1])
@@ -81,6 +74,12 @@ def pooled(federation: Federation) -> Federation:
     )
     whole = federation._replace(clients=everyone, unseen=strangers, lists=None)
     return whole._replace(features=features, names=names)
+
+
+def _by_seed(lists: Sequence[np.ndarray], seeds: int) -> list[Sequence[np.ndarray]]:
+    """Lists of the clients of each seed, which stand one after another."""
+    count = len(lists) // seeds
+    return [lists[place * count : (place + 1) * count] for place in range(seeds)]
 
 
 def _table(lists: Sequence[Sequence[np.ndarray]], stacked: tuple[int, ...]) -> Rows:
@@ -260,11 +259,9 @@ def absent_classes(setup: Setup) -> str | None:
     if classes is None:
         return None
     labels, rows = np.asarray(federation.examples.y), row_numbers(federation)
-    seeds = len(rows) // setup.clients  # the clients of each seed one after another
-    lacking = set[int]()
-    for seed in range(seeds):
-        own = np.concatenate(rows[seed * setup.clients : (seed + 1) * setup.clients])
-        lacking |= set(range(classes)) - set(np.unique(labels[own]).tolist())
+    seeds, lacking = len(rows) // setup.clients, set[int]()
+    for own in _by_seed(rows, seeds):
+        lacking |= set(range(classes)) - set(np.unique(labels[np.concatenate(own)]).tolist())
     if not lacking:
         return None
     names: Any = federation.names.classes
